@@ -1,0 +1,113 @@
+# make            build ./train_gpt for this machine
+# make test       run all tests; the last line is "N passed, N failed"
+# make bench      measure: matrix products, kernels, training step, beside peers where they are installed
+# make help       this list, and what was found
+#
+# make CC=clang             another compiler             make ARCH=x86-64-v3      code for another machine than this one
+# make BLAS=openblas        OpenBLAS instead of our own  make DEBUG=1             -O1 -g, AddressSanitizer and UBSan
+
+.DEFAULT_GOAL := all
+ifeq ($(origin CC),default)
+CC := $(firstword $(foreach c,gcc clang cc,$(if $(shell command -v $(c)),$(c))))
+endif
+ARCH ?= native
+BLAS ?= own
+BUILD ?= build
+
+# --------------------------------------------------------------------------------------------------------------------
+# What is there, and what that means
+
+works = $(shell echo 'int main(void){return 0;}' | $(CC) -x c $(1) - -o /dev/null 2>/dev/null && echo yes)
+
+ifeq ($(CC),)
+$(error no C compiler found: install gcc or clang (scripts/quickstart.sh does))
+endif
+ifneq ($(call works),yes)
+$(error $(CC) cannot compile a program: install a C compiler and the C library's headers (scripts/quickstart.sh does))
+endif
+found_cc := $(CC): $(shell $(CC) --version | head -n 1)
+
+ARCH_FLAG := $(if $(filter yes,$(call works,-march=$(ARCH))),-march=$(ARCH))
+OPENMP := $(if $(filter yes,$(call works,-fopenmp)),-fopenmp)
+found_openmp := $(if $(OPENMP),found: all cores are used,NOT found: one core is used (for gcc it is in libgomp, for clang in libomp-dev))
+found_mpi := $(if $(shell command -v mpicc),found; this version is one process and does not need it,not found; this version is one process and does not need it)
+found_nvcc := $(if $(shell command -v nvcc),found; this version has the CPU kernels only,not found; this version has the CPU kernels only)
+found_nccl := $(if $(wildcard /usr/include/nccl.h /usr/local/cuda/include/nccl.h),found; not used by the CPU kernels,not found; not used by the CPU kernels)
+
+ifeq ($(BLAS),openblas)
+BLAS_FLAGS := -DUSE_OPENBLAS
+BLAS_LIBS := -lopenblas
+ifneq ($(shell echo 'int main(void){return 0;}' | $(CC) -x c - -o /dev/null -lopenblas 2>/dev/null && echo yes),yes)
+$(error BLAS=openblas: the library is not there: install libopenblas-dev, or leave BLAS away)
+endif
+found_blas := OpenBLAS, as asked for
+else ifeq ($(BLAS),own)
+found_blas := our own (kernels/matmul.h)
+else
+$(error BLAS=$(BLAS) is not known: own or openblas)
+endif
+
+define report
+compiler    $(found_cc) $(ARCH_FLAG)
+OpenMP      $(found_openmp)
+matrices    $(found_blas)
+MPI         $(found_mpi)
+nvcc        $(found_nvcc)
+NCCL        $(found_nccl)
+endef
+
+# --------------------------------------------------------------------------------------------------------------------
+# The programs
+
+FAST := -O3 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math
+SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
+LIBS := $(BLAS_LIBS) -lm -ldl
+
+TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c)) test_gpt
+FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
+BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
+
+all: report train_gpt
+
+report:
+	$(info $(report))
+	@:
+
+# Changes when the flags do, so that everything is compiled again.
+$(BUILD)/flags: always
+	@mkdir -p $(BUILD)/sanitized
+	@echo '$(COMPILE) $(FAST) $(SANITIZED)' | cmp -s - $@ || echo '$(COMPILE) $(FAST) $(SANITIZED)' > $@
+
+train_gpt: train_gpt.cu $(BUILD)/flags
+	$(COMPILE) $(FAST) -MF $(BUILD)/train_gpt.d -MT $@ -x c $< -o $@ $(LIBS)
+
+$(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
+	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
+
+vpath %.c dev/test dev/bench
+$(BUILD)/%: %.c $(BUILD)/flags
+	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
+
+$(BUILD)/sanitized/%: %.c $(BUILD)/flags
+	$(COMPILE) $(SANITIZED) $< -o $@ $(LIBS)
+
+build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt
+
+test: report build_tests
+	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" dev/test/run.sh
+
+build_benches: train_gpt $(BENCHES:%=$(BUILD)/%)
+
+bench: report build_benches
+	@BUILD="$(BUILD)" dev/bench/run.sh
+
+help: report
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+clean:
+	rm -rf $(BUILD) train_gpt
+
+always:
+.PHONY: always all report test bench help clean build_tests build_benches
+-include $(BUILD)/*.d $(BUILD)/sanitized/*.d

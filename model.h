@@ -1,0 +1,224 @@
+/*
+model.h: what a GPT is, as data. Its shapes, its published sizes, its list of tensors. Nothing is computed here.
+
+Two architectures, exactly as Hugging Face's transformers has them, so that weights can be exchanged:
+
+                 gpt2 (Radford et al. 2019)                   llama (Touvron et al. 2023)
+    position     learned table wpe (T, C)                     rotary (RoPE), no parameters
+    norm         LayerNorm, weight and bias                   RMSNorm, weight
+    attention    one matrix for q, k and v; biases            q, k, v matrices; fewer k/v heads allowed; no biases
+    mlp          GELU(x W1 + b1) W2 + b2, F = 4C              (silu(x Wgate) * x Wup) Wdown
+    head         the token embedding again (tied)             its own matrix (untied)
+
+Names: V vocabulary, T positions, L layers, C channels, NH query heads, NKV key/value heads, HS = C / NH head size,
+F channels inside the mlp. A linear layer's weight is (out, in), row-major, and computes x W^T.
+
+The tensors come in the order in which they lie in memory. q, k, v follow each other, and so do gate and up: together
+they are the one matrix that a single matrix product uses, while a file sees each under its own name.
+*/
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "base.h"
+
+typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;
+
+typedef struct {
+    const char* name;
+    Arch arch;
+    int L, C, NH, NKV, F, T, V;
+    bool tied;
+    double eps, rope_theta;
+} ModelConfig;
+
+// Every published size we know by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et
+// al. 2021 (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama
+// (Zhang et al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: ours, bytes, learns in a minute.
+static inline const ModelConfig* model_presets(int* count) {
+    static const ModelConfig presets[] = {
+        {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256, true, 1e-5, 0},
+        {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257, true, 1e-5, 0},
+        {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257, true, 1e-5, 0},
+        {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 1024, 50257, true, 1e-5, 0},
+        {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 1024, 50257, true, 1e-5, 0},
+        {"gpt3-1.7B", ARCH_GPT2, 24, 2304, 24, 24, 9216, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-3.6B", ARCH_GPT2, 30, 3072, 32, 32, 12288, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-7.5B", ARCH_GPT2, 36, 4096, 32, 32, 16384, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-18.4B", ARCH_GPT2, 40, 6144, 48, 48, 24576, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-39.1B", ARCH_GPT2, 48, 8192, 64, 64, 32768, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-76.1B", ARCH_GPT2, 60, 10240, 80, 80, 40960, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-145.6B", ARCH_GPT2, 80, 12288, 96, 96, 49152, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-175B", ARCH_GPT2, 96, 12288, 96, 96, 49152, 2048, 50257, true, 1e-5, 0},
+        {"gpt3-310.1B", ARCH_GPT2, 96, 16384, 128, 128, 65536, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-529.6B", ARCH_GPT2, 105, 20480, 128, 128, 81920, 2048, 51200, true, 1e-5, 0},
+        {"gpt3-1008B", ARCH_GPT2, 128, 25600, 160, 160, 102400, 2048, 51200, true, 1e-5, 0},
+        {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000, false, 1e-5, 10000},
+        {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000, false, 1e-5, 10000},
+        {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000, false, 1e-5, 10000},
+    };
+    *count = (int)(sizeof presets / sizeof presets[0]);
+    return presets;
+}
+
+// NULL where no preset has that name.
+static inline const ModelConfig* model_find_preset(const char* name) {
+    int n;
+    const ModelConfig* presets = model_presets(&n);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(presets[i].name, name) == 0) return &presets[i];
+    }
+    return NULL;
+}
+
+// Refuses, by name, sizes that do not make a model.
+static inline bool model_check(const ModelConfig* m, Error* error) {
+    if (m->C % m->NH != 0) return fail(error, "--hidden %d cannot be divided into --heads %d equal heads", m->C, m->NH);
+    if (m->NH % m->NKV != 0)
+        return fail(error, "--heads %d cannot be divided into --kv-heads %d equal groups", m->NH, m->NKV);
+    if (m->arch == ARCH_GPT2 && m->NKV != m->NH)
+        return fail(error, "--kv-heads %d: gpt2 has as many as --heads %d; use --arch llama", m->NKV, m->NH);
+    if (m->arch == ARCH_LLAMA && m->C / m->NH % 2 != 0)
+        return fail(error, "--hidden %d / --heads %d = %d: rotary positions need an even head size", m->C, m->NH,
+                    m->C / m->NH);
+    return true;
+}
+
+static inline int model_head_size(const ModelConfig* m) { return m->C / m->NH; }
+
+// Channels of one token's q, k and v together.
+static inline int model_qkv_size(const ModelConfig* m) { return (m->NH + 2 * m->NKV) * model_head_size(m); }
+
+// Channels of the first matrix of the mlp: gate and up lie side by side in llama.
+static inline int model_fc_size(const ModelConfig* m) { return m->arch == ARCH_LLAMA ? 2 * m->F : m->F; }
+
+// ----------------------------------------------------------------------------------------------------------------
+// The tensors
+
+typedef enum {
+    WTE,
+    WPE,
+    NORM1_W,
+    NORM1_B,
+    QKV_W,
+    K_W,
+    V_W,
+    QKV_B,
+    ATTN_PROJ_W,
+    ATTN_PROJ_B,
+    NORM2_W,
+    NORM2_B,
+    FC_W,
+    UP_W,
+    FC_B,
+    MLP_PROJ_W,
+    MLP_PROJ_B,
+    FINAL_NORM_W,
+    FINAL_NORM_B,
+    HEAD_W,
+    TENSOR_KINDS
+} TensorKind; // K_W, V_W, UP_W: llama only, each right behind the matrix it is used with
+
+// How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows: the
+// name is Megatron's, who write the weight (in, out). A row-parallel one is cut along its columns.
+typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
+
+typedef struct {
+    TensorKind kind;
+    int layer;          // 0 .. L-1; -1 before the first block, L after the last
+    char name[64];      // Hugging Face's
+    int64_t rows, cols; // as computed with: (out, in); a vector has cols = 1
+    bool vector;        // one dimension in files; no weight decay
+    bool transposed;    // files hold (in, out): GPT-2's Conv1D
+    Parallel parallel;
+    int parts; // q, k, v in one matrix: each of the 3 parts is cut by itself
+    double init_mean, init_std;
+} Tensor;
+
+// Fills list with the model's tensors in memory order and returns how many there are (at most 3 + 16 L); list = NULL
+// only counts. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block that write into
+// the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
+static inline int model_tensors(Tensor* list, const ModelConfig* m) {
+    const bool gpt2 = m->arch == ARCH_GPT2;
+    const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);
+    const double std = 0.02, residual_std = 0.02 / sqrt(2.0 * m->L);
+    typedef struct {
+        TensorKind kind;
+        bool exists;
+        const char *gpt2_name, *llama_name;
+        int64_t rows, cols;
+        Parallel parallel;
+        int parts;
+        double mean, std;
+    } Row;
+    const Row block[] = {
+        {NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {NORM1_B, gpt2, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {QKV_W, gpt2, "attn.c_attn.weight", "", 3 * (int64_t)C, C, COLUMN_PARALLEL, 3, 0, std},
+        {QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {QKV_B, gpt2, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
+        {ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, residual_std},
+        {ATTN_PROJ_B, gpt2, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {NORM2_B, gpt2, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
+        {UP_W, !gpt2, "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
+        {FC_B, gpt2, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
+        {MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, 1, 0, residual_std},
+        {MLP_PROJ_B, gpt2, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+    };
+    const Row before[] = {
+        {WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
+        {WPE, gpt2, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
+    };
+    const Row after[] = {
+        {FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {FINAL_NORM_B, gpt2, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
+    };
+    int n = 0;
+    for (int layer = -1; layer <= m->L; layer++) {
+        const Row* rows = layer < 0 ? before : layer < m->L ? block : after;
+        const size_t bytes = layer < 0 ? sizeof before : layer < m->L ? sizeof block : sizeof after;
+        for (size_t i = 0; i < bytes / sizeof(Row); i++) {
+            const Row* r = &rows[i];
+            if (!r->exists) continue;
+            if (list) {
+                Tensor* t = &list[n];
+                t->kind = r->kind, t->layer = layer;
+                const char* name = gpt2 ? r->gpt2_name : r->llama_name;
+                if (layer < 0 || layer == m->L)
+                    snprintf(t->name, sizeof t->name, "%s", name);
+                else
+                    snprintf(t->name, sizeof t->name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
+                t->vector = r->cols == 0;
+                t->rows = r->rows, t->cols = t->vector ? 1 : r->cols;
+                t->transposed = gpt2 && !t->vector && layer >= 0 && layer < m->L;
+                t->parallel = r->parallel, t->parts = r->parts;
+                t->init_mean = r->mean, t->init_std = r->std;
+            }
+            n++;
+        }
+    }
+    return n;
+}
+
+static inline int64_t model_parameters(const ModelConfig* m) {
+    int n = model_tensors(NULL, m);
+    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
+    model_tensors(list, m);
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) total += list[i].rows * list[i].cols;
+    free(list);
+    return total;
+}
+
+// Floating-point operations to train on one token: a multiplication and an addition per parameter in the forward pass
+// and twice as many in the backward pass, 6 N; and the two products of causal attention, half of 12 L C T, over
+// sequences of T tokens. N counts all parameters, as llm.c does, so MFU figures can be laid side by side.
+static inline double model_flops_per_token(const ModelConfig* m, int T) {
+    return 6.0 * (double)model_parameters(m) + 6.0 * m->L * (double)m->C * T;
+}
+
+#endif
