@@ -95,6 +95,20 @@ __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, cons
 // Memory
 
 static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// A float32 and its 32 bits.
+static inline float float_of_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -122,6 +136,7 @@ static inline Random4 philox(uint64_t key, uint64_t counter_high, uint64_t count
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
+#pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
@@ -140,12 +155,45 @@ static inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t inde
     return (float)(philox(seed, stream, index >> 2).word[index & 3] >> 8) * 0x1p-24f;
 }
 
-// Standard normal by Box and Muller: number `index` of stream `stream`. Computed in double, rounded once.
-static inline float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    Random4 r = philox(seed, stream, index >> 1);
-    double u = ((double)r.word[0] + 0.5) * 0x1p-32, angle = 6.283185307179586 * (double)r.word[1] * 0x1p-32;
-    double radius = sqrt(-2.0 * log(u));
-    return (float)(radius * ((index & 1) ? sin(angle) : cos(angle)));
+// ln u for 0 < u <= 1: u = 2^k m with m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below 1e-6.
+static inline float log_of_uniform(float u) {
+    const uint32_t root_half = 0x3f3504f3u, shifted = bits_of_float(u) - root_half;
+    const int32_t k = (int32_t)shifted >> 23;
+    const float m = float_of_bits((shifted & 0x7fffffu) + root_half);
+    const float z = (m - 1) / (m + 1), z2 = z * z;
+    return (float)k * 0.693147181f + 2 * z * (1 + z2 * (1 / 3.0f + z2 * (1 / 5.0f + z2 * (1 / 7.0f + z2 * (1 / 9.0f)))));
+}
+
+// Four standard normal numbers, 4 block .. 4 block + 3 of stream `stream`, from one call of Philox: Box and Muller turn
+// two uniform words into radius sqrt(-2 ln u) and angle 2 pi v, whose sine and cosine are Taylor series on an eighth of
+// the circle. Without a branch or a call, so that loops over blocks become vector code: a billion weights in seconds.
+static inline void random_normal4(float out[4], uint64_t seed, uint64_t stream, uint64_t block) {
+    const Random4 r = philox(seed, stream, block);
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+        const float radius = sqrtf(-2 * log_of_uniform(((float)(r.word[i] >> 8) + 0.5f) * 0x1p-24f));
+        const uint32_t turned = r.word[i + 1] + 0x20000000u, quarter = turned >> 30;
+        const float a = (float)((int32_t)(turned << 2 >> 2) - 0x20000000) * (6.28318531f * 0x1p-32f), a2 = a * a;
+        const float sine = a * (1 - a2 * (1 / 6.0f - a2 * (1 / 120.0f - a2 * (1 / 5040.0f))));
+        const float cosine = 1 - a2 * (0.5f - a2 * (1 / 24.0f - a2 * (1 / 720.0f - a2 * (1 / 40320.0f))));
+        const float x = (quarter & 1) ? -sine : cosine, y = (quarter & 1) ? cosine : sine;
+        out[i] = (quarter & 2) ? -radius * x : radius * x;
+        out[i + 1] = (quarter & 2) ? -radius * y : radius * y;
+    }
+}
+
+// Normal numbers [first, first + n) of a stream.
+static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first) {
+    enum { BATCH = 64 }; // blocks, so that the loop in the middle is long enough for vectors
+    float four[BATCH][4];
+    const uint64_t end = first + (uint64_t)n;
+    for (uint64_t block = first / 4; 4 * block < end; block += BATCH) {
+#pragma omp simd
+        for (uint64_t i = 0; i < BATCH; i++) random_normal4(four[i], seed, stream, block + i);
+        const uint64_t from = 4 * block > first ? 4 * block : first;
+        const uint64_t to = 4 * (block + BATCH) < end ? 4 * (block + BATCH) : end;
+        memcpy(out + (from - first), &four[0][0] + (from - 4 * block), (to - from) * sizeof(float));
+    }
 }
 
 // FNV-1a: turns a tensor's logical name into its random stream.

@@ -159,7 +159,8 @@ static inline void options_help(const Option* table, int n, FILE* out) {
         static const char* placeholders[] = {"N", "X", "TEXT", "", "", ""};
         snprintf(left, sizeof left, "--%s %s", o->name, o->type == OPTION_CHOICE ? o->choices : placeholders[o->type]);
         fprintf(out, "  %-32s %s", left, o->help);
-        if (value[0]) fprintf(out, " [%s]", value);
+        const bool unset = o->type == OPTION_INT && (double)*(int64_t*)o->value < o->low; // 0: it follows from others
+        if (value[0] && !unset) fprintf(out, " [%s]", value);
         fprintf(out, "\n");
     }
 }

@@ -149,9 +149,8 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
         for (int64_t row = 0; row < s->rows; row++) {
             float* out = params + s->offset + row * s->cols;
             const int64_t first = slice_logical_row(s, &layout->mesh, row) * s->tensor.cols + col0;
-            for (int64_t c = 0; c < s->cols; c++) {
-                out[c] = std == 0 ? mean : mean + std * random_normal(seed, stream, (uint64_t)(first + c));
-            }
+            if (std != 0) random_normals(out, s->cols, seed, stream, (uint64_t)first);
+            for (int64_t c = 0; c < s->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }
     }
 }

@@ -15,6 +15,7 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 #include "base.h"
 #include "checkpoint.h"
 #include "dataloader.h"
+#include "dev/bench/fma_peak.h"
 #include "json.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -58,7 +59,7 @@ static Settings settings_default(void) {
     s.model = "tiny";
     s.micro_batch = 16, s.global_batch = 0;
     s.lr = 2e-3, s.min_lr = 2e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = 20, s.steps = 500, s.eval_every = 100, s.eval_sequences = 64, s.seed = 42;
+    s.warmup = 20, s.steps = 500, s.eval_every = 100, s.eval_sequences = 64, s.sample_every = 500, s.seed = 42;
     return s;
 }
 
@@ -70,7 +71,7 @@ static int settings_table(Option* table, Settings* s) {
     const Option rows[] = {
         {OPTION_HEADING, "model", NULL, 0, 0, NULL, NULL, false},
         {OPTION_STRING, "model", &s->model, 0, 0, NULL,
-         "tiny, gpt2-124M, llama-1.1B, ...: a published size, see --dry-run", false},
+         "tiny, gpt2-124M, llama-1.1B, ...: a published size; a wrong name lists all", false},
         {OPTION_CHOICE, "arch", &s->arch, 0, 0, "gpt2|llama",
          "architecture; with the sizes below instead of --model, or to change it", false},
         {OPTION_INT, "layers", &s->layers, 1, 10000, NULL, "blocks", false},
@@ -90,7 +91,7 @@ static int settings_table(Option* table, Settings* s) {
         {OPTION_HEADING, "batch, in sequences", NULL, 0, 0, NULL, NULL, false},
         {OPTION_INT, "micro-batch", &s->micro_batch, 1, 1 << 20, NULL, "sequences in one forward pass", false},
         {OPTION_INT, "global-batch", &s->global_batch, 1, size, NULL,
-         "sequences in one update, a multiple of --micro-batch", false},
+         "sequences in one update, a multiple of --micro-batch [--micro-batch]", false},
         {OPTION_HEADING, "optimizer", NULL, 0, 0, NULL, NULL, false},
         {OPTION_FLOAT, "lr", &s->lr, 0, 1e3, NULL, "learning rate after the warm-up", false},
         {OPTION_FLOAT, "min-lr", &s->min_lr, 0, 1e3, NULL, "learning rate at the last step", false},
@@ -109,7 +110,7 @@ static int settings_table(Option* table, Settings* s) {
          false},
         {OPTION_INT, "eval-sequences", &s->eval_sequences, 1, size, NULL, "how many sequences to validate on", false},
         {OPTION_INT, "sample-every", &s->sample_every, 0, big, NULL,
-         "write some text every N steps; 0 = at the end only", false},
+         "let the model write every N steps and at the end; 0 = never", false},
         {OPTION_INT, "save-every", &s->save_every, 0, big, NULL,
          "checkpoint every N steps; 0 = at the end only (needs --out)", false},
         {OPTION_STRING, "out", &s->out, 0, 0, NULL,
@@ -639,19 +640,21 @@ static int sample_softmax(const floatX* logits, int V, double temperature, doubl
     return V - 1;
 }
 
-// Writes `count` tokens of the model's own to out: as text where tokens are bytes, as numbers otherwise. The context is
-// the last T tokens; every token is a forward pass over it.
-static void sample(Trainer* t, FILE* out, int count) {
+// Writes `count` tokens of the model's own: as text where tokens are bytes, as numbers otherwise. The context is
+// the last T tokens; every token is a forward pass over it, so a large model is stopped after twenty seconds.
+static void sample(Trainer* t, int count) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
     const int C = s->model.C, V = s->model.V;
     const bool text = t->train_files.format == TOKENS_TEXT;
     const uint64_t stream = hash_string("sample") + (uint64_t)t->step;
     const double temperature = 0.8;
+    printf("The model writes:\n\n");
     int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
     floatX* logits = (floatX*)checked_malloc((size_t)V * sizeof(floatX), "a sample");
     tokens[0] = text ? '\n' : V > 50256 ? 50256 : 0; // a new line, or GPT-2's end of text
-    for (int i = 0; i < count; i++) {
+    const double started = seconds_now();
+    for (int i = 0; i < count && seconds_now() - started < 20; i++) {
         a->B = 1, a->T = (int)min_i64(i + 1, s->T);
         memcpy(a->inputs, tokens + i + 1 - a->T, (size_t)a->T * sizeof(int32_t));
         embed(s, a);
@@ -662,14 +665,14 @@ static void sample(Trainer* t, FILE* out, int count) {
             sample_softmax(logits, V, temperature, random_uniform((uint64_t)t->settings.seed, stream, (uint64_t)i));
         tokens[i + 1] = next;
         if (!text)
-            fprintf(out, "%d ", next);
+            printf("%d ", next);
         else if (next == '\n' || next == '\t' || (next >= 32 && next != 127))
-            fputc(next, out);
+            putchar(next);
         else
-            fputc('?', out);
-        fflush(out);
+            putchar('?');
+        fflush(stdout);
     }
-    fputc('\n', out);
+    printf("\n\n");
     free(tokens);
     free(logits);
 }
@@ -894,7 +897,7 @@ static bool set_weights(Trainer* t) {
     Error error;
     if (o->resume && resume_checkpoint(t)) return true;
     if (o->init) {
-        if (!checkpoint_init(o->init, &s->layout, s->params, &error)) die("%s", error.text);
+        if (!checkpoint_init(o->init, &s->model, &s->layout, s->params, &error)) die("%s", error.text);
     } else {
         layout_initialize(s->params, &s->layout, (uint64_t)o->seed);
     }
@@ -907,6 +910,7 @@ static void prepare_out(const Settings* o) {
     struct stat st;
     if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
         die("--out %s: cannot make the folder: %s", o->out, strerror(errno));
+    if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode)) die("--out %s is not a folder", o->out);
     if (access(o->out, W_OK | X_OK) != 0) die("--out %s: cannot write there: %s", o->out, strerror(errno));
     snprintf(path, sizeof path, "%s/log.jsonl", o->out);
     if (!o->resume && stat(path, &st) == 0)
@@ -931,13 +935,13 @@ static void train(Trainer* t, double peak, double started) {
         print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
         if (log) log_step(log, t, seconds, mfu);
         if (o->out && (last || is_due(t->step, o->save_every))) save_checkpoint(t);
-        if (is_due(t->step, o->sample_every) && !last) sample(t, stdout, 256);
+        if (is_due(t->step, o->sample_every) && !last) sample(t, 256);
     }
     if (log && fclose(log) != 0) die("%s/log.jsonl: cannot write: %s", o->out, strerror(errno));
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
-    printf("done      %lld steps in %s. The model writes:\n\n", (long long)(t->step - first), duration);
-    sample(t, stdout, 512);
+    printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+    if (o->sample_every) sample(t, 512);
 }
 
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
@@ -969,6 +973,9 @@ int main(int argc, char** argv) {
 
     open_files(t);
     const int data_vocab = token_formats[t->train_files.format].vocab;
+    if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
+        die_usage("%s holds raw uint16 tokens, which do not say of which vocabulary: give --vocab", o->data);
+    }
     const ModelConfig model = settings_model(o, table, n, data_vocab);
     t->schedule = schedule_build_one_stage((int)(o->global_batch / o->micro_batch), false);
     if (!schedule_check(&t->schedule, &error)) die("internal error: the schedule is wrong: %s", error.text);
@@ -978,7 +985,7 @@ int main(int argc, char** argv) {
         die_usage("%s", error.text);
     }
     open_loaders(t);
-    const double peak = o->dry_run ? 0 : device_peak_flops();
+    const double peak = o->dry_run ? 0 : fma_peak_flops(device_threads(), 0.02);
     print_plan(t, peak);
     if (!o->dry_run) {
         if (o->out) prepare_out(o);

@@ -6,26 +6,12 @@ whole vector at a time with gcc and clang, without -ffast-math.
 Both write x = n ln 2 + r with a whole n and |r| <= ln 2 / 2, take q = e^r - 1 from a polynomial (minimax of degree 6,
 relative error 3e-9), and put e^x = 2^n (1 + q) together from the bits of 2^n (Cody and Waite 1980, chapters 6 and 7).
 
-Largest error over all 2^32 floats, in units in the last place (dev/test/test_vec.c): fast_exp ULP_EXP, fast_tanh ULP_TANH.
+Largest error over all 2^32 floats (dev/test/test_vec.c): fast_exp 1.03, fast_tanh 2.62 units in the last place.
 */
 #ifndef VEC_H
 #define VEC_H
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-static inline float float_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint32_t bits_of_float(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+#include "../base.h"
 
 // 2^n for -126 <= n <= 127; any other n gives some float, never a trap.
 static inline float power_of_two(int32_t n) { return float_of_bits((uint32_t)(n + 127) << 23); }

@@ -1,0 +1,69 @@
+/*
+bench_attention.c: kernels/attention.h, forward and backward, at the shapes of GPT-2 124M and some with other heads.
+
+Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
+query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (fma_peak.h), the
+forward and the backward pass take turns; each number is the median over the rounds, percentages taken round by round.
+*/
+#include "../../base.h"
+#include "../../kernels/attention.h"
+#include "fma_peak.h"
+
+enum { ROUNDS = 15 };
+
+typedef struct {
+    int B, T, NH, NKV, HS;
+} Shape;
+
+static int compare(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double* x) {
+    qsort(x, ROUNDS, sizeof *x, compare);
+    return x[ROUNDS / 2];
+}
+
+static float* random_floats(size_t n, uint64_t stream) {
+    float* x = (float*)checked_malloc(n * sizeof(float), "a benchmark");
+    random_normals(x, (int64_t)n, 1, stream, 0);
+    return x;
+}
+
+static void bench(Shape s, int threads) {
+    const size_t tokens = (size_t)s.B * (size_t)s.T, width = (size_t)s.NH * (size_t)s.HS;
+    const size_t qkv_size = tokens * (size_t)(s.NH + 2 * s.NKV) * (size_t)s.HS;
+    float *qkv = random_floats(qkv_size, 1), *dqkv = random_floats(qkv_size, 2),
+          *out = random_floats(tokens * width, 3);
+    float *dout = random_floats(tokens * width, 4), *lse = random_floats(tokens * (size_t)s.NH, 5);
+    const double operations = 2.0 * s.B * s.NH * (double)s.T * s.T * s.HS;
+    double forward[ROUNDS], backward[ROUNDS], forward_part[ROUNDS], backward_part[ROUNDS];
+    for (int round = -2; round < ROUNDS; round++) { // two to warm up
+        const int i = round < 0 ? 0 : round;
+        const double peak = fma_peak_flops(threads, 0.02), start = seconds_now();
+        attention_forward(out, lse, qkv, s.B, s.T, s.NH, s.NKV, s.HS);
+        const double middle = seconds_now();
+        attention_backward(dqkv, dout, qkv, out, lse, s.B, s.T, s.NH, s.NKV, s.HS);
+        forward[i] = middle - start, backward[i] = seconds_now() - middle;
+        forward_part[i] = operations / forward[i] / peak, backward_part[i] = 2.5 * operations / backward[i] / peak;
+    }
+    const double f = median(forward), b = median(backward);
+    printf("%3d %5d %4d %4d %4d  %9.2f %9.0f %6.0f %%  %9.2f %9.0f %6.0f %%\n", s.B, s.T, s.NH, s.NKV, s.HS, f * 1e3,
+           operations / f * 1e-9, 100 * median(forward_part), b * 1e3, 2.5 * operations / b * 1e-9,
+           100 * median(backward_part));
+    free(qkv), free(dqkv), free(out), free(dout), free(lse);
+}
+
+int main(void) {
+    int threads = 1;
+#ifdef _OPENMP
+    threads = omp_get_max_threads();
+#endif
+    const Shape shapes[] = {{4, 64, 12, 12, 64},  {4, 256, 12, 12, 64}, {1, 1024, 12, 12, 64}, {1, 1024, 12, 4, 64},
+                            {1, 1024, 12, 1, 64}, {1, 1024, 8, 8, 128}, {1, 1024, 16, 16, 32}};
+    printf("attention, %d threads, peak %.0f GFLOP/s\n", threads, fma_peak_flops(threads, 0.2) * 1e-9);
+    printf("  B     T   NH  NKV   HS  forward ms   GFLOP/s  of peak   back. ms   GFLOP/s  of peak\n");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench(shapes[i], threads);
+    return 0;
+}

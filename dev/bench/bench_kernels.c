@@ -1,0 +1,169 @@
+/*
+Time of the kernels that are not matrix products, at the shapes of GPT-2 124M (or, for Llama's, llama-130M) with N = B T
+= 1024 rows. The peer is memcpy by all threads: for each kernel, a copy that moves as many bytes (read and written), so
+that it finds them in the same cache. Each line is the median of 9 rounds in which kernel and copy take turns.
+*/
+#include "../../base.h"
+#include "../../kernels/adamw.h"
+#include "../../kernels/crossentropy.h"
+#include "../../kernels/embedding.h"
+#include "../../kernels/gelu.h"
+#include "../../kernels/layernorm.h"
+#include "../../kernels/norm.h"
+#include "../../kernels/residual.h"
+#include "../../kernels/rmsnorm.h"
+#include "../../kernels/rope.h"
+#include "../../kernels/swiglu.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { B = 4, T = 256, N = B * T, C = 768, NH = 12, HS = 64, F = 4 * C, V = 50257, P = 32 << 20, ROUNDS = 9 };
+
+// Memory that the cases share: four large arrays, small vectors, tokens.
+typedef struct {
+    float *x, *y, *z, *u, *w, *b, *mean, *rstd;
+    int32_t* tokens;
+    double sink;
+} Buffers;
+
+static void run_embedding_forward(Buffers* f) { embedding_forward(f->x, f->tokens, f->y, N, C, 0, V); }
+static void run_embedding_backward(Buffers* f) { embedding_backward(f->y, f->x, f->tokens, N, C, 0, V); }
+static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, B, T, C); }
+static void run_position_backward(Buffers* f) { position_backward(f->y, f->x, B, T, C); }
+static void run_layernorm_forward(Buffers* f) {
+    layernorm_forward(f->y, f->mean, f->rstd, f->x, f->w, f->b, N, C, 1e-5f);
+}
+static void run_layernorm_backward(Buffers* f) {
+    layernorm_backward(f->z, f->w, f->b, f->y, f->x, f->u, f->mean, f->rstd, N, C);
+}
+static void run_rmsnorm_forward(Buffers* f) { rmsnorm_forward(f->y, f->rstd, f->x, f->w, N, C, 1e-5f); }
+static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(f->z, f->w, f->y, f->x, f->u, f->rstd, N, C); }
+static void run_rope(Buffers* f) { rope_forward(f->x, f->y, B, T, 2 * NH, HS, 3 * C); }
+static void run_gelu_forward(Buffers* f) { gelu_forward(f->y, f->x, (int64_t)N * F); }
+static void run_gelu_backward(Buffers* f) { gelu_backward(f->z, f->y, f->x, (int64_t)N * F); }
+static void run_swiglu_forward(Buffers* f) { swiglu_forward(f->y, f->x, N, F); }
+static void run_swiglu_backward(Buffers* f) { swiglu_backward(f->z, f->y, f->x, N, F); }
+static void run_residual(Buffers* f) { residual_forward(f->z, f->x, f->y, f->b, N, C); }
+static void run_max(Buffers* f) { crossentropy_max(f->mean, f->x, N, V, V); }
+static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->b, f->x, f->mean, f->tokens, N, V, V, 0); }
+static void run_crossentropy_backward(Buffers* f) {
+    crossentropy_backward(f->x, f->mean, f->rstd, f->tokens, 1e-3f, N, V, V, 0);
+}
+static void run_adamw(Buffers* f) {
+    adamw_update(f->x, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f);
+}
+static void run_norm(Buffers* f) { f->sink += sum_of_squares(f->x, P); }
+
+// elements: what the kernel works on, for Gelem/s; bytes: read and written at least once (a += is both); calls in a
+// step.
+typedef struct {
+    const char* name;
+    void (*run)(Buffers*);
+    double elements, bytes, calls;
+} Case;
+
+static void parallel_copy(char* to, const char* from, int64_t bytes) {
+    enum { PIECE = 1 << 16 };
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < bytes; i += PIECE) memcpy(to + i, from + i, (size_t)min_i64(PIECE, bytes - i));
+}
+
+static int compare(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double* x, int n) {
+    qsort(x, (size_t)n, sizeof *x, compare);
+    return x[n / 2];
+}
+
+// Seconds of one run, or one copy: the mean of `repeats`.
+static double time_of(const Case* c, Buffers* f, int repeats) {
+    const double start = seconds_now();
+    for (int r = 0; r < repeats; r++) c->run(f);
+    return (seconds_now() - start) / repeats;
+}
+
+static double time_of_copy(char* to, const char* from, int64_t bytes, int repeats) {
+    const double start = seconds_now();
+    for (int r = 0; r < repeats; r++) parallel_copy(to, from, bytes);
+    return (seconds_now() - start) / repeats;
+}
+
+static float* filled(int64_t n, float size, uint64_t stream) {
+    float* x = (float*)checked_malloc((size_t)n * sizeof(float), "benchmark");
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) x[i] = size * (2 * random_uniform(1, stream, (uint64_t)i % 100003) - 1);
+    return x;
+}
+
+int main(void) {
+    const int64_t large = max_i64((int64_t)N * V, P);
+    Buffers f = {filled(large, 3, 0),
+                 filled(large, 3, 1),
+                 filled(P, 3, 2),
+                 filled(P, 1, 3),
+                 filled(F, 1, 4),
+                 filled(F, 1, 5),
+                 filled(N, 1, 6),
+                 filled(N, 1, 7),
+                 (int32_t*)checked_malloc(N * sizeof(int32_t), "tokens"),
+                 0};
+    for (int n = 0; n < N; n++) f.tokens[n] = (int32_t)(random_uniform(1, 8, (uint64_t)n) * V);
+    for (int64_t i = 0; i < P; i++) f.u[i] = fabsf(f.u[i]); // AdamW's v
+    char* copy = (char*)checked_malloc((size_t)large * sizeof(float), "copy");
+    const double NC = (double)N * C, NF = (double)N * F, NV = (double)N * V, f4 = 4;
+    const Case cases[] = {
+        {"embedding_forward", run_embedding_forward, NC, 2 * f4 * NC, 1},
+        {"position_forward", run_position_forward, NC, 2 * f4 * NC + f4 * T * C, 1},
+        {"layernorm_forward", run_layernorm_forward, NC, 2 * f4 * NC, 25},
+        {"residual_forward", run_residual, NC, 3 * f4 * NC, 24},
+        {"gelu_forward", run_gelu_forward, NF, 2 * f4 * NF, 12},
+        {"crossentropy_max", run_max, NV, f4 * NV, 1},
+        {"crossentropy_sum", run_sum, NV, f4 * NV, 1},
+        {"crossentropy_backward", run_crossentropy_backward, NV, 2 * f4 * NV, 1},
+        {"gelu_backward", run_gelu_backward, NF, 3 * f4 * NF, 12},
+        {"layernorm_backward", run_layernorm_backward, NC, 4 * f4 * NC, 25},
+        {"embedding_backward", run_embedding_backward, NC, 3 * f4 * NC, 1},
+        {"position_backward", run_position_backward, NC, f4 * NC + 2 * f4 * T * C, 1},
+        {"sum_of_squares", run_norm, P, f4 * P, 124439808.0 / P},
+        {"adamw_update", run_adamw, P, 7 * f4 * P, 124439808.0 / P},
+        {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * f4 * NC, 0},
+        {"rmsnorm_backward", run_rmsnorm_backward, NC, 4 * f4 * NC, 0},
+        {"rope_forward", run_rope, 2 * NC, 4 * f4 * NC + f4 * T * HS, 0},
+        {"swiglu_forward", run_swiglu_forward, NF, 3 * f4 * NF, 0},
+        {"swiglu_backward", run_swiglu_backward, NF, 5 * f4 * NF, 0},
+    };
+    int threads = 1;
+#ifdef _OPENMP
+    threads = omp_get_max_threads();
+#endif
+    printf("kernels beside memcpy of as many bytes; N = %d, C = %d, F = %d, V = %d; %d threads\n", N, C, F, V, threads);
+    printf("%-22s %9s %9s %8s %8s %8s %12s\n", "kernel", "ms", "Gelem/s", "GB/s", "memcpy", "ratio", "ms in a step");
+    double step = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const Case* c = &cases[i];
+        const int64_t half = min_i64((int64_t)(c->bytes / 2), large * 4);
+        const double scale = c->bytes / (2.0 * (double)half);
+        const int repeats = (int)max_i64(1, (int64_t)(1e8 / c->bytes));
+        double own[ROUNDS], peer[ROUNDS];
+        time_of(c, &f, 1);
+        for (int r = 0; r < ROUNDS; r++) {
+            own[r] = time_of(c, &f, repeats);
+            peer[r] = time_of_copy(copy, (const char*)f.x, half, repeats) * scale;
+        }
+        const double t = median(own, ROUNDS), m = median(peer, ROUNDS);
+        printf("%-22s %9.3f %9.2f %8.1f %8.1f %7.0f%% ", c->name, t * 1e3, c->elements / t * 1e-9, c->bytes / t * 1e-9,
+               c->bytes / m * 1e-9, 100 * m / t);
+        if (c->calls > 0)
+            printf("%12.2f\n", t * c->calls * 1e3);
+        else
+            printf("%12s\n", "");
+        step += t * c->calls;
+    }
+    printf("all of these in a step of GPT-2 124M: %.1f ms\n", step * 1e3);
+    return f.sink < 0; // uses the sums
+}

@@ -1,0 +1,199 @@
+/*
+bench_matmul.c: kernels/matmul.h at the shapes of GPT-2 124M: qkv, attention projection, the two of the feed-forward
+block, and the unembedding; forward, gradient of the input, gradient of the weight; 256 and 1024 tokens.
+
+    bench_matmul [rounds [threads ...]]         defaults: 5 rounds; 1 thread, then all
+
+Beside it run the machine's own FMA peak (fma_peak.h), and OpenBLAS and oneDNN where their shared libraries are found
+when the program starts. In every round each takes its turn, in rotating order; a row shows medians over the rounds.
+Between turns all sleep, until the threads of the last one have stopped spinning: each library has its own. One thread is
+timed by its CPU time, so that other programs disturb little; several by the clock on the wall.
+*/
+#include "../../kernels/matmul.h"
+#include "fma_peak.h"
+
+#include <dlfcn.h>
+
+enum { FORWARD, INPUT, WEIGHT, KINDS };
+enum { OURS, OPENBLAS, ONEDNN, CONTESTANTS };
+enum { PEAK = CONTESTANTS, COLUMNS, MAX_ROUNDS = 101 };
+static const char* const kind_name[KINDS] = {"forward", "d input", "d weight"};
+static const char* const contestant_name[CONTESTANTS] = {"matmul.h", "OpenBLAS", "oneDNN"};
+
+// The parts of the two C interfaces that are called, so that neither header is needed.
+enum { CBLAS_ROW_MAJOR = 101, CBLAS_AS_IT_IS = 111, CBLAS_TRANSPOSED = 112 };
+typedef void (*CblasSgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
+                           const float* a, int a_row, const float* b, int b_row, float beta, float* c, int c_row);
+typedef int (*DnnlSgemm)(char transpose_a, char transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+                         const float* a, int64_t a_row, const float* b, int64_t b_row, float beta, float* c,
+                         int64_t c_row);
+typedef void (*SetThreads)(int threads);
+typedef struct {
+    CblasSgemm openblas;
+    SetThreads openblas_threads;
+    DnnlSgemm onednn;
+} Peers;
+
+static Peers find_peers(void) {
+    Peers peers = {NULL, NULL, NULL};
+    void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (library) {
+        peers.openblas_threads = (SetThreads)dlsym(library, "openblas_set_num_threads");
+        if (peers.openblas_threads) peers.openblas = (CblasSgemm)dlsym(library, "cblas_sgemm");
+    }
+    library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
+    if (!library) library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (library) peers.onednn = (DnnlSgemm)dlsym(library, "dnnl_sgemm");
+    printf("peers: OpenBLAS %s, oneDNN %s\n", peers.openblas ? "found" : "not found (libopenblas.so.0)",
+           peers.onednn ? "found" : "not found (libdnnl.so.2, .3)");
+    return peers;
+}
+
+// One linear layer: x (N, C), w (OC, C), out (N, OC), and its gradients in the same places.
+typedef struct {
+    int N, C, OC;
+    float *x, *w, *out;
+} Layer;
+
+static double layer_flops(const Layer* l) { return 2.0 * l->N * l->C * l->OC; }
+
+static void run(const Peers* peers, int contestant, int kind, const Layer* l) {
+    // As one product: c (m, n) = beta c + a (m, k) b (k, n)
+    const int m[KINDS] = {l->N, l->N, l->OC}, n[KINDS] = {l->OC, l->C, l->C}, k[KINDS] = {l->C, l->OC, l->N};
+    const float *const a[KINDS] = {l->x, l->out, l->out}, *const b[KINDS] = {l->w, l->w, l->x};
+    const int a_row[KINDS] = {l->C, l->OC, l->OC}, b_row[KINDS] = {l->C, l->C, l->C};
+    float* const c[KINDS] = {l->out, l->x, l->w};
+    const float beta = kind == WEIGHT ? 1.0f : 0.0f;
+    const bool a_transposed = kind == WEIGHT, b_transposed = kind == FORWARD;
+    if (contestant == OPENBLAS) {
+        peers->openblas(CBLAS_ROW_MAJOR, a_transposed ? CBLAS_TRANSPOSED : CBLAS_AS_IT_IS,
+                        b_transposed ? CBLAS_TRANSPOSED : CBLAS_AS_IT_IS, m[kind], n[kind], k[kind], 1, a[kind],
+                        a_row[kind], b[kind], b_row[kind], beta, c[kind], n[kind]);
+    } else if (contestant == ONEDNN) {
+        peers->onednn(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m[kind], n[kind], k[kind], 1, a[kind],
+                      a_row[kind], b[kind], b_row[kind], beta, c[kind], n[kind]);
+    } else if (kind == FORWARD)
+        linear_forward(l->out, l->x, l->w, NULL, l->N, l->C, l->OC);
+    else if (kind == INPUT)
+        linear_backward_input(l->x, l->out, l->w, l->N, l->C, l->OC);
+    else
+        linear_backward_weight(l->w, l->out, l->x, l->N, l->C, l->OC);
+}
+
+// The textbook's three loops, as in llm.c's matmul_forward_naive.
+static void plain_forward(const Layer* l) {
+#pragma omp parallel for
+    for (int i = 0; i < l->N; i++) {
+        for (int o = 0; o < l->OC; o++) {
+            float sum = 0;
+            for (int k = 0; k < l->C; k++) sum += l->x[(int64_t)i * l->C + k] * l->w[(int64_t)o * l->C + k];
+            l->out[(int64_t)i * l->OC + o] = sum;
+        }
+    }
+}
+
+// Random data: a core may be faster on zeros. Small enough for the gradients to stay finite over all rounds.
+static void fill(float* x, int64_t n, uint64_t stream) {
+    for (int64_t i = 0; i < n; i++) x[i] = random_uniform(1, stream, (uint64_t)i) - 0.5f;
+}
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return x < y ? -1 : x > y;
+}
+static double median(double* x, int n) {
+    qsort(x, (size_t)n, sizeof *x, compare_doubles);
+    return x[n / 2];
+}
+
+// Operations a second of one contestant in its turn: one call to wake its threads, then some 40 ms of calls.
+static double take_turn(const Peers* peers, int contestant, int kind, const Layer* l, int threads) {
+    enum { SLEEP_US = 40000 };
+    if (threads > 1) usleep(SLEEP_US);
+    if (contestant == PEAK) return fma_peak_flops(threads, 0.01);
+    int calls = 1 + (int)(4e9 * threads / layer_flops(l));
+    if (calls > 1) run(peers, contestant, kind, l);
+    double start = threads > 1 ? seconds_now() : thread_seconds();
+    for (int i = 0; i < calls; i++) run(peers, contestant, kind, l);
+    return layer_flops(l) * calls / ((threads > 1 ? seconds_now() : thread_seconds()) - start);
+}
+
+static void bench_row(const Peers* peers, int kind, const Layer* l, int rounds, int threads) {
+    static double speed[COLUMNS][MAX_ROUNDS];
+    if (layer_flops(l) > 1e10 && rounds > 3) rounds = 3;
+    fill(l->x, (int64_t)l->N * l->C, 1);
+    for (int round = 0; round < rounds; round++) {
+        for (int turn = 0; turn < COLUMNS; turn++) {
+            int column = (turn + round) % COLUMNS;
+            bool here = !(column == OPENBLAS && !peers->openblas) && !(column == ONEDNN && !peers->onednn);
+            speed[column][round] = here ? take_turn(peers, column, kind, l, threads) : 0;
+        }
+    }
+    double peak = median(speed[PEAK], rounds), ours = median(speed[OURS], rounds);
+    printf("%5d %6d %5d  %-8s %7.1f  %7.1f %5.1f %%", l->N, l->OC, l->C, kind_name[kind], peak / 1e9, ours / 1e9,
+           100 * ours / peak);
+    for (int i = OURS + 1; i < CONTESTANTS; i++) {
+        double peer = median(speed[i], rounds);
+        if (peer > 0)
+            printf("  %7.1f %5.1f %% %5.2fx", peer / 1e9, 100 * peer / peak, ours / peer);
+        else
+            printf("  %7s %7s %6s", "-", "-", "-");
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) {
+    static const int tokens[] = {256, 1024};
+    static const int shapes[][2] = {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}, {50304, 768}}; // OC, C
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#endif
+    if (peers->openblas) peers->openblas_threads(threads);
+    printf("\n%d thread%s; Gflop/s, %% of the FMA peak, and matmul.h over the other\n", threads,
+           threads > 1 ? "s" : "");
+    printf("%5s %6s %5s  %-8s %7s", "N", "OC", "C", "what", "peak");
+    for (int i = 0; i < CONTESTANTS; i++) printf(i == OURS ? "  %15s" : "  %22s", contestant_name[i]);
+    printf("\n");
+    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            l.N = tokens[t], l.OC = shapes[s][0], l.C = shapes[s][1];
+            for (int kind = 0; kind < KINDS; kind++) bench_row(peers, kind, &l, rounds, threads);
+        }
+    }
+    l.N = 256, l.OC = 768, l.C = 768;
+    double start = seconds_now();
+    plain_forward(&l);
+    printf("%5d %6d %5d  forward by three plain loops: %.1f Gflop/s\n", l.N, l.OC, l.C,
+           layer_flops(&l) / (seconds_now() - start) / 1e9);
+}
+
+int main(int argc, char** argv) {
+    enum { MAX_N = 1024, MAX_C = 3072, MAX_OC = 50304, MAX_W = MAX_OC * 768 };
+    int rounds = argc > 1 ? atoi(argv[1]) : 5, all = 1;
+    if (rounds < 1 || rounds > MAX_ROUNDS) die_usage("rounds: 1 to %d", MAX_ROUNDS);
+#ifdef _OPENMP
+    all = omp_get_max_threads();
+#endif
+    Peers peers = find_peers();
+    printf("kernel: %s, %d x %d\n", matmul_best_kernel()->name, matmul_best_kernel()->mr, matmul_best_kernel()->nr);
+    Layer l = {0, 0, 0, NULL, NULL, NULL};
+    l.x = (float*)checked_malloc((size_t)MAX_N * MAX_C * sizeof(float), "x");
+    l.w = (float*)checked_malloc((size_t)MAX_W * sizeof(float), "w");
+    l.out = (float*)checked_malloc((size_t)MAX_N * MAX_OC * sizeof(float), "out");
+    fill(l.w, MAX_W, 2);
+    fill(l.out, (int64_t)MAX_N * MAX_OC, 3);
+    for (int i = 2; i < argc; i++) {
+        int threads = atoi(argv[i]);
+        if (threads < 1 || threads > all) die_usage("threads: 1 to %d", all);
+        bench_threads(&peers, l, rounds, threads);
+    }
+    if (argc <= 2) {
+        bench_threads(&peers, l, rounds, 1);
+        if (all > 1) bench_threads(&peers, l, rounds, all);
+    }
+    free(l.x);
+    free(l.w);
+    free(l.out);
+    return 0;
+}

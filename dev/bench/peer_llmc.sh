@@ -1,0 +1,115 @@
+#!/bin/sh
+# peer_llmc.sh: tokens per second of llm.c's train_gpt2.c (GPT-2 124M, CPU, float32), the peer of `make bench`.
+#
+#     dev/bench/peer_llmc.sh PATH [B] [T]        PATH: a checkout of https://github.com/karpathy/llm.c
+#     STEPS=5 CC=clang OMP_NUM_THREADS=2 dev/bench/peer_llmc.sh ~/llm.c
+#
+# Builds a copy of it in a temporary folder with its own Makefile and its own flags (-Ofast -march=native -fopenmp),
+# gives it the files that it opens, filled with random numbers, and stops it after STEPS measured steps. B = 4 and
+# T = 64 are constants in its main(); other values are put into the copy. The time is what it prints for a step: next
+# batch, forward, backward, AdamW. Prints one line of JSON: the median and the minimum. Step 0 allocates and is left out.
+# Exit status: 0, 1 when the build or the run failed, 2 for wrong arguments. Needs 3 GB of memory and 0.5 GB in TMPDIR.
+set -eu
+
+fail() {
+    echo "peer_llmc.sh: $1" >&2
+    exit "${2:-1}"
+}
+
+[ $# -ge 1 ] && [ $# -le 3 ] || fail "usage: peer_llmc.sh PATH [B] [T]" 2
+B=${2:-4} T=${3:-64} STEPS=${STEPS:-5} CC=${CC:-cc}
+for n in "$B" "$T" "$STEPS"; do
+    case $n in *[!0-9]* | 0* | "") fail "$n is not a positive number" 2 ;; esac
+done
+[ "$T" -le 1024 ] || fail "T = $T: GPT-2 has 1024 positions" 2
+[ "$STEPS" -le 19 ] || fail "STEPS = $STEPS: at most 19, before it samples text" 2
+[ -f "$1/train_gpt2.c" ] && [ -d "$1/llmc" ] || fail "$1: no checkout of llm.c (no train_gpt2.c and llmc/ in it)" 2
+
+work=$(mktemp -d)
+pid=
+trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || :; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+# The program
+cp -R "$1/train_gpt2.c" "$1/llmc" "$1/Makefile" "$work"
+version=$(git -C "$1" rev-parse --short HEAD 2>/dev/null || echo unknown)
+cd "$work"
+sed "s/int B = 4;/int B = $B;/; s/int T = 64;/int T = $T;/" train_gpt2.c > edited.c
+grep -q "int B = $B;" edited.c && grep -q "int T = $T;" edited.c || fail "$1/train_gpt2.c: main() does not set B = 4, T = 64"
+mv edited.c train_gpt2.c
+make CC="$CC" train_gpt2 > make.log 2>&1 || { cat make.log >&2; fail "its build failed"; }
+
+# Its files: weights, and one shard of tokens that serves for training and validation. Formats: 256 int32 of header;
+# then the tensors as float32, linear weights (out, in); or the tokens as uint16.
+cat > make_files.c <<'END'
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { V = 50257, VP = 50304, MAX_T = 1024, L = 12, NH = 12, C = 768 };
+
+static uint32_t random_bits(void) {
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+static FILE* start(const char* path, const int32_t* words, int count) {
+    int32_t header[256] = {0};
+    for (int i = 0; i < count; i++) header[i] = words[i];
+    FILE* file = fopen(path, "wb");
+    if (!file || fwrite(header, sizeof header, 1, file) != 1) exit(1);
+    return file;
+}
+
+int main(int argc, char** argv) {
+    if (argc != 2) return 1;
+    const int32_t words[] = {20240326, 3, MAX_T, V, L, NH, C, VP}, tokens = atoi(argv[1]);
+    FILE* file = start("gpt2_124M.bin", words, 8);
+    const long sizes[16] = {(long)VP * C, MAX_T * C,     L * C,     L * C, L * 3 * C * C, L * 3 * C, L * C * C, L * C,
+                            L * C,        L * C,         L * 4 * C * C, L * 4 * C, L * 4 * C * C, L * C, C, C};
+    for (int t = 0; t < 16; t++) {
+        const int ones = t == 2 || t == 8 || t == 14; // weights of the three kinds of norm; the rest is uniform, std 0.02
+        for (long i = 0; i < sizes[t]; i++) {
+            float x = ones ? 1 : ((float)random_bits() * 0x1p-31f - 0.5f) * 0.0693f;
+            if (fwrite(&x, sizeof x, 1, file) != 1) return 1;
+        }
+    }
+    if (fclose(file)) return 1;
+
+    const int32_t shard[] = {20240520, 1, tokens};
+    file = start("tokens.bin", shard, 3);
+    for (int i = 0; i < tokens; i++) {
+        uint16_t token = (uint16_t)(random_bits() % V);
+        if (fwrite(&token, sizeof token, 1, file) != 1) return 1;
+    }
+    return fclose(file) != 0;
+}
+END
+$CC -O2 make_files.c -o make_files
+./make_files $((B * T * (STEPS + 8) + 1)) || fail "$work: cannot write its files (0.5 GB)"
+mkdir -p dev/data/tinyshakespeare
+for split in train val; do ln -s ../../../tokens.bin dev/data/tinyshakespeare/tiny_shakespeare_$split.bin; done
+
+# The run
+stdbuf -oL ./train_gpt2 > log 2>&1 &
+pid=$!
+until grep -q "^step $STEPS:" log; do
+    kill -0 "$pid" 2>/dev/null || { cat log >&2; fail "it stopped before step $STEPS"; }
+    sleep 0.2
+done
+peak_kb=$(sed -n 's/^VmHWM:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status")
+kill "$pid"
+wait "$pid" 2>/dev/null || :
+pid=
+
+compiler=$($CC --version | head -n 1 | tr -d '"\\')
+sed -n 's/^step [1-9][0-9]*: train loss \([0-9.naif-]*\) (took \([0-9.]*\) ms)/\2 \1/p' log | head -n "$STEPS" | sort -n |
+    awk -v B="$B" -v T="$T" -v kb="$peak_kb" -v version="$version, $compiler" -v threads="${OMP_NUM_THREADS:-$(nproc)}" '
+        { ms[NR] = $1; loss = $2 }
+        END {
+            median = NR % 2 ? ms[(NR + 1) / 2] : (ms[NR / 2] + ms[NR / 2 + 1]) / 2
+            printf "{\"peer\": \"llm.c\", \"version\": \"%s\", \"B\": %d, \"T\": %d, \"threads\": %d, ", version, B, T, threads
+            printf "\"median_ms\": %.1f, \"min_ms\": %.1f, \"tokens_per_s\": %.1f, ", median, ms[1], 1000 * B * T / median
+            printf "\"peak_mb\": %.1f, \"loss\": %s}\n", kb * 1024 / 1e6, loss
+        }'

@@ -1,0 +1,226 @@
+/*
+fuzz_dataloader.c: no bytes in a token file, and no list of names, may crash dataloader.h or make it hand out a token
+that is not there.
+
+    ./fuzz_dataloader SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
+    ./fuzz_dataloader FILE              runs one input, which a crash has left behind
+    clang -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined fuzz_dataloader.c       steered by coverage
+
+An input is 32 bytes of choices (how many files, what header is put before each, T, the vocabulary, the range, the
+pattern that names the files) and then the bytes of the files. What the loader hands out is compared with the bytes.
+*/
+#include "../../dataloader.h"
+#include "test.h"
+
+enum { MAX_FILES = 3, CHOICES = 32, MAX_INPUT = CHOICES + 4096, MAX_T = 64 };
+
+#define REQUIRE(condition)                                                                                             \
+    if (!(condition)) {                                                                                                \
+        fprintf(stderr, "fuzz_dataloader: line %d: %s\n", __LINE__, #condition);                                       \
+        abort();                                                                                                       \
+    }
+
+typedef struct {
+    unsigned char bytes[1024 + MAX_INPUT];
+    size_t size;
+} FileBytes;
+
+// The folder that the inputs' files are in, where names of one letter are all there is. It goes when the program ends
+// well. Each input is run inside it and then left, as paths on the command line are relative to the folder before.
+typedef struct {
+    char path[256];
+    int before; // open on the folder where the program was started
+} Folder;
+static Folder folder = {"", -1};
+
+static void folder_remove(void) {
+    if (chdir(folder.path) == 0) {
+        for (char name[2] = "0"; *name < '0' + MAX_FILES; ++*name) unlink(name);
+        rmdir("d");
+    }
+    if (fchdir(folder.before) == 0) rmdir(folder.path);
+}
+
+static void folder_enter(void) {
+    if (!*folder.path) {
+        const char* tmp = getenv("TMPDIR");
+        snprintf(folder.path, sizeof folder.path, "%s/fuzz_dataloader_XXXXXX", tmp && *tmp == '/' ? tmp : "/tmp");
+        folder.before = open(".", O_RDONLY);
+        if (folder.before < 0 || !mkdtemp(folder.path) || chdir(folder.path) != 0 || mkdir("d", 0777) != 0)
+            die("cannot work in %s", folder.path);
+        if (atexit(folder_remove) != 0) die("out of memory for atexit");
+    } else if (chdir(folder.path) != 0) {
+        die("cannot work in %s", folder.path);
+    }
+}
+
+// The bytes of one file: those of the input, behind a header that is right or wrong in one word.
+static void build_file(FileBytes* file, const unsigned char* data, size_t size, unsigned char kind,
+                       unsigned char flaw) {
+    file->size = 0;
+    if (kind % 4 < 2) {
+        int width = kind % 4 ? 4 : 2;
+        int32_t header[256] = {width == 2 ? 20240520 : 20240801, width == 2 ? 1 : 7, (int32_t)(size / (size_t)width)};
+        size -= size % (size_t)width;
+        if (flaw >= 224) header[flaw % 3] ^= (int32_t)(1u << (flaw % 32));
+        memcpy(file->bytes, header, sizeof header);
+        file->size = sizeof header;
+    }
+    memcpy(file->bytes + file->size, data, size);
+    if (kind % 4 == 2) // text: letters, but for what the flaw lets through
+        for (size_t i = 0; i < size && flaw < 128; i++) file->bytes[i] |= 32;
+    file->size += size;
+}
+
+static void write_file(const char* name, const FileBytes* file) {
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || write(fd, file->bytes, file->size) != (ssize_t)file->size || close(fd) != 0)
+        die("cannot write the file %s", name);
+}
+
+// Token i of the files laid end to end, read byte by byte.
+static uint32_t expected_token(const FileBytes* files, TokenFormat format, int64_t i) {
+    size_t width = format == TOKENS_TEXT ? 1 : format == TOKENS_LLAMA3_SHARD ? 4 : 2;
+    size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0, at = (size_t)i * width;
+    while (at >= files->size - header) at -= files++->size - header;
+    uint32_t token = 0;
+    for (size_t b = width; b-- > 0;) token = token << 8 | files->bytes[header + at + b];
+    return token;
+}
+
+// A loader over some range, and some of its sequences.
+static void check_loader(const TokenFiles* files, const FileBytes* bytes, const unsigned char* choice) {
+    DataLoader loader;
+    Error error = {""};
+    int32_t inputs[MAX_T + 1], targets[MAX_T + 1];
+    int T = choice[0] % (MAX_T + 1), vocab = 1 << choice[1] % 20; // up to 524,288: above uint16, below uint32
+    int64_t first = files->tokens * choice[2] / 512 - (choice[3] == 255);
+    int64_t end = files->tokens - files->tokens * choice[4] / 512 + (choice[3] == 254);
+    if (!dataloader_init(&loader, files, first, end, T, vocab, choice[5], choice[6] & 1, &error)) {
+        REQUIRE(*error.text);
+        return;
+    }
+    REQUIRE(T > 0 && first >= 0 && end <= files->tokens && loader.count > 0);
+    inputs[T] = targets[T] = -12345;
+    for (uint64_t n = 0; n < 8; n++) {
+        uint64_t at = n * (choice[7] + 1ull) << choice[8] % 56;
+        bool ok = dataloader_sequence(inputs, targets, &loader, at, &error);
+        uint64_t k = at % (uint64_t)loader.count;
+        if (loader.shuffle) k = permute(k, (uint64_t)loader.count, epoch_key(loader.seed, at / (uint64_t)loader.count));
+        REQUIRE(k < (uint64_t)loader.count);
+        bool fits = true;
+        for (int t = 0; t <= T; t++) {
+            uint32_t token = expected_token(bytes, files->format, first + (int64_t)k * T + t);
+            fits = fits && token < (uint32_t)vocab;
+            if (ok && t < T) REQUIRE((uint32_t)inputs[t] == token);
+            if (ok && t > 0) REQUIRE((uint32_t)targets[t - 1] == token);
+        }
+        REQUIRE(ok == fits);
+        REQUIRE(inputs[T] == -12345 && targets[T] == -12345);
+    }
+}
+
+// One input. True if the files were accepted.
+static bool fuzz_one(const unsigned char* data, size_t size) {
+    if (size < CHOICES || size > MAX_INPUT) return false;
+    folder_enter();
+    const unsigned char *choice = data, *rest = data + CHOICES;
+    size_t left = size - CHOICES;
+    int count = 1 + choice[9] % MAX_FILES;
+    static FileBytes bytes[MAX_FILES];
+    const char* names[MAX_FILES] = {"0", "1", "2"};
+    for (int f = 0; f < count; f++) {
+        size_t take = f == count - 1 ? left : left * choice[10 + f] / 256;
+        build_file(&bytes[f], rest, take, choice[13] < 240 ? choice[14] : choice[14 + f], choice[17 + f]);
+        write_file(names[f], &bytes[f]);
+        rest += take;
+        left -= take;
+    }
+
+    TokenFiles files;
+    Error error = {""};
+    char text[256];
+    bool opened = tokens_open_list(&files, names, count, &error);
+    REQUIRE(opened || (*error.text && !files.file && !files.files));
+    if (opened) {
+        REQUIRE(files.files == count && files.tokens > 0);
+        tokens_describe(text, sizeof text, &files);
+        check_loader(&files, bytes, choice);
+    }
+    tokens_close(&files);
+
+    char pattern[12]; // of signs that mean something to glob, and the names there are; no way out of the folder
+    for (int i = 0; i < 12; i++) pattern[i] = "0120120,,*?[]!-\\d{}x"[choice[20 + i] % 20];
+    pattern[choice[19] % 12] = 0;
+    if (tokens_open(&files, pattern, &error))
+        tokens_describe(text, sizeof text, &files);
+    else
+        REQUIRE(*error.text && !files.file);
+    tokens_close(&files);
+    for (int f = 0; f < count; f++) unlink(names[f]);
+    if (fchdir(folder.before) != 0) die("cannot leave %s", folder.path);
+    return opened;
+}
+
+#ifdef LIBFUZZER
+#ifdef __cplusplus
+extern "C"
+#endif
+    int
+    LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_one(data, size);
+    return 0;
+}
+#else
+
+static const char* crash_file = "fuzz_dataloader.crash";
+
+// The input is on the disk before it is run: whatever ends the program, it stays behind.
+static void save_input(int fd, const unsigned char* data, size_t size) {
+    if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0) die("cannot write the input");
+}
+
+// Input number i of this seed: random bytes, from few different values to all, of which some are then repeated.
+static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
+    Random4 r = philox(seed, 1, i);
+    size_t size = CHOICES + (r.word[0] % 4 ? r.word[1] % 300 : r.word[1] % (MAX_INPUT - CHOICES + 1));
+    uint32_t values = 1u << r.word[2] % 9;
+    unsigned char base = (unsigned char)r.word[3];
+    for (size_t b = 0; b < size; b += 16) {
+        Random4 random = philox(seed, 2 + i, b);
+        size_t n = size - b < 16 ? size - b : 16;
+        memcpy(data + b, random.word, n);
+        for (size_t c = 0; c < n; c++)
+            if (b >= CHOICES) data[b + c] = (unsigned char)(base + data[b + c] % values);
+    }
+    return size;
+}
+
+static int run_file(const char* path) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    printf("%s\n", fuzz_one(file.data, file.size) ? "accepted" : "refused");
+    return 0;
+}
+
+int main(int argc, char** argv) {
+    if (argc == 2) return run_file(argv[1]);
+    if (argc != 3) die_usage("usage: fuzz_dataloader SECONDS SEED, or fuzz_dataloader FILE");
+    double end = seconds_now() + atof(argv[1]);
+    uint64_t seed = strtoull(argv[2], NULL, 10), inputs = 0, accepted = 0;
+    int fd = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) die("cannot write %s", crash_file);
+    static unsigned char data[MAX_INPUT];
+    for (; seconds_now() < end; inputs++) {
+        size_t size = make_input(data, seed, inputs);
+        save_input(fd, data, size);
+        accepted += fuzz_one(data, size);
+    }
+    if (close(fd) != 0 || unlink(crash_file) != 0) die("cannot remove %s", crash_file);
+    printf("seed %llu: %llu inputs, %llu of them accepted\n", (unsigned long long)seed, (unsigned long long)inputs,
+           (unsigned long long)accepted);
+    check(accepted > 0 && accepted < inputs, "some inputs are accepted and some refused");
+    return test_end();
+}
+#endif

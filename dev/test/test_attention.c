@@ -1,0 +1,321 @@
+/*
+Tests of kernels/attention.h against brute force in float64, which itself is tested against finite differences.
+
+Bound of an error. The reference gives beside every number its magnitude M, the same sum with the absolute values of all
+its terms. Rounding errs by u = 2^-24 of every partial sum, in a random direction. A sum of n terms of one sign has
+partial sums up to M and errs by about sqrt(n) u M; one of random signs has partial sums of M / sqrt(n) and errs by u M.
+A score has random signs and magnitude at most s_max = max sum_d |q_d k_d| / sqrt(HS), and its absolute error is a relative
+error of p, which has it twice, in the score and in lse; l is a sum of one sign over up to T keys; O, dP, D and the
+gradients are sums of random signs. With a few single roundings,
+
+    |error| <= 4 u M (2 s_max + sqrt(T) + 8)
+
+where 4 is for the tail of the distribution over all elements.
+*/
+#include "test.h"
+#include "../../kernels/attention.h"
+
+typedef struct {
+    int B, T, NH, NKV, HS;
+} Shape;
+
+static int heads_of(const Shape* s) { return s->NH + 2 * s->NKV; }
+static int64_t out_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH * s->HS; }
+static int64_t lse_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH; }
+static int64_t qkv_size(const Shape* s) { return (int64_t)s->B * s->T * heads_of(s) * s->HS; }
+
+static float* floats(int64_t n) { return (float*)checked_malloc((size_t)n * sizeof(float), "a test"); }
+static double* doubles(int64_t n) { return (double*)checked_calloc((size_t)n, sizeof(double), "a test"); }
+
+static float* random_floats(int64_t n, uint64_t stream, float scale) {
+    float* x = floats(n);
+    random_normals(x, n, 7, stream, 0);
+    for (int64_t i = 0; i < n; i++) x[i] *= scale;
+    return x;
+}
+
+static double* to_double(const float* x, int64_t n) {
+    double* y = doubles(n);
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+    return y;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The reference: each formula of attention.h as it stands, with the T x T matrices.
+
+typedef struct {
+    double *out, *lse, *dqkv;      // the results
+    double *m_out, *m_dqkv, s_max; // their magnitudes
+} Reference;
+
+// One query head of one sequence; adds to dqkv and m_dqkv.
+static void reference_head(Reference* r, const double* qkv, const double* dout, const Shape* s, int b, int h) {
+    const int T = s->T, HS = s->HS, row = heads_of(s) * HS, kv = h / (s->NH / s->NKV);
+    const int at_q = h * HS, at_k = (s->NH + kv) * HS, at_v = (s->NH + s->NKV + kv) * HS;
+    const double scale = 1 / sqrt((double)HS);
+    const double* x = qkv + (int64_t)b * T * row;
+    double *dx = r->dqkv + (int64_t)b * T * row, *mx = r->m_dqkv + (int64_t)b * T * row, *p = doubles(T);
+    for (int i = 0; i < T; i++) {
+        double max = -INFINITY, l = 0, D = 0, m_D = 0;
+        for (int j = 0; j <= i; j++) {
+            double magnitude = 0;
+            p[j] = 0;
+            for (int d = 0; d < HS; d++) {
+                const double term = x[i * row + at_q + d] * x[j * row + at_k + d] * scale;
+                p[j] += term, magnitude += fabs(term);
+            }
+            max = fmax(max, p[j]), r->s_max = fmax(r->s_max, magnitude);
+        }
+        for (int j = 0; j <= i; j++) l += p[j] = exp(p[j] - max);
+        r->lse[((int64_t)b * s->NH + h) * T + i] = max + log(l);
+        const int64_t at_out = (((int64_t)b * T + i) * s->NH + h) * HS;
+        for (int d = 0; d < HS; d++) {
+            double o = 0, magnitude = 0;
+            for (int j = 0; j <= i; j++) {
+                o += p[j] / l * x[j * row + at_v + d];
+                magnitude += p[j] / l * fabs(x[j * row + at_v + d]);
+            }
+            r->out[at_out + d] = o, r->m_out[at_out + d] = magnitude;
+            D += dout[at_out + d] * o, m_D += fabs(dout[at_out + d]) * magnitude;
+        }
+        for (int j = 0; j <= i; j++) {
+            double dp = 0, m_dp = 0;
+            for (int d = 0; d < HS; d++) {
+                const double term = dout[at_out + d] * x[j * row + at_v + d];
+                dp += term, m_dp += fabs(term);
+                dx[j * row + at_v + d] += p[j] / l * dout[at_out + d];
+                mx[j * row + at_v + d] += p[j] / l * fabs(dout[at_out + d]);
+            }
+            const double ds = p[j] / l * (dp - D) * scale, m_ds = p[j] / l * (m_dp + m_D) * scale;
+            for (int d = 0; d < HS; d++) {
+                dx[i * row + at_q + d] += ds * x[j * row + at_k + d];
+                dx[j * row + at_k + d] += ds * x[i * row + at_q + d];
+                mx[i * row + at_q + d] += m_ds * fabs(x[j * row + at_k + d]);
+                mx[j * row + at_k + d] += m_ds * fabs(x[i * row + at_q + d]);
+            }
+        }
+    }
+    free(p);
+}
+
+static Reference reference(const double* qkv, const double* dout, const Shape* s) {
+    Reference r = {doubles(out_size(s)), doubles(lse_size(s)), doubles(qkv_size(s)),
+                   doubles(out_size(s)), doubles(qkv_size(s)), 0};
+    for (int b = 0; b < s->B; b++) {
+        for (int h = 0; h < s->NH; h++) reference_head(&r, qkv, dout, s, b, h);
+    }
+    return r;
+}
+
+static void reference_free(Reference* r) { free(r->out), free(r->lse), free(r->dqkv), free(r->m_out), free(r->m_dqkv); }
+
+static double reference_loss(const double* qkv, const double* dout, const Shape* s) {
+    Reference r = reference(qkv, dout, s);
+    double loss = 0;
+    for (int64_t i = 0; i < out_size(s); i++) loss += r.out[i] * dout[i];
+    reference_free(&r);
+    return loss;
+}
+
+// Central differences of loss = sum out * dout. With step h the error is h^2 / 6 times a third derivative (about 1 here,
+// so 2e-11) and 2^-53 * |loss| / h (about 1e-11 * 20).
+static void test_reference(void) {
+    const Shape s = {2, 7, 6, 2, 3};
+    const double h = 1e-5;
+    float *x = random_floats(qkv_size(&s), 1, 1), *y = random_floats(out_size(&s), 2, 1);
+    double *qkv = to_double(x, qkv_size(&s)), *dout = to_double(y, out_size(&s)), worst = 0;
+    Reference r = reference(qkv, dout, &s);
+    for (int64_t i = 0; i < qkv_size(&s); i++) {
+        const double value = qkv[i];
+        qkv[i] = value + h;
+        const double above = reference_loss(qkv, dout, &s);
+        qkv[i] = value - h;
+        const double below = reference_loss(qkv, dout, &s);
+        qkv[i] = value;
+        worst = fmax(worst, fabs((above - below) / (2 * h) - r.dqkv[i]));
+    }
+    check_error("reference gradients against finite differences, absolute", worst, 1e-8);
+    reference_free(&r);
+    free(x), free(y), free(qkv), free(dout);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The kernels
+
+typedef struct {
+    float *qkv, *dout, *out, *lse, *dqkv;
+} Run;
+
+static void run_kernels(Run* r, const Shape* s) {
+    for (int64_t i = 0; i < out_size(s); i++) r->out[i] = NAN; // everything has to be written
+    for (int64_t i = 0; i < lse_size(s); i++) r->lse[i] = NAN;
+    for (int64_t i = 0; i < qkv_size(s); i++) r->dqkv[i] = NAN;
+    attention_forward(r->out, r->lse, r->qkv, s->B, s->T, s->NH, s->NKV, s->HS);
+    attention_backward(r->dqkv, r->dout, r->qkv, r->out, r->lse, s->B, s->T, s->NH, s->NKV, s->HS);
+}
+
+// q and k scaled so that scores are about `logits`.
+static Run run_new(const Shape* s, float logits) {
+    Run r = {random_floats(qkv_size(s), 3, 1), random_floats(out_size(s), 4, 1), floats(out_size(s)),
+             floats(lse_size(s)), floats(qkv_size(s))};
+    const int64_t row = (int64_t)heads_of(s) * s->HS;
+    for (int64_t i = 0; i < qkv_size(s); i++) {
+        if (i % row < (int64_t)(s->NH + s->NKV) * s->HS) r.qkv[i] *= sqrtf(logits);
+    }
+    run_kernels(&r, s);
+    return r;
+}
+
+static void run_free(Run* r) { free(r->qkv), free(r->dout), free(r->out), free(r->lse), free(r->dqkv); }
+
+// max |got - exact| / magnitude. 1e-30 is for probabilities below 2^-126, which have fewer bits or none.
+static double scaled_error(const float* got, const double* exact, const double* magnitude, int64_t n) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs((double)got[i] - exact[i]);
+        if (error == 0) continue;
+        const double e = error / (magnitude ? magnitude[i] + 1e-30 : 1 + fabs(exact[i]));
+        if (!(e <= worst)) worst = e == e ? e : INFINITY;
+    }
+    return worst;
+}
+
+// The gradients of heads [first, last) of the rows of dqkv.
+static double gradient_error(const Run* run, const Reference* r, const Shape* s, int first, int last) {
+    double worst = 0;
+    for (int64_t row = 0; row < (int64_t)s->B * s->T; row++) {
+        const int64_t at = (row * heads_of(s) + first) * s->HS, n = (int64_t)(last - first) * s->HS;
+        worst = fmax(worst, scaled_error(run->dqkv + at, r->dqkv + at, r->m_dqkv + at, n));
+    }
+    return worst;
+}
+
+static void test_shape(Shape s, float logits) {
+    Run run = run_new(&s, logits);
+    double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
+    Reference r = reference(qkv, dout, &s);
+    const double bound = 4 * 0x1p-24 * (2 * r.s_max + sqrt(s.T) + 8);
+    const int q = s.NH, k = q + s.NKV, v = k + s.NKV;
+    char what[5][96];
+    for (int i = 0; i < 5; i++) {
+        const char* names[] = {"out", "lse", "dq", "dk", "dv"};
+        snprintf(what[i], sizeof what[i], "%s  B %d T %d NH %d NKV %d HS %d logits %g", names[i], s.B, s.T, s.NH, s.NKV,
+                 s.HS, (double)logits);
+    }
+    check_error(what[0], scaled_error(run.out, r.out, r.m_out, out_size(&s)), bound);
+    check_error(what[1], scaled_error(run.lse, r.lse, NULL, lse_size(&s)), bound);
+    check_error(what[2], gradient_error(&run, &r, &s, 0, q), bound);
+    check_error(what[3], gradient_error(&run, &r, &s, q, k), bound);
+    check_error(what[4], gradient_error(&run, &r, &s, k, v), bound);
+    reference_free(&r);
+    run_free(&run);
+    free(qkv), free(dout);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Bits
+
+static bool same_bits(const float* a, const float* b, int64_t n) {
+    return memcmp(a, b, (size_t)n * sizeof(float)) == 0;
+}
+
+static bool same_run(const Run* a, const Run* b, const Shape* s) {
+    return same_bits(a->out, b->out, out_size(s)) && same_bits(a->lse, b->lse, lse_size(s)) &&
+           same_bits(a->dqkv, b->dqkv, qkv_size(s));
+}
+
+#ifdef _OPENMP
+static void test_threads(Shape s) {
+    const int threads_before = omp_get_max_threads(), counts[] = {1, 2, 3, 7, 16};
+    const AttShape shape = attention_shape(s.B, s.T, s.NH, s.NKV, s.HS);
+    bool same = true, whole = false, split = false;
+    omp_set_num_threads(1);
+    Run one = run_new(&s, 1);
+    for (int i = 0; i < 5; i++) {
+        omp_set_num_threads(counts[i]);
+        if (whole_heads(&shape, counts[i]))
+            whole = true;
+        else
+            split = true;
+        Run run = run_new(&s, 1);
+        same = same && same_run(&one, &run, &s);
+        run_free(&run);
+    }
+    omp_set_num_threads(threads_before);
+    check(whole && split, "both ways to cut the backward pass were taken");
+    check(same, "same bits with 1, 2, 3, 7, 16 threads  B %d T %d NH %d NKV %d HS %d", s.B, s.T, s.NH, s.NKV, s.HS);
+    run_free(&one);
+}
+#endif
+
+// Each sequence of a batch alone.
+static void test_batch(Shape s) {
+    Run all = run_new(&s, 1);
+    Shape one = s;
+    one.B = 1;
+    bool same = true;
+    for (int b = 0; b < s.B; b++) {
+        Run part = run_new(&one, 1), view = {NULL, NULL, all.out + b * out_size(&one), all.lse + b * lse_size(&one),
+                                             all.dqkv + b * qkv_size(&one)};
+        memcpy(part.qkv, all.qkv + b * qkv_size(&one), (size_t)qkv_size(&one) * sizeof(float));
+        memcpy(part.dout, all.dout + b * out_size(&one), (size_t)out_size(&one) * sizeof(float));
+        run_kernels(&part, &one);
+        same = same && same_run(&part, &view, &one);
+        run_free(&part);
+    }
+    check(same, "same bits for a sequence alone and in a batch of %d  T %d HS %d", s.B, s.T, s.HS);
+    run_free(&all);
+}
+
+// Whatever comes from token t on (other numbers, or no tokens at all) changes no bit of the outputs before, and with
+// dout = 0 from t on it changes no gradient before.
+static void test_causal(Shape s, int t) {
+    const int64_t row = (int64_t)heads_of(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
+    Run a = run_new(&s, 1), b = run_new(&s, 1);
+    for (int64_t i = t * out_row; i < out_size(&s); i++) a.dout[i] = b.dout[i] = 0;
+    for (int64_t i = t * row; i < qkv_size(&s); i++) b.qkv[i] = 50 * b.qkv[i] + 1;
+    run_kernels(&a, &s);
+    run_kernels(&b, &s);
+    bool same = same_bits(a.out, b.out, t * out_row) && same_bits(a.dqkv, b.dqkv, t * row);
+    for (int h = 0; h < s.NH; h++) same = same && same_bits(a.lse + h * s.T, b.lse + h * s.T, t);
+    check(same, "tokens from %d on change no bit before them  T %d HS %d", t, s.T, s.HS);
+    check(!same_bits(a.out + t * out_row, b.out + t * out_row, out_row), "but they do change token %d", t);
+    Shape prefix = s;
+    prefix.T = t;
+    run_kernels(&b, &prefix); // b's first t tokens are a's
+    same = same_bits(a.out, b.out, t * out_row) && same_bits(a.dqkv, b.dqkv, t * row);
+    check(same, "the first %d tokens alone give the same bits", t);
+    run_free(&a);
+    run_free(&b);
+}
+
+int main(void) {
+    test_reference();
+
+    const int lengths[] = {1, 2, 31, 65, 130}, sizes[] = {1, 5, 16, 64, 80};
+    for (int t = 0; t < 5; t++) {
+        for (int i = 0; i < 5; i++) {
+            const int group = 1 + (t + i) % 3, kv_heads = 1 + (t + 2 * i) % 2;
+            const Shape s = {1 + (t + i) % 2, lengths[t], group * kv_heads, kv_heads, sizes[i]};
+            test_shape(s, 1);
+        }
+    }
+    const Shape blocks[] = {{1, 64, 2, 2, 32},   {1, 256, 2, 1, 64}, {1, 193, 3, 1, 128},
+                            {2, 100, 6, 2, 200}, {2, 300, 2, 2, 7},  {1, 600, 6, 3, 17}};
+    for (int i = 0; i < 6; i++) test_shape(blocks[i], 1);
+    const Shape large = {1, 150, 4, 2, 64};
+    test_shape(large, 30); // scores to about +-100
+    test_shape(large, 1000);
+
+    const Shape batch = {3, 77, 4, 2, 24}, causal = {1, 150, 4, 2, 20};
+    test_batch(batch);
+    test_causal(causal, 149);
+    test_causal(causal, 64);
+    test_causal(causal, 37);
+#ifdef _OPENMP
+    const Shape few = {1, 300, 4, 2, 48}, many = {2, 131, 6, 3, 33};
+    test_threads(few);
+    test_threads(many);
+#endif
+    return test_end();
+}

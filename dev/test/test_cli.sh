@@ -1,0 +1,198 @@
+#!/bin/bash
+# The trainer as people use it: runs that work, runs that are stopped and taken up again, and everything that can be
+# wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments) or
+# 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan.
+set -u
+BUILD=${BUILD:-build}
+train=$PWD/$BUILD/sanitized/train_gpt
+fast=$PWD/train_gpt
+reference=$PWD/dev/test/reference
+work=$(mktemp -d)
+mounted=""
+trap '[ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)) && echo "ok    $*"; }
+bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
+
+# refuses STATUS TEXT ARGUMENTS...: exits with STATUS and one line on stderr that contains TEXT
+refuses() {
+    status=$1 text=$2
+    shift 2
+    timeout 60 "$train" "$@" >out 2>err
+    got=$?
+    if [ $got = "$status" ] && [ "$(wc -l <err)" = 1 ] && grep -qF -- "$text" err; then ok "$* -> $(cat err)"
+    else bad "$*: exit status $got (expected $status), stderr (expected \"$text\"): $(head -c 600 err)"; fi
+}
+
+common="--heads 2 --seq 32 --micro-batch 2 --warmup 2"
+small="--hidden 32 --layers 2 $common"
+
+# ---- a run, and what it leaves
+seq 1 12000 | tr '\n' ' ' >text.txt
+# shellcheck disable=SC2086
+"$train" $small --data text.txt --steps 4 --eval-every 2 --out run >out 2>err
+check "a short run ends with status 0" "[ $? = 0 ]"
+check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
+check "it logs a JSON object a step" "[ \$(python3 -c 'import json;print(sum(json.loads(l)[\"step\"]>0 for l in open(\"run/log.jsonl\")))') = 4 ]"
+check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split() for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
+check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json model.safetensors optimizer.safetensors trainer.json ' ]"
+check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
+check "the weights hold what they should" "python3 - <<'PY'
+import json, struct
+f = open('run/step_00000004/model.safetensors', 'rb')
+header = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+names = set(header) - {'__metadata__'}
+block = 'ln_1.weight ln_1.bias attn.c_attn.weight attn.c_attn.bias attn.c_proj.weight attn.c_proj.bias ln_2.weight ln_2.bias mlp.c_fc.weight mlp.c_fc.bias mlp.c_proj.weight mlp.c_proj.bias'.split()
+expected = {f'transformer.h.{l}.{n}' for l in (0, 1) for n in block} | {'transformer.' + n for n in 'wte.weight wpe.weight ln_f.weight ln_f.bias'.split()}
+assert names == expected, names ^ expected
+assert header['transformer.h.0.attn.c_attn.weight']['shape'] == [32, 96]
+assert header['transformer.h.1.mlp.c_fc.weight']['shape'] == [32, 128]
+assert header['transformer.h.1.mlp.c_fc.weight']['dtype'] == 'F32'
+assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
+PY"
+
+# ---- stopped and taken up again
+# shellcheck disable=SC2086
+for arch in gpt2 llama; do
+    options="$small --arch $arch --data text.txt --steps 12 --global-batch 4 --eval-every 0"
+    "$fast" $options --out whole_$arch >/dev/null
+    # killed at an arbitrary moment, again and again, until it is through
+    tries=0
+    until "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err & pid=$!
+        sleep "0.0$((3 + tries % 6))"
+        kill -9 $pid 2>/dev/null
+        wait $pid 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 200 ] || break
+        [ $((tries % 20)) -ne 0 ] || { "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err && break; }
+    done
+    check "$arch: a run killed $tries times ends" "[ -d parts_$arch/step_00000012 ]"
+    check "$arch: bit-identical to one never interrupted" "for f in model optimizer; do cmp whole_$arch/step_00000012/\$f.safetensors parts_$arch/step_00000012/\$f.safetensors || exit 1; done"
+    check "$arch: the log is complete, each step once, the same losses" "python3 -c 'import json;a,b=([(x[\"step\"],x[\"loss\"],x[\"grad_norm\"]) for x in map(json.loads,open(d+\"_$arch/log.jsonl\"))] for d in (\"whole\",\"parts\"));assert a==b,(a,b)'"
+    "$fast" $options --init whole_$arch/step_00000012 --steps 1 --out init_$arch 2>err >out || "$fast" $small --arch $arch --data text.txt --steps 1 --init whole_$arch/step_00000012 >out 2>err
+    check "$arch: --init starts from a checkpoint's weights" "grep -q '^step ' out"
+done
+refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
+refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --out whole_gpt2 --resume
+refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2
+refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
+refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012
+
+# ---- arguments
+refuses 2 "did you mean --layers?" --layer 3
+refuses 2 "unknown option" --tensor-cores 3
+refuses 2 "given twice" --steps 3 --steps 4
+refuses 2 "out of range" --steps 0
+refuses 2 "not a whole number" --steps 3.5
+refuses 2 "the value is missing" --steps
+refuses 2 "there are tiny gpt2-124M" --model gpt5
+refuses 2 "cannot be divided into --heads 5" --heads 5
+refuses 2 "cannot be divided into --kv-heads 3" --arch llama --kv-heads 3
+refuses 2 "use --arch llama" --kv-heads 2
+refuses 2 "even head size" --arch llama --hidden 12 --heads 4
+refuses 2 "not a multiple of --micro-batch" --micro-batch 4 --global-batch 6
+refuses 2 "needs --out" --resume
+refuses 2 "needs --out" --save-every 3
+refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
+check "--help lists every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
+check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 20 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
+
+# ---- data
+printf '' >empty.txt
+head -c 700 /dev/zero >odd.bin && printf 'x' >>odd.bin
+python3 - <<'PY'
+import struct
+def shard(name, magic, version, count, tokens, fmt):
+    with open(name, 'wb') as f:
+        f.write(struct.pack('<256i', *([magic, version, count] + [0] * 253)))
+        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
+tokens = [(i * 7919) % 50257 for i in range(3000)]
+shard('good.bin', 20240520, 1, 3000, tokens, 'H')
+shard('short.bin', 20240520, 1, 3001, tokens, 'H')
+shard('version.bin', 20240520, 2, 3000, tokens, 'H')
+shard('llama.bin', 20240801, 7, 3000, tokens, 'I')
+open('raw.bin', 'wb').write(struct.pack('<3000H', *tokens))
+open('header.bin', 'wb').write(open('good.bin', 'rb').read()[:1000])
+PY
+refuses 1 "no file is named" --data nowhere.txt
+refuses 1 "nor matches it" --data 'no*.txt'
+refuses 1 "empty" --data empty.txt
+refuses 1 "odd size" --data odd.bin
+refuses 1 "3001 tokens" --data short.bin
+refuses 1 "version 2" --data version.bin
+refuses 1 "within its header" --data header.bin
+refuses 1 "one kind" --data good.bin,llama.bin
+refuses 1 "directory" --data run
+refuses 1 "vocabulary of 256" --data good.bin --vocab 256
+refuses 2 "--vocab" --data raw.bin
+head -c 20 text.txt >tiny.txt
+refuses 1 "smaller --seq" --data tiny.txt
+refuses 1 "vocabulary of 256" $small --data text.txt --val good.bin
+check "llm.c shards are trained on" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && grep -q 'vocabulary 50257' out"
+check "raw uint16 as well" "$fast $small --data raw.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err"
+check "and Llama-3's shards" "$fast $small --arch llama --data llama.bin --vocab 50304 --steps 1 --eval-every 0 >out 2>err"
+
+# ---- weights that lie
+model=whole_gpt2/step_00000012/model.safetensors
+python3 - "$model" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], 'rb').read()
+n = struct.unpack('<Q', data[:8])[0]
+header, body = json.loads(data[8:8 + n]), data[8 + n:]
+def write(name, header, body, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    open(name, 'wb').write(struct.pack('<Q', len(text) if length is None else length) + text + body)
+key = 'transformer.wpe.weight'
+def changed(**fields):
+    h = json.loads(json.dumps(header))
+    h[key].update(fields)
+    return h
+b, e = header[key]['data_offsets']
+write('truncated.safetensors', header, body[:-4])
+write('length.safetensors', header, body, 1 << 60)
+write('offsets.safetensors', changed(data_offsets=[b, e + 4]), body)
+write('beyond.safetensors', changed(data_offsets=[len(body), len(body) + e - b]), body)
+write('shape.safetensors', changed(shape=[16, 64]), body)
+write('nan.safetensors', header, body[:b] + struct.pack('<f', float('nan')) + body[b + 4:])
+text = json.dumps(header).encode()
+write('twice.safetensors', text[:-1] + b', "' + key.encode() + b'": ' + json.dumps(header[key]).encode() + b'}', body)
+write('nojson.safetensors', b'{"a": [', body)
+open('foreign.safetensors', 'wb').write(b'PK\x03\x04' + bytes(100))
+open('nothing.safetensors', 'wb').write(b'')
+half = lambda x: struct.pack('<%dH' % (len(x) // 4), *[v >> 16 for v in struct.unpack('<%dI' % (len(x) // 4), x)])
+h = {k: (v if k == '__metadata__' else {'dtype': 'BF16', 'shape': v['shape'], 'data_offsets': [o // 2 for o in v['data_offsets']]}) for k, v in header.items()}
+write('bf16.safetensors', h, half(body))
+h = {k[len('transformer.'):] if k.startswith('transformer.') else k: v for k, v in header.items()}
+write('bare.safetensors', h, body)
+PY
+for lie in truncated length offsets beyond twice nojson foreign nothing; do refuses 1 "$lie.safetensors" $small --data text.txt --init $lie.safetensors; done
+refuses 1 "has shape (16, 64)" $small --data text.txt --init shape.safetensors
+refuses 1 "element 0 of transformer.wpe.weight is nan" $small --data text.txt --init nan.safetensors
+refuses 1 "nowhere" $small --data text.txt --init nowhere
+check "bfloat16 weights are read" "$train $small --data text.txt --steps 1 --init bf16.safetensors >out 2>err"
+check "names without \"transformer.\" are read" "$train $small --data text.txt --steps 1 --init bare.safetensors >out 2>err"
+
+# ---- folders and disks
+refuses 1 "is not a folder" $small --data text.txt --out text.txt
+refuses 1 "--out" $small --data text.txt --out nowhere/deep
+mkdir full
+if mount -t tmpfs -o size=300k tmpfs full 2>/dev/null; then
+    mounted=$work/full
+    refuses 1 "No space left" $small --data text.txt --steps 2 --out full/run
+    check "a full disk leaves no checkpoint" "[ -z \"\$(find full/run -name 'step_*')\" ]"
+else # no right to mount: a limit on the size of files stands in for the full disk
+    (trap '' XFSZ; ulimit -f 100; "$fast" $small --data text.txt --steps 2 --out full/run >out 2>err)
+    check "a disk that takes no more: $(cat err)" "[ \$(wc -l <err) = 1 ] && [ -z \"\$(find full/run -name 'step_*')\" ]"
+fi
+
+# ---- the default: no option at all
+timeout 100 "$fast" --steps 20 >out 2>err
+check "without options it trains on text that is always there, and writes" "[ $? = 0 ] && [ ! -s err ] && grep -q 'text as bytes' out && [ \$(sed '1,/^done/d' out | wc -c) -gt 500 ]"
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,37 @@
+/*
+adamw.h: Adam with decoupled weight decay (Kingma and Ba 2014; Loshchilov and Hutter 2017), as PyTorch's AdamW; float32.
+
+    g' = grad_scale g                               clipping, and the mean over micro-batches
+    m = beta1 m + (1 - beta1) g'                    running mean of the gradient
+    v = beta2 v + (1 - beta2) g'^2                  and of its square
+    mhat = m / (1 - beta1^step),   vhat = v / (1 - beta2^step)
+    p = (1 - lr weight_decay) p - lr mhat / (sqrt(vhat) + eps)
+
+m and v start from 0, so after `step` steps their weights add up to 1 - beta^step, and the hats divide by that. In the
+text the two corrections are one number each, made in float64: lr / (1 - beta1^step) and 1 / sqrt(1 - beta2^step).
+
+Every element is on its own, so any slice may be updated alone (ZeRO does), with the same bits.
+*/
+#ifndef ADAMW_H
+#define ADAMW_H
+
+#include "../base.h"
+
+// p, m, v (n) are updated from g (n). step counts from 1.
+static inline void adamw_update(float* RESTRICT p, const float* RESTRICT g, float* RESTRICT m, float* RESTRICT v,
+                                int64_t n, float lr, float beta1, float beta2, float eps, float weight_decay,
+                                int64_t step, float grad_scale) {
+    const float decay = (float)(1.0 - (double)lr * weight_decay);
+    const float step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
+    const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
+    const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const float gi = grad_scale * g[i], mi = beta1 * m[i] + new1 * gi, vi = beta2 * v[i] + new2 * (gi * gi);
+        m[i] = mi;
+        v[i] = vi;
+        p[i] = decay * p[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
+    }
+}
+
+#endif

@@ -1,0 +1,506 @@
+/*
+attention.h: causal attention on the CPU, forward and backward, with grouped key/value heads; float32.
+
+    S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V           for one head: Q, K, V are (T, HS)
+
+Query head h reads key/value head h / (NH / NKV): NKV = NH is ordinary attention, NKV = 1 multi-query attention (Shazeer
+2019), anything between grouped-query attention (Ainslie et al. 2023).
+
+No T x T matrix is ever in memory (FlashAttention; Dao et al. 2022, Dao 2023). Queries and keys are cut into blocks of
+64. A block of queries meets the blocks of keys one after the other and keeps, for each query, the largest score m so
+far, l = sum e^(s - m) and O = sum e^(s - m) v; when a larger score comes, l and O are scaled to the new m (online softmax;
+Milakov and Gimelshein 2018). For the backward pass only lse = m + log l is kept, (T) numbers: with it P = e^(S - lse) is
+made again from Q and K, and then, with D_i = sum_d dO_id O_id,
+
+    dV = P^T dO,   dP = dO V^T,   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS).
+
+Layout. Scores lie in scratch transposed, scores[key][query]: the softmax runs over 64 queries side by side and never
+adds within a vector. And all seven products become one, C += A B, in which rows of C and B are whole vectors and A is
+read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
+rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
+
+Bits. Blocks are cut from the start of the sequence and every sum is taken by one thread in the order of the tokens. So
+nothing depends on the number of threads or on the other sequences, and no output on later tokens.
+*/
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include "../base.h"
+#include "vec.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// The product
+
+// The widest vectors of the machine, and how many rows of two vectors leave registers for the operands.
+#if defined(__AVX512F__)
+enum { ATT_LANES = 16, ATT_ROWS = 8 };
+#elif defined(__AVX__)
+enum { ATT_LANES = 8, ATT_ROWS = 4 };
+#else
+enum { ATT_LANES = 4, ATT_ROWS = 4 };
+#endif
+enum { ATT_WIDTH = 2 * ATT_LANES }; // a tile is ATT_ROWS x ATT_WIDTH
+enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
+
+typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
+
+// What is known of A and C when the block lies on the diagonal.
+typedef enum {
+    WHOLE,        // nothing
+    UPPER_RESULT, // only C[i][j] with j >= i are wanted; those with j < column_begin(i) are left alone
+    UPPER_FACTOR, // A[i][k] = 0 for k < i
+    LOWER_FACTOR, // A[i][k] = 0 for k > i
+} AttPart;
+
+// The first column that UPPER_RESULT computes in a row: a whole tile at a time.
+static inline int column_begin(int row) { return row / ATT_WIDTH * ATT_WIDTH; }
+
+// One tile of C = A B (+ C if add), K terms. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
+// constant, the loops over it and over rows unroll, and the sums stay in registers.
+__attribute__((always_inline)) static inline void tile_product(float* c, int ldc, const float* a, int a_row, int a_col,
+                                                               const float* b, int ldb, int K, bool add, int vectors) {
+    AttVector sum[ATT_ROWS][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < ATT_ROWS; i++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) {
+            const AttVector zero = {0};
+            sum[i][v] = add ? *(const AttVector*)(c + i * ldc + v * ATT_LANES) : zero;
+        }
+    }
+    for (int k = 0; k < K; k++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < ATT_ROWS; i++) {
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) {
+                sum[i][v] += a[i * a_row + k * a_col] * *(const AttVector*)(b + k * ldb + v * ATT_LANES);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < ATT_ROWS; i++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) *(AttVector*)(c + i * ldc + v * ATT_LANES) = sum[i][v];
+    }
+}
+
+// C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
+// and ldb apart. N, ldc and ldb are multiples of ATT_LANES; b and c are aligned to vectors.
+static inline void block_product(float* c, int ldc, const float* a, int a_row, int a_col, const float* b, int ldb,
+                                 int N, int K, bool add, AttPart part) {
+    for (int j = 0; j < N; j += ATT_WIDTH) {
+        for (int i = 0; i < ATT_BLOCK; i += ATT_ROWS) {
+            if (part == UPPER_RESULT && j < column_begin(i)) break;
+            const int begin = part == UPPER_FACTOR ? i : 0, end = part == LOWER_FACTOR ? i + ATT_ROWS : K;
+            float* tile = c + i * ldc + j;
+            const float *rows = a + i * a_row + begin * a_col, *columns = b + begin * ldb + j;
+            if (j + ATT_WIDTH <= N)
+                tile_product(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 2);
+            else
+                tile_product(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 1);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Heads, blocks, scratch
+
+typedef struct {
+    int B, T, NH, NKV, HS;
+    int blocks; // in a sequence
+    int width;  // of a row in scratch: HS rounded up to whole vectors
+    float scale;
+} AttShape;
+
+static inline AttShape attention_shape(int B, int T, int NH, int NKV, int HS) {
+    AttShape s = {B, T, NH, NKV, HS, 0, 0, 1.0f / sqrtf((float)HS)};
+    s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
+    s.width = (int)round_up((size_t)HS, ATT_LANES);
+    return s;
+}
+
+// One head of one sequence in memory: row t is at data + t * stride.
+typedef struct {
+    const float* data;
+    int64_t stride;
+} ConstHead;
+
+typedef struct {
+    float* data;
+    int64_t stride;
+} Head;
+
+// Head `head` of sequence b in a (B*T, heads * HS) array.
+static inline int64_t head_offset(const AttShape* s, int64_t b, int heads, int head) {
+    return (b * s->T * heads + head) * s->HS;
+}
+static inline ConstHead const_head(const float* array, const AttShape* s, int b, int heads, int head) {
+    const ConstHead h = {array + head_offset(s, b, heads, head), (int64_t)heads * s->HS};
+    return h;
+}
+static inline Head mutable_head(float* array, const AttShape* s, int b, int heads, int head) {
+    const Head h = {array + head_offset(s, b, heads, head), (int64_t)heads * s->HS};
+    return h;
+}
+
+// Rows in block `index` that are inside the sequence.
+static inline int block_rows(const AttShape* s, int index) {
+    return s->T - index * ATT_BLOCK < ATT_BLOCK ? s->T - index * ATT_BLOCK : ATT_BLOCK;
+}
+
+// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS reach no result,
+// but are multiplied along.
+static inline void load_block(float* block, ConstHead head, int index, const AttShape* s, float scale) {
+    const int rows = block_rows(s, index);
+    const float* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
+    for (int t = 0; t < rows; t++) {
+        for (int d = 0; d < s->HS; d++) block[t * s->width + d] = scale * from[t * head.stride + d];
+        for (int d = s->HS; d < s->width; d++) block[t * s->width + d] = 0.0f;
+    }
+    memset(block + rows * s->width, 0, sizeof(float) * (size_t)((ATT_BLOCK - rows) * s->width));
+}
+
+// block_t (HS, ATT_BLOCK) = the transpose of block (ATT_BLOCK, width).
+static inline void transpose_block(float* RESTRICT block_t, const float* RESTRICT block, const AttShape* s) {
+    for (int d = 0; d < s->HS; d++) {
+        for (int t = 0; t < ATT_BLOCK; t++) block_t[d * ATT_BLOCK + t] = block[t * s->width + d];
+    }
+}
+
+// Block `index` of the head = scale * block (ATT_BLOCK, width).
+static inline void store_block(Head head, int index, const float* block, const AttShape* s, float scale) {
+    float* to = head.data + (int64_t)index * ATT_BLOCK * head.stride;
+    for (int t = 0; t < block_rows(s, index); t++) {
+        for (int d = 0; d < s->HS; d++) to[t * head.stride + d] = scale * block[t * s->width + d];
+    }
+}
+
+// Takes the next n floats (rounded up to a cache line) of scratch; with NULL for memory only counts them.
+typedef struct {
+    float* memory;
+    size_t used;
+} Scratch;
+
+static inline float* scratch_take(Scratch* scratch, size_t n) {
+    float* p = scratch->memory ? scratch->memory + scratch->used : NULL;
+    scratch->used += round_up(n, 16);
+    return p;
+}
+
+static inline float* scratch_memory(size_t n) {
+    float* p = (float*)aligned_alloc(64, n * sizeof(float));
+    if (!p) die("out of memory: %.1f MB for a thread's share of attention", (double)n * sizeof(float) / 1e6);
+    return p;
+}
+
+// scores[key][query] = -infinity where the key comes after the query, in a block on the diagonal.
+static inline void mask_scores(float* scores) {
+    for (int j = 0; j < ATT_BLOCK; j++) {
+        for (int i = column_begin(j); i < j; i++) scores[j * ATT_BLOCK + i] = -INFINITY;
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Forward
+
+// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) take them in, factor is
+// what sums made with the former max have to be multiplied with.
+static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, float* RESTRICT sum,
+                                 float* RESTRICT factor, bool diagonal) {
+    if (diagonal) mask_scores(scores);
+    for (int i = 0; i < ATT_BLOCK; i++) factor[i] = max[i];
+    for (int j = 0; j < ATT_BLOCK; j++) {
+#pragma omp simd
+        for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++) {
+            const float s = scores[j * ATT_BLOCK + i];
+            max[i] = s > max[i] ? s : max[i];
+        }
+    }
+#pragma omp simd
+    for (int i = 0; i < ATT_BLOCK; i++) {
+        factor[i] = fast_exp(factor[i] - max[i]);
+        sum[i] *= factor[i];
+    }
+    for (int j = 0; j < ATT_BLOCK; j++) {
+#pragma omp simd
+        for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++) {
+            const float p = fast_exp(scores[j * ATT_BLOCK + i] - max[i]);
+            scores[j * ATT_BLOCK + i] = p;
+            sum[i] += p;
+        }
+    }
+}
+
+// A block of queries on its way through the keys.
+typedef struct {
+    float *q_t, *out; // (HS, ATT_BLOCK); (ATT_BLOCK, width), not yet divided by sum
+    float *max, *sum; // (ATT_BLOCK) m and l of the comment on top
+} QueryState;
+
+// A task has a few blocks of queries, so that a block of keys, once copied, is used a few times.
+enum { ATT_TASK_BLOCKS = 4 };
+
+typedef struct {
+    QueryState state[ATT_TASK_BLOCKS];
+    float *q, *k, *v;       // (ATT_BLOCK, width)
+    float *scores, *factor; // (ATT_BLOCK keys, ATT_BLOCK queries); (ATT_BLOCK)
+} ForwardScratch;
+
+static inline size_t forward_scratch(ForwardScratch* f, float* memory, const AttShape* s) {
+    const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
+    Scratch scratch = {memory, 0};
+    for (int i = 0; i < ATT_TASK_BLOCKS; i++) {
+        f->state[i].q_t = scratch_take(&scratch, block);
+        f->state[i].out = scratch_take(&scratch, block);
+        f->state[i].max = scratch_take(&scratch, ATT_BLOCK);
+        f->state[i].sum = scratch_take(&scratch, ATT_BLOCK);
+    }
+    f->q = scratch_take(&scratch, block);
+    f->k = scratch_take(&scratch, block);
+    f->v = scratch_take(&scratch, block);
+    f->scores = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
+    f->factor = scratch_take(&scratch, ATT_BLOCK);
+    return scratch.used;
+}
+
+// A block of queries against one block of keys.
+static inline void attention_forward_pair(const ForwardScratch* f, const QueryState* q, const AttShape* s,
+                                          bool diagonal) {
+    const int width = s->width;
+    block_product(f->scores, ATT_BLOCK, f->k, width, 1, q->q_t, ATT_BLOCK, ATT_BLOCK, s->HS, false,
+                  diagonal ? UPPER_RESULT : WHOLE);
+    softmax_block(f->scores, q->max, q->sum, f->factor, diagonal);
+    for (int i = 0; i < ATT_BLOCK; i++) {
+        for (int d = 0; d < width; d++) q->out[i * width + d] *= f->factor[i];
+    }
+    block_product(q->out, width, f->scores, 1, ATT_BLOCK, f->v, width, width, ATT_BLOCK, true,
+                  diagonal ? LOWER_FACTOR : WHOLE);
+}
+
+// Blocks [first, end) of queries of head h of sequence b.
+static inline void attention_forward_task(float* out, float* lse, const float* qkv, const AttShape* s,
+                                          const ForwardScratch* f, int b, int h, int first, int end) {
+    const int heads = s->NH + 2 * s->NKV, kv = s->NH + h / (s->NH / s->NKV), width = s->width;
+    for (int i = first; i < end; i++) {
+        const QueryState* q = &f->state[i - first];
+        load_block(f->q, const_head(qkv, s, b, heads, h), i, s, s->scale);
+        transpose_block(q->q_t, f->q, s);
+        memset(q->out, 0, sizeof(float) * (size_t)(ATT_BLOCK * width));
+        for (int t = 0; t < ATT_BLOCK; t++) q->max[t] = -INFINITY, q->sum[t] = 0.0f;
+    }
+    for (int j = 0; j < end; j++) {
+        load_block(f->k, const_head(qkv, s, b, heads, kv), j, s, 1.0f);
+        load_block(f->v, const_head(qkv, s, b, heads, kv + s->NKV), j, s, 1.0f);
+        for (int i = j > first ? j : first; i < end; i++) attention_forward_pair(f, &f->state[i - first], s, i == j);
+    }
+    for (int i = first; i < end; i++) {
+        const QueryState* q = &f->state[i - first];
+        float* to = lse + ((int64_t)b * s->NH + h) * s->T + (int64_t)i * ATT_BLOCK;
+        for (int t = 0; t < ATT_BLOCK; t++) {
+            const float inverse = 1.0f / q->sum[t];
+            for (int d = 0; d < width; d++) q->out[t * width + d] *= inverse;
+        }
+        store_block(mutable_head(out, s, b, s->NH, h), i, q->out, s, 1.0f);
+        for (int t = 0; t < block_rows(s, i); t++) to[t] = q->max[t] + logf(q->sum[t]);
+    }
+}
+
+// out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query heads,
+// the key heads, the value heads. B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
+static inline void attention_forward(float* out, float* lse, const float* qkv, int B, int T, int NH, int NKV, int HS) {
+    const AttShape s = attention_shape(B, T, NH, NKV, HS);
+    const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
+#pragma omp parallel
+    {
+        ForwardScratch f;
+        float* memory = scratch_memory(forward_scratch(&f, NULL, &s));
+        forward_scratch(&f, memory, &s);
+        // The last parts of the sequences, which have the most keys, first: what is left for the end is small.
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < heads * parts; task++) {
+            const int b = (int)(task % heads / NH), h = (int)(task % NH);
+            const int first = (int)(parts - 1 - task / heads) * ATT_TASK_BLOCKS;
+            const int end = first + ATT_TASK_BLOCKS < s.blocks ? first + ATT_TASK_BLOCKS : s.blocks;
+            attention_forward_task(out, lse, qkv, &s, &f, b, h, first, end);
+        }
+        free(memory);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Backward
+
+typedef struct {
+    float *q, *q_t, *dout, *dout_t, *dq; // a block of queries: (ATT_BLOCK, width), transposed (HS, ATT_BLOCK)
+    float *lse, *dot;                    // (ATT_BLOCK) log sum exp, and D of the comment on top
+    float *k, *v, *dk, *dv;              // the task's blocks of keys: (blocks, ATT_BLOCK, width)
+    float *p, *ds;                       // (ATT_BLOCK keys, ATT_BLOCK queries)
+} BackwardScratch;
+
+static inline size_t backward_scratch(BackwardScratch* f, float* memory, const AttShape* s, int key_blocks) {
+    const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
+    Scratch scratch = {memory, 0};
+    f->q = scratch_take(&scratch, block);
+    f->q_t = scratch_take(&scratch, block);
+    f->dout = scratch_take(&scratch, block);
+    f->dout_t = scratch_take(&scratch, block);
+    f->dq = scratch_take(&scratch, block);
+    f->lse = scratch_take(&scratch, ATT_BLOCK);
+    f->dot = scratch_take(&scratch, ATT_BLOCK);
+    f->k = scratch_take(&scratch, block * (size_t)key_blocks);
+    f->v = scratch_take(&scratch, block * (size_t)key_blocks);
+    f->dk = scratch_take(&scratch, block * (size_t)key_blocks);
+    f->dv = scratch_take(&scratch, block * (size_t)key_blocks);
+    f->p = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
+    f->ds = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
+    return scratch.used;
+}
+
+typedef struct {
+    float* dqkv;
+    const float *dout, *qkv, *out, *lse;
+} BackwardArrays;
+
+// What one thread does in one go: the gradients of these blocks, of one sequence and one key/value head.
+typedef struct {
+    int b, kv;              // sequence, key/value head
+    int head, head_end;     // query heads: one, or all that share kv
+    int query, query_end;   // blocks of queries
+    int key, key_end;       // blocks of keys
+    bool want_dq, want_dkv; // the task owns these gradients: all their terms are in its ranges
+} BackwardTask;
+
+static inline void load_query_block(const BackwardScratch* f, const BackwardArrays* x, const AttShape* s, int b, int h,
+                                    int block) {
+    const int rows = block_rows(s, block), width = s->width;
+    const ConstHead out = const_head(x->out, s, b, s->NH, h);
+    load_block(f->q, const_head(x->qkv, s, b, s->NH + 2 * s->NKV, h), block, s, s->scale);
+    load_block(f->dout, const_head(x->dout, s, b, s->NH, h), block, s, 1.0f);
+    transpose_block(f->q_t, f->q, s);
+    transpose_block(f->dout_t, f->dout, s);
+    const float* lse = x->lse + ((int64_t)b * s->NH + h) * s->T + (int64_t)block * ATT_BLOCK;
+    for (int i = 0; i < ATT_BLOCK; i++) f->lse[i] = i < rows ? lse[i] : 0.0f; // beyond T: p = 1, but dout = 0
+    for (int i = 0; i < ATT_BLOCK; i++) f->dot[i] = 0.0f;
+    for (int i = 0; i < rows; i++) {
+        const float *o = out.data + ((int64_t)block * ATT_BLOCK + i) * out.stride, *dout = f->dout + i * width;
+        float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+        for (int d = 0; d < s->HS; d++) dot += o[d] * dout[d];
+        f->dot[i] = dot;
+    }
+}
+
+// The block of queries against a block of keys: p and ds, and with them dq, dk and dv. at: of the block in k, v, dk, dv.
+static inline void attention_backward_pair(const BackwardScratch* f, const AttShape* s, size_t at,
+                                           const BackwardTask* task, bool diagonal) {
+    const int width = s->width, n = ATT_BLOCK;
+    const AttPart result = diagonal ? UPPER_RESULT : WHOLE;
+    block_product(f->p, n, f->k + at, width, 1, f->q_t, n, n, s->HS, false, result);
+    block_product(f->ds, n, f->v + at, width, 1, f->dout_t, n, n, s->HS, false, result);
+    if (diagonal) mask_scores(f->p);
+    for (int j = 0; j < n; j++) {
+        float *RESTRICT p = f->p + j * n, *RESTRICT ds = f->ds + j * n;
+        const float *RESTRICT lse = f->lse, *RESTRICT dot = f->dot;
+#pragma omp simd
+        for (int i = diagonal ? column_begin(j) : 0; i < n; i++) {
+            p[i] = fast_exp(p[i] - lse[i]);
+            ds[i] = p[i] * (ds[i] - dot[i]);
+        }
+    }
+    const AttPart by_key = diagonal ? UPPER_FACTOR : WHOLE, by_query = diagonal ? LOWER_FACTOR : WHOLE;
+    if (task->want_dkv) {
+        block_product(f->dv + at, width, f->p, n, 1, f->dout, width, width, n, true, by_key);
+        block_product(f->dk + at, width, f->ds, n, 1, f->q, width, width, n, true, by_key);
+    }
+    if (task->want_dq) block_product(f->dq, width, f->ds, 1, n, f->k + at, width, width, n, true, by_query);
+}
+
+static inline void attention_backward_task(const BackwardArrays* x, const AttShape* s, const BackwardScratch* f,
+                                           const BackwardTask* task) {
+    const int heads = s->NH + 2 * s->NKV, k_head = s->NH + task->kv, v_head = k_head + s->NKV;
+    const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
+    for (int j = task->key; j < task->key_end; j++) {
+        const size_t at = block * (size_t)(j - task->key);
+        load_block(f->k + at, const_head(x->qkv, s, task->b, heads, k_head), j, s, 1.0f);
+        load_block(f->v + at, const_head(x->qkv, s, task->b, heads, v_head), j, s, 1.0f);
+        if (!task->want_dkv) continue;
+        memset(f->dk + at, 0, sizeof(float) * block);
+        memset(f->dv + at, 0, sizeof(float) * block);
+    }
+    for (int h = task->head; h < task->head_end; h++) {
+        for (int i = task->query; i < task->query_end; i++) {
+            load_query_block(f, x, s, task->b, h, i);
+            memset(f->dq, 0, sizeof(float) * block);
+            for (int j = task->key; j < task->key_end && j <= i; j++) {
+                attention_backward_pair(f, s, block * (size_t)(j - task->key), task, i == j);
+            }
+            if (task->want_dq) store_block(mutable_head(x->dqkv, s, task->b, heads, h), i, f->dq, s, s->scale);
+        }
+    }
+    if (!task->want_dkv) return;
+    for (int j = task->key; j < task->key_end; j++) {
+        const size_t at = block * (size_t)(j - task->key);
+        store_block(mutable_head(x->dqkv, s, task->b, heads, k_head), j, f->dk + at, s, 1.0f);
+        store_block(mutable_head(x->dqkv, s, task->b, heads, v_head), j, f->dv + at, s, 1.0f);
+    }
+}
+
+// How the work is cut. dq sums over keys, dk and dv over queries, and no two tasks may add to one sum. A task that has
+// all of a key/value head makes them together in 5 products a pair of blocks; where that gives too few tasks for the
+// threads, tasks of one block of queries make dq (3 products) and tasks of one block of keys make dk and dv (4). Every
+// sum has the same terms in the same order either way, so the choice changes no bit.
+static inline bool whole_heads(const AttShape* s, int threads) {
+    const int64_t n = (int64_t)s->B * s->NKV, rounds = (n + threads - 1) / threads;
+    return 5 * rounds * threads <= 7 * n;
+}
+
+static inline int64_t backward_tasks(const AttShape* s, bool whole) {
+    return (int64_t)s->B * (whole ? s->NKV : (s->NKV + s->NH) * s->blocks);
+}
+
+// Task number `index`; larger ones first: all queries of a group against early keys, ..., late queries, ...
+static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t index) {
+    const int group = s->NH / s->NKV, n = s->blocks;
+    const int64_t kv_heads = (int64_t)s->B * s->NKV, q_heads = (int64_t)s->B * s->NH;
+    if (whole || index < kv_heads * n) {
+        const int b = (int)(index % kv_heads / s->NKV), kv = (int)(index % s->NKV), j = (int)(index / kv_heads);
+        const BackwardTask heads = {b, kv, kv * group, (kv + 1) * group, 0, n, 0, n, true, true};
+        const BackwardTask keys = {b, kv, kv * group, (kv + 1) * group, j, n, j, j + 1, false, true};
+        return whole ? heads : keys;
+    }
+    index -= kv_heads * n;
+    const int b = (int)(index % q_heads / s->NH), h = (int)(index % s->NH), i = n - 1 - (int)(index / q_heads);
+    const BackwardTask queries = {b, h / group, h, h + 1, i, i + 1, 0, i + 1, true, false};
+    return queries;
+}
+
+// dqkv, overwritten, from dout and what attention_forward took and gave. Shapes and conditions as there, each gradient
+// shaped like its array. Ends the program when out of memory.
+static inline void attention_backward(float* dqkv, const float* dout, const float* qkv, const float* out,
+                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
+    const AttShape s = attention_shape(B, T, NH, NKV, HS);
+    const BackwardArrays x = {dqkv, dout, qkv, out, lse};
+#ifdef _OPENMP
+    const bool whole = whole_heads(&s, omp_get_max_threads());
+#else
+    const bool whole = true;
+#endif
+#pragma omp parallel
+    {
+        BackwardScratch f;
+        float* memory = scratch_memory(backward_scratch(&f, NULL, &s, s.blocks));
+        backward_scratch(&f, memory, &s, s.blocks);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t index = 0; index < backward_tasks(&s, whole); index++) {
+            const BackwardTask task = backward_task(&s, whole, index);
+            attention_backward_task(&x, &s, &f, &task);
+        }
+        free(memory);
+    }
+}
+
+#endif

@@ -1,0 +1,80 @@
+/*
+embedding.h: tokens to vectors, and for GPT-2 a learned vector per position; forward and backward; float32.
+
+    out[n] = wte[token n] + wpe[t]          n = b T + t,  out (N, C),  wte (V, C),  wpe (T, C)
+
+out is linear in both tables, so the gradient of a table's row is the sum of dout over all n that read it:
+
+    dwte[v] = sum over n with token n = v of dout[n],     dwpe[t] = sum over b of dout[b T + t].
+
+The vocabulary may be cut into slices over ranks (Shoeybi et al. 2019, section 3): a rank holds rows first_token ..
+first_token + V_local - 1 of wte, writes zeros where a token is not its own, and the sum over the ranks is the
+embedding.
+
+The backward sums are taken in the order of n, onto what is already there, and every element of a table is added to by
+one thread. So they do not depend on the number of threads, nor on how a batch is cut into micro-batches.
+*/
+#ifndef EMBEDDING_H
+#define EMBEDDING_H
+
+#include "../base.h"
+
+// out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
+static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens, const float* wte, int N, int C,
+                                     int first_token, int V_local) {
+    const size_t bytes = (size_t)C * sizeof(float);
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) {
+        const int64_t row = (int64_t)tokens[n] - first_token;
+        float* o = out + (int64_t)n * C;
+        if (row >= 0 && row < V_local)
+            memcpy(o, wte + row * C, bytes);
+        else
+            memset(o, 0, bytes);
+    }
+}
+
+// out (B T, C) += wpe (T, C) for every sequence.
+static inline void position_forward(float* RESTRICT out, const float* RESTRICT wpe, int B, int T, int C) {
+    const int64_t N = (int64_t)B * T;
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; n++) {
+        float* o = out + n * C;
+        const float* w = wpe + n % T * C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) o[c] += w[c];
+    }
+}
+
+// dwte (V_local, C) += dout (N, C), row by row. Two tokens may be the same, so threads own columns.
+static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRICT dout, const int32_t* tokens, int N,
+                                      int C, int first_token, int V_local) {
+    enum { COLUMNS = 128 };
+#pragma omp parallel for schedule(static)
+    for (int begin = 0; begin < C; begin += COLUMNS) {
+        const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
+        for (int n = 0; n < N; n++) {
+            const int64_t row = (int64_t)tokens[n] - first_token;
+            if (row < 0 || row >= V_local) continue;
+            float* dw = dwte + row * C;
+            const float* d = dout + (int64_t)n * C;
+#pragma omp simd
+            for (int c = begin; c < end; c++) dw[c] += d[c];
+        }
+    }
+}
+
+// dwpe (T, C) += dout (B T, C). Threads own positions.
+static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, int B, int T, int C) {
+#pragma omp parallel for schedule(static)
+    for (int t = 0; t < T; t++) {
+        float* dw = dwpe + (int64_t)t * C;
+        for (int b = 0; b < B; b++) {
+            const float* d = dout + ((int64_t)b * T + t) * C;
+#pragma omp simd
+            for (int c = 0; c < C; c++) dw[c] += d[c];
+        }
+    }
+}
+
+#endif

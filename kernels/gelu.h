@@ -1,0 +1,40 @@
+/*
+gelu.h: the Gaussian error linear unit (Hendrycks and Gimpel 2016) in its tanh form, as in GPT-2; float32, elementwise.
+
+    out = x (1 + tanh u) / 2,     u = sqrt(2/pi) (x + 0.044715 x^3)
+
+(1 + tanh u) / 2 is s = 1 / (1 + e) with e = e^(-2u). So one exponential will do, and nothing cancels where tanh u is
+near -1. With du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2) and s' = s (1 - s) 2 du/dx:
+
+    out = x s,     d out / dx = s + x s (1 - s) 2 du/dx,     1 - s = e s, which does not cancel where s is near 1.
+*/
+#ifndef GELU_H
+#define GELU_H
+
+#include "../base.h"
+#include "vec.h"
+
+static const float GELU_SCALE = 1.5957691216f; // 2 sqrt(2/pi)
+static const float GELU_CUBIC = 0.044715f;
+
+// e^(-2u): from 0 to infinity.
+static inline float gelu_exp(float x) { return fast_exp(-GELU_SCALE * x * (1.0f + GELU_CUBIC * (x * x))); }
+
+// out (n) = gelu(x).
+static inline void gelu_forward(float* RESTRICT out, const float* RESTRICT x, int64_t n) {
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] / (1.0f + gelu_exp(x[i]));
+}
+
+// dx (n) = dout gelu'(x).
+static inline void gelu_backward(float* RESTRICT dx, const float* RESTRICT dout, const float* RESTRICT x, int64_t n) {
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        float e = gelu_exp(x[i]);
+        e = e > 0x1p126f ? 0x1p126f : e; // infinity times s = 0 would be a NaN
+        const float s = 1.0f / (1.0f + e), slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * (x[i] * x[i]));
+        dx[i] = dout[i] * (s + x[i] * slope * (s * (e * s)));
+    }
+}
+
+#endif

@@ -1,0 +1,86 @@
+/*
+layernorm.h: layer normalisation (Ba, Kiros and Hinton 2016) of the rows of x (N, C), forward and backward; float32.
+
+    mean = sum_c x / C,   rstd = 1 / sqrt(sum_c (x - mean)^2 / C + eps),   xhat = (x - mean) rstd,   out = xhat w + b
+
+Backward. dw = sum_n dout xhat and db = sum_n dout. With g = dout w, the gradient at xhat: mean and rstd depend on all
+of x, and d xhat_i / d x_j = rstd ((i = j) - 1/C - xhat_i xhat_j / C), hence
+
+    dx = rstd (g - mean_c(g) - xhat mean_c(g xhat)).
+
+The variance takes a second pass over the row, of x - mean: E[x^2] - mean^2 would lose all digits where |mean| is large.
+
+Threads own rows of out and dx, and columns of dw and db, where rows are added in order onto what is there. So the
+results do not depend on the number of threads, nor on how a batch is cut into micro-batches.
+*/
+#ifndef LAYERNORM_H
+#define LAYERNORM_H
+
+#include "sum.h"
+
+static inline float term_squared_deviation(SumRow row, int c) { // k: the mean
+    const float d = row.x[c] - row.k;
+    return d * d;
+}
+static inline float term_product(SumRow row, int c) { return row.x[c] * row.y[c]; }
+static inline float term_product_deviation(SumRow row, int c) { return row.x[c] * row.y[c] * (row.z[c] - row.k); }
+
+// out (N, C); mean (N) and rstd (N) are kept for the backward pass.
+static inline void layernorm_forward(float* RESTRICT out, float* RESTRICT mean, float* RESTRICT rstd,
+                                     const float* RESTRICT x, const float* RESTRICT w, const float* RESTRICT b, int N,
+                                     int C, float eps) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) {
+        SumRow row = {x + (int64_t)n * C, NULL, NULL, 0};
+        const float m = row_sum_of(term_x, row, C) / (float)C;
+        row.k = m;
+        const float r = 1.0f / sqrtf(row_sum_of(term_squared_deviation, row, C) / (float)C + eps);
+        float* o = out + (int64_t)n * C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) o[c] = (row.x[c] - m) * r * w[c] + b[c];
+        mean[n] = m;
+        rstd[n] = r;
+    }
+}
+
+// The gradient of one row: d (C) += dx.
+static inline void layernorm_backward_row(float* RESTRICT d, const float* dout, const float* x, const float* w,
+                                          float mean, float rstd, int C) {
+    const SumRow row = {dout, w, x, mean};
+    const float g_mean = row_sum_of(term_product, row, C) / (float)C;
+    const float g_xhat_mean = row_sum_of(term_product_deviation, row, C) * rstd / (float)C;
+#pragma omp simd
+    for (int c = 0; c < C; c++) d[c] += rstd * (dout[c] * w[c] - g_mean - (x[c] - mean) * rstd * g_xhat_mean);
+}
+
+// dx (N, C), dw (C) and db (C) are all added to.
+static inline void layernorm_backward(float* RESTRICT dx, float* RESTRICT dw, float* RESTRICT db,
+                                      const float* RESTRICT dout, const float* RESTRICT x, const float* RESTRICT w,
+                                      const float* RESTRICT mean, const float* RESTRICT rstd, int N, int C) {
+    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they have been read along and across
+#pragma omp parallel
+    for (int first = 0; first < N; first += ROWS) {
+        const int last = (int)min_i64((int64_t)first + ROWS, N);
+#pragma omp for schedule(static) nowait
+        for (int n = first; n < last; n++) {
+            const int64_t at = (int64_t)n * C;
+            layernorm_backward_row(dx + at, dout + at, x + at, w, mean[n], rstd[n], C);
+        }
+        // No waiting: a static schedule gives a thread the same columns in every round.
+#pragma omp for schedule(static) nowait
+        for (int begin = 0; begin < C; begin += COLUMNS) {
+            const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
+            for (int n = first; n < last; n++) {
+                const float *d = dout + (int64_t)n * C, *row = x + (int64_t)n * C;
+                const float m = mean[n], r = rstd[n];
+#pragma omp simd
+                for (int c = begin; c < end; c++) {
+                    dw[c] += d[c] * ((row[c] - m) * r);
+                    db[c] += d[c];
+                }
+            }
+        }
+    }
+}
+
+#endif

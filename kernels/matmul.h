@@ -1,0 +1,444 @@
+/*
+matmul.h: the float32 matrix product on CPU cores, and the linear layers made of it.
+
+    matmul()                     C (+)= A B
+    linear_forward()             out = x w^T + bias
+    linear_backward_input()      dx  = dout w
+    linear_backward_weight()     dw += dout^T x
+    linear_backward_bias()       db += the sum of dout over rows
+
+Nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few percent of
+what a core can do: it waits for loads. A core starts one or two vector multiply-adds a cycle, and they have to be fed.
+The way out is Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee and van
+de Geijn 2015, "BLIS"): at every level of the memory, take a block that fits, and use it many times before it leaves.
+
+    registers   A micro-kernel holds one tile of C, mr x nr (8 x 48 with AVX-512: 24 vectors), and for every k adds the
+                outer product of a column of A and a row of B: mr + nr floats loaded for mr * nr multiply-adds. With
+                24 sums that do not depend on each other, the latency of a multiply-add (4 cycles) is hidden.
+    L2          A panel of B, nr columns wide and kc deep (147 KB), serves all the tiles below one another in C.
+    L3          A block of A, mc x kc (3 MB), serves all the panels of B; each tile reads mr rows of it.
+    packing     Both are first copied into the order in which the micro-kernel reads them, so that every load is the
+                next one in memory, whatever the strides of A and B are. This also takes care of transposes. Packing
+                costs O(MK + KN) moves next to O(MNK) multiply-adds.
+
+                       N                                 nr
+                +-------------+          K            +------+
+                |    | n |    |      +-------+        |      |
+              M |    |tile    |  +=  | mr, kc|   x    | kc   |   for every k0 (step kc) and every m0 (step mc):
+                |    | . |    |      +-------+        |      |      pack a block of A: all threads, a part each
+                |    | . |    |      |  ...  |        +------+      for every panel of B: a thread takes one, packs it,
+                +-------------+      +-------+                        and computes the tiles of C below it
+
+The bits do not depend on any of this. THE CONTRACT: every element of C is one chain of fused multiply-adds,
+
+    s = c (accumulate) | bias | 0;  for k = 0 ... K-1: s = fma(a[k], b[k], s)
+
+because the tile is loaded from C before a block of k and stored after it, never summed aside. So blocks, edges, the
+number of threads, the instruction set, and a product cut in two along k (a batch cut into micro-batches, dw +=) all
+give the same bits. Two exceptions: a machine without fused multiply-add rounds twice (the portable kernel still gives
+the same bits for every blocking, thread count and cut); and -DUSE_OPENBLAS hands the products to cblas_sgemm, which
+promises nothing.
+*/
+#ifndef MATMUL_H
+#define MATMUL_H
+
+#include "../base.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#define MATMUL_X86
+#include <immintrin.h>
+#endif
+#ifdef USE_OPENBLAS
+#include <cblas.h>
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Micro-kernels: one (mr, nr) tile of C, `depth` steps of k, the tile in registers throughout.
+//     tile = from; for each k: tile[i][j] = fma(a[k*mr + i], b[k*nr + j], tile[i][j]); c = tile
+// `from` is c itself, or the row of start values with from_row = 0. The x86 ones are compiled whatever -march says, and
+// chosen when the program runs: a binary made on one machine is fast on another.
+
+typedef struct {
+    const char* name;
+    int mr, nr;
+    void (*tile)(int depth, const float* a, const float* b, const float* from, int64_t from_row, float* c,
+                 int64_t c_row);
+} MatmulKernel;
+enum { MATMUL_MAX_MR = 8, MATMUL_MAX_NR = 48 };
+
+// The loops over a tile must unroll completely: registers have no index.
+#define MATMUL_UNROLL _Pragma("GCC unroll 8")
+
+#ifdef MATMUL_X86
+// 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers.
+__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const float* a, const float* b,
+                                                                         const float* from, int64_t from_row, float* c,
+                                                                         int64_t c_row) {
+    __m512 tile[8][3];
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+    }
+    for (int k = 0; k < depth; k++, a += 8, b += 48) {
+        __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), b2 = _mm512_loadu_ps(b + 32);
+        MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+            __m512 ai = _mm512_set1_ps(a[i]);
+            tile[i][0] = _mm512_fmadd_ps(ai, b0, tile[i][0]);
+            tile[i][1] = _mm512_fmadd_ps(ai, b1, tile[i][1]);
+            tile[i][2] = _mm512_fmadd_ps(ai, b2, tile[i][2]);
+        }
+    }
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+    }
+}
+
+// 12 sums, 2 vectors of B and 1 broadcast of A: 15 of the 16 registers.
+__attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int depth, const float* a, const float* b,
+                                                                        const float* from, int64_t from_row, float* c,
+                                                                        int64_t c_row) {
+    __m256 tile[6][2];
+    MATMUL_UNROLL for (int i = 0; i < 6; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 2; j++) tile[i][j] = _mm256_loadu_ps(from + i * from_row + 8 * j);
+    }
+    for (int k = 0; k < depth; k++, a += 6, b += 16) {
+        __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
+        MATMUL_UNROLL for (int i = 0; i < 6; i++) {
+            __m256 ai = _mm256_set1_ps(a[i]);
+            tile[i][0] = _mm256_fmadd_ps(ai, b0, tile[i][0]);
+            tile[i][1] = _mm256_fmadd_ps(ai, b1, tile[i][1]);
+        }
+    }
+    MATMUL_UNROLL for (int i = 0; i < 6; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 2; j++) _mm256_storeu_ps(c + i * c_row + 8 * j, tile[i][j]);
+    }
+}
+#endif
+
+// Any machine, with the compiler's vectors of 4: 24 sums for the 32 registers of ARM, POWER and RISC-V. The compiler
+// makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
+typedef float Float4 __attribute__((vector_size(16)));
+static inline void matmul_tile_portable(int depth, const float* a, const float* b, const float* from, int64_t from_row,
+                                        float* c, int64_t c_row) {
+    Float4 tile[8][3], bk[3];
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&tile[i][j], from + i * from_row + 4 * j, sizeof(Float4));
+    }
+    for (int k = 0; k < depth; k++, a += 8, b += 12) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&bk[j], b + 4 * j, sizeof(Float4));
+        MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] += a[i] * bk[j];
+        }
+    }
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(c + i * c_row + 4 * j, &tile[i][j], sizeof(Float4));
+    }
+}
+
+// Kernel `index` of MATMUL_KERNELS, best first; NULL where this machine cannot run it. The last runs everywhere.
+enum { MATMUL_KERNELS = 3 };
+static inline const MatmulKernel* matmul_kernel(int index) {
+#ifdef MATMUL_X86
+    static const MatmulKernel avx512 = {"avx512", 8, 48, matmul_tile_avx512};
+    static const MatmulKernel avx2 = {"avx2", 6, 16, matmul_tile_avx2};
+    if (index == 0) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
+    if (index == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
+#endif
+    static const MatmulKernel portable = {"portable", 8, 12, matmul_tile_portable};
+    return index == 2 ? &portable : NULL;
+}
+
+static inline const MatmulKernel* matmul_best_kernel(void) {
+    int index = 0;
+    while (!matmul_kernel(index)) index++;
+    return matmul_kernel(index);
+}
+
+// `rows` x `columns` of a tile: in place where it is whole, through a scratch tile at the edges of C.
+static inline void matmul_tile(const MatmulKernel* kernel, int depth, const float* a, const float* b, const float* from,
+                               int64_t from_row, float* c, int64_t c_row, int rows, int columns) {
+    if (rows == kernel->mr && columns == kernel->nr) {
+        kernel->tile(depth, a, b, from, from_row, c, c_row);
+        return;
+    }
+    float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR] = {0};
+    size_t bytes = (size_t)columns * sizeof(float);
+    for (int i = 0; i < rows; i++) memcpy(scratch + i * kernel->nr, from + i * from_row, bytes);
+    kernel->tile(depth, a, b, scratch, kernel->nr, scratch, kernel->nr);
+    for (int i = 0; i < rows; i++) memcpy(c + i * c_row, scratch + i * kernel->nr, bytes);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Packing
+
+static inline int min_int(int a, int b) { return a < b ? a : b; }
+
+// A matrix as vectors along k, whichever way it lies in memory: element (i, k) is data[i*across + k*along]. For A, i is
+// the row; for B, the column.
+typedef struct {
+    const float* data;
+    int64_t across, along;
+} MatmulOperand;
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define MATMUL_SHUFFLE(x, y, i, j, k, l) __builtin_shufflevector(x, y, i, j, k, l)
+#else
+typedef int Int4 __attribute__((vector_size(16)));
+#define MATMUL_SHUFFLE(x, y, i, j, k, l) __builtin_shuffle(x, y, __extension__(Int4){i, j, k, l})
+#endif
+
+// Transposes 4 x 4 floats: to[k*width + i] = from[i*across + k].
+static inline void matmul_transpose4(float* to, int width, const float* from, int64_t across) {
+    Float4 x[4];
+    for (int i = 0; i < 4; i++) memcpy(&x[i], from + i * across, sizeof x[i]);
+    Float4 low01 = MATMUL_SHUFFLE(x[0], x[1], 0, 4, 1, 5), high01 = MATMUL_SHUFFLE(x[0], x[1], 2, 6, 3, 7);
+    Float4 low23 = MATMUL_SHUFFLE(x[2], x[3], 0, 4, 1, 5), high23 = MATMUL_SHUFFLE(x[2], x[3], 2, 6, 3, 7);
+    x[0] = MATMUL_SHUFFLE(low01, low23, 0, 1, 4, 5);
+    x[1] = MATMUL_SHUFFLE(low01, low23, 2, 3, 6, 7);
+    x[2] = MATMUL_SHUFFLE(high01, high23, 0, 1, 4, 5);
+    x[3] = MATMUL_SHUFFLE(high01, high23, 2, 3, 6, 7);
+    for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
+}
+
+// One whole panel of vectors that lie along k (along = 1), up to `wide` and `depth`, both multiples of 4. In runs of k:
+// the part of the panel being written stays in L1, and the next run of each vector is already asked for.
+static inline void matmul_pack_transposed(float* panel, int width, const float* from, int64_t across, int wide,
+                                          int depth) {
+    enum { RUN = 128, LINE = 16 };
+    for (int run = 0; run < depth; run += RUN) {
+        int end = min_int(run + RUN, depth);
+        for (int i = 0; i < wide; i += 4) {
+            for (int k = run; k < end; k += 4) {
+                for (int j = 0; k % LINE == 0 && j < 4; j++) __builtin_prefetch(from + (i + j) * across + k + RUN);
+                matmul_transpose4(panel + k * width + i, width, from + i * across + k, across);
+            }
+        }
+    }
+}
+
+// Whole panels of vectors that lie side by side (across = 1), row after row of memory.
+static inline void matmul_pack_rows(float* panels, int width, const float* from, int64_t along, int count, int depth) {
+    enum { AHEAD = 16, LINE = 16 };
+    for (int k = 0; k < depth; k++, from += along, panels += width) {
+        for (int i = 0; i < count + LINE - 1; i += LINE) {
+            __builtin_prefetch(from + min_int(i, count - 1) + AHEAD * along);
+        }
+        for (int i = 0; i < count; i += width) {
+            float* to = panels + (int64_t)i * depth;
+            int j = 0;
+            for (; j + 8 <= width; j += 8) memcpy(to + j, from + i + j, 8 * sizeof(float));
+            for (; j < width; j++) to[j] = from[i + j];
+        }
+    }
+}
+
+// Packs vectors first ... first + count - 1 of x, k0 ... k0 + depth - 1, as ceil(count / width) panels one after the
+// other: panel p holds element (first + p*width + i, k0 + k) at [k*width + i], and zeros beyond count.
+static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_t first, int count, int64_t k0,
+                               int depth) {
+    if (depth == 0) return;
+    const float* data = x.data + first * x.across + k0 * x.along;
+    int whole = x.across == 1 ? count / width * width : 0;
+    matmul_pack_rows(panels, width, data, x.along, whole, depth);
+    for (int i = whole; i < count; i += width) {
+        float* panel = panels + (int64_t)i * depth;
+        const float* from = data + i * x.across;
+        int wide = min_int(width, count - i), wide4 = wide / 4 * 4, depth4 = x.along == 1 ? depth / 4 * 4 : 0;
+        matmul_pack_transposed(panel, width, from, x.across, wide4, depth4);
+        if (wide4 == width && depth4 == depth) continue;
+        for (int k = 0; k < depth; k++, panel += width) { // what is not a multiple of 4, and strides other than 1
+            int j = k < depth4 ? wide4 : 0;
+            for (; j < wide; j++) panel[j] = from[j * x.across + k * x.along];
+            for (; j < width; j++) panel[j] = 0;
+        }
+    }
+}
+
+// The packed panels of a product: one block for each calling thread, which grows and is kept, because fresh pages from
+// the kernel cost more than packing does. Large pages save the TLB. All threads of the team work in their caller's.
+typedef struct {
+    float* data;
+    size_t count;
+} MatmulWorkspace;
+static __thread MatmulWorkspace matmul_workspace = {NULL, 0};
+
+static inline float* matmul_reserve(size_t count) {
+    MatmulWorkspace* w = &matmul_workspace;
+    if (w->count < count) {
+        size_t page = (size_t)2 << 20, bytes = round_up(count * sizeof(float), page);
+        free(w->data);
+        w->data = (float*)aligned_alloc(page, bytes);
+        if (!w->data) die("out of memory: %.1f MB for packed matrices", (double)bytes / 1e6);
+        madvise(w->data, bytes, MADV_HUGEPAGE); // a wish: where it is refused, small pages do
+        w->count = bytes / sizeof(float);
+    }
+    return w->data;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The product
+
+// How a product is cut.
+typedef struct {
+    int kc;      // k of one block
+    int mc;      // rows of a block of A, a multiple of mr
+    int group;   // rows of A that one thread packs at a time
+    int panels;  // panels of B
+    int strips;  // a panel's tiles are shared out as this many strips ...
+    int strip;   // ... of this many rows, a multiple of mr
+    int threads; // at most
+} MatmulBlocks;
+
+static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int M, int N, int K) {
+    enum { KC = 768, BLOCK_A = 1024 * KC, GROUP = 4, MIN_STRIP = 128, TASKS = 4 };
+    MatmulBlocks b;
+    int mr = kernel->mr;
+    b.threads = 1;
+#ifdef _OPENMP
+    if ((double)M * N * K > 3e5) b.threads = omp_get_max_threads(); // less takes no longer than waking the threads
+#endif
+    // Equal blocks, none of them a thin rest.
+    b.kc = (int)max_i64(1, div_up(K, max_i64(1, div_up(K, KC))));
+    b.mc = (int)div_up(div_up(M, div_up((int64_t)M * b.kc, BLOCK_A)), mr) * mr;
+    b.group = mr * (int)max_i64(1, min_i64(GROUP, b.mc / mr / b.threads));
+    // Where panels are few, strips make enough tasks to share out evenly; each packs its panel anew, so not too short.
+    b.panels = (int)div_up(N, kernel->nr);
+    b.strips = 1;
+    while (b.strips * (int64_t)b.panels < TASKS * b.threads && b.mc / (2 * b.strips) >= MIN_STRIP) b.strips *= 2;
+    if (b.threads == 1) b.strips = 1;
+    b.strip = (int)div_up(div_up(b.mc, b.strips), mr) * mr;
+    return b;
+}
+
+// A strip of C: `rows` x `columns`, the tiles of one panel of B below one another.
+static inline void matmul_strip(const MatmulKernel* kernel, int depth, const float* a, const float* b,
+                                const float* from, int64_t from_row, float* c, int64_t c_row, int rows, int columns) {
+    enum { LINE = 16 };
+    for (int i = 0; i < rows; i += kernel->mr) {
+        for (int next = i + kernel->mr; next < min_int(i + 2 * kernel->mr, rows); next++) {
+            for (int j = 0; j < columns + LINE - 1; j += LINE) {
+                __builtin_prefetch(c + next * c_row + min_int(j, columns - 1), 1);
+            }
+        }
+        matmul_tile(kernel, depth, a + (int64_t)i * depth, b, from + i * from_row, from_row, c + i * c_row, c_row,
+                    min_int(kernel->mr, rows - i), columns);
+    }
+}
+
+// matmul() by a given kernel, from `bias` (N, or NULL for 0) or, accumulating, from C.
+static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_row, MatmulOperand a, MatmulOperand b,
+                               const float* bias, int M, int N, int K, bool accumulate) {
+    static const float zeros[MATMUL_MAX_NR] = {0};
+    if (M <= 0 || N <= 0) return;
+    const int mr = kernel->mr, nr = kernel->nr;
+    const MatmulBlocks blocks = matmul_blocks(kernel, M, N, K);
+    const int64_t a_count = (int64_t)round_up((size_t)blocks.mc * (size_t)blocks.kc, 1024);
+    const int64_t b_count = (int64_t)round_up((size_t)nr * (size_t)blocks.kc, 1024);
+    float* packed_a = matmul_reserve((size_t)(a_count + blocks.threads * b_count));
+#pragma omp parallel num_threads(blocks.threads)
+    {
+        float* packed_b = packed_a + a_count;
+#ifdef _OPENMP
+        packed_b += omp_get_thread_num() * b_count;
+#endif
+        for (int64_t m0 = 0; m0 < M; m0 += blocks.mc) {
+            int rows = (int)min_i64(blocks.mc, M - m0);
+            for (int64_t k0 = 0; k0 == 0 || k0 < K; k0 += blocks.kc) {
+                int depth = (int)min_i64(blocks.kc, K - k0), packed = -1;
+                bool start = k0 == 0 && !accumulate;
+#pragma omp for schedule(static)
+                for (int i = 0; i < rows; i += blocks.group) {
+                    matmul_pack(packed_a + (int64_t)i * depth, mr, a, m0 + i, min_int(blocks.group, rows - i), k0,
+                                depth);
+                }
+                // Dynamic: cores are seldom equally fast, or ours alone. Who computes a tile does not change its bits.
+#pragma omp for schedule(dynamic)
+                for (int task = 0; task < blocks.panels * blocks.strips; task++) {
+                    int panel = task / blocks.strips, i = task % blocks.strips * blocks.strip;
+                    int64_t n0 = (int64_t)panel * nr;
+                    int columns = (int)min_i64(nr, N - n0);
+                    float* tiles = c + (m0 + i) * c_row + n0;
+                    const float* from = !start ? tiles : bias ? bias + n0 : zeros;
+                    if (packed != panel) matmul_pack(packed_b, nr, b, n0, columns, k0, depth);
+                    packed = panel;
+                    matmul_strip(kernel, depth, packed_a + (int64_t)i * depth, packed_b, from, start ? 0 : c_row, tiles,
+                                 c_row, min_int(blocks.strip, rows - i), columns);
+                }
+            }
+        }
+    }
+}
+
+#ifdef USE_OPENBLAS
+static inline bool matmul_is_plain(MatmulOperand x, int count, int depth) {
+    return (x.along == 1 && x.across >= max_i64(1, depth)) || (x.across == 1 && x.along >= max_i64(1, count));
+}
+
+// matmul_best() by cblas_sgemm; false, and nothing is done, where it cannot express the strides.
+static inline bool matmul_openblas(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
+                                   int N, int K, bool accumulate) {
+    if (M <= 0 || N <= 0 || K <= 0 || !matmul_is_plain(a, M, K) || !matmul_is_plain(b, N, K)) return false;
+    for (int64_t i = 0; bias && !accumulate && i < M; i++) memcpy(c + i * c_row, bias, (size_t)N * sizeof(float));
+    bool a_rows = a.along == 1 && a.across >= K, b_rows = b.across == 1 && b.along >= N;
+    cblas_sgemm(CblasRowMajor, a_rows ? CblasNoTrans : CblasTrans, b_rows ? CblasNoTrans : CblasTrans, M, N, K, 1.0f,
+                a.data, (int)(a_rows ? a.across : a.along), b.data, (int)(b_rows ? b.along : b.across),
+                bias || accumulate ? 1.0f : 0.0f, c, (int)c_row);
+    return true;
+}
+#endif
+
+static inline void matmul_best(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
+                               int N, int K, bool accumulate) {
+#ifdef USE_OPENBLAS
+    if (matmul_openblas(c, c_row, a, b, bias, M, N, K, accumulate)) return;
+#endif
+    matmul_with(matmul_best_kernel(), c, c_row, a, b, bias, M, N, K, accumulate);
+}
+
+// C(M, N) = A(M, K) B(K, N), or, accumulating, C += A B. Element (i, k) of A is a[i*a_row + k*a_col], (k, j) of B is
+// b[k*b_row + j*b_col], (i, j) of C is c[i*c_row + j]; strides count floats. Sizes >= 0; with K = 0, C = 0 or stays.
+// C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling thread alone.
+static inline void matmul(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_col, const float* b,
+                          int64_t b_row, int64_t b_col, int M, int N, int K, bool accumulate) {
+    MatmulOperand rows = {a, a_row, a_col}, columns = {b, b_col, b_row};
+    matmul_best(c, c_row, rows, columns, NULL, M, N, K, accumulate);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters
+// are added to what is there, in the order of the tokens.
+
+// out = x w^T + bias
+static inline void linear_forward(float* out, const float* x, const float* w, const float* bias, int N, int C, int OC) {
+    MatmulOperand a = {x, C, 1}, b = {w, C, 1};
+    matmul_best(out, OC, a, b, bias, N, OC, C, false);
+}
+
+// dx = dout w
+static inline void linear_backward_input(float* dx, const float* dout, const float* w, int N, int C, int OC) {
+    MatmulOperand a = {dout, OC, 1}, b = {w, 1, C};
+    matmul_best(dx, C, a, b, NULL, N, C, OC, false);
+}
+
+// dw += dout^T x
+static inline void linear_backward_weight(float* dw, const float* dout, const float* x, int N, int C, int OC) {
+    MatmulOperand a = {dout, 1, OC}, b = {x, 1, C};
+    matmul_best(dw, C, a, b, NULL, OC, C, N, true);
+}
+
+// db += the sum of the rows of dout, in order. Each thread owns columns.
+static inline void linear_backward_bias(float* RESTRICT db, const float* RESTRICT dout, int N, int OC) {
+    enum { COLUMNS = 128 };
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < OC; first += COLUMNS) {
+        int64_t end = min_i64(first + COLUMNS, OC);
+        for (int64_t n = 0; n < N; n++) {
+            for (int64_t o = first; o < end; o++) db[o] += dout[n * OC + o];
+        }
+    }
+}
+
+#endif

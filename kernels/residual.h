@@ -1,0 +1,31 @@
+/*
+residual.h: adds a branch, and the bias of its last linear layer, to the residual stream; float32.
+
+    out = residual + (branch + bias)
+
+The bias comes here and not with the matrix product because, when that product's sum is split over tensor-parallel
+ranks, the bias must be added once, after their sum. Backward is the identity: every input's gradient is dout (for bias,
+its sum over rows, linear_backward_bias in matmul.h).
+*/
+#ifndef RESIDUAL_H
+#define RESIDUAL_H
+
+#include "../base.h"
+
+// out (N, C) may be residual or branch itself; bias (C) or NULL.
+static inline void residual_forward(float* out, const float* residual, const float* branch, const float* bias, int N,
+                                    int C) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) {
+        const int64_t at = (int64_t)n * C;
+        if (bias) {
+#pragma omp simd
+            for (int c = 0; c < C; c++) out[at + c] = residual[at + c] + (branch[at + c] + bias[c]);
+        } else {
+#pragma omp simd
+            for (int c = 0; c < C; c++) out[at + c] = residual[at + c] + branch[at + c];
+        }
+    }
+}
+
+#endif

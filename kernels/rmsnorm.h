@@ -1,0 +1,69 @@
+/*
+rmsnorm.h: root-mean-square normalisation (Zhang and Sennrich 2019) of the rows of x (N, C), as in Llama; float32.
+
+    rstd = 1 / sqrt(sum_c x^2 / C + eps),   xhat = x rstd,   out = xhat w
+
+Backward. dw = sum_n dout xhat. With g = dout w, and d xhat_i / d x_j = rstd ((i = j) - xhat_i xhat_j / C):
+
+    dx = rstd (g - xhat mean_c(g xhat)).
+
+Threads own rows of out and dx, and columns of dw, where rows are added in order onto what is there (see layernorm.h).
+*/
+#ifndef RMSNORM_H
+#define RMSNORM_H
+
+#include "sum.h"
+
+static inline float term_square(SumRow row, int c) { return row.x[c] * row.x[c]; }
+static inline float term_product3(SumRow row, int c) { return row.x[c] * row.y[c] * row.z[c]; }
+
+// out (N, C); rstd (N) is kept for the backward pass.
+static inline void rmsnorm_forward(float* RESTRICT out, float* RESTRICT rstd, const float* RESTRICT x,
+                                   const float* RESTRICT w, int N, int C, float eps) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) {
+        const SumRow row = {x + (int64_t)n * C, NULL, NULL, 0};
+        const float r = 1.0f / sqrtf(row_sum_of(term_square, row, C) / (float)C + eps);
+        float* o = out + (int64_t)n * C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) o[c] = row.x[c] * r * w[c];
+        rstd[n] = r;
+    }
+}
+
+// The gradient of one row: d (C) += dx.
+static inline void rmsnorm_backward_row(float* RESTRICT d, const float* dout, const float* x, const float* w,
+                                        float rstd, int C) {
+    const SumRow row = {dout, w, x, 0};
+    const float g_xhat_mean = row_sum_of(term_product3, row, C) * rstd / (float)C;
+#pragma omp simd
+    for (int c = 0; c < C; c++) d[c] += rstd * (dout[c] * w[c] - x[c] * rstd * g_xhat_mean);
+}
+
+// dx (N, C) and dw (C) are both added to.
+static inline void rmsnorm_backward(float* RESTRICT dx, float* RESTRICT dw, const float* RESTRICT dout,
+                                    const float* RESTRICT x, const float* RESTRICT w, const float* RESTRICT rstd, int N,
+                                    int C) {
+    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they have been read along and across
+#pragma omp parallel
+    for (int first = 0; first < N; first += ROWS) {
+        const int last = (int)min_i64((int64_t)first + ROWS, N);
+#pragma omp for schedule(static) nowait
+        for (int n = first; n < last; n++) {
+            const int64_t at = (int64_t)n * C;
+            rmsnorm_backward_row(dx + at, dout + at, x + at, w, rstd[n], C);
+        }
+        // No waiting: a static schedule gives a thread the same columns in every round.
+#pragma omp for schedule(static) nowait
+        for (int begin = 0; begin < C; begin += COLUMNS) {
+            const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
+            for (int n = first; n < last; n++) {
+                const float *d = dout + (int64_t)n * C, *row = x + (int64_t)n * C, r = rstd[n];
+#pragma omp simd
+                for (int c = begin; c < end; c++) dw[c] += d[c] * (row[c] * r);
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,61 @@
+/*
+rope.h: rotary position embedding (Su et al. 2021), as in Llama; float32, in place.
+
+Element i < HS/2 of a head and element i + HS/2 are a point of the plane (the pairing of Hugging Face's weights; the
+paper pairs neighbours). At position t the point is turned by the angle a = t theta^(-2i/HS):
+
+    y_i = x_i cos a - x_{i + HS/2} sin a,     y_{i + HS/2} = x_{i + HS/2} cos a + x_i sin a
+
+so that the product of a query at t and a key at s depends on t - s only. A rotation is orthogonal: the gradient at x is
+the gradient at y, turned back by the same angle.
+
+HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sines.
+*/
+#ifndef ROPE_H
+#define ROPE_H
+
+#include "../base.h"
+
+// table (T, HS): computed in float64, rounded once.
+static inline void rope_table(float* table, int T, int HS, double theta) {
+    const int half = HS / 2;
+    for (int i = 0; i < half; i++) {
+        const double frequency = pow(theta, -2.0 * i / HS);
+        for (int t = 0; t < T; t++) {
+            table[(int64_t)t * HS + i] = (float)cos(t * frequency);
+            table[(int64_t)t * HS + half + i] = (float)sin(t * frequency);
+        }
+    }
+}
+
+// Turns the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times a.
+static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,
+                               int heads, int HS, int stride) {
+    const int half = HS / 2;
+    const int64_t N = (int64_t)B * T;
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; n++) {
+        const float *cosine = cos_sin + n % T * HS, *sine = cosine + half;
+        for (int h = 0; h < heads; h++) {
+            float *x = qkv + n * stride + (int64_t)h * HS, *y = x + half;
+#pragma omp simd
+            for (int i = 0; i < half; i++) {
+                const float s = direction * sine[i], x0 = x[i], y0 = y[i];
+                x[i] = x0 * cosine[i] - y0 * s;
+                y[i] = y0 * cosine[i] + x0 * s;
+            }
+        }
+    }
+}
+
+// qkv (B T, stride): the first `heads` heads of HS of each row (queries, then keys) are rotated in place.
+static inline void rope_forward(float* qkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
+    rope_rotate(qkv, cos_sin, 1.0f, B, T, heads, HS, stride);
+}
+
+// dqkv (B T, stride): from the gradient of the rotated heads to that of the heads, in place.
+static inline void rope_backward(float* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
+    rope_rotate(dqkv, cos_sin, -1.0f, B, T, heads, HS, stride);
+}
+
+#endif

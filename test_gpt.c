@@ -1,0 +1,328 @@
+/*
+test_gpt.c: tests of the whole model, on the trainer's own code (this file includes train_gpt.cu).
+
+    against PyTorch      logits, loss, every gradient, ten AdamW steps of four small models: numbers made in float64 by
+                         dev/test/make_reference.py, so that what is measured is our own rounding
+    against itself       the same bits for any number of threads, any cut of a batch into micro-batches, both halves of
+                         the backward pass together or apart, and a run that was stopped and taken up again
+
+Run from the project's folder: build/test_gpt
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
+#include "train_gpt.cu"
+
+#include "dev/test/test.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Against PyTorch
+
+typedef struct {
+    SafeTensorsModel file;
+    ModelConfig model;
+    Settings settings; // of the optimizer
+    int B, T, steps;
+} Reference;
+
+static double metadata_number(const Reference* r, const char* key) {
+    const char* text = safetensors_metadata(&r->file.files[0], key);
+    if (!text) die("%s has no %s: make it again with dev/test/make_reference.py", r->file.path, key);
+    return atof(text);
+}
+
+static void reference_open(Reference* r, const char* path) {
+    Error error;
+    memset(r, 0, sizeof *r);
+    if (!safetensors_model_open(&r->file, path, &error)) die("%s; make it with dev/test/make_reference.py", error.text);
+    const char* arch = safetensors_metadata(&r->file.files[0], "arch");
+    ModelConfig* m = &r->model;
+    m->name = path;
+    m->arch = arch && strcmp(arch, "llama") == 0 ? ARCH_LLAMA : ARCH_GPT2;
+    m->L = (int)metadata_number(r, "layers"), m->C = (int)metadata_number(r, "hidden");
+    m->NH = (int)metadata_number(r, "heads"), m->NKV = (int)metadata_number(r, "kv_heads");
+    m->F = (int)metadata_number(r, "ffn"), m->T = (int)metadata_number(r, "seq"),
+    m->V = (int)metadata_number(r, "vocab");
+    m->tied = metadata_number(r, "tied") != 0;
+    m->eps = metadata_number(r, "eps"), m->rope_theta = metadata_number(r, "theta");
+    r->B = (int)metadata_number(r, "B"), r->T = (int)metadata_number(r, "T"),
+    r->steps = (int)metadata_number(r, "steps");
+    Settings* o = &r->settings;
+    o->lr = o->min_lr = metadata_number(r, "lr");
+    o->beta1 = metadata_number(r, "beta1"), o->beta2 = metadata_number(r, "beta2");
+    o->eps = metadata_number(r, "eps_adam"), o->weight_decay = metadata_number(r, "weight_decay");
+    o->clip = metadata_number(r, "clip");
+}
+
+// Element i of one of the file's tensors, as a number (float32 weights, float64 losses, int32 tokens).
+static double* reference_numbers(const Reference* r, const char* name, int64_t expected) {
+    const SafeTensors* st;
+    const SafeTensor* tensor = safetensors_model_find(&r->file, name, &st);
+    if (!tensor) die("%s: %s is missing", r->file.path, name);
+    const int64_t n = tensor->elements;
+    if (n != expected)
+        die("%s: %s has %lld elements, expected %lld", r->file.path, name, (long long)n, (long long)expected);
+    double* out = (double*)checked_malloc((size_t)n * sizeof(double), name);
+    const unsigned char* data = st->file.data + tensor->offset;
+    for (int64_t i = 0; i < n; i++) {
+        float f;
+        int32_t k;
+        switch (tensor->dtype) {
+        case SAFE_F64: memcpy(&out[i], data + 8 * i, 8); break;
+        case SAFE_I32: memcpy(&k, data + 4 * i, 4), out[i] = k; break;
+        default: memcpy(&f, data + 4 * i, 4), out[i] = (double)f;
+        }
+    }
+    return out;
+}
+
+// Compares a buffer laid out like the parameters with the file's tensors PREFIX + name; returns the worst error of a
+// tensor, relative to the tensor's largest entry.
+static double compare_all(const Reference* r, const Stage* s, const float* buffer, const char* prefix,
+                          const char** worst_name) {
+    double worst = 0;
+    *worst_name = "";
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        const int64_t n = slice->rows * slice->cols;
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", prefix, slice->tensor.name);
+        float* expected = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+        double* expected64 = (double*)checked_malloc((size_t)n * sizeof(double), "test");
+        Error error;
+        if (!slice_read(expected, &r->file, name, slice, &s->layout.mesh, &error)) die("%s", error.text);
+        for (int64_t e = 0; e < n; e++) expected64[e] = (double)expected[e];
+        const double difference = relative_error(buffer + slice->offset, expected64, n);
+        if (!(difference <= worst)) worst = difference, *worst_name = slice->tensor.name;
+        free(expected);
+        free(expected64);
+    }
+    return worst;
+}
+
+static void load_reference_batch(Activations* a, const double* tokens, int step, int B, int T) {
+    a->B = B, a->T = T;
+    for (int b = 0; b < B; b++) {
+        for (int t = 0; t < T; t++) {
+            const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
+            a->inputs[b * T + t] = (int32_t)at[0], a->targets[b * T + t] = (int32_t)at[1];
+        }
+    }
+}
+
+static void test_reference(const char* path) {
+    printf("-- %s\n", path);
+    Reference reference;
+    Reference* r = &reference;
+    reference_open(r, path);
+    const int B = r->B, T = r->T, V = r->model.V, N = B * T;
+    Stage stage;
+    Stage* s = &stage;
+    Error error;
+    if (!stage_plan(s, &r->model, mesh_of_rank(0, 1, 1, 1), B, T, 1, false, &error)) die("%s", error.text);
+    stage_allocate(s);
+    for (int i = 0; i < s->layout.n; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "init.%s", s->layout.slices[i].tensor.name);
+        if (!slice_read(s->params + s->layout.slices[i].offset, &r->file, name, &s->layout.slices[i], &s->layout.mesh,
+                        &error))
+            die("%s", error.text);
+    }
+    double* tokens = reference_numbers(r, "tokens", (int64_t)r->steps * B * (T + 1));
+    double* logits = reference_numbers(r, "logits", (int64_t)N * V);
+    double* losses = reference_numbers(r, "losses", r->steps);
+    double* norms = reference_numbers(r, "grad_norms", r->steps);
+
+    // Bounds. One float32 operation errs by at most u = 2^-24 relative to its result, a sum of K products by about
+    // sqrt(K) u for errors of random sign (Higham 2002, section 4.5), and a model is about 8 L + 4 such stages on the
+    // way in and as many on the way back, whose errors add up. K is at most F, T or C: 64 here. A factor 4 is left for
+    // how much a stage can enlarge the relative error of its input. What is measured is 5 to 50 times below.
+    const double u = 0x1p-24, way = 8.0 * r->model.L + 4, root = sqrt(64.0);
+    const double forward_bound = 4 * way * root * u, backward_bound = 2 * forward_bound;
+    // AdamW divides the gradient by its own size, so a parameter moves by about lr a step whatever its gradient, and the
+    // step's error is lr times the relative error of that gradient entry. The bound above is relative to a tensor's
+    // largest entry: an entry a hundred times smaller has a relative error a hundred times as large.
+    const double update_bound = r->steps * r->settings.lr * 100 * backward_bound;
+
+    const char *worst, *not_finite;
+    double loss_error = 0, norm_error = 0;
+    for (int step = 0; step < r->steps; step++) {
+        Activations* a = &s->activations[0];
+        load_reference_batch(a, tokens, step, B, T);
+        stage_zero_gradients(s);
+        stage_forward(s, a);
+        const double loss = add_losses(0, a) / N;
+        loss_error = fmax(loss_error, fabs(loss - losses[step]) / losses[step]);
+        if (step == 0) check_error("logits", relative_error(a->logits, logits, (int64_t)N * V), forward_bound);
+        stage_backward(s, a, &s->gradients[0], 1.0f / (float)N);
+        stage_add_tied_gradient(s);
+        if (step == 0) {
+            const double difference = compare_all(r, s, s->grads, "grad.", &worst);
+            char what[128];
+            snprintf(what, sizeof what, "gradients, worst of %d tensors: %s", s->layout.n, worst);
+            check_error(what, difference, backward_bound);
+        }
+        const double norm = stage_gradient_norm(s, &not_finite);
+        norm_error = fmax(norm_error, fabs(norm - norms[step]) / norms[step]);
+        const double clip = r->settings.clip > 0 && norm > r->settings.clip ? r->settings.clip / (norm + 1e-6) : 1;
+        stage_update(s, &r->settings, step + 1, r->settings.lr, clip);
+    }
+    check_error("losses of ten steps", loss_error, backward_bound);
+    check_error("gradient norms of ten steps", norm_error, 2 * backward_bound);
+    const double difference = compare_all(r, s, s->params, "final.", &worst);
+    char what[128];
+    snprintf(what, sizeof what, "parameters after ten AdamW steps, worst: %s", worst);
+    check_error(what, difference, update_bound);
+    free(tokens);
+    free(logits);
+    free(losses);
+    free(norms);
+    stage_free(s);
+    safetensors_model_close(&r->file);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Against itself: whole runs of the trainer's step on a small text
+
+static const char* text_path = "build/test_gpt.txt";
+
+static void write_text(void) {
+    FILE* f = fopen(text_path, "w");
+    if (!f) die("%s: cannot write; run from the project's folder", text_path);
+    for (int i = 0; i < 6000; i++) fputc('a' + (int)(random_uniform(5, 5, (uint64_t)i) * 26), f);
+    if (fclose(f) != 0) die("%s: cannot write", text_path);
+}
+
+typedef struct {
+    const ModelConfig* model;
+    int micro_batch, global_batch, T, threads;
+    bool split;
+} Run1;
+
+static void trainer_open(Trainer* t, const Run1* run) {
+    memset(t, 0, sizeof *t);
+    t->settings = settings_default();
+    Settings* o = &t->settings;
+    o->data = text_path, o->micro_batch = run->micro_batch, o->global_batch = run->global_batch, o->steps = 6,
+    o->warmup = 2;
+    Error error;
+    t->schedule = schedule_build_one_stage(run->global_batch / run->micro_batch, run->split);
+    if (!schedule_check(&t->schedule, &error)) die("%s", error.text);
+    open_files(t);
+    if (!stage_plan(&t->stage, run->model, mesh_of_rank(0, 1, 1, 1), run->micro_batch, run->T, t->schedule.slots,
+                    run->split, &error))
+        die("%s", error.text);
+    open_loaders(t);
+    stage_allocate(&t->stage);
+    layout_initialize(t->stage.params, &t->stage.layout, 1);
+}
+
+static void trainer_close(Trainer* t) {
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
+    tokens_close(&t->train_files);
+}
+
+// Trains for t->settings.steps and returns a fingerprint of everything: losses, norms, parameters and moments.
+static uint64_t fingerprint_of_run(const Run1* run) {
+    Trainer t;
+#ifdef _OPENMP
+    omp_set_num_threads(run->threads);
+#endif
+    trainer_open(&t, run);
+    uint64_t h = 14695981039346656037ull;
+    while (t.step < t.settings.steps) {
+        train_step(&t);
+        const double seen[2] = {t.loss, t.grad_norm};
+        const unsigned char* bytes = (const unsigned char*)seen;
+        for (size_t i = 0; i < sizeof seen; i++) h = (h ^ bytes[i]) * 1099511628211ull;
+    }
+    const float* buffers[] = {t.stage.params, t.stage.moment1, t.stage.moment2};
+    for (int b = 0; b < 3; b++) {
+        const unsigned char* bytes = (const unsigned char*)buffers[b];
+        for (size_t i = 0; i < (size_t)t.stage.layout.elements * sizeof(float); i++)
+            h = (h ^ bytes[i]) * 1099511628211ull;
+    }
+    trainer_close(&t);
+    return h;
+}
+
+static void test_same_bits(const ModelConfig* m) {
+    const int T = 24;
+    const Run1 plain = {m, 4, 8, T, 1, false};
+    const uint64_t expected = fingerprint_of_run(&plain);
+    const Run1 others[] = {{m, 4, 8, T, 2, false}, {m, 4, 8, T, 3, false}, {m, 1, 8, T, 2, false},
+                           {m, 2, 8, T, 1, false}, {m, 8, 8, T, 2, false}, {m, 4, 8, T, 2, true},
+                           {m, 1, 8, T, 1, true}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const Run1* r = &others[i];
+        check(fingerprint_of_run(r) == expected, "%s: the same bits after 6 steps: %d thread%s, micro-batches of %d%s",
+              m->name, r->threads, r->threads == 1 ? "" : "s", r->micro_batch, r->split ? ", backward in halves" : "");
+    }
+    const Run1 other_batch = {m, 4, 12, T, 1, false}; // the fingerprint can tell runs apart
+    check(fingerprint_of_run(&other_batch) != expected, "%s: other bits with another global batch", m->name);
+}
+
+// A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
+static void test_resume_bits(const ModelConfig* m) {
+    const Run1 run = {m, 4, 4, 24, 2, false};
+    Trainer a, b;
+    trainer_open(&a, &run);
+    char folder[] = "build/test_gpt_XXXXXX", path[4096];
+    if (!mkdtemp(folder)) die("build: cannot make a folder");
+    a.settings.out = folder;
+    for (int i = 0; i < 3; i++) train_step(&a);
+    save_checkpoint(&a);
+    for (int i = 0; i < 3; i++) train_step(&a);
+
+    trainer_open(&b, &run);
+    b.settings.out = folder;
+    b.settings.seed = a.settings.seed;
+    check(checkpoint_newest(path, sizeof path, folder), "the checkpoint is found: %s", path);
+    check(resume_checkpoint(&b) && b.step == 3, "it resumes at step 3");
+    for (int i = 0; i < 3; i++) train_step(&b);
+    const size_t bytes = (size_t)a.stage.layout.elements * sizeof(float);
+    check(memcmp(a.stage.params, b.stage.params, bytes) == 0 && memcmp(a.stage.moment1, b.stage.moment1, bytes) == 0 &&
+              memcmp(a.stage.moment2, b.stage.moment2, bytes) == 0 && a.loss == b.loss,
+          "%s: the same bits after six steps and after three, a checkpoint and three more", m->name);
+    trainer_close(&a);
+    trainer_close(&b);
+    char command[4200];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) != 0) die("%s failed", command);
+}
+
+// The model learns a text of period 3: the loss falls far below that of guessing.
+static void test_learns(const ModelConfig* m) {
+    FILE* f = fopen(text_path, "w");
+    if (!f) die("%s: cannot write", text_path);
+    for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
+    fclose(f);
+    const Run1 run = {m, 4, 4, 24, 2, false};
+    Trainer t;
+    trainer_open(&t, &run);
+    t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;
+    train_step(&t);
+    const double first = t.loss;
+    while (t.step < 40) train_step(&t);
+    check(first > 5 && t.loss < 0.1, "%s: the loss on abcabc... falls from %.3f to %.4f in 40 steps", m->name, first,
+          t.loss);
+    trainer_close(&t);
+}
+
+int main(void) {
+    test_reference("dev/test/reference/gpt2_tied.safetensors");
+    test_reference("dev/test/reference/gpt2_untied.safetensors");
+    test_reference("dev/test/reference/llama_grouped.safetensors");
+    test_reference("dev/test/reference/llama_tied.safetensors");
+    const ModelConfig gpt2 = {"gpt2", ARCH_GPT2, 2, 48, 3, 3, 100, 24, 256, true, 1e-5, 0};
+    const ModelConfig llama = {"llama", ARCH_LLAMA, 2, 48, 6, 2, 72, 24, 256, false, 1e-5, 10000};
+    write_text();
+    test_same_bits(&gpt2);
+    test_same_bits(&llama);
+    test_resume_bits(&gpt2);
+    test_resume_bits(&llama);
+    test_learns(&gpt2);
+    test_learns(&llama);
+    remove(text_path);
+    return test_end();
+}
