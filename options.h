@@ -16,10 +16,36 @@ typedef struct {
     const char* name;    // without the dashes; the text of a heading
     void* value;         // int64_t*, double*, const char**, int* (index of the choice), bool*
     double low, high;    // range of a number, both ends included
-    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"
+    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: what stands for the value in the help
     const char* help;
     bool given; // set by options_parse
 } Option;
+
+// The rows of a table.
+static inline Option option_heading(const char* text) {
+    const Option o = {OPTION_HEADING, text, NULL, 0, 0, NULL, NULL, false};
+    return o;
+}
+static inline Option option_int(const char* name, int64_t* value, double low, double high, const char* help) {
+    const Option o = {OPTION_INT, name, value, low, high, NULL, help, false};
+    return o;
+}
+static inline Option option_float(const char* name, double* value, double low, double high, const char* help) {
+    const Option o = {OPTION_FLOAT, name, value, low, high, NULL, help, false};
+    return o;
+}
+static inline Option option_string(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_STRING, name, (void*)value, 0, 0, placeholder, help, false};
+    return o;
+}
+static inline Option option_choice(const char* name, int* value, const char* choices, const char* help) {
+    const Option o = {OPTION_CHOICE, name, value, 0, 0, choices, help, false};
+    return o;
+}
+static inline Option option_flag(const char* name, bool* value, const char* help) {
+    const Option o = {OPTION_FLAG, name, value, 0, 0, NULL, help, false};
+    return o;
+}
 
 // Index of word in "a|b|c", or -1.
 static inline int choice_index(const char* choices, const char* word) {
@@ -156,8 +182,11 @@ static inline void options_help(const Option* table, int n, FILE* out) {
         case OPTION_CHOICE: choice_word(value, sizeof value, o->choices, *(int*)o->value); break;
         case OPTION_FLAG: break;
         }
-        static const char* placeholders[] = {"N", "X", "TEXT", "", "", ""};
-        snprintf(left, sizeof left, "--%s %s", o->name, o->type == OPTION_CHOICE ? o->choices : placeholders[o->type]);
+        const char* placeholder = o->choices                ? o->choices
+                                  : o->type == OPTION_INT   ? "N"
+                                  : o->type == OPTION_FLOAT ? "X"
+                                                            : "";
+        snprintf(left, sizeof left, "--%s %s", o->name, placeholder);
         fprintf(out, "  %-32s %s", left, o->help);
         const bool unset = o->type == OPTION_INT && (double)*(int64_t*)o->value < o->low; // 0: it follows from others
         if (value[0] && !unset) fprintf(out, " [%s]", value);

@@ -224,29 +224,38 @@ static void test_cuts(const MatmulKernel* kernel) {
     check(wrong == 0, "%s: %d products cut in two along k: %lld differ", kernel->name, CASES, (long long)wrong);
 }
 
-// Rows so far apart that offsets pass 2^31, within a tile and from one tile to the next.
-static void test_far(const MatmulKernel* kernel) {
-    enum { ROWS = 17, WIDE = 5 };
-    const int64_t far = (int64_t)1 << 28;
-    size_t bytes = (size_t)(ROWS * far) * sizeof(float);
+// A (rows, wide) lies in rows `far` floats apart, so that offsets pass 2^31; A A^T beside it, in rows as far apart, and
+// A^T A are known integers: A[i][k] = (i % 7 + 1) (k % 3 + 1).
+static void test_far(const MatmulKernel* kernel, int rows, int wide, int64_t far) {
+    size_t bytes = (size_t)(rows * far) * sizeof(float);
     float* p = (float*)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
         printf("skip  %s: offsets beyond 2^31: no address space\n", kernel->name);
         return;
     }
-    for (int i = 0; i < ROWS; i++) {
-        for (int k = 0; k < WIDE; k++) p[i * far + k] = (float)((i + 1) * (k + 1));
+    int sum_rows = 0, sum_wide = 0;
+    for (int i = 0; i < rows; i++) {
+        for (int k = 0; k < wide; k++) p[i * far + k] = (float)((i % 7 + 1) * (k % 3 + 1));
+        sum_rows += (i % 7 + 1) * (i % 7 + 1);
     }
+    for (int k = 0; k < wide; k++) sum_wide += (k % 3 + 1) * (k % 3 + 1);
     bool right = true;
-    float *c = p + 16, small[WIDE * WIDE];
-    MatmulOperand rows = {p, far, 1}, columns = {p, 1, far};
-    matmul_with(kernel, c, far, rows, rows, NULL, ROWS, ROWS, WIDE, false);
-    for (int i = 0; i < ROWS; i++) { // 55: the sum of the first 5 squares, 1785: of the first 17
-        for (int j = 0; j < ROWS; j++) right = right && c[i * far + j] == (float)(55 * (i + 1) * (j + 1));
+    float *c = p + wide, *small = (float*)checked_malloc((size_t)wide * (size_t)wide * sizeof(float), "A^T A");
+    MatmulOperand across = {p, far, 1}, along = {p, 1, far};
+    matmul_with(kernel, c, far, across, across, NULL, rows, rows, wide, false);
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < rows; j++) {
+            right = right && c[i * far + j] == (float)(sum_wide * (i % 7 + 1) * (j % 7 + 1));
+        }
     }
-    matmul_with(kernel, small, WIDE, columns, columns, NULL, WIDE, WIDE, ROWS, false);
-    for (int i = 0; i < WIDE * WIDE; i++) right = right && small[i] == (float)(1785 * (i / WIDE + 1) * (i % WIDE + 1));
-    check(right, "%s: offsets beyond 2^31", kernel->name);
+    matmul_with(kernel, small, wide, along, along, NULL, wide, wide, rows, false);
+    for (int i = 0; i < wide; i++) {
+        for (int j = 0; j < wide; j++) {
+            right = right && small[i * wide + j] == (float)(sum_rows * (i % 3 + 1) * (j % 3 + 1));
+        }
+    }
+    check(right, "%s: %d rows, %lld floats apart", kernel->name, rows, (long long)far);
+    free(small);
     munmap(p, bytes);
 }
 
@@ -382,7 +391,9 @@ int main(void) {
         test_sizes(kernel, fused);
         test_blocks(kernel, fused);
         test_cuts(kernel);
-        test_far(kernel);
+        test_far(kernel, 2, 5, (int64_t)3 << 30);      // one row
+        test_far(kernel, 17, 5, (int64_t)1 << 28);     // from tile to tile
+        test_far(kernel, 1100, 768, (int64_t)1 << 22); // from block to block
         test_empty(kernel);
         test_plan(kernel);
     }

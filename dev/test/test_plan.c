@@ -30,8 +30,8 @@ static void test_presets(void) {
         const double l = m->L, h = m->C;
         const double P = 12 * l * h * h * (1 + 13 / (12 * h) + (m->V + m->T) / (12 * l * h)) + 2 * h;
         const double n = (double)model_parameters(m);
-        check(fabs(n - P) < 1 && fabs(n / 1e9 - table1[i]) <= 0.05, "%s has %.0f parameters, the formula %.0f, the paper %.1f B",
-              name, n, P, table1[i]);
+        check(fabs(n - P) < 1 && fabs(n / 1e9 - table1[i]) <= 0.05,
+              "%s has %.0f parameters, the formula %.0f, the paper %.1f B", name, n, P, table1[i]);
     }
     int count;
     const ModelConfig* presets = model_presets(&count);
@@ -202,12 +202,12 @@ static bool parses(const char* a, const char* b, const char* c, Error* error) {
     const char* text = NULL;
     int choice = 0;
     bool flag = false;
-    Option table[] = {{OPTION_HEADING, "things", NULL, 0, 0, NULL, NULL, false},
-                      {OPTION_INT, "number", &number, 1, 10, NULL, "", false},
-                      {OPTION_FLOAT, "real", &real, 0, 1, NULL, "", false},
-                      {OPTION_STRING, "text", &text, 0, 0, NULL, "", false},
-                      {OPTION_CHOICE, "choice", &choice, 0, 0, "one|two|three", "", false},
-                      {OPTION_FLAG, "flag", &flag, 0, 0, NULL, "", false}};
+    Option table[] = {option_heading("things"),
+                      option_int("number", &number, 1, 10, ""),
+                      option_float("real", &real, 0, 1, ""),
+                      option_string("text", &text, "TEXT", ""),
+                      option_choice("choice", &choice, "one|two|three", ""),
+                      option_flag("flag", &flag, "")};
     char words[4][64] = {"program"};
     char* argv[4] = {words[0], words[1], words[2], words[3]};
     int argc = 1;
