@@ -24,9 +24,9 @@ and read its own slices of the one file.
 #include <dirent.h>
 
 typedef struct {
-    int64_t step;                    // updates done
-    int64_t sequences;               // consumed: the position in the data
-    int64_t seed, global_batch, seq; // the same in a resumed run
+    int64_t step;                                 // updates done
+    int64_t sequences;                            // consumed: the position in the data
+    int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -321,11 +321,12 @@ static inline bool checkpoint_write(const char* folder, const CheckpointState* s
     for (int i = 0; i < 4; i++) snprintf(path[i], sizeof path[i], "%s/%s", folder, checkpoint_files[i]);
     return checkpoint_write_tensors(path[0], &weights, 1, layout, error) &&
            checkpoint_write_tensors(path[1], moments, 2, layout, error) && checkpoint_write_config(path[2], m, error) &&
-           checkpoint_write_text(path[3], error,
-                                 "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": "
-                                 "%lld,\n  \"seq\": %lld\n}\n",
-                                 (long long)state->step, (long long)state->sequences, (long long)state->seed,
-                                 (long long)state->global_batch, (long long)state->seq) &&
+           checkpoint_write_text(
+               path[3], error,
+               "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
+               "  \"seq\": %lld,\n  \"data_tokens\": %lld\n}\n",
+               (long long)state->step, (long long)state->sequences, (long long)state->seed,
+               (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens) &&
            folder_sync(folder, error);
 }
 
@@ -377,11 +378,9 @@ static inline bool checkpoint_load_state(CheckpointState* state, const char* pat
     const struct {
         const char* name;
         int64_t* value;
-    } fields[] = {{"step", &state->step},
-                  {"sequences", &state->sequences},
-                  {"seed", &state->seed},
-                  {"global_batch", &state->global_batch},
-                  {"seq", &state->seq}};
+    } fields[] = {{"step", &state->step}, {"sequences", &state->sequences},
+                  {"seed", &state->seed}, {"global_batch", &state->global_batch},
+                  {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
         ok = json_get_integer(fields[i].value, &json, json.nodes, fields[i].name, 0, INT64_MAX, error);
     json_free(&json);

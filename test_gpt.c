@@ -196,9 +196,9 @@ typedef struct {
     const ModelConfig* model;
     int micro_batch, global_batch, T, threads;
     bool split;
-} Run1;
+} TestRun;
 
-static void trainer_open(Trainer* t, const Run1* run) {
+static void trainer_open(Trainer* t, const TestRun* run) {
     memset(t, 0, sizeof *t);
     t->settings = settings_default();
     Settings* o = &t->settings;
@@ -223,7 +223,7 @@ static void trainer_close(Trainer* t) {
 }
 
 // Trains for t->settings.steps and returns a fingerprint of everything: losses, norms, parameters and moments.
-static uint64_t fingerprint_of_run(const Run1* run) {
+static uint64_t fingerprint_of_run(const TestRun* run) {
     Trainer t;
 #ifdef _OPENMP
     omp_set_num_threads(run->threads);
@@ -248,23 +248,23 @@ static uint64_t fingerprint_of_run(const Run1* run) {
 
 static void test_same_bits(const ModelConfig* m) {
     const int T = 24;
-    const Run1 plain = {m, 4, 8, T, 1, false};
+    const TestRun plain = {m, 4, 8, T, 1, false};
     const uint64_t expected = fingerprint_of_run(&plain);
-    const Run1 others[] = {{m, 4, 8, T, 2, false}, {m, 4, 8, T, 3, false}, {m, 1, 8, T, 2, false},
-                           {m, 2, 8, T, 1, false}, {m, 8, 8, T, 2, false}, {m, 4, 8, T, 2, true},
-                           {m, 1, 8, T, 1, true}};
+    const TestRun others[] = {{m, 4, 8, T, 2, false}, {m, 4, 8, T, 3, false}, {m, 1, 8, T, 2, false},
+                              {m, 2, 8, T, 1, false}, {m, 8, 8, T, 2, false}, {m, 4, 8, T, 2, true},
+                              {m, 1, 8, T, 1, true}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        const Run1* r = &others[i];
+        const TestRun* r = &others[i];
         check(fingerprint_of_run(r) == expected, "%s: the same bits after 6 steps: %d thread%s, micro-batches of %d%s",
               m->name, r->threads, r->threads == 1 ? "" : "s", r->micro_batch, r->split ? ", backward in halves" : "");
     }
-    const Run1 other_batch = {m, 4, 12, T, 1, false}; // the fingerprint can tell runs apart
+    const TestRun other_batch = {m, 4, 12, T, 1, false}; // the fingerprint can tell runs apart
     check(fingerprint_of_run(&other_batch) != expected, "%s: other bits with another global batch", m->name);
 }
 
 // A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
 static void test_resume_bits(const ModelConfig* m) {
-    const Run1 run = {m, 4, 4, 24, 2, false};
+    const TestRun run = {m, 4, 4, 24, 2, false};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_gpt_XXXXXX", path[4096];
@@ -297,7 +297,7 @@ static void test_learns(const ModelConfig* m) {
     if (!f) die("%s: cannot write", text_path);
     for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
     fclose(f);
-    const Run1 run = {m, 4, 4, 24, 2, false};
+    const TestRun run = {m, 4, 4, 24, 2, false};
     Trainer t;
     trainer_open(&t, &run);
     t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;

@@ -34,6 +34,7 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 #include "options.h"
 #include "parallel.h"
 #include "schedule.h"
+#include "tokenizer.h"
 
 #include <sys/resource.h>
 
@@ -312,9 +313,23 @@ static int stage_arenas(Stage* s, Arena** arenas) {
     return n;
 }
 
+// Bytes of all arenas, known before they are allocated.
+static double stage_bytes(Stage* s) {
+    Arena* arenas[8];
+    const int n = stage_arenas(s, arenas);
+    double total = 0;
+    for (int i = 0; i < n; i++) total += (double)arenas[i]->used;
+    return total;
+}
+
 static void stage_allocate(Stage* s) {
     Arena* arenas[8];
     const int n = stage_arenas(s, arenas);
+    const double needed = stage_bytes(s), there = device_bytes();
+    if (needed > there) {
+        die("the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, --seq or model",
+            needed / 1e9, there / 1e9);
+    }
     for (int i = 0; i < n; i++) arena_allocate(arenas[i]);
     stage_take_memory(s);
     if (s->rope) rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta);
@@ -544,6 +559,7 @@ typedef struct {
     TokenFiles train_files, val_files;
     DataLoader train, val;
     int64_t step;                     // updates done
+    int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
 } Trainer;
 
@@ -578,7 +594,7 @@ static void train_step(Trainer* t) {
         Gradients* g = action.slot < 0 ? NULL : &s->gradients[s->split ? action.slot : 0];
         switch (action.kind) {
         case FORWARD:
-            load_microbatch(a, &t->train, t->step * o->global_batch + (int64_t)action.microbatch * s->B, s->B, s->T);
+            load_microbatch(a, &t->train, t->sequences + (int64_t)action.microbatch * s->B, s->B, s->T);
             stage_forward(s, a);
             loss = add_losses(loss, a);
             break;
@@ -603,6 +619,7 @@ static void train_step(Trainer* t) {
         }
     }
     t->step++;
+    t->sequences += o->global_batch;
 }
 
 // ================================================================================================================
@@ -647,6 +664,7 @@ static void sample(Trainer* t, int count) {
     int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
     floatX* logits = (floatX*)checked_malloc((size_t)V * sizeof(floatX), "a sample");
     tokens[0] = text ? '\n' : V > 50256 ? 50256 : 0; // a new line, or GPT-2's end of text
+    TextWriter writer = {stdout, "", 0, 0};
     const double started = seconds_now();
     for (int i = 0; i < count && seconds_now() - started < 20; i++) {
         a->B = 1, a->T = (int)min_i64(i + 1, s->T);
@@ -658,14 +676,12 @@ static void sample(Trainer* t, int count) {
         const int next =
             sample_softmax(logits, V, temperature, random_uniform((uint64_t)t->settings.seed, stream, (uint64_t)i));
         tokens[i + 1] = next;
-        if (!text)
-            printf("%d ", next);
-        else if (next == '\n' || next == '\t' || (next >= 32 && next != 127))
-            putchar(next);
+        if (text)
+            text_writer_put(&writer, next);
         else
-            putchar('?');
-        fflush(stdout);
+            printf("%d ", next);
     }
+    text_writer_end(&writer);
     printf("\n\n");
     free(tokens);
     free(logits);
@@ -824,21 +840,16 @@ static void print_plan(Trainer* t, double peak) {
     schedule_draw(&t->schedule, stdout);
     Arena* arenas[8];
     const int n = stage_arenas(s, arenas);
-    double total = 0;
     printf("memory   ");
-    for (int i = 0; i < n; i++) {
-        const double bytes = (double)(arenas[i]->base ? arenas[i]->size : arenas[i]->used);
-        printf(" %s %.1f MB,", arenas[i]->what, bytes / 1e6);
-        total += bytes;
-    }
-    printf(" together %.1f MB\n", total / 1e6);
+    for (int i = 0; i < n; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
+    printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
     fflush(stdout);
 }
 
-// The state that makes a resumed run go on as if it had never stopped.
+// Where the run stands, and what a resumed run has to have in common with it.
 static CheckpointState checkpoint_state(const Trainer* t) {
-    CheckpointState state = {t->step, t->step * t->settings.global_batch, t->settings.seed, t->settings.global_batch,
-                             t->stage.T};
+    const Settings* o = &t->settings;
+    const CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens};
     return state;
 }
 
@@ -863,18 +874,21 @@ static bool resume_checkpoint(Trainer* t) {
         return false;
     }
     if (!checkpoint_load(path, &state, &s->layout, s->params, s->moment1, s->moment2, &error)) die("%s", error.text);
+    const CheckpointState now = checkpoint_state(t);
     const struct {
-        const char* option;
+        const char* what;
         int64_t now, then;
-    } same[] = {
-        {"seed", o->seed, state.seed}, {"global-batch", o->global_batch, state.global_batch}, {"seq", s->T, state.seq}};
+    } same[] = {{"--seed is", now.seed, state.seed},
+                {"--global-batch is", now.global_batch, state.global_batch},
+                {"--seq is", now.seq, state.seq},
+                {"--data has as many tokens as", now.data_tokens, state.data_tokens}};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         if (same[i].now != same[i].then) {
-            die_usage("--%s is %lld, but %s was made with %lld: a resumed run needs the same", same[i].option,
-                      (long long)same[i].now, path, (long long)same[i].then);
+            die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",
+                      same[i].what, (long long)same[i].now, path, (long long)same[i].then);
         }
     }
-    t->step = state.step;
+    t->step = state.step, t->sequences = state.sequences;
     printf("resume    %s: step %lld\n", path, (long long)t->step);
     return true;
 }
@@ -974,6 +988,9 @@ int main(int argc, char** argv) {
     t->schedule = schedule_build_one_stage((int)(o->global_batch / o->micro_batch), false);
     if (!schedule_check(&t->schedule, &error)) die("internal error: the schedule is wrong: %s", error.text);
     const int T = o->seq ? (int)o->seq : model.T;
+    if (o->micro_batch * T > INT32_MAX) {
+        die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
+    }
     if (!stage_plan(&t->stage, &model, mesh_of_rank(0, 1, 1, 1), (int)o->micro_batch, T, t->schedule.slots, false,
                     &error)) {
         die_usage("%s", error.text);

@@ -87,6 +87,9 @@ static inline int device_threads(void) {
 #endif
 }
 
+// Bytes of memory that the device has in all.
+static inline double device_bytes(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
+
 // "AMD EPYC, 2 threads": the processor's name as the system gives it.
 static inline void device_name(char* name, size_t size) {
     char line[256], model[128] = "CPU";

@@ -288,6 +288,7 @@ typedef struct {
     int strips;  // a panel's tiles are shared out as this many strips ...
     int strip;   // ... of this many rows, a multiple of mr
     int threads; // at most
+    int share;   // strips for each thread
 } MatmulBlocks;
 
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -310,6 +311,7 @@ static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int M, int 
     while (b.strips * (int64_t)b.panels < TASKS * b.threads && b.mc / (2 * b.strips) >= MIN_STRIP) b.strips *= 2;
     if (b.threads == 1) b.strips = 1;
     b.strip = (int)div_up(div_up(b.mc, b.strips), mr) * mr;
+    b.share = (int)div_up((int64_t)b.panels * b.strips, b.threads);
     return b;
 }
 
@@ -354,9 +356,12 @@ static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_r
                     matmul_pack(packed_a + (int64_t)i * depth, mr, a, m0 + i, min_int(blocks.group, rows - i), k0,
                                 depth);
                 }
-                // Dynamic: cores are seldom equally fast, or ours alone. Who computes a tile does not change its bits.
+                // Dynamic: cores are seldom equally fast, or ours alone. Who computes a tile does not change its bits. The
+                // order is that of a deal, each thread from its own share, because neighbours in C share cache lines.
 #pragma omp for schedule(dynamic)
-                for (int task = 0; task < blocks.panels * blocks.strips; task++) {
+                for (int turn = 0; turn < blocks.share * blocks.threads; turn++) {
+                    int task = turn % blocks.threads * blocks.share + turn / blocks.threads;
+                    if (task >= blocks.panels * blocks.strips) continue;
                     int panel = task / blocks.strips, i = task % blocks.strips * blocks.strip;
                     int64_t n0 = (int64_t)panel * nr;
                     int columns = (int)min_i64(nr, N - n0);

@@ -7,8 +7,8 @@
 # Builds a copy of it in a temporary folder with its own Makefile and its own flags (-Ofast -march=native -fopenmp),
 # gives it the files that it opens, filled with random numbers, and stops it after STEPS measured steps. B = 4 and
 # T = 64 are constants in its main(); other values are put into the copy. The time is what it prints for a step: next
-# batch, forward, backward, AdamW. Prints one line of JSON: the median and the minimum. Step 0 allocates and is left out.
-# Exit status: 0, 1 when the build or the run failed, 2 for wrong arguments. Needs 3 GB of memory and 0.5 GB in TMPDIR.
+# batch, forward, backward, AdamW. Prints one line of JSON: the median and the minimum without step 0, which allocates.
+# Exit status: 1 when the build or the run failed, 2 for wrong arguments. Needs 3 GB of memory and 0.5 GB in TMPDIR.
 set -eu
 
 fail() {
@@ -35,7 +35,7 @@ cp -R "$1/train_gpt2.c" "$1/llmc" "$1/Makefile" "$work"
 version=$(git -C "$1" rev-parse --short HEAD 2>/dev/null || echo unknown)
 cd "$work"
 sed "s/int B = 4;/int B = $B;/; s/int T = 64;/int T = $T;/" train_gpt2.c > edited.c
-grep -q "int B = $B;" edited.c && grep -q "int T = $T;" edited.c || fail "$1/train_gpt2.c: main() does not set B = 4, T = 64"
+grep -q "int B = $B;" edited.c && grep -q "int T = $T;" edited.c || fail "$1/train_gpt2.c: no B = 4, T = 64 in main()"
 mv edited.c train_gpt2.c
 make CC="$CC" train_gpt2 > make.log 2>&1 || { cat make.log >&2; fail "its build failed"; }
 
@@ -66,10 +66,11 @@ int main(int argc, char** argv) {
     if (argc != 2) return 1;
     const int32_t words[] = {20240326, 3, MAX_T, V, L, NH, C, VP}, tokens = atoi(argv[1]);
     FILE* file = start("gpt2_124M.bin", words, 8);
-    const long sizes[16] = {(long)VP * C, MAX_T * C,     L * C,     L * C, L * 3 * C * C, L * 3 * C, L * C * C, L * C,
-                            L * C,        L * C,         L * 4 * C * C, L * 4 * C, L * 4 * C * C, L * C, C, C};
+    const long CC = (long)C * C; // wte wpe, ln1 qkv attproj, ln2 fc fcproj, lnf
+    const long sizes[16] = {(long)VP * C, MAX_T * C, L * C,      L * C,     L * 3 * CC, L * 3 * C, L * CC, L * C,
+                            L * C,        L * C,     L * 4 * CC, L * 4 * C, L * 4 * CC, L * C,     C,      C};
     for (int t = 0; t < 16; t++) {
-        const int ones = t == 2 || t == 8 || t == 14; // weights of the three kinds of norm; the rest is uniform, std 0.02
+        const int ones = t == 2 || t == 8 || t == 14; // norms' weights; the rest: uniform, std 0.02
         for (long i = 0; i < sizes[t]; i++) {
             float x = ones ? 1 : ((float)random_bits() * 0x1p-31f - 0.5f) * 0.0693f;
             if (fwrite(&x, sizeof x, 1, file) != 1) return 1;
@@ -104,12 +105,13 @@ wait "$pid" 2>/dev/null || :
 pid=
 
 compiler=$($CC --version | head -n 1 | tr -d '"\\')
-sed -n 's/^step [1-9][0-9]*: train loss \([0-9.naif-]*\) (took \([0-9.]*\) ms)/\2 \1/p' log | head -n "$STEPS" | sort -n |
-    awk -v B="$B" -v T="$T" -v kb="$peak_kb" -v version="$version, $compiler" -v threads="${OMP_NUM_THREADS:-$(nproc)}" '
-        { ms[NR] = $1; loss = $2 }
-        END {
-            median = NR % 2 ? ms[(NR + 1) / 2] : (ms[NR / 2] + ms[NR / 2 + 1]) / 2
-            printf "{\"peer\": \"llm.c\", \"version\": \"%s\", \"B\": %d, \"T\": %d, \"threads\": %d, ", version, B, T, threads
-            printf "\"median_ms\": %.1f, \"min_ms\": %.1f, \"tokens_per_s\": %.1f, ", median, ms[1], 1000 * B * T / median
-            printf "\"peak_mb\": %.1f, \"loss\": %s}\n", kb * 1024 / 1e6, loss
-        }'
+sed -n 's/^step [1-9][0-9]*: train loss \([-0-9.naif]*\) (took \([0-9.]*\) ms)/\2 \1/p' log | head -n "$STEPS" > steps
+loss=$(tail -n 1 steps | cut -d ' ' -f 2)
+median=$(sort -n steps | awk '{ ms[NR] = $1 } END { print (ms[int((NR + 1) / 2)] + ms[int(NR / 2) + 1]) / 2 }')
+minimum=$(sort -n steps | head -n 1 | cut -d ' ' -f 1)
+awk -v B="$B" -v T="$T" -v kb="$peak_kb" -v version="$version, $compiler" -v threads="${OMP_NUM_THREADS:-$(nproc)}" \
+    -v median="$median" -v minimum="$minimum" -v loss="$loss" 'BEGIN {
+    printf "{\"peer\": \"llm.c\", \"version\": \"%s\", \"B\": %d, \"T\": %d, ", version, B, T
+    printf "\"threads\": %d, \"median_ms\": %.1f, \"min_ms\": %.1f, ", threads, median, minimum
+    printf "\"tokens_per_s\": %.1f, \"peak_mb\": %.1f, \"loss\": %.3f}\n", 1000 * B * T / median, kb * 1.024e-3, loss
+}'

@@ -5,11 +5,12 @@ peer_pytorch.py: one training step of GPT-2 124M in PyTorch on the CPU, the peer
     python3 dev/bench/peer_pytorch.py [--B 4] [--T 64] [--threads N] [--steps 10] [--compile]
 
 The work of our step: forward, loss, backward, AdamW; float32, the same shapes, random weights and tokens. In
-PyTorch's favour: no gradient norm and no clipping, and wherever the installed version has something fused, it is used
-(scaled_dot_product_attention from 2.0, the CPU's fused AdamW from 2.4, torch.compile by --compile). Prints one line of
-JSON; median and minimum of `steps` steps after two unmeasured ones.
+PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is used
+(scaled_dot_product_attention from 2.0, the CPU's fused AdamW from 2.4, torch.compile by --compile); and two settings
+below that made it faster than it is by default. Prints one line of JSON; median and minimum of `steps` steps after two
+unmeasured ones.
 """
-import argparse, json, math, os, resource, statistics, time
+import argparse, ctypes, json, math, os, resource, statistics, time
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--B", type=int, default=4)
@@ -20,6 +21,14 @@ parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)  # read when the libraries are loaded
+# OpenMP's threads spin when they wait. With a BLAS that brings threads of its own (Debian's OpenBLAS) the two sets then
+# fight for the cores: up to twice as slow.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# glibc gives large blocks back to the system and takes them again, page by page, on every step: a fifth of the time.
+libc = ctypes.CDLL(None)
+if hasattr(libc, "mallopt"):
+    libc.mallopt(-4, 0)  # M_MMAP_MAX: no block by mmap
+    libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: nothing is given back
 
 import torch
 import torch.nn as nn
@@ -95,8 +104,9 @@ for step in range(2 + args.steps):
     optimizer.step()
     ms.append(1e3 * (time.perf_counter() - start))
 ms, median = ms[2:], statistics.median(ms[2:])
+peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
 print(json.dumps({
     "peer": "pytorch", "version": torch.__version__ + (" compiled" if args.compile else ""), "B": args.B, "T": args.T,
     "threads": args.threads, "median_ms": round(median, 1), "min_ms": round(min(ms), 1),
-    "tokens_per_s": round(1e3 * args.B * args.T / median, 1),
-    "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1), "loss": round(loss.item(), 3)}))
+    "tokens_per_s": round(1e3 * args.B * args.T / median, 1), "peak_mb": round(peak_mb, 1),
+    "loss": round(loss.item(), 3)}))

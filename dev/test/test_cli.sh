@@ -78,6 +78,7 @@ for arch in gpt2 llama; do
 done
 refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
 refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --out whole_gpt2 --resume
+refuses 2 "as many tokens as" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2
 refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
@@ -98,6 +99,8 @@ refuses 2 "even head size" --arch llama --hidden 12 --heads 4
 refuses 2 "not a multiple of --micro-batch" --micro-batch 4 --global-batch 6
 refuses 2 "needs --out" --resume
 refuses 2 "needs --out" --save-every 3
+refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
+refuses 1 "GB of memory" --model llama-7B --seq 64 --micro-batch 64 --data text.txt
 refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
 check "--help lists every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
 check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 20 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"

@@ -49,11 +49,11 @@ static char* tree_text(const Json* json) { // to be freed
 // Trees
 
 typedef struct {
-    const char *text, *tree;
-} Accepted;
+    const char *text, *expected;
+} Case;
 
 static void test_trees(void) {
-    static const Accepted cases[] = {
+    static const Case cases[] = {
         {"{}", "{}"},
         {"[]", "[]"},
         {" \t\r\n[ ] \n", "[]"},
@@ -82,7 +82,7 @@ static void test_trees(void) {
         Error error = {""};
         const bool ok = parse_bytes(&json, cases[i].text, strlen(cases[i].text), &error);
         char* tree = ok ? tree_text(&json) : NULL;
-        check(ok && strcmp(tree, cases[i].tree) == 0, "tree of %.60s%s%s", json_quoted(cases[i].text).text,
+        check(ok && strcmp(tree, cases[i].expected) == 0, "tree of %.60s%s%s", json_quoted(cases[i].text).text,
               *error.text ? ": " : "", error.text);
         free(tree);
         if (ok) json_free(&json);
@@ -93,7 +93,7 @@ static void test_trees(void) {
 // Errors
 
 static void test_errors(void) {
-    static const Accepted cases[] = {
+    static const Case cases[] = {
         // the text, and what the error says
         {"", "t.json:1:1: a value expected, but the text ends"},
         {" \n ", "t.json:2:2: a value expected, but the text ends"},
@@ -197,8 +197,8 @@ static void test_errors(void) {
         Json json;
         Error error = {""};
         const bool refused = !parse_bytes(&json, cases[i].text, strlen(cases[i].text), &error);
-        check(refused && strstr(error.text, cases[i].tree) && strncmp(error.text, "t.json:", 7) == 0 && !json.nodes &&
-                  !json.strings,
+        check(refused && strstr(error.text, cases[i].expected) && strncmp(error.text, "t.json:", 7) == 0 &&
+                  !json.nodes && !json.strings,
               "refused %s: %s", json_quoted(cases[i].text).text, error.text);
         if (!refused) json_free(&json);
     }
@@ -376,7 +376,7 @@ static void test_utf8_bytes(bool brief) {
 }
 
 static void test_write(void) {
-    static const Accepted cases[] = {
+    static const Case cases[] = {
         {"", "\"\""},
         {"a\"b\\c/", "\"a\\\"b\\\\c/\""},
         {"\n\t\r\b\x01\x1F\x7F", "\"\\n\\t\\u000d\\u0008\\u0001\\u001f\\u007f\""},
@@ -390,7 +390,7 @@ static void test_write(void) {
         if (!f) die("out of memory");
         json_write_string(f, cases[i].text);
         if (fclose(f) != 0) die("out of memory");
-        check(strcmp(text, cases[i].tree) == 0, "writes %s", cases[i].tree);
+        check(strcmp(text, cases[i].expected) == 0, "writes %s", cases[i].expected);
         free(text);
     }
 }

@@ -285,8 +285,9 @@ static void test_plan(const MatmulKernel* kernel) {
         MatmulBlocks b = matmul_blocks(kernel, M, N, K);
         wrong += b.kc < 1 || b.kc > 768 || b.mc < 1 || b.mc % kernel->mr != 0 || b.strip % kernel->mr != 0 ||
                  b.group < 1 || b.group % kernel->mr != 0 || b.strips < 1 || (int64_t)b.strip * b.strips < b.mc ||
-                 b.threads < 1 || (int64_t)b.panels * kernel->nr < N || (int64_t)b.panels * b.strips > INT32_MAX ||
-                 (int64_t)b.mc * b.kc > 2 << 20;
+                 b.threads < 1 || (int64_t)b.panels * kernel->nr < N ||
+                 (int64_t)b.panels * b.strips > (int64_t)b.share * b.threads ||
+                 (int64_t)b.share * b.threads > INT32_MAX || (int64_t)b.mc * b.kc > 2 << 20;
     }
     check(wrong == 0, "%s: blocks of %lld shapes up to 2^31", kernel->name, (long long)cases);
 }
@@ -391,7 +392,7 @@ int main(void) {
         test_sizes(kernel, fused);
         test_blocks(kernel, fused);
         test_cuts(kernel);
-        test_far(kernel, 2, 5, (int64_t)3 << 30);      // one row
+        test_far(kernel, 2, 50, (int64_t)3 << 30);     // one row
         test_far(kernel, 17, 5, (int64_t)1 << 28);     // from tile to tile
         test_far(kernel, 1100, 768, (int64_t)1 << 22); // from block to block
         test_empty(kernel);
