@@ -638,7 +638,7 @@ static inline bool safetensors_plan(SafeTensorsPlan* plan, SafeTensor* tensors, 
     bool ok = safe_write_header(plan, tensors, n, metadata, metadata_count, error);
     if (ok && __builtin_add_overflow(end, plan->header_bytes, &plan->file_bytes))
         ok = fail(error, "the file becomes larger than 2^63 bytes");
-    for (int64_t i = 0; i < n; i++) tensors[i].offset += plan->header_bytes;
+    for (int64_t i = 0; i < n && ok; i++) tensors[i].offset += plan->header_bytes;
     ok = ok && safe_check_plan(plan, tensors, n, error);
     if (!ok) safetensors_plan_free(plan);
     return ok;
@@ -669,9 +669,13 @@ static inline bool safe_write_failed(const SafeTensorsFile* file, const char* wh
 
 // Takes the place for the whole file now, so that a full disk is told before the work and not in the middle of it.
 static inline bool safe_reserve(const SafeTensorsFile* file, Error* error) {
-    int result;
+    int result = -1;
+#ifdef __linux__
     do result = fallocate(file->fd, 0, 0, (off_t)file->bytes);
     while (result != 0 && errno == EINTR);
+#else
+    errno = EOPNOTSUPP;
+#endif
     // Not every file system can promise space. There the file only gets its size, and a full disk is found later.
     // (posix_fallocate would write into every block instead, which on a network's file system is the whole file.)
     if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) result = ftruncate(file->fd, (off_t)file->bytes);
@@ -715,6 +719,7 @@ static inline bool safetensors_create(SafeTensorsFile* file, const char* path, c
 static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsPlan* plan,
                                     Error* error) {
     struct stat st;
+    memset(&st, 0, sizeof st);
     file->path = path;
     file->bytes = plan->file_bytes;
     file->fd = open(path, O_WRONLY | O_CLOEXEC);

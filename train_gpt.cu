@@ -15,7 +15,6 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 #include "base.h"
 #include "checkpoint.h"
 #include "dataloader.h"
-#include "dev/bench/fma_peak.h"
 #include "json.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -26,6 +25,7 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 #include "kernels/layernorm.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/peak.h"
 #include "kernels/residual.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -954,6 +954,7 @@ static void train(Trainer* t, double peak, double started) {
 
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
 int main(int argc, char** argv) {
+    device_tame_threads(argv);
     const double started = seconds_now();
     process.name = "train_gpt";
     static Trainer trainer;

@@ -2,12 +2,12 @@
 bench_attention.c: kernels/attention.h, forward and backward, at the shapes of GPT-2 124M and some with other heads.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
-query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (fma_peak.h), the
+query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/peak.h), the
 forward and the backward pass take turns; each number is the median over the rounds, percentages taken round by round.
 */
 #include "../../base.h"
 #include "../../kernels/attention.h"
-#include "fma_peak.h"
+#include "../../kernels/peak.h"
 
 enum { ROUNDS = 15 };
 

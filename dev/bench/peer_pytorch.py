@@ -22,7 +22,7 @@ args = parser.parse_args()
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)  # read when the libraries are loaded
 # OpenMP's threads spin when they wait. With a BLAS that brings threads of its own (Debian's OpenBLAS) the two sets then
-# fight for the cores: up to twice as slow.
+# fight for the cores: 1.5 times as slow on two cores, worse on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # glibc gives large blocks back to the system and takes them again, page by page, on every step: a fifth of the time.
 libc = ctypes.CDLL(None)

@@ -171,6 +171,8 @@ static void test_errors(void) {
         {"\"\\ud800\"", "\\ud800 is half of a pair"},
         {"\"\\ud800", "\\ud800 is half of a pair"},
         {"\"\\udc00\"", "\\udc00 is half of a pair"},
+        {"\"\\udfff\"", "\\udfff is half of a pair"},
+        {"\"\\udbff\"", "\\udbff is half of a pair"},
         {"\"\\udc00\\ud800\"", "\\udc00 is half of a pair"},
         {"\"\\ud800x\"", "\\ud800 is half of a pair"},
         {"\"\\ud800abcdefgh\"", "\\ud800 is half of a pair"},
@@ -190,6 +192,8 @@ static void test_errors(void) {
         {"{\"a\":1,\"a\":1}", "t.json:1:12: the name \"a\" is there twice, first on line 1, column 6"},
         {"{\"b\":0,\n\"a\":1,\n\"c\":2,\"\\u0061\":3}",
          "t.json:3:16: the name \"a\" is there twice, first on line 2, column 5"},
+        {"{\"a\":1,\"ab\":2,\"a\":3}", "the name \"a\" is there twice"}, // one is the beginning of another
+        {"{\"ab\":1,\"a\":2,\"ab\":3}", "the name \"ab\" is there twice"},
         {"[{\"x\":{\"\":1,\"\":2}}]", "the name \"\" is there twice"},
         {"{\"a\\u0000b\":1,\"a\\u0000b\":2}", "is there twice"},
     };
@@ -223,6 +227,20 @@ static void test_errors(void) {
     check(!parse_bytes(&json, text, strlen(text), &error) && !strchr(error.text, 27) &&
               strstr(error.text, "...\" is there twice"),
           "a long and hostile name: %s", error.text);
+    int broken = 0; // characters of two, three and four bytes are not cut in two
+    for (int shift = 0; shift < 4; shift++)
+        for (int k = 0; k < 3; k++) {
+            static const char* characters[] = {"\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+            char cut[1024] = "";
+            for (int i = 0; i < shift; i++) strcat(cut, "x");
+            while (strlen(cut) < 600) strcat(cut, characters[k]);
+            const JsonQuoted q = json_quoted(cut);
+            const size_t kept = strlen(q.text) - 5; // but for quotes and dots
+            broken +=
+                strncmp(q.text + 1, cut, kept) != 0 || (kept - (size_t)shift) % (size_t)(k + 2) != 0 || kept < 195;
+            broken += strcmp(q.text + 1 + kept, "...\"") != 0;
+        }
+    check(broken == 0, "%d of 12 long names are cut within a character", broken);
     char path[2000];
     memset(path, 'p', sizeof path);
     path[sizeof path - 1] = 0;

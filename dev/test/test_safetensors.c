@@ -9,6 +9,7 @@ has to give, all 65,536 values of the 16-bit formats against their definition, a
 // The system calls of the writer go through these, so that a test can let them fail.
 typedef struct {
     ssize_t most;                                                // bytes a pwrite takes; 0: all
+    bool nothing;                                                // a pwrite takes none
     int interrupts;                                              // so many calls of any kind fail with EINTR first
     int fallocate_errno, pwrite_errno, fsync_errno, close_errno; // then they fail with this
     int64_t pwrites;
@@ -28,6 +29,7 @@ static int test_fallocate(int fd, int mode, off_t offset, off_t bytes) {
 static ssize_t test_pwrite(int fd, const void* data, size_t bytes, off_t offset) {
     faults.pwrites++;
     if (fault(faults.pwrite_errno)) return -1;
+    if (faults.nothing) return 0;
     return pwrite(fd, data, faults.most && (size_t)faults.most < bytes ? (size_t)faults.most : bytes, offset);
 }
 
@@ -509,11 +511,12 @@ static void test_plan_refused(void) {
     plan_refused(t, 1, NULL, 0, "tensor \"dtype\" cannot be written");
     t[0] = tensor_of("bits", SAFE_F4, 1, 3, 0, 0);
     plan_refused(t, 1, NULL, 0, "tensor \"bits\" cannot be written");
-    enum { MANY = 8 };
+    enum { MANY = 9 };
     SafeTensor many[MANY]; // each of 2^60 - 1 bytes
-    static const char* names[MANY] = {"0", "1", "2", "3", "4", "5", "6", "7"};
+    static const char* names[MANY] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
     for (int i = 0; i < MANY; i++) many[i] = tensor_of(names[i], SAFE_U8, 1, (1ll << 60) - 1, 0, 0);
-    plan_refused(many, MANY, NULL, 0, "larger than 2^63");
+    plan_refused(many, 8, NULL, 0, "the file becomes larger than 2^63"); // the data alone would fit
+    plan_refused(many, 9, NULL, 0, "tensor \"8\": the file becomes larger than 2^63");
 }
 
 // Files of random tensors, each element written by one of four processes; read back, also through a plain read().
@@ -657,6 +660,10 @@ static void test_faults(void) {
                   strstr(error.text, words[i]),
               "%s", error.text);
     }
+    memset(&faults, 0, sizeof faults);
+    faults.nothing = true;
+    check(!safetensors_create(&file, path, &plan, &error) && strstr(error.text, "cannot write: No space left"),
+          "a write of nothing does not go on forever: %s", error.text);
     memset(&faults, 0, sizeof faults);
     faults.fallocate_errno = EOPNOTSUPP; // as on many network file systems
     check(safetensors_create(&file, path, &plan, &error) && safetensors_finish(&file, &error),

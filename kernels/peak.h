@@ -1,13 +1,13 @@
 /*
-fma_peak.h: how many float32 operations a second this machine's cores can do at all: the roof that matrix products are
+peak.h: how many float32 operations a second this machine's cores can do at all: the roof that matrix products are
 measured against. Every thread repeats x = x * m + b on vectors that stay in registers; a fused multiply-add is two
 operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10 independent chains keep it
 busy: 12 here, and with the two constants they fit in 16 registers.
 */
-#ifndef FMA_PEAK_H
-#define FMA_PEAK_H
+#ifndef PEAK_H
+#define PEAK_H
 
-#include "../../base.h"
+#include "../base.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
