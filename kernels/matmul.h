@@ -24,10 +24,10 @@ de Geijn 2015, "BLIS"): at every level of the memory, take a block that fits, an
                        N                                 nr
                 +-------------+          K            +------+
                 |    | n |    |      +-------+        |      |
-              M |    |tile    |  +=  | mr, kc|   x    | kc   |   for every k0 (step kc) and every m0 (step mc):
-                |    | . |    |      +-------+        |      |      pack a block of A: all threads, a part each
-                |    | . |    |      |  ...  |        +------+      for every panel of B: a thread takes one, packs it,
-                +-------------+      +-------+                        and computes the tiles of C below it
+              M |    |tile    |  +=  | mr, kc|   x    | kc   |   each thread, for its rectangle of C:
+                |    | . |    |      +-------+        |      |      for every m0 (step mc) and k0 (step kc): pack a block of A
+                |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
+                +-------------+      +-------+                            for every tile below one another: the micro-kernel
 
 The bits do not depend on any of this. THE CONTRACT: every element of C is one chain of fused multiply-adds,
 
@@ -255,8 +255,8 @@ static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_
     }
 }
 
-// The packed panels of a product: one block for each calling thread, which grows and is kept, because fresh pages from
-// the kernel cost more than packing does. Large pages save the TLB. All threads of the team work in their caller's.
+// The packed panels of a thread: one block, which grows and is kept, because fresh pages from the kernel cost more than
+// packing does. Large pages save the TLB.
 typedef struct {
     float* data;
     size_t count;
@@ -279,40 +279,30 @@ static inline float* matmul_reserve(size_t count) {
 // ----------------------------------------------------------------------------------------------------------------
 // The product
 
-// How a product is cut.
-typedef struct {
-    int kc;      // k of one block
-    int mc;      // rows of a block of A, a multiple of mr
-    int group;   // rows of A that one thread packs at a time
-    int panels;  // panels of B
-    int strips;  // a panel's tiles are shared out as this many strips ...
-    int strip;   // ... of this many rows, a multiple of mr
-    int threads; // at most
-    int share;   // strips for each thread
-} MatmulBlocks;
-
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int M, int N, int K) {
-    enum { KC = 768, BLOCK_A = 1024 * KC, GROUP = 4, MIN_STRIP = 128, TASKS = 4 };
-    MatmulBlocks b;
-    int mr = kernel->mr;
-    b.threads = 1;
-#ifdef _OPENMP
-    if ((double)M * N * K > 3e5) b.threads = omp_get_max_threads(); // less takes no longer than waking the threads
-#endif
-    // Equal blocks, none of them a thin rest.
-    b.kc = (int)max_i64(1, div_up(K, max_i64(1, div_up(K, KC))));
-    b.mc = (int)div_up(div_up(M, div_up((int64_t)M * b.kc, BLOCK_A)), mr) * mr;
-    b.group = mr * (int)max_i64(1, min_i64(GROUP, b.mc / mr / b.threads));
-    // Where panels are few, strips make enough tasks to share out evenly; each packs its panel anew, so not too short.
-    b.panels = (int)div_up(N, kernel->nr);
-    b.strips = 1;
-    while (b.strips * (int64_t)b.panels < TASKS * b.threads && b.mc / (2 * b.strips) >= MIN_STRIP) b.strips *= 2;
-    if (b.threads == 1) b.strips = 1;
-    b.strip = (int)div_up(div_up(b.mc, b.strips), mr) * mr;
-    b.share = (int)div_up((int64_t)b.panels * b.strips, b.threads);
-    return b;
+// C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of A
+// and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
+// work, but then each thread reads what another core has just written, and writes what another has just read, and
+// waits for it at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
+typedef struct {
+    int rows, columns;     // of the grid; rows * columns <= threads
+    int64_t height, width; // of a rectangle, multiples of mr and nr; those at the end are shorter, or empty
+} MatmulGrid;
+
+// The grid whose rectangle takes least: its multiply-adds, and packing, where moving a float takes as long as PACK of them.
+static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads) {
+    const double PACK = 16;
+    MatmulGrid best = {0, 0, 0, 0};
+    double least = INFINITY;
+    for (int rows = 1; rows <= threads; rows++) {
+        MatmulGrid g = {rows, threads / rows, 0, 0};
+        g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
+        g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
+        const double cost = (double)g.height * (double)g.width + PACK * (double)(g.height + g.width);
+        if (cost < least) least = cost, best = g;
+    }
+    return best;
 }
 
 // A strip of C: `rows` x `columns`, the tiles of one panel of B below one another.
@@ -330,50 +320,64 @@ static inline void matmul_strip(const MatmulKernel* kernel, int depth, const flo
     }
 }
 
+typedef struct {
+    float* c;
+    int64_t c_row;
+    MatmulOperand a, b;
+    const float* bias;
+    bool accumulate;
+    int64_t M, N, K;
+} MatmulProduct;
+
+// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the panels
+// of B, each packed as it is needed.
+static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, const float* packed_a,
+                                float* packed_b, int64_t m0, int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
+    static const float zeros[MATMUL_MAX_NR] = {0};
+    const bool resume = k0 > 0 || p->accumulate;
+    for (int64_t n = n0; n < n1; n += kernel->nr) {
+        const int columns = (int)min_i64(kernel->nr, n1 - n);
+        float* tiles = p->c + m0 * p->c_row + n;
+        const float* from = resume ? tiles : p->bias ? p->bias + n : zeros;
+        matmul_pack(packed_b, kernel->nr, p->b, n, columns, k0, depth);
+        matmul_strip(kernel, depth, packed_a, packed_b, from, resume ? p->c_row : 0, tiles, p->c_row, rows, columns);
+    }
+}
+
+// One thread's rectangle, rows [m0, m1) and columns [n0, n1) of C.
+static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProduct* p, int64_t m0, int64_t m1,
+                                    int64_t n0, int64_t n1) {
+    enum { KC = 768, BLOCK_A = 1024 * KC }; // floats
+    if (m0 >= m1 || n0 >= n1) return;
+    // Equal blocks, none of them a thin rest.
+    const int64_t kc = max_i64(1, div_up(p->K, max_i64(1, div_up(p->K, KC))));
+    const int64_t mc = div_up(div_up(m1 - m0, div_up((m1 - m0) * kc, BLOCK_A)), kernel->mr) * kernel->mr;
+    const int64_t a_count = (int64_t)round_up((size_t)(mc * kc), 1024);
+    float *packed_a = matmul_reserve((size_t)(a_count + kernel->nr * kc)), *packed_b = packed_a + a_count;
+    for (int64_t m = m0; m < m1; m += mc) {
+        const int rows = (int)min_i64(mc, m1 - m);
+        for (int64_t k = 0; k == 0 || k < p->K; k += kc) {
+            const int depth = (int)min_i64(kc, p->K - k);
+            matmul_pack(packed_a, kernel->mr, p->a, m, rows, k, depth);
+            matmul_block(kernel, p, packed_a, packed_b, m, rows, n0, n1, k, depth);
+        }
+    }
+}
+
 // matmul() by a given kernel, from `bias` (N, or NULL for 0) or, accumulating, from C.
 static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_row, MatmulOperand a, MatmulOperand b,
                                const float* bias, int M, int N, int K, bool accumulate) {
-    static const float zeros[MATMUL_MAX_NR] = {0};
     if (M <= 0 || N <= 0) return;
-    const int mr = kernel->mr, nr = kernel->nr;
-    const MatmulBlocks blocks = matmul_blocks(kernel, M, N, K);
-    const int64_t a_count = (int64_t)round_up((size_t)blocks.mc * (size_t)blocks.kc, 1024);
-    const int64_t b_count = (int64_t)round_up((size_t)nr * (size_t)blocks.kc, 1024);
-    float* packed_a = matmul_reserve((size_t)(a_count + blocks.threads * b_count));
-#pragma omp parallel num_threads(blocks.threads)
-    {
-        float* packed_b = packed_a + a_count;
+    const MatmulProduct p = {c, c_row, a, b, bias, accumulate, M, N, K};
+    int threads = 1;
 #ifdef _OPENMP
-        packed_b += omp_get_thread_num() * b_count;
+    if ((double)M * N * K > 3e5) threads = omp_get_max_threads(); // less takes no longer than waking the threads
 #endif
-        for (int64_t m0 = 0; m0 < M; m0 += blocks.mc) {
-            int rows = (int)min_i64(blocks.mc, M - m0);
-            for (int64_t k0 = 0; k0 == 0 || k0 < K; k0 += blocks.kc) {
-                int depth = (int)min_i64(blocks.kc, K - k0), packed = -1;
-                bool start = k0 == 0 && !accumulate;
-#pragma omp for schedule(static)
-                for (int i = 0; i < rows; i += blocks.group) {
-                    matmul_pack(packed_a + (int64_t)i * depth, mr, a, m0 + i, min_int(blocks.group, rows - i), k0,
-                                depth);
-                }
-                // Dynamic: cores are seldom equally fast, or ours alone. Who computes a tile does not change its bits. The
-                // order is that of a deal, each thread from its own share, because neighbours in C share cache lines.
-#pragma omp for schedule(dynamic)
-                for (int turn = 0; turn < blocks.share * blocks.threads; turn++) {
-                    int task = turn % blocks.threads * blocks.share + turn / blocks.threads;
-                    if (task >= blocks.panels * blocks.strips) continue;
-                    int panel = task / blocks.strips, i = task % blocks.strips * blocks.strip;
-                    int64_t n0 = (int64_t)panel * nr;
-                    int columns = (int)min_i64(nr, N - n0);
-                    float* tiles = c + (m0 + i) * c_row + n0;
-                    const float* from = !start ? tiles : bias ? bias + n0 : zeros;
-                    if (packed != panel) matmul_pack(packed_b, nr, b, n0, columns, k0, depth);
-                    packed = panel;
-                    matmul_strip(kernel, depth, packed_a + (int64_t)i * depth, packed_b, from, start ? 0 : c_row, tiles,
-                                 c_row, min_int(blocks.strip, rows - i), columns);
-                }
-            }
-        }
+    const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+    for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
+        const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
+        matmul_rectangle(kernel, &p, m0, min_i64(m0 + grid.height, M), n0, min_i64(n0 + grid.width, N));
     }
 }
 

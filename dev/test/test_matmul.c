@@ -271,25 +271,23 @@ static void test_empty(const MatmulKernel* kernel) {
     check(same && zero, "%s: empty products", kernel->name);
 }
 
-// What matmul_blocks() promises to matmul_with(), at sizes that no test could compute.
-static void test_plan(const MatmulKernel* kernel) {
+// What matmul_grid() promises to matmul_with(), at sizes that no test could compute: rectangles that cover C, no more of
+// them than threads, and for a large square as much work for each as for any other.
+static void test_grid(const MatmulKernel* kernel) {
     static const int sizes[] = {1, 2, 7, 48, 49, 768, 769, 4097, 50304, 1 << 20, INT32_MAX - 1, INT32_MAX};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     int64_t wrong = 0, cases = 0;
-    for (int i = 0; i < SIZES * SIZES * (SIZES + 1); i++, cases++) {
-        int M = sizes[i % SIZES], N = sizes[i / SIZES % SIZES],
-            K = i / SIZES / SIZES == SIZES ? 0 : sizes[i / SIZES / SIZES];
-#ifdef _OPENMP
-        omp_set_num_threads(1 + i % 64);
-#endif
-        MatmulBlocks b = matmul_blocks(kernel, M, N, K);
-        wrong += b.kc < 1 || b.kc > 768 || b.mc < 1 || b.mc % kernel->mr != 0 || b.strip % kernel->mr != 0 ||
-                 b.group < 1 || b.group % kernel->mr != 0 || b.strips < 1 || (int64_t)b.strip * b.strips < b.mc ||
-                 b.threads < 1 || (int64_t)b.panels * kernel->nr < N ||
-                 (int64_t)b.panels * b.strips > (int64_t)b.share * b.threads ||
-                 (int64_t)b.share * b.threads > INT32_MAX || (int64_t)b.mc * b.kc > 2 << 20;
+    double worst = 0;
+    for (int i = 0; i < SIZES * SIZES * 64; i++, cases++) {
+        const int M = sizes[i % SIZES], N = sizes[i / SIZES % SIZES], threads = 1 + i / SIZES / SIZES;
+        const MatmulGrid g = matmul_grid(kernel, M, N, threads);
+        wrong += g.rows < 1 || g.columns < 1 || g.rows * g.columns > threads || g.height * g.rows < M ||
+                 g.width * g.columns < N || g.height % kernel->mr != 0 || g.width % kernel->nr != 0;
+        const bool power = (threads & (threads - 1)) == 0;
+        if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * threads / M / N);
     }
-    check(wrong == 0, "%s: blocks of %lld shapes up to 2^31", kernel->name, (long long)cases);
+    check(wrong == 0, "%s: grids of %lld shapes up to 2^31", kernel->name, (long long)cases);
+    check(worst < 1.02, "%s: 1, 2, 4 ... 64 threads share a large product evenly: %.3f", kernel->name, worst);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -396,7 +394,7 @@ int main(void) {
         test_far(kernel, 17, 5, (int64_t)1 << 28);     // from tile to tile
         test_far(kernel, 1100, 768, (int64_t)1 << 22); // from block to block
         test_empty(kernel);
-        test_plan(kernel);
+        test_grid(kernel);
     }
     test_linear();
     test_nested();
