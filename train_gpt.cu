@@ -997,7 +997,7 @@ int main(int argc, char** argv) {
         die_usage("%s", error.text);
     }
     open_loaders(t);
-    const double peak = o->dry_run ? 0 : fma_peak_flops(device_threads(), 0.02);
+    const double peak = o->dry_run ? 0 : fma_peak_flops(device_threads(), 0.05);
     print_plan(t, peak);
     if (!o->dry_run) {
         if (o->out) prepare_out(o);

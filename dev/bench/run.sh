@@ -20,7 +20,7 @@ row() { printf '%-26s %3s %5s %14.0f %8s %10s\n' "$1" "$2" "$3" "$4" "$5" "$6"; 
 
 step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn
     for round in 1 2; do
-        ./train_gpt --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --warmup 0 --lr 1e-4 --min-lr 1e-4 \
+        ./train_gpt --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --sample-every 0 --warmup 0 --lr 1e-4 --min-lr 1e-4 \
             --out "$work/step_$2_$round" >"$work/out" 2>&1 || { cat "$work/out"; return 1; }
         rm -rf "$work/step_$2_$round"/step_*
         log=$work/step_$2_$round/log.jsonl
@@ -28,15 +28,15 @@ step() { # B T: one training step of GPT-2 124M, this trainer and its peers in t
         mfu=$(awk -v tps="$(field tokens_per_s "$log")" -v peak="$(sed -n 's/.*measured peak \([0-9]*\) GFLOP.*/\1/p' "$work/out")" 'BEGIN { printf "%.1f %%", 100 * tps * 6 * 124439808 / (peak * 1e9) }')
         row "threefold" "$1" "$2" "$(field tokens_per_s "$log")" "$mfu" "$(field peak_bytes "$log" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
         if /usr/bin/python3 -c 'import torch' 2>/dev/null; then
-            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)")
+            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 4)
             row "PyTorch $(expr "$line" : '.*"version": *"\([^"]*\)')" "$1" "$2" "$(expr "$line" : '.*"tokens_per_s": *\([0-9.]*\)')" "" "$(expr "$line" : '.*"peak_mb": *\([0-9.]*\)') MB"
         fi
-        if [ -n "${LLMC:-}" ] && [ "$2" = 64 ]; then
-            line=$(dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")
+        if [ -n "${LLMC:-}" ] && [ $round = 1 ]; then
+            line=$(STEPS=3 dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")
             row "llm.c train_gpt2" "$1" "$2" "$(expr "$line" : '.*"tokens_per_s": *\([0-9.]*\)')" "" ""
         fi
     done
-    grep '^ready' "$work/out"
+    awk '/^ready/ { r = $2 } / step +1\// || /^step +1\// { sub(/ ms.*/, ""); print "from ./train_gpt to the end of the first step: " r + $NF / 1000 " s" }' "$work/out"
 }
 
 for part in $what; do
