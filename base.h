@@ -4,7 +4,7 @@ base.h: what every other file stands on. Nothing here knows about GPT, MPI or CU
     errors      die() ends the program with one line: what, where, which rank, what to do.
                 A function that reads foreign input (files, text) returns false and fills an Error instead, so that its
                 caller, or a fuzzer, decides what happens.
-    memory      checked allocation; an Arena is one block per purpose, sized before it is taken.
+    memory      checked allocation.
     random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can
                 make any slice of any tensor, and every mesh starts from the same weights.
     files       memory-mapped reading; time.
@@ -214,7 +214,7 @@ typedef struct {
 
 static inline bool file_map(MappedFile* file, const char* path, Error* error) {
     memset(file, 0, sizeof *file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // without: a FIFO waits for its writer
     if (fd < 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {

@@ -239,8 +239,10 @@ static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_
                                int depth) {
     if (depth == 0) return;
     const float* data = x.data + first * x.across + k0 * x.along;
-    int whole = x.across == 1 ? count / width * width : 0;
-    matmul_pack_rows(panels, width, data, x.along, whole, depth);
+    int whole = x.across == 1 ? count / width * width : 0, few = width * (64 / width > 1 ? 64 / width : 1);
+    for (int i = 0; i < whole; i += few) { // more panels at a time would want the same lines of L1: they lie 2^n apart
+        matmul_pack_rows(panels + (int64_t)i * depth, width, data + i, x.along, min_int(few, whole - i), depth);
+    }
     for (int i = whole; i < count; i += width) {
         float* panel = panels + (int64_t)i * depth;
         const float* from = data + i * x.across;

@@ -1,10 +1,15 @@
 #!/bin/sh
-# scripts/install.sh COMMAND:PACKAGE ...   installs, with apt, the packages whose commands are missing.
-# Does nothing if all are there. Where it may not install, it says what to type.
+# scripts/install.sh NAME:PACKAGE ...   installs, with apt, the packages whose command (or file, if NAME is a path) is
+# missing. Does nothing if all are there. Where it may not install, it says what to type.
 set -eu
 missing=""
 for pair in "$@"; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+    name=${pair%%:*}
+    case $name in
+    /*) test -e "$name" && continue ;;
+    *) command -v "$name" >/dev/null 2>&1 && continue ;;
+    esac
+    missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0
 echo "missing:$missing"
@@ -18,10 +23,11 @@ if [ "$(id -u)" != 0 ]; then
         echo "Installing needs root. Ask for: apt-get install$missing" >&2
         exit 1
     fi
-    sudo=sudo
+    sudo="sudo "
 fi
-echo "+ $sudo apt-get install$missing"
-export DEBIAN_FRONTEND=noninteractive
-$sudo apt-get update -qq
-# shellcheck disable=SC2086  # a list of words
-$sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
+echo "+ ${sudo}apt-get install$missing"
+# shellcheck disable=SC2086  # lists of words
+{
+    ${sudo}env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    ${sudo}env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}

@@ -15,28 +15,48 @@ field() {
     tail -n +2 "$2" | sed "s/.*\"$1\":\([0-9.]*\).*/\1/" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
 
-# row CONTESTANT B T TOKENS_PER_S MFU MB
-row() { printf '%-26s %3s %5s %14.0f %8s %10s\n' "$1" "$2" "$3" "$4" "$5" "$6"; }
+# number NAME JSON: the number called NAME in a line of JSON
+number() { expr "$2" : ".*\"$1\": *\([0-9.]*\)"; }
 
-step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn
-    for round in 1 2; do
-        ./train_gpt --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --sample-every 0 --warmup 0 --lr 1e-4 --min-lr 1e-4 \
-            --out "$work/step_$2_$round" >"$work/out" 2>&1 || { cat "$work/out"; return 1; }
-        rm -rf "$work/step_$2_$round"/step_*
-        log=$work/step_$2_$round/log.jsonl
-        # mfu in the log counts attention too (6 N + 6 L C T); here 6 N a token
-        mfu=$(awk -v tps="$(field tokens_per_s "$log")" -v peak="$(sed -n 's/.*measured peak \([0-9]*\) GFLOP.*/\1/p' "$work/out")" 'BEGIN { printf "%.1f %%", 100 * tps * 6 * 124439808 / (peak * 1e9) }')
-        row "threefold" "$1" "$2" "$(field tokens_per_s "$log")" "$mfu" "$(field peak_bytes "$log" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
+# median FILE: of the numbers in a file, one a line
+median() { sort -g "$1" | awk '{ x[NR] = $1 } END { printf "%.1f", x[int((NR + 1) / 2)] }'; }
+
+ours() { # B T: runs the trainer for six steps; tokens/s, 6N MFU in %, MB and seconds to the first step
+    rm -rf "$work/run"
+    ./train_gpt --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --sample-every 0 --warmup 0 \
+        --lr 1e-4 --min-lr 1e-4 --out "$work/run" >"$work/out" 2>&1 || { cat "$work/out"; exit 1; }
+    log=$work/run/log.jsonl tps=$(field tokens_per_s "$work/run/log.jsonl")
+    # the log's mfu counts attention too (6 N + 6 L C T); here 6 N a token
+    peak=$(sed -n 's/.*measured peak \([0-9]*\) GFLOP.*/\1/p' "$work/out")
+    echo "$tps" >>"$work/ours"
+    awk -v tps="$tps" -v peak="$peak" 'BEGIN { print 100 * tps * 6 * 124439808 / (peak * 1e9) }' >>"$work/mfu"
+    field peak_bytes "$log" | awk '{ print $1 / 1e6 }' >>"$work/mb"
+    first=$(sed -n '1s/.*"ms":\([0-9.]*\).*/\1/p' "$log")
+    awk -v ms="$first" '/^ready/ { print $2 + ms / 1000 }' "$work/out" >>"$work/first"
+    rm -rf "$work/run"
+}
+
+step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn, three times; medians
+    rm -f "$work"/ours "$work"/mfu "$work"/mb "$work"/first "$work"/pytorch "$work"/pytorch_mb "$work"/llmc
+    for round in 1 2 3; do
+        ours "$1" "$2"
         if /usr/bin/python3 -c 'import torch' 2>/dev/null; then
             line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 4)
-            row "PyTorch $(expr "$line" : '.*"version": *"\([^"]*\)')" "$1" "$2" "$(expr "$line" : '.*"tokens_per_s": *\([0-9.]*\)')" "" "$(expr "$line" : '.*"peak_mb": *\([0-9.]*\)') MB"
+            number tokens_per_s "$line" >>"$work/pytorch"
+            number peak_mb "$line" >>"$work/pytorch_mb"
         fi
         if [ -n "${LLMC:-}" ] && [ $round = 1 ]; then
-            line=$(STEPS=3 dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")
-            row "llm.c train_gpt2" "$1" "$2" "$(expr "$line" : '.*"tokens_per_s": *\([0-9.]*\)')" "" ""
+            number tokens_per_s "$(STEPS=2 dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")" >>"$work/llmc"
         fi
     done
-    awk '/^ready/ { r = $2 } / step +1\// || /^step +1\// { sub(/ ms.*/, ""); print "from ./train_gpt to the end of the first step: " r + $NF / 1000 " s" }' "$work/out"
+    row() { # CONTESTANT FILE EXTRA: its tokens/s, and how many times as fast we are
+        awk -v name="$1" -v B="$B" -v T="$T" -v tps="$(median "$2")" -v we="$(median "$work/ours")" -v extra="$3" \
+            'BEGIN { printf "%-18s %3d %5d %10.1f %8.2fx   %s\n", name, B, T, tps, we / tps, extra }'
+    }
+    B=$1 T=$2
+    row threefold "$work/ours" "$(median "$work/mfu") % of peak, $(median "$work/mb") MB, first step done $(median "$work/first") s after the start"
+    [ ! -e "$work/pytorch" ] || row "PyTorch" "$work/pytorch" "$(tr '\n' ' ' <"$work/pytorch")tokens/s, $(median "$work/pytorch_mb") MB"
+    [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" ""
 }
 
 for part in $what; do
@@ -44,7 +64,7 @@ for part in $what; do
     echo "== $part"
     case $part in
     step)
-        printf '%-26s %3s %5s %14s %8s %10s\n' "GPT-2 124M, float32" B T tokens/s "6N MFU" memory
+        printf '%-18s %3s %5s %10s %9s\n' "GPT-2 124M" B T tokens/s "we are"
         step 4 64
         step 4 256
         ;;
