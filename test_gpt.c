@@ -292,6 +292,26 @@ static void test_resume_bits(const ModelConfig* m) {
     if (system(command) != 0) die("%s failed", command);
 }
 
+// The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
+static void test_learning_rate(void) {
+    Settings o = settings_default();
+    o.lr = 1, o.min_lr = 0.1, o.warmup = 10, o.steps = 111; // 100 steps of decay between updates 10 and 110
+    const double middle[] = {0.55, 0.55, 1}, late[] = {0.1 + 0.45 * (1 + cos(3.141592653589793 * 0.9)), 0.19, 0.55};
+    static const char* names[] = {"cosine", "linear", "wsd"};
+    for (int decay = 0; decay < 3; decay++) {
+        o.decay = decay;
+        const double got[] = {learning_rate(&o, 0),   learning_rate(&o, 4),  learning_rate(&o, 9),
+                              learning_rate(&o, 10),  learning_rate(&o, 60), learning_rate(&o, 100),
+                              learning_rate(&o, 110), learning_rate(&o, 500)};
+        const double expected[] = {0.1, 0.5, 1, 1, middle[decay], late[decay], 0.1, 0.1};
+        double worst = 0;
+        for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(got[i] - expected[i]));
+        char what[64];
+        snprintf(what, sizeof what, "learning rate, %s", names[decay]);
+        check_error(what, worst, 1e-12);
+    }
+}
+
 // The model learns a text of period 3: the loss falls far below that of guessing.
 static void test_learns(const ModelConfig* m) {
     FILE* f = fopen(text_path, "w");
@@ -322,6 +342,7 @@ int main(void) {
     test_same_bits(&llama);
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
+    test_learning_rate();
     test_learns(&gpt2);
     test_learns(&llama);
     remove(text_path);

@@ -2,12 +2,12 @@
 """
 peer_pytorch.py: one training step of GPT-2 124M in PyTorch on the CPU, the peer of `make bench`.
 
-    python3 dev/bench/peer_pytorch.py [--B 4] [--T 64] [--threads N] [--steps 10] [--compile]
+    python3 dev/bench/peer_pytorch.py [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
 
 The work of our step: forward, loss, backward, AdamW; float32, the same shapes, random weights and tokens. In
 PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is used
-(scaled_dot_product_attention from 2.0, the CPU's fused AdamW from 2.4, torch.compile by --compile); and two settings
-below that made it faster than it is by default. Prints one line of JSON; median and minimum of `steps` steps after two
+(scaled_dot_product_attention from 2.0, the CPU's fused AdamW from 2.4, torch.compile by --compile). --tuned adds two
+settings below that make it faster than it is as installed. Prints one line of JSON; median and minimum of `steps` steps after two
 unmeasured ones.
 """
 import argparse, ctypes, json, math, os, resource, statistics, time
@@ -18,15 +18,17 @@ parser.add_argument("--T", type=int, default=64)
 parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--steps", type=int, default=10)
 parser.add_argument("--compile", action="store_true")
+parser.add_argument("--tuned", action="store_true")
 args = parser.parse_args()
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)  # read when the libraries are loaded
 # OpenMP's threads spin when they wait. With a BLAS that brings threads of its own (Debian's OpenBLAS) the two sets then
 # fight for the cores: 1.5 times as slow on two cores, worse on a busy machine.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if args.tuned:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # glibc gives large blocks back to the system and takes them again, page by page, on every step: a fifth of the time.
 libc = ctypes.CDLL(None)
-if hasattr(libc, "mallopt"):
+if args.tuned and hasattr(libc, "mallopt"):
     libc.mallopt(-4, 0)  # M_MMAP_MAX: no block by mmap
     libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: nothing is given back
 

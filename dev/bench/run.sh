@@ -37,13 +37,15 @@ ours() { # B T: runs the trainer for six steps; tokens/s, 6N MFU in %, MB and se
 }
 
 step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn, three times; medians
-    rm -f "$work"/ours "$work"/mfu "$work"/mb "$work"/first "$work"/pytorch "$work"/pytorch_mb "$work"/llmc
+    rm -f "$work"/ours "$work"/mfu "$work"/mb "$work"/first "$work"/pytorch "$work"/pytorch_mb "$work"/tuned "$work"/llmc
     for round in 1 2 3; do
         ours "$1" "$2"
         if /usr/bin/python3 -c 'import torch' 2>/dev/null; then
-            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 4)
+            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 3)
             number tokens_per_s "$line" >>"$work/pytorch"
             number peak_mb "$line" >>"$work/pytorch_mb"
+            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 3 --tuned)
+            number tokens_per_s "$line" >>"$work/tuned"
         fi
         if [ -n "${LLMC:-}" ] && [ $round = 1 ]; then
             number tokens_per_s "$(STEPS=2 dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")" >>"$work/llmc"
@@ -56,6 +58,7 @@ step() { # B T: one training step of GPT-2 124M, this trainer and its peers in t
     B=$1 T=$2
     row threefold "$work/ours" "$(median "$work/mfu") % of peak, $(median "$work/mb") MB, first step done $(median "$work/first") s after the start"
     [ ! -e "$work/pytorch" ] || row "PyTorch" "$work/pytorch" "$(tr '\n' ' ' <"$work/pytorch")tokens/s, $(median "$work/pytorch_mb") MB"
+    [ ! -e "$work/tuned" ] || row "PyTorch, tuned" "$work/tuned" "$(tr '\n' ' ' <"$work/tuned")tokens/s"
     [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" ""
 }
 
