@@ -59,8 +59,8 @@ static Settings settings_default(void) {
     memset(&s, 0, sizeof s);
     s.model = "tiny";
     s.micro_batch = 16, s.global_batch = 0;
-    s.lr = 2e-3, s.min_lr = 2e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = 20, s.steps = 500, s.eval_every = 100, s.eval_sequences = 64, s.sample_every = 500, s.seed = 42;
+    s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
+    s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     return s;
 }
 
@@ -154,6 +154,7 @@ static ModelConfig settings_model(const Settings* s, Option* table, int n, int d
         m.V = (int)s->vocab;
     else if (!named)
         m.V = data_vocab;
+    if (memcmp(&m, preset, sizeof m) != 0) m.name = "custom";
     Error error;
     if (!model_check(&m, &error)) die_usage("%s", error.text);
     return m;
