@@ -257,8 +257,8 @@ static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_
     }
 }
 
-// The packed panels of a thread: one block, which grows and is kept, because fresh pages from the kernel cost more than
-// packing does. Large pages save the TLB.
+// The packed panels of a product: one block for each calling thread, which grows and is kept, because fresh pages from
+// the kernel cost more than packing does. Large pages save the TLB. Each thread of the team has a part of its caller's.
 typedef struct {
     float* data;
     size_t count;
@@ -346,22 +346,33 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
     }
 }
 
+// How a rectangle of `height` rows is cut: blocks of A of mc rows (a multiple of mr) and kc steps of k. Equal blocks, none
+// of them a thin rest.
+typedef struct {
+    int64_t mc, kc;
+    int64_t a_count, count; // floats that a packed block of A takes, and with a panel of B
+} MatmulBlocks;
+
+static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
+    enum { KC = 768, BLOCK_A = 1024 * KC, PAGE = 1024 }; // floats
+    MatmulBlocks b;
+    b.kc = max_i64(1, div_up(K, max_i64(1, div_up(K, KC))));
+    b.mc = div_up(div_up(height, div_up(height * b.kc, BLOCK_A)), kernel->mr) * kernel->mr;
+    b.a_count = (int64_t)round_up((size_t)(b.mc * b.kc), PAGE);
+    b.count = b.a_count + (int64_t)round_up((size_t)(kernel->nr * b.kc), PAGE);
+    return b;
+}
+
 // One thread's rectangle, rows [m0, m1) and columns [n0, n1) of C.
-static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProduct* p, int64_t m0, int64_t m1,
-                                    int64_t n0, int64_t n1) {
-    enum { KC = 768, BLOCK_A = 1024 * KC }; // floats
-    if (m0 >= m1 || n0 >= n1) return;
-    // Equal blocks, none of them a thin rest.
-    const int64_t kc = max_i64(1, div_up(p->K, max_i64(1, div_up(p->K, KC))));
-    const int64_t mc = div_up(div_up(m1 - m0, div_up((m1 - m0) * kc, BLOCK_A)), kernel->mr) * kernel->mr;
-    const int64_t a_count = (int64_t)round_up((size_t)(mc * kc), 1024);
-    float *packed_a = matmul_reserve((size_t)(a_count + kernel->nr * kc)), *packed_b = packed_a + a_count;
-    for (int64_t m = m0; m < m1; m += mc) {
-        const int rows = (int)min_i64(mc, m1 - m);
-        for (int64_t k = 0; k == 0 || k < p->K; k += kc) {
-            const int depth = (int)min_i64(kc, p->K - k);
-            matmul_pack(packed_a, kernel->mr, p->a, m, rows, k, depth);
-            matmul_block(kernel, p, packed_a, packed_b, m, rows, n0, n1, k, depth);
+static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProduct* p, MatmulBlocks blocks,
+                                    float* packed, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+    if (n0 >= n1) return;
+    for (int64_t m = m0; m < m1; m += blocks.mc) {
+        const int rows = (int)min_i64(blocks.mc, m1 - m);
+        for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
+            const int depth = (int)min_i64(blocks.kc, p->K - k);
+            matmul_pack(packed, kernel->mr, p->a, m, rows, k, depth);
+            matmul_block(kernel, p, packed, packed + blocks.a_count, m, rows, n0, n1, k, depth);
         }
     }
 }
@@ -376,10 +387,13 @@ static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_r
     if ((double)M * N * K > 3e5) threads = omp_get_max_threads(); // less takes no longer than waking the threads
 #endif
     const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
+    const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, K);
+    float* packed = matmul_reserve((size_t)(blocks.count * grid.rows * grid.columns));
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
         const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
-        matmul_rectangle(kernel, &p, m0, min_i64(m0 + grid.height, M), n0, min_i64(n0 + grid.width, N));
+        matmul_rectangle(kernel, &p, blocks, packed + cell * blocks.count, m0, min_i64(m0 + grid.height, M), n0,
+                         min_i64(n0 + grid.width, N));
     }
 }
 
