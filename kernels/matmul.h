@@ -350,16 +350,21 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
 // of them a thin rest.
 typedef struct {
     int64_t mc, kc;
-    int64_t a_count, count; // floats that a packed block of A takes, and with a panel of B
 } MatmulBlocks;
 
+// A thread's packed block of A, at most MATMUL_BLOCK floats and a last row of tiles, and behind it a panel of B. All in
+// floats; a slot is a whole number of large pages.
+enum {
+    MATMUL_KC = 768,
+    MATMUL_BLOCK = 1024 * MATMUL_KC,
+    MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panel begins
+    MATMUL_SLOT = 1 << 20
+};
+
 static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
-    enum { KC = 768, BLOCK_A = 1024 * KC, PAGE = 1024 }; // floats
     MatmulBlocks b;
-    b.kc = max_i64(1, div_up(K, max_i64(1, div_up(K, KC))));
-    b.mc = div_up(div_up(height, div_up(height * b.kc, BLOCK_A)), kernel->mr) * kernel->mr;
-    b.a_count = (int64_t)round_up((size_t)(b.mc * b.kc), PAGE);
-    b.count = b.a_count + (int64_t)round_up((size_t)(kernel->nr * b.kc), PAGE);
+    b.kc = max_i64(1, div_up(K, max_i64(1, div_up(K, MATMUL_KC))));
+    b.mc = div_up(div_up(height, div_up(height * b.kc, MATMUL_BLOCK)), kernel->mr) * kernel->mr;
     return b;
 }
 
@@ -372,7 +377,7 @@ static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProd
         for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
             const int depth = (int)min_i64(blocks.kc, p->K - k);
             matmul_pack(packed, kernel->mr, p->a, m, rows, k, depth);
-            matmul_block(kernel, p, packed, packed + blocks.a_count, m, rows, n0, n1, k, depth);
+            matmul_block(kernel, p, packed, packed + MATMUL_PANEL_B, m, rows, n0, n1, k, depth);
         }
     }
 }
@@ -388,11 +393,11 @@ static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_r
 #endif
     const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, K);
-    float* packed = matmul_reserve((size_t)(blocks.count * grid.rows * grid.columns));
+    float* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
         const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
-        matmul_rectangle(kernel, &p, blocks, packed + cell * blocks.count, m0, min_i64(m0 + grid.height, M), n0,
+        matmul_rectangle(kernel, &p, blocks, packed + (int64_t)cell * MATMUL_SLOT, m0, min_i64(m0 + grid.height, M), n0,
                          min_i64(n0 + grid.width, N));
     }
 }

@@ -283,10 +283,13 @@ static void test_grid(const MatmulKernel* kernel) {
         const MatmulGrid g = matmul_grid(kernel, M, N, threads);
         wrong += g.rows < 1 || g.columns < 1 || g.rows * g.columns > threads || g.height * g.rows < M ||
                  g.width * g.columns < N || g.height % kernel->mr != 0 || g.width % kernel->nr != 0;
+        const MatmulBlocks b = matmul_blocks(kernel, g.height, sizes[(i + 5) % SIZES]);
+        wrong += b.kc < 1 || b.kc > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 || b.mc * b.kc > MATMUL_PANEL_B ||
+                 MATMUL_PANEL_B + kernel->nr * b.kc > MATMUL_SLOT;
         const bool power = (threads & (threads - 1)) == 0;
         if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * threads / M / N);
     }
-    check(wrong == 0, "%s: grids of %lld shapes up to 2^31", kernel->name, (long long)cases);
+    check(wrong == 0, "%s: grids and blocks of %lld shapes up to 2^31", kernel->name, (long long)cases);
     check(worst < 1.02, "%s: 1, 2, 4 ... 64 threads share a large product evenly: %.3f", kernel->name, worst);
 }
 
