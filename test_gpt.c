@@ -281,6 +281,15 @@ static void test_resume_bits(const ModelConfig* m) {
     check(checkpoint_newest(path, sizeof path, folder), "the checkpoint is found: %s", path);
     check(resume_checkpoint(&b) && b.step == 3, "it resumes at step 3");
     for (int i = 0; i < 3; i++) train_step(&b);
+    check(a.sequences == 6 * 4 && b.sequences == 6 * 4, "six updates have consumed %lld and %lld sequences of 24",
+          (long long)a.sequences, (long long)b.sequences);
+    int32_t inputs[24], targets[24]; // the micro-batch in memory ends with the last sequence consumed
+    Error error;
+    const bool read = dataloader_sequence(inputs, targets, &b.train, 23, &error);
+    const Activations* last = &b.stage.activations[0];
+    check(read && memcmp(inputs, last->inputs + 3 * 24, sizeof inputs) == 0 &&
+              memcmp(targets, last->targets + 3 * 24, sizeof targets) == 0,
+          "the last of them is number 23 of the data");
     const size_t bytes = (size_t)a.stage.layout.elements * sizeof(float);
     check(memcmp(a.stage.params, b.stage.params, bytes) == 0 && memcmp(a.stage.moment1, b.stage.moment1, bytes) == 0 &&
               memcmp(a.stage.moment2, b.stage.moment2, bytes) == 0 && a.loss == b.loss,
