@@ -301,6 +301,22 @@ static void test_resume_bits(const ModelConfig* m) {
     if (system(command) != 0) die("%s failed", command);
 }
 
+// The validation loss is that of exactly the sequences asked for, however many fit a micro-batch: the same bits.
+static void test_validation(const ModelConfig* m) {
+    double losses[3];
+    for (int i = 0; i < 3; i++) {
+        const int micro_batch = i == 0 ? 4 : 1;
+        const TestRun run = {m, micro_batch, 4, 24, 2, false};
+        Trainer t;
+        trainer_open(&t, &run);
+        t.settings.eval_sequences = i < 2 ? 6 : 7; // 4 + 2, or six times 1
+        losses[i] = validate(&t);
+        trainer_close(&t);
+    }
+    check(losses[0] == losses[1] && losses[0] != losses[2],
+          "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
+}
+
 // The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
 static void test_learning_rate(void) {
     Settings o = settings_default();
@@ -351,6 +367,7 @@ int main(void) {
     test_same_bits(&llama);
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
+    test_validation(&gpt2);
     test_learning_rate();
     test_learns(&gpt2);
     test_learns(&llama);
