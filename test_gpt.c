@@ -337,6 +337,44 @@ static void test_learning_rate(void) {
     }
 }
 
+// A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; one that cannot
+// take its name fails and leaves nothing behind.
+static void test_large_checkpoint(void) {
+    const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0};
+    const TestRun run = {&m, 1, 1, 24, 2, false};
+    Trainer t;
+    trainer_open(&t, &run);
+    const Stage* s = &t.stage;
+    char folder[] = "build/test_gpt_XXXXXX", path[64];
+    if (!mkdtemp(folder)) die("build: cannot make a folder");
+    t.settings.out = folder;
+    train_step(&t);
+    save_checkpoint(&t);
+    const size_t bytes = (size_t)s->layout.elements * sizeof(float);
+    float* copy = (float*)checked_malloc(3 * bytes, "test");
+    CheckpointState state;
+    Error error = {""};
+    snprintf(path, sizeof path, "%s/step_00000001", folder);
+    const bool loaded = checkpoint_load(path, &state, &s->layout, copy, copy + s->layout.elements,
+                                        copy + 2 * s->layout.elements, &error);
+    check(loaded && memcmp(copy, s->params, bytes) == 0 && memcmp(copy + s->layout.elements, s->moment1, bytes) == 0 &&
+              memcmp(copy + 2 * s->layout.elements, s->moment2, bytes) == 0,
+          "%s: %lld parameters and their moments come back bit for bit %s", m.name, (long long)s->layout.elements,
+          error.text);
+    snprintf(path, sizeof path, "%s/step_00000001/foreign", folder);
+    FILE* foreign = fopen(path, "w");
+    if (!foreign || fclose(foreign) != 0) die("%s: cannot write", path);
+    state = checkpoint_state(&t);
+    const bool saved = checkpoint_save(folder, &state, &m, &s->layout, s->params, s->moment1, s->moment2, &error);
+    snprintf(path, sizeof path, "%s/step_00000001.tmp", folder);
+    check(!saved && access(path, F_OK) != 0, "a checkpoint whose name is taken: %s", error.text);
+    free(copy);
+    trainer_close(&t);
+    char command[4200];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) != 0) die("%s failed", command);
+}
+
 // The model learns a text of period 3: the loss falls far below that of guessing.
 static void test_learns(const ModelConfig* m) {
     FILE* f = fopen(text_path, "w");
@@ -367,6 +405,7 @@ int main(void) {
     test_same_bits(&llama);
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
+    test_large_checkpoint();
     test_validation(&gpt2);
     test_learning_rate();
     test_learns(&gpt2);
