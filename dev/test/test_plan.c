@@ -132,6 +132,16 @@ static void test_initial_values(void) {
         free(b);
         layout_free(&part);
     }
+    bool spread = true; // for L = 2: 0.02, in the two matrices that write into the residual stream 0.02 / sqrt(4)
+    for (int i = 0; i < whole.n; i++) {
+        const Tensor* w = &whole.slices[i].tensor;
+        const bool residual = w->kind == ATTN_PROJ_W || w->kind == MLP_PROJ_W;
+        spread = spread && w->init_mean == (w->vector ? 1 : 0) &&
+                 fabs(w->init_std - (w->vector  ? 0
+                                     : residual ? 0.01
+                                                : 0.02)) < 1e-15;
+    }
+    check(spread, "means and spreads of a llama's initial values are those of the papers");
     check(same, "initial values on t=2 p=2 are slices of those on one rank, bit for bit");
     // Of n normal numbers the mean has standard deviation std / sqrt(n), the variance var sqrt(2 / n): five of each.
     for (int i = 0; i < whole.n; i++) {
