@@ -1,10 +1,12 @@
-# make            build ./train_gpt for this machine
-# make test       run all tests; the last line is "N passed, N failed"
-# make bench      measure: matrix products, kernels, training step, beside peers where they are installed
-# make help       this list, and what was found
+# make              build ./train_gpt for this machine
+# make test         run all tests; the last line is "N passed, N failed"
+# make equivalence  every layout against one process: the whole product of them, where make test takes a few
+# make bench        measure: matrix products, kernels, training step, beside peers where they are installed
+# make help         this list, and what was found
 #
 # make CC=clang             another compiler             make ARCH=x86-64-v3      code for another machine than this one
 # make BLAS=openblas        OpenBLAS instead of our own  make DEBUG=1             -O1 -g, AddressSanitizer and UBSan
+# make MPICC=mpicc.mpich    another MPI                  make MPI=no              without MPI: one process
 
 .DEFAULT_GOAL := all
 ifeq ($(origin CC),default)
@@ -13,6 +15,10 @@ endif
 ARCH ?= native
 BLAS ?= own
 BUILD ?= build
+MPI ?= yes
+MPICC ?= mpicc
+# The launcher that belongs to it, mpirun.mpich for mpicc.mpich; say MPIRUN=... where the names do not follow this.
+MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
 # --------------------------------------------------------------------------------------------------------------------
 # What is there, and what that means
@@ -30,7 +36,6 @@ found_cc := $(CC): $(shell $(CC) --version | head -n 1)
 ARCH_FLAG := $(if $(filter yes,$(call works,-march=$(ARCH))),-march=$(ARCH))
 OPENMP := $(if $(filter yes,$(call works,-fopenmp)),-fopenmp)
 found_openmp := $(if $(OPENMP),found: all cores are used,NOT found: one core is used (for gcc it is in libgomp, for clang in libomp-dev))
-found_mpi := $(if $(shell command -v mpicc),found; this version is one process and does not need it,not found; this version is one process and does not need it)
 found_nvcc := $(if $(shell command -v nvcc),found; this version has the CPU kernels only,not found; this version has the CPU kernels only)
 found_nccl := $(if $(wildcard /usr/include/nccl.h /usr/local/cuda/include/nccl.h),found; not used by the CPU kernels,not found; not used by the CPU kernels)
 
@@ -47,6 +52,35 @@ else
 $(error BLAS=$(BLAS) is not known: own or openblas)
 endif
 
+# MPI: its compiler wrapper prints the command that it would run; the flags in there are what our own compiler needs.
+ifeq ($(MPI),yes)
+mpi_command := $(shell $(MPICC) -show 2>/dev/null)
+MPI_FLAGS := -DUSE_MPI $(filter -I% -D%,$(mpi_command))
+MPI_LIBS := $(filter -L% -l% -Wl% -pthread,$(mpi_command))
+mpi_works := $(shell echo 'int main(void){return MPI_Init(0,0);}' | \
+    $(CC) -include mpi.h $(MPI_FLAGS) -x c - -o /dev/null $(MPI_LIBS) 2>/dev/null && echo yes)
+else ifneq ($(MPI),no)
+$(error MPI=$(MPI) is not known: yes (where it is found) or no)
+endif
+
+ifeq ($(mpi_works),yes)
+mpi_name := $(shell echo 'OMPI_MAJOR_VERSION OMPI_MINOR_VERSION OMPI_RELEASE_VERSION MPICH_VERSION' | \
+    $(CC) -E -P -include mpi.h $(MPI_FLAGS) -x c - 2>/dev/null | \
+    sed -n 's/^\([0-9]*\) \([0-9]*\) \([0-9]*\) MPICH_VERSION/Open MPI \1.\2.\3/p; s/^OMPI_.* "\(.*\)"/MPICH \1/p')
+found_mpi := $(or $(mpi_name),$(MPICC)): as many ranks as mpirun starts
+else
+MPI_FLAGS :=
+MPI_LIBS :=
+MPIRUN :=
+ifeq ($(MPI),no)
+found_mpi := left away (MPI=no): one process only
+else ifeq ($(mpi_command),)
+found_mpi := NOT found: one process only (libopenmpi-dev, or scripts/quickstart.sh)
+else
+found_mpi := $(MPICC) is there, but $(CC) cannot build a program with its flags: one process only
+endif
+endif
+
 define report
 compiler    $(found_cc) $(ARCH_FLAG)
 OpenMP      $(found_openmp)
@@ -61,8 +95,11 @@ endef
 
 FAST := -O3 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math
 SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
-COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
-LIBS := $(BLAS_LIBS) -lm -ldl
+ifeq ($(DEBUG),1)
+FAST := $(SANITIZED)
+endif
+COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
+LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
 
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c)) test_gpt
 FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
@@ -77,7 +114,7 @@ report:
 # Changes when the flags do, so that everything is compiled again.
 $(BUILD)/flags: always
 	@mkdir -p $(BUILD)/sanitized
-	@echo '$(COMPILE) $(FAST) $(SANITIZED)' | cmp -s - $@ || echo '$(COMPILE) $(FAST) $(SANITIZED)' > $@
+	@echo '$(COMPILE) $(FAST) $(SANITIZED) $(LIBS)' | cmp -s - $@ || echo '$(COMPILE) $(FAST) $(SANITIZED) $(LIBS)' > $@
 
 train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(FAST) -MF $(BUILD)/train_gpt.d -MT $@ -x c $< -o $@ $(LIBS)
@@ -95,7 +132,10 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt
 
 test: report build_tests
-	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" dev/test/run.sh
+	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" dev/test/run.sh
+
+equivalence: report train_gpt
+	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%)
 
@@ -103,11 +143,11 @@ bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
 
 help: report
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test bench help clean build_tests build_benches
+.PHONY: always all report test equivalence bench help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d

@@ -43,19 +43,24 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
-// What the process is called in error lines, and its rank (-1: alone, no rank is printed).
+// What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
+// ranks that work together end together, see comm.h).
 typedef struct {
     const char* name;
     int rank;
+    void (*stop)(int status);
 } Process;
-static Process process = {"threefold", -1};
+static Process process = {"threefold", -1, NULL};
 
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     fflush(stdout);
-    if (process.rank >= 0) fprintf(stderr, "%s: rank %d: ", process.name, process.rank);
-    else fprintf(stderr, "%s: ", process.name);
+    if (process.rank >= 0)
+        fprintf(stderr, "%s: rank %d: ", process.name, process.rank);
+    else
+        fprintf(stderr, "%s: ", process.name);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
+    if (process.stop) process.stop(status);
     exit(status);
 }
 
@@ -161,7 +166,8 @@ static inline float log_of_uniform(float u) {
     const int32_t k = (int32_t)shifted >> 23;
     const float m = float_of_bits((shifted & 0x7fffffu) + root_half);
     const float z = (m - 1) / (m + 1), z2 = z * z;
-    return (float)k * 0.693147181f + 2 * z * (1 + z2 * (1 / 3.0f + z2 * (1 / 5.0f + z2 * (1 / 7.0f + z2 * (1 / 9.0f)))));
+    return (float)k * 0.693147181f +
+           2 * z * (1 + z2 * (1 / 3.0f + z2 * (1 / 5.0f + z2 * (1 / 7.0f + z2 * (1 / 9.0f)))));
 }
 
 // Four standard normal numbers, 4 block .. 4 block + 3 of stream `stream`, from one call of Philox: Box and Muller turn

@@ -9,10 +9,21 @@ Hugging Face's name and in its shape, float32, in a folder that transformers loa
         trainer.json            step, position in the data, and what a resumed run must not change
 
 It is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files, then
-the folder), and the folder is renamed.
+the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which is never taken up; the next
+save of that step removes it.
 
-Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So any rank can write
-and read its own slices of the one file.
+Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So all ranks write
+into the same two files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank:
+
+    rank 0          checkpoint_begin        makes the .tmp, with both files at their final size
+    every rank      checkpoint_join         opens them
+                    checkpoint_write_bucket for the buckets, or the parts, that are this rank's to write
+                    checkpoint_leave        flushes what this rank has written
+    rank 0          checkpoint_publish      gives the folder its name; or checkpoint_abandon, if any rank has failed
+
+Between these the caller waits for all ranks and asks whether all have succeeded: no MPI here. Of data ranks, which hold
+the same slices, one has to write each bucket; any one. Reading needs no order: each rank maps the files and copies
+what its slices need. All ranks have to see one file system.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -32,44 +43,49 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // A slice as runs of a file
 
-// `count` elements: in the file's tensor from element `file` on, in the rank's slice every `stride` elements from `local`.
+// `count` elements: in the file's tensor from element `file` on; in the rank's slice every `stride` elements from
+// element `local` on.
 typedef struct {
     int64_t file, local, stride, count;
 } Run;
 
-// A tensor that files hold transposed has a run per local column and part, any other one per local row.
-static inline int64_t slice_runs(const Slice* s) { return s->tensor.transposed ? s->cols * s->tensor.parts : s->rows; }
+// A tensor that files hold transposed has a run per local column and part, any other one per local row that is not
+// padding: files hold the vocabulary as it is.
+static inline int64_t slice_runs(const Slice* s) {
+    return s->tensor.transposed ? s->cols * s->tensor.parts : s->rows_used;
+}
 
-static inline Run slice_run(const Slice* s, const Mesh* mesh, int64_t i) {
-    const int64_t col0 = slice_logical_col(s, mesh);
+static inline Run slice_run(const Slice* s, int64_t i) {
+    const int64_t col0 = slice_logical_col(s);
     if (!s->tensor.transposed) {
-        Run run = {slice_logical_row(s, mesh, i) * s->tensor.cols + col0, i * s->cols, 1, s->cols};
+        Run run = {slice_logical_row(s, i) * s->tensor.cols + col0, i * s->cols, 1, s->cols};
         return run;
     }
     const int64_t share = s->rows / s->tensor.parts, col = i / s->tensor.parts, row = i % s->tensor.parts * share;
-    Run run = {(col0 + col) * s->tensor.rows + slice_logical_row(s, mesh, row), row * s->cols + col, s->cols, share};
+    Run run = {(col0 + col) * s->tensor.rows + slice_logical_row(s, row), row * s->cols + col, s->cols, share};
     return run;
 }
 
 // The shape in files.
-static inline int slice_file_shape(int64_t shape[2], const Slice* s) {
-    shape[0] = s->tensor.transposed ? s->tensor.cols : s->tensor.rows;
-    shape[1] = s->tensor.transposed ? s->tensor.rows : s->tensor.cols;
-    return s->tensor.vector ? 1 : 2;
+static inline int tensor_file_shape(int64_t shape[2], const Tensor* tensor) {
+    shape[0] = tensor->transposed ? tensor->cols : tensor->rows;
+    shape[1] = tensor->transposed ? tensor->rows : tensor->cols;
+    return tensor->vector ? 1 : 2;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Reading
 
 // Reads a slice from the file's tensor called `name` (the slice's own name, maybe with something in front).
+// Padding is left as it is.
 static inline bool slice_read(float* local, const SafeTensorsModel* file, const char* name, const Slice* s,
-                              const Mesh* mesh, Error* error) {
+                              Error* error) {
     const SafeTensors* st;
     const SafeTensor* tensor = safetensors_model_find(file, name, &st);
     if (!tensor)
         return fail(error, "%s: %s is missing; is it the model that --model and the sizes say?", file->path, name);
     int64_t shape[2];
-    const int ndim = slice_file_shape(shape, s);
+    const int ndim = tensor_file_shape(shape, &s->tensor);
     if (tensor->ndim != ndim || tensor->shape[0] != shape[0] || (ndim == 2 && tensor->shape[1] != shape[1])) {
         char has[128];
         safetensors_shape_text(has, sizeof has, tensor);
@@ -83,7 +99,7 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
         (float*)checked_malloc((size_t)(s->tensor.transposed ? s->rows : s->cols) * sizeof(float), "reading");
     bool ok = true;
     for (int64_t i = 0; i < runs && ok; i++) {
-        const Run run = slice_run(s, mesh, i);
+        const Run run = slice_run(s, i);
         ok = safetensors_read_f32(buffer, st, tensor, run.file, run.count, error);
         for (int64_t j = 0; j < run.count && ok; j++) {
             if (!isfinite(buffer[j]))
@@ -96,18 +112,6 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
     return ok;
 }
 
-// Reads the slices of all tensors called PREFIX + name.
-static inline bool slices_read(float* local, const SafeTensorsModel* file, const char* prefix, const Layout* layout,
-                               Error* error) {
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* s = &layout->slices[i];
-        char name[128];
-        snprintf(name, sizeof name, "%s%s", prefix, s->tensor.name);
-        if (!slice_read(local + s->offset, file, name, s, &layout->mesh, error)) return false;
-    }
-    return true;
-}
-
 // True for what published files hold beside the weights of a model: constants, and the copy of a tied head.
 static inline bool checkpoint_ignores(const char* name, const ModelConfig* m) {
     static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -118,7 +122,8 @@ static inline bool checkpoint_ignores(const char* name, const ModelConfig* m) {
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-// The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is transformer.wte.weight.
+// The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is
+// transformer.wte.weight.
 static inline void checkpoint_logical_name(char* name, size_t size, const char* in_file, const char* prefix) {
     const bool complete = strncmp(in_file, prefix, strlen(prefix)) == 0 || strcmp(in_file, "lm_head.weight") == 0;
     snprintf(name, size, "%s%s", complete ? "" : prefix, in_file);
@@ -147,7 +152,8 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
     return ok;
 }
 
-// Weights to start from, --init: a safetensors file, or a folder with one or with shards and their index.
+// Weights to start from, --init: a safetensors file, or a folder with one or with shards and their index. params
+// (layout->elements) are zeroed by the caller, and their padding stays zero.
 static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
                                    Error* error) {
     SafeTensorsModel file;
@@ -159,7 +165,7 @@ static inline bool checkpoint_init(const char* path, const ModelConfig* m, const
         const Slice* s = &layout->slices[i];
         const char* name = s->tensor.name;
         const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
-        ok = slice_read(params + s->offset, &file, bare ? name + strlen(prefix) : name, s, &layout->mesh, error);
+        ok = slice_read(params + s->offset, &file, bare ? name + strlen(prefix) : name, s, error);
     }
     safetensors_model_close(&file);
     return ok;
@@ -168,9 +174,59 @@ static inline bool checkpoint_init(const char* path, const ModelConfig* m, const
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
+// The three values that a checkpoint has of every parameter: the weight (0) in the first file, AdamW's first (1) and
+// second (2) moment in the second.
+enum { CHECKPOINT_VALUES = 3 };
+static const char* const checkpoint_prefix[CHECKPOINT_VALUES] = {"", "exp_avg.", "exp_avg_sq."};
+
+// Where everything lies in the two files; the same on every rank, as it follows from the model alone.
+typedef struct {
+    SafeTensorsPlan file[2];
+    int tensors;     // of the model
+    int64_t* offset; // (CHECKPOINT_VALUES, tensors): where each begins in its file, in bytes
+} CheckpointPlan;
+
+static inline void checkpoint_plan_free(CheckpointPlan* plan) {
+    for (int i = 0; i < 2; i++) safetensors_plan_free(&plan->file[i]);
+    free(plan->offset);
+    memset(plan, 0, sizeof *plan);
+}
+
+// The tensors of both files, in the order of the model's list, once for each value; names has room for their names.
+static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* model, int n) {
+    for (int i = 0; i < CHECKPOINT_VALUES * n; i++) {
+        const Tensor* tensor = &model[i % n];
+        snprintf(names[i], sizeof names[i], "%s%s", checkpoint_prefix[i / n], tensor->name);
+        memset(&list[i], 0, sizeof list[i]);
+        list[i].name = names[i];
+        list[i].dtype = SAFE_F32;
+        list[i].ndim = tensor_file_shape(list[i].shape, tensor);
+    }
+}
+
+static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, Error* error) {
+    static const SafeMetadata format = {"format", "pt"}; // transformers wants to see it
+    memset(plan, 0, sizeof *plan);
+    const int n = plan->tensors = model_tensors(NULL, m), all = CHECKPOINT_VALUES * n;
+    Tensor* model = (Tensor*)checked_malloc((size_t)n * sizeof *model, "the list of tensors");
+    SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
+    char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
+    plan->offset = (int64_t*)checked_malloc((size_t)all * sizeof *plan->offset, "a checkpoint's plan");
+    model_tensors(model, m);
+    checkpoint_list(list, names, model, n);
+    const bool ok = safetensors_plan(&plan->file[0], list, n, &format, 1, error) &&
+                    safetensors_plan(&plan->file[1], list + n, all - n, &format, 1, error);
+    for (int i = 0; i < all; i++) plan->offset[i] = list[i].offset;
+    free(names);
+    free(list);
+    free(model);
+    if (!ok) checkpoint_plan_free(plan);
+    return ok;
+}
+
 // Collects runs in a buffer and writes what is consecutive in one go.
 typedef struct {
-    SafeTensorsFile file;
+    const SafeTensorsFile* file;
     float* buffer;
     int64_t count, start; // floats in the buffer; where in the file the first one belongs, in bytes
 } RunWriter;
@@ -180,14 +236,13 @@ enum { RUN_WRITER_FLOATS = 1 << 20 };
 static inline bool run_writer_flush(RunWriter* w, Error* error) {
     const int64_t bytes = w->count * (int64_t)sizeof(float);
     w->count = 0;
-    return safetensors_write_at(&w->file, w->start, w->buffer, bytes, error);
+    return safetensors_write_at(w->file, w->start, w->buffer, bytes, error);
 }
 
 // Writes a slice into the tensor that begins at byte `tensor` of the file.
-static inline bool slice_write(RunWriter* w, int64_t tensor, const float* local, const Slice* s, const Mesh* mesh,
-                               Error* error) {
+static inline bool slice_write(RunWriter* w, int64_t tensor, const float* local, const Slice* s, Error* error) {
     for (int64_t i = 0; i < slice_runs(s); i++) {
-        const Run run = slice_run(s, mesh, i);
+        const Run run = slice_run(s, i);
         for (int64_t done = 0; done < run.count;) {
             const int64_t at = tensor + (run.file + done) * (int64_t)sizeof(float);
             if (w->count == RUN_WRITER_FLOATS || at != w->start + w->count * (int64_t)sizeof(float)) {
@@ -201,58 +256,6 @@ static inline bool slice_write(RunWriter* w, int64_t tensor, const float* local,
         }
     }
     return true;
-}
-
-// A buffer that is laid out like the parameters, and what stands before the names of its tensors in files.
-typedef struct {
-    const char* prefix;
-    const float* values;
-} CheckpointGroup;
-
-// The tensors of a file with all groups; names (n) has room for their names.
-static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const CheckpointGroup* groups, int n,
-                                   const Layout* layout) {
-    for (int i = 0; i < n; i++) {
-        const Slice* s = &layout->slices[i % layout->n];
-        snprintf(names[i], sizeof names[i], "%s%s", groups[i / layout->n].prefix, s->tensor.name);
-        memset(&list[i], 0, sizeof list[i]);
-        list[i].name = names[i];
-        list[i].dtype = SAFE_F32;
-        list[i].ndim = slice_file_shape(list[i].shape, s);
-    }
-}
-
-// Writes one file with all tensors of `count` groups, to the disk.
-static inline bool checkpoint_write_tensors(const char* path, const CheckpointGroup* groups, int count,
-                                            const Layout* layout, Error* error) {
-    static const SafeMetadata format = {"format", "pt"}; // transformers wants to see it
-    const int n = count * layout->n;
-    SafeTensor* list = (SafeTensor*)checked_malloc((size_t)n * sizeof *list, "a checkpoint's tensors");
-    char(*names)[128] = (char(*)[128])checked_malloc((size_t)n * sizeof *names, "a checkpoint's names");
-    checkpoint_list(list, names, groups, n, layout);
-    SafeTensorsPlan plan;
-    RunWriter writer;
-    memset(&writer, 0, sizeof writer);
-    bool ok = safetensors_plan(&plan, list, n, &format, 1, error);
-    if (ok && safetensors_create(&writer.file, path, &plan, error)) {
-        writer.buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
-        for (int i = 0; i < n && ok; i++) {
-            const Slice* s = &layout->slices[i % layout->n];
-            ok =
-                slice_write(&writer, list[i].offset, groups[i / layout->n].values + s->offset, s, &layout->mesh, error);
-        }
-        ok = ok && run_writer_flush(&writer, error);
-        Error late; // what went wrong first is what is told
-        const bool finished = safetensors_finish(&writer.file, ok ? error : &late);
-        ok = ok && finished;
-    } else {
-        ok = false;
-    }
-    safetensors_plan_free(&plan);
-    free(writer.buffer);
-    free(names);
-    free(list);
-    return ok;
 }
 
 // Writes a small text file, flushed to the disk.
@@ -313,43 +316,175 @@ static inline void checkpoint_remove(const char* folder) {
     rmdir(folder);
 }
 
-static inline bool checkpoint_write(const char* folder, const CheckpointState* state, const ModelConfig* m,
-                                    const Layout* layout, const float* params, const float* moment1,
-                                    const float* moment2, Error* error) {
-    const CheckpointGroup weights = {"", params}, moments[2] = {{"exp_avg.", moment1}, {"exp_avg_sq.", moment2}};
-    char path[4][4096 + 32];
-    for (int i = 0; i < 4; i++) snprintf(path[i], sizeof path[i], "%s/%s", folder, checkpoint_files[i]);
-    return checkpoint_write_tensors(path[0], &weights, 1, layout, error) &&
-           checkpoint_write_tensors(path[1], moments, 2, layout, error) && checkpoint_write_config(path[2], m, error) &&
-           checkpoint_write_text(
-               path[3], error,
-               "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
-               "  \"seq\": %lld,\n  \"data_tokens\": %lld\n}\n",
-               (long long)state->step, (long long)state->sequences, (long long)state->seed,
-               (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens) &&
-           folder_sync(folder, error);
+enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
+
+// A path, as printf writes it.
+__attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char path[CHECKPOINT_PATH], Error* error,
+                                                                         const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int length = vsnprintf(path, CHECKPOINT_PATH, format, args);
+    va_end(args);
+    return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
-// Saves a checkpoint as OUT/step_N. params, moment1, moment2: layout->elements each, in host memory. If it fails, OUT is
-// as it was before, and *error says why.
-static inline bool checkpoint_save(const char* out, const CheckpointState* state, const ModelConfig* m,
-                                   const Layout* layout, const float* params, const float* moment1,
-                                   const float* moment2, Error* error) {
-    char folder[4096], temporary[4096];
-    if (snprintf(folder, sizeof folder, "%s/step_%08lld", out, (long long)state->step) >= (int)sizeof folder - 8)
-        return fail(error, "%s: the name is too long", out);
-    snprintf(temporary, sizeof temporary, "%.4080s.tmp", folder);
+// A checkpoint of the same name, an older run's, is replaced; anything else is somebody's work and is not touched.
+static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
+    DIR* names = opendir(folder);
+    if (!names) {
+        return errno == ENOENT || fail(error, "%s: the checkpoint's name is taken: %s", folder, strerror(errno));
+    }
+    bool ok = true;
+    for (const struct dirent* entry = readdir(names); entry && ok; entry = readdir(names)) {
+        ok = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+        for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0] && !ok; i++)
+            ok = strcmp(entry->d_name, checkpoint_files[i]) == 0;
+        if (!ok) fail(error, "%s: the checkpoint's name is taken: %s is in it; move it away", folder, entry->d_name);
+    }
+    closedir(names);
+    return ok;
+}
+
+static inline bool checkpoint_write_state(const char* path, const CheckpointState* state, Error* error) {
+    return checkpoint_write_text(
+        path, error,
+        "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
+        "  \"seq\": %lld,\n  \"data_tokens\": %lld\n}\n",
+        (long long)state->step, (long long)state->sequences, (long long)state->seed, (long long)state->global_batch,
+        (long long)state->seq, (long long)state->data_tokens);
+}
+
+// The files of a checkpoint: complete, but for the values of the tensors, which are zero.
+static inline bool checkpoint_create_files(const char* folder, const CheckpointState* state, const ModelConfig* m,
+                                           Error* error) {
+    CheckpointPlan plan;
+    if (!checkpoint_plan(&plan, m, error)) return false;
+    char path[CHECKPOINT_PATH];
+    bool ok = true;
+    for (int i = 0; i < 2 && ok; i++) {
+        SafeTensorsFile file;
+        ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
+             safetensors_create(&file, path, &plan.file[i], error) && safetensors_finish(&file, error);
+    }
+    checkpoint_plan_free(&plan);
+    return ok && checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[2]) &&
+           checkpoint_write_config(path, m, error) &&
+           checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[3]) &&
+           checkpoint_write_state(path, state, error);
+}
+
+// Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
+// OUT is as before.
+static inline bool checkpoint_begin(const char* out, const CheckpointState* state, const ModelConfig* m, Error* error) {
+    char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
+    const long long step = state->step;
+    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
+        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
+        !checkpoint_path(old, error, "%s/step_%08lld.old", out, step) || !checkpoint_is_replaceable(folder, error))
+        return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
+    checkpoint_remove(old);       // or while it replaced
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    bool ok = checkpoint_write(temporary, state, m, layout, params, moment1, moment2, error);
-    if (ok) checkpoint_remove(folder); // an older run's of the same step
-    if (ok && rename(temporary, folder) != 0)
-        ok = fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
-    if (!ok) {
+    if (checkpoint_create_files(temporary, state, m, error)) return true;
+    checkpoint_remove(temporary);
+    return false;
+}
+
+// One rank's hands on the two files. It must not be copied: the files refer to their paths.
+typedef struct {
+    CheckpointPlan plan;
+    char path[2][CHECKPOINT_PATH];
+    SafeTensorsFile file[2];
+    float* buffer;
+    int64_t elements; // written so far; over all ranks it has to become 3 model_parameters()
+} CheckpointWriter;
+
+// Every rank, last: flushes what it has written to the disk, if all went well (ok), and closes. Does nothing after a
+// checkpoint_join() that failed.
+static inline bool checkpoint_leave(CheckpointWriter* w, bool ok, Error* error) {
+    for (int i = 0; i < 2; i++) {
+        if (w->file[i].fd < 0) continue;
+        Error late; // what went wrong first is what is told
+        if (ok)
+            ok = safetensors_finish(&w->file[i], error);
+        else
+            safetensors_finish(&w->file[i], &late);
+    }
+    checkpoint_plan_free(&w->plan);
+    free(w->buffer);
+    w->buffer = NULL;
+    return ok;
+}
+
+// Every rank, once rank 0 has begun: opens the files, to write at places.
+static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t step, const ModelConfig* m,
+                                   Error* error) {
+    memset(w, 0, sizeof *w);
+    w->file[0].fd = w->file[1].fd = -1;
+    if (!checkpoint_plan(&w->plan, m, error)) return false;
+    bool ok = true;
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = checkpoint_path(w->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step, checkpoint_files[i]) &&
+             safetensors_join(&w->file[i], w->path[i], &w->plan.file[i], error);
+    }
+    w->buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
+    Error late;
+    if (!ok) checkpoint_leave(w, false, &late);
+    return ok;
+}
+
+// Writes those slices of a bucket that this rank owns. params, moment1, moment2: the bucket's elements.
+static inline bool checkpoint_write_bucket(CheckpointWriter* w, const Layout* layout, int bucket, const float* params,
+                                           const float* moment1, const float* moment2, Error* error) {
+    const float* values[CHECKPOINT_VALUES] = {params, moment1, moment2};
+    const Bucket* b = &layout->bucket[bucket];
+    for (int what = 0; what < CHECKPOINT_VALUES; what++) {
+        RunWriter runs = {&w->file[what > 0], w->buffer, 0, 0};
+        for (int i = b->first; i < b->first + b->slices; i++) {
+            const Slice* s = &layout->slices[i];
+            if (!slice_is_owned(s, layout)) continue;
+            const int64_t tensor = w->plan.offset[what * w->plan.tensors + s->index];
+            if (!slice_write(&runs, tensor, values[what] + (s->offset - b->offset), s, error)) return false;
+            w->elements += s->rows_used * s->cols;
+        }
+        if (!run_writer_flush(&runs, error)) return false;
+    }
+    return true;
+}
+
+// Renames temporary to folder. A checkpoint that has the name is moved to `old`, and comes back if that fails. (Killed
+// between the two renames, a run has neither; the checkpoint before is the newest then.)
+static inline bool checkpoint_rename(const char* temporary, const char* folder, const char* old, Error* error) {
+    if (rename(temporary, folder) == 0) return true; // the name was free
+    const bool moved = (errno == ENOTEMPTY || errno == EEXIST) && rename(folder, old) == 0;
+    if (moved && rename(temporary, folder) == 0) return true;
+    fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
+    if (moved && rename(old, folder) != 0)
+        fail(error, "%s: cannot rename to %s, where it was: %s", old, folder, strerror(errno));
+    return false;
+}
+
+// Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. If it fails OUT is as before.
+static inline bool checkpoint_publish(const char* out, int64_t step, Error* error) {
+    char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
+    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, (long long)step) ||
+        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, (long long)step) ||
+        !checkpoint_path(old, error, "%s/step_%08lld.old", out, (long long)step))
+        return false;
+    if (!folder_sync(temporary, error) || !checkpoint_rename(temporary, folder, old, error)) {
         checkpoint_remove(temporary);
         return false;
     }
-    return folder_sync(out, error);
+    const bool ok = folder_sync(out, error); // the new name is on the disk before the old files go
+    checkpoint_remove(old);
+    return ok;
+}
+
+// Rank 0, when a rank has failed: removes step_N.tmp.
+static inline void checkpoint_abandon(const char* out, int64_t step) {
+    char temporary[CHECKPOINT_PATH];
+    Error error;
+    if (checkpoint_path(temporary, &error, "%s/step_%08lld.tmp", out, (long long)step)) checkpoint_remove(temporary);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -367,8 +502,7 @@ static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
     }
     if (folder) closedir(folder);
     if (newest < 0) return false;
-    snprintf(path, size, "%s/step_%08lld", out, newest);
-    return true;
+    return snprintf(path, size, "%s/step_%08lld", out, newest) < (int)size;
 }
 
 static inline bool checkpoint_load_state(CheckpointState* state, const char* path, Error* error) {
@@ -387,23 +521,45 @@ static inline bool checkpoint_load_state(CheckpointState* state, const char* pat
     return ok;
 }
 
-// Loads the checkpoint in `folder`: state, and this rank's slices of the weights and both moments.
-static inline bool checkpoint_load(const char* folder, CheckpointState* state, const Layout* layout, float* params,
-                                   float* moment1, float* moment2, Error* error) {
-    char path[4096 + 32];
-    SafeTensorsModel file;
-    snprintf(path, sizeof path, "%s/trainer.json", folder);
-    if (!checkpoint_load_state(state, path, error)) return false;
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    if (!safetensors_model_open(&file, path, error)) return false;
-    bool ok = slices_read(params, &file, "", layout, error);
-    safetensors_model_close(&file);
-    snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
-    if (!ok || !safetensors_model_open(&file, path, error)) return false;
-    ok = slices_read(moment1, &file, "exp_avg.", layout, error) &&
-         slices_read(moment2, &file, "exp_avg_sq.", layout, error);
-    safetensors_model_close(&file);
+typedef struct {
+    SafeTensorsModel file[2];
+} CheckpointReader;
+
+static inline void checkpoint_close(CheckpointReader* r) {
+    for (int i = 0; i < 2; i++) safetensors_model_close(&r->file[i]);
+}
+
+// Any rank: opens the checkpoint in `folder`. On failure nothing has to be closed.
+static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state, Error* error) {
+    memset(r, 0, sizeof *r);
+    char path[CHECKPOINT_PATH];
+    bool ok = checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_load_state(state, path, error);
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
+             safetensors_model_open(&r->file[i], path, error);
+    }
+    if (!ok) checkpoint_close(r);
     return ok;
+}
+
+// Reads one bucket's weights (what = 0), first (1) or second (2) moments. Elements of the bucket that are no slice's,
+// and padding, become 0.
+static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int what,
+                                          float* values, Error* error) {
+    const SafeTensorsModel* file = &r->file[what > 0];
+    const int expected = (what > 0 ? 2 : 1) * layout->tensors;
+    if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
+        return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
+                    file->path, (long long)file->tensors, expected);
+    const Bucket* b = &layout->bucket[bucket];
+    memset(values, 0, (size_t)b->elements * sizeof *values);
+    for (int i = b->first; i < b->first + b->slices; i++) {
+        const Slice* s = &layout->slices[i];
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", checkpoint_prefix[what], s->tensor.name);
+        if (!slice_read(values + (s->offset - b->offset), file, name, s, error)) return false;
+    }
+    return true;
 }
 
 #endif

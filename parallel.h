@@ -1,19 +1,35 @@
 /*
-parallel.h: who holds what. The mesh of ranks, and the layout plan: for every tensor of the model, which slice this rank
-holds and where it lies in memory. Pure data: no MPI, no CUDA, and any rank's plan can be made and checked anywhere.
+parallel.h: who holds what, and what that costs. The mesh of ranks; the layout plan: for every tensor of the model, which
+slice this rank holds and where it lies in memory; and the bytes that a step moves between ranks. Pure data: no MPI, no
+CUDA, and any rank's plan can be made and checked anywhere.
 
 Mesh. n = t p d ranks: t tensor-parallel, d data-parallel, p pipeline-parallel, numbered as Megatron-LM does (Narayanan
 et al. 2021): tensor fastest, then data, then pipeline:
 
     rank = tensor + t (data + d pipeline)
 
-so that the t ranks that exchange the most sit side by side in one machine.
+so that the t ranks that exchange the most sit side by side in one machine. Ranks that differ in one coordinate only are
+a group: the tensor group sums activations, the data group sums gradients, the pipeline group hands activations on.
 
-Layout. One walk over the list of model.h gives each held tensor its slice (rows x cols of the logical rows x cols) and
-its offset in one parameter buffer. Gradients and the optimizer's moments use the same offsets in buffers of their own.
-Everything that touches parameters goes through this table: initial values, gradient norm, update, checkpoints. So a
-checkpoint knows logical tensors only, and initial values, drawn by (seed, tensor name, logical element), are the same on
-every mesh.
+Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first of each pair is cut by output channels
+(column parallel), the second by input channels (row parallel):
+
+    attention    qkv: a rank computes whole heads;       projection: a rank's heads give a partial sum of all channels
+    mlp          fc: a rank computes F / t channels;     projection: likewise
+
+so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; on the way back, one
+all-reduce of the gradient of its input. Biases of row-parallel layers and norms are held by all. The embedding and the
+head are cut along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where there are
+fewer key/value heads than ranks, t / NKV ranks in a row hold the same head.
+
+Buckets. Gradients are summed over the data group in buckets: a block each, and the embeddings, the final norm and the
+head one each, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020) data rank r
+owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
+
+Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
+Everything that touches parameters goes through this table: initial values, reductions, gradient norm, update,
+checkpoints. So a checkpoint knows logical tensors only, and initial values, drawn by (seed, tensor name, logical
+element), are the same on every mesh.
 */
 #ifndef PARALLEL_H
 #define PARALLEL_H
@@ -21,15 +37,22 @@ every mesh.
 #include "base.h"
 #include "model.h"
 
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
+
 typedef struct {
-    int t, p, d;                // sizes: tensor, pipeline, data
-    int tensor, pipeline, data; // this rank's coordinates
+    int t, p, d;                   // sizes: tensor, pipeline, data
+    int tensor, pipeline, data;    // this rank's coordinates
+    int first_layers, last_layers; // blocks of the first and of the last stage; 0: their even share
+    bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
+    bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
+    int zero;                      // 0, 1: moments sharded over d; 2: gradients too
+    Recompute recompute;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
-    Mesh mesh = {t, p, d, rank % t, rank / (t * d), rank / t % d};
+    const Mesh mesh = {t, p, d, rank % t, rank / (t * d), rank / t % d, 0, 0, false, true, 0, RECOMPUTE_NONE};
     return mesh;
 }
 
@@ -37,122 +60,291 @@ static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
 }
 
+// The first block of a stage. Stages without a wish of their own share the rest evenly, earlier ones get the remainder.
+static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
+    const int first = mesh->first_layers, last = mesh->last_layers;
+    if (stage == 0) return 0;
+    if (stage == mesh->p) return L;
+    if (stage == mesh->p - 1 && last) return L - last;
+    const int sharing = mesh->p - (first ? 1 : 0) - (last ? 1 : 0), layers = L - first - last;
+    const int before = first ? stage - 1 : stage; // sharing stages before this one
+    return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
+}
+
+static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Error* error) {
+    if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
+        return fail(error, "--first-layers and --last-layers need a pipeline, --pp 2 or more");
+    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), sharing = mesh->p - wishes;
+    const int64_t left = (int64_t)m->L - mesh->first_layers - mesh->last_layers;
+    if (sharing ? left < sharing : left != 0) {
+        return wishes ? fail(error,
+                             "--pp %d with %d layers in the first and %d in the last stage (0: even) does not fit "
+                             "--layers %d: every stage needs at least one, and none may be left over",
+                             mesh->p, mesh->first_layers, mesh->last_layers, m->L)
+                      : fail(error, "--pp %d stages for --layers %d: a stage needs at least one", mesh->p, m->L);
+    }
+    return true;
+}
+
+// Refuses, by the option's name, a mesh that does not fit the model (sequences of T tokens).
+static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Error* error) {
+    const int t = mesh->t;
+    if (m->NH % t != 0) return fail(error, "--tp %d does not divide --heads %d: a rank computes whole heads", t, m->NH);
+    if (m->NKV % t != 0 && t % m->NKV != 0) {
+        return fail(error, "--tp %d and --kv-heads %d: one has to be a multiple of the other", t, m->NKV);
+    }
+    if (m->F % t != 0) return fail(error, "--tp %d does not divide --ffn %d", t, m->F);
+    if (m->V < t) return fail(error, "--tp %d is more than --vocab %d: a rank needs at least one token", t, m->V);
+    if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
+    if (mesh->sequence_parallel && T % t != 0)
+        return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
+    return mesh_check_stages(mesh, m, error);
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Layout
 
 typedef struct {
     Tensor tensor;      // the logical tensor
+    int index;          // its number in the model's list, the same on every rank
     int64_t rows, cols; // of this rank's slice
+    int64_t rows_used;  // the rest is padding of the vocabulary
+    int share, copies;  // which cut of the tensor, and how many tensor ranks in a row hold the same one
     int64_t offset;     // of the slice in the parameter buffer, in elements
+    int bucket;
 } Slice;
 
 typedef struct {
+    int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
+    int first, slices;
+} Bucket;
+
+typedef struct {
     Mesh mesh;
-    int n;            // slices this rank holds
-    Slice* slices;    // in memory order
+    int n;         // slices this rank holds
+    Slice* slices; // in memory order
+    int tensors;   // of the whole model
+    int buckets;
+    Bucket* bucket;
     int64_t elements; // of the parameter buffer
     int first_layer, layers;
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int64_t* offsets; // (layers + 1, TENSOR_KINDS): offset by local layer and kind, -1 where there is none; the last
-                      // row has the tensors outside the blocks
+    int NH, NKV, F, V, first_token,
+        tokens; // of this rank: heads, mlp channels, rows of the vocabulary, the first, not padding
+    int*
+        slice_of; // (layers + 1, TENSOR_KINDS): slice by local layer and kind, -1 where there is none; the last row has
+                  // the tensors outside the blocks
 } Layout;
 
-// The blocks of a stage: L / p each, the first L % p stages one more.
-static inline int stage_first_layer(int L, int p, int stage) {
-    return stage * (L / p) + (stage < L % p ? stage : L % p);
+static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
+
+static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
+
+// A tied head needs the token embedding on the last stage too.
+static inline bool layout_holds(const Layout* layout, const ModelConfig* m, const Tensor* tensor) {
+    if (tensor->layer == m->L) return layout->last_stage;
+    if (tensor->layer < 0) return layout->first_stage || (tensor->kind == WTE && m->tied && layout->last_stage);
+    return tensor->layer >= layout->first_layer && tensor->layer < layout->first_layer + layout->layers;
 }
 
-// Makes the plan of the rank at mesh's coordinates; refuses, by name, what cannot be divided.
-static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh, Error* error) {
+// This rank's cut of a tensor; mesh_check has seen to it that all divisions are exact.
+static inline void slice_cut(Slice* s, const Mesh* mesh, const ModelConfig* m) {
+    const Tensor* tensor = &s->tensor;
+    s->copies = tensor->parallel == REPLICATED                ? mesh->t
+                : is_key_or_value(tensor) && mesh->t > m->NKV ? mesh->t / m->NKV
+                                                              : 1;
+    s->share = mesh->tensor / s->copies;
+    const int shares = mesh->t / s->copies;
+    s->rows = tensor->rows, s->cols = tensor->cols;
+    if (tensor->parallel == COLUMN_PARALLEL) s->rows = (tensor->rows + shares - 1) / shares;
+    if (tensor->parallel == ROW_PARALLEL) s->cols = tensor->cols / shares;
+    s->rows_used = s->rows;
+    if (is_vocabulary(tensor)) s->rows_used = max_i64(0, min_i64(s->rows, tensor->rows - s->share * s->rows));
+}
+
+// Begins a bucket at the end of the buffer, or ends the one before.
+static inline void layout_close_bucket(Layout* layout) {
+    layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->mesh.d);
+    if (layout->buckets == 0) return;
+    Bucket* last = &layout->bucket[layout->buckets - 1];
+    last->elements = layout->elements - last->offset;
+    last->slices = layout->n - last->first;
+}
+
+// Tensors of one block share a bucket; of the others, WTE, WPE and HEAD_W have one each and the final norm's two share.
+static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* m) {
+    const bool block = a->layer >= 0 && a->layer < m->L;
+    return a->layer == b->layer && (block || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
+}
+
+static inline void layout_append(Layout* layout, const ModelConfig* m, const Tensor* tensor, int index) {
+    const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
+    if (!before || !same_bucket(&before->tensor, tensor, m)) {
+        layout_close_bucket(layout);
+        const Bucket bucket = {layout->elements, 0, layout->n, 0};
+        layout->bucket[layout->buckets++] = bucket;
+    }
+    Slice* s = &layout->slices[layout->n];
+    s->tensor = *tensor, s->index = index, s->bucket = layout->buckets - 1, s->offset = layout->elements;
+    slice_cut(s, &layout->mesh, m);
+    const bool block = tensor->layer >= 0 && tensor->layer < m->L;
+    const int row = block ? tensor->layer - layout->first_layer : layout->layers;
+    layout->slice_of[row * TENSOR_KINDS + tensor->kind] = layout->n++;
+    layout->elements += s->rows * s->cols;
+}
+
+// Makes the plan of the rank at mesh's coordinates, for sequences of T tokens; refuses, by name, what does not fit.
+static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh, int T, Error* error) {
     memset(layout, 0, sizeof *layout);
-    if (mesh.p > m->L) return fail(error, "%d pipeline stages for %d layers: a stage needs at least one", mesh.p, m->L);
+    if (!mesh_check(&mesh, m, T, error)) return false;
     layout->mesh = mesh;
-    layout->first_layer = stage_first_layer(m->L, mesh.p, mesh.pipeline);
-    layout->layers = stage_first_layer(m->L, mesh.p, mesh.pipeline + 1) - layout->first_layer;
+    layout->first_layer = stage_first_layer(&mesh, m->L, mesh.pipeline);
+    layout->layers = stage_first_layer(&mesh, m->L, mesh.pipeline + 1) - layout->first_layer;
     layout->first_stage = mesh.pipeline == 0;
     layout->last_stage = mesh.pipeline == mesh.p - 1;
+    layout->NH = m->NH / mesh.t, layout->NKV = m->NKV > mesh.t ? m->NKV / mesh.t : 1, layout->F = m->F / mesh.t;
+    layout->V = (m->V + mesh.t - 1) / mesh.t, layout->first_token = mesh.tensor * layout->V;
+    layout->tokens = (int)max_i64(0, min_i64(layout->V, m->V - layout->first_token));
 
-    const int n = model_tensors(NULL, m), rows_of_offsets = layout->layers + 1;
+    const int n = layout->tensors = model_tensors(NULL, m), rows = layout->layers + 1;
     Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
     model_tensors(list, m);
     layout->slices = (Slice*)checked_calloc((size_t)n, sizeof(Slice), "the layout");
-    layout->offsets =
-        (int64_t*)checked_malloc((size_t)rows_of_offsets * TENSOR_KINDS * sizeof(int64_t), "the layout's offsets");
-    for (int i = 0; i < rows_of_offsets * TENSOR_KINDS; i++) layout->offsets[i] = -1;
-
-    bool ok = true;
-    for (int i = 0; i < n && ok; i++) {
-        const Tensor* tensor = &list[i];
-        const bool block = tensor->layer >= 0 && tensor->layer < m->L;
-        const int layer = block ? tensor->layer - layout->first_layer : layout->layers; // row of offsets
-        // A tied head needs the token embedding on the last stage too.
-        const bool held = block ? layer >= 0 && layer < layout->layers
-                          : tensor->layer < 0
-                              ? layout->first_stage || (tensor->kind == WTE && m->tied && layout->last_stage)
-                              : layout->last_stage;
-        if (!held) continue;
-        Slice* slice = &layout->slices[layout->n];
-        slice->tensor = *tensor, slice->rows = tensor->rows, slice->cols = tensor->cols;
-        if (tensor->parallel == COLUMN_PARALLEL) {
-            ok = tensor->rows % ((int64_t)tensor->parts * mesh.t) == 0;
-            slice->rows /= mesh.t;
-        } else if (tensor->parallel == ROW_PARALLEL) {
-            ok = tensor->cols % mesh.t == 0;
-            slice->cols /= mesh.t;
-        }
-        if (!ok) {
-            fail(error, "%s (%lld x %lld) cannot be divided over %d tensor-parallel ranks", tensor->name,
-                 (long long)tensor->rows, (long long)tensor->cols, mesh.t);
-            break;
-        }
-        slice->offset = layout->elements;
-        layout->offsets[layer * TENSOR_KINDS + tensor->kind] = slice->offset;
-        layout->elements += slice->rows * slice->cols;
-        layout->n++;
+    layout->bucket = (Bucket*)checked_calloc((size_t)n, sizeof(Bucket), "the layout's buckets");
+    layout->slice_of = (int*)checked_malloc((size_t)rows * TENSOR_KINDS * sizeof(int), "the layout's table");
+    for (int i = 0; i < rows * TENSOR_KINDS; i++) layout->slice_of[i] = -1;
+    for (int i = 0; i < n; i++) {
+        if (layout_holds(layout, m, &list[i])) layout_append(layout, m, &list[i], i);
     }
+    layout_close_bucket(layout);
     free(list);
-    return ok;
+    return true;
 }
 
 static inline void layout_free(Layout* layout) {
     free(layout->slices);
-    free(layout->offsets);
+    free(layout->bucket);
+    free(layout->slice_of);
     memset(layout, 0, sizeof *layout);
 }
 
 // Logical row of a slice's row: the q, k and v parts of a fused matrix are cut one by one, so a rank's rows are
 // [its share of q | its share of k | its share of v].
-static inline int64_t slice_logical_row(const Slice* s, const Mesh* mesh, int64_t row) {
+static inline int64_t slice_logical_row(const Slice* s, int64_t row) {
     if (s->tensor.parallel != COLUMN_PARALLEL) return row;
     const int64_t share = s->rows / s->tensor.parts, part = row / share;
-    return part * (s->tensor.rows / s->tensor.parts) + mesh->tensor * share + row % share;
+    return part * (s->tensor.rows / s->tensor.parts) + s->share * share + row % share;
 }
 
 // Logical column of a slice's first column.
-static inline int64_t slice_logical_col(const Slice* s, const Mesh* mesh) {
-    return s->tensor.parallel == ROW_PARALLEL ? mesh->tensor * s->cols : 0;
+static inline int64_t slice_logical_col(const Slice* s) {
+    return s->tensor.parallel == ROW_PARALLEL ? s->share * s->cols : 0;
 }
 
-// Offset of one tensor of a block (local layer number), or outside the blocks (layer = -1); -1 if it is not held.
-static inline int64_t layout_offset(const Layout* layout, int layer, TensorKind kind) {
-    return layout->offsets[(layer < 0 ? layout->layers : layer) * TENSOR_KINDS + kind];
+static inline int64_t slice_elements(const Slice* s) { return s->rows * s->cols; }
+
+// One rank of those that hold the same slice speaks for it, in norms and in checkpoints: the first of its copies over
+// the tensor group and, for a tied embedding, the first stage.
+static inline bool slice_is_owned(const Slice* s, const Layout* layout) {
+    return layout->mesh.tensor % s->copies == 0 && (s->tensor.kind != WTE || layout->first_stage);
 }
 
-// Writes the initial values of all slices into params (layout->elements floats, host memory).
+// True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
+// summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
+// share, where each sees its own queries.
+static inline bool slice_is_partial(const Slice* s, const Mesh* mesh) {
+    if (s->copies == 1) return false;
+    switch (s->tensor.kind) {
+    case K_W:
+    case V_W: return true;
+    case ATTN_PROJ_B:
+    case MLP_PROJ_B: return false; // added after the sum: every rank sees all rows of their gradient
+    default: return mesh->sequence_parallel;
+    }
+}
+
+// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1); NULL if it is not held.
+static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
+    const int i = layout->slice_of[(layer < 0 ? layout->layers : layer) * TENSOR_KINDS + kind];
+    return i < 0 ? NULL : &layout->slices[i];
+}
+
+// The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
+static inline int64_t bucket_share(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].elements / layout->mesh.d;
+}
+
+// Where that part begins in a buffer that holds this rank's parts of all buckets, one behind the other.
+static inline int64_t bucket_share_offset(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].offset / layout->mesh.d;
+}
+
+// Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         const uint64_t stream = hash_string(s->tensor.name);
-        const int64_t col0 = slice_logical_col(s, &layout->mesh);
+        const int64_t col0 = slice_logical_col(s);
         const float mean = (float)s->tensor.init_mean, std = (float)s->tensor.init_std;
 #pragma omp parallel for schedule(static)
-        for (int64_t row = 0; row < s->rows; row++) {
+        for (int64_t row = 0; row < s->rows_used; row++) {
             float* out = params + s->offset + row * s->cols;
-            const int64_t first = slice_logical_row(s, &layout->mesh, row) * s->tensor.cols + col0;
+            const int64_t first = slice_logical_row(s, row) * s->tensor.cols + col0;
             if (std != 0) random_normals(out, s->cols, seed, stream, (uint64_t)first);
             for (int64_t c = 0; c < s->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }
     }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Traffic: the bytes that this rank sends in one step, by formula. A collective counts as what a bandwidth-optimal
+// algorithm sends: with x bytes in the whole vector and s ranks, an all-reduce 2 x (s - 1) / s, a reduce-scatter or an
+// all-gather x (s - 1) / s, a message x. comm.h counts the same way while it runs, so the two must agree to the byte.
+
+typedef struct {
+    double
+        layers;  // tensor group: sums in the blocks; 8 b s h (t - 1) / t elements a block and micro-batch (Narayanan et
+                 // al. 2021, section 3.3), more with recomputation and sequence parallelism
+    double ends; // tensor group: embedding, head, cross-entropy; gathering what a stage received; norms' gradients
+    double pipeline; // messages: b s h, or b s h / t where it is scattered, a micro-batch and direction
+    double tied;     // the embedding's gradient, first and last stage
+    double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter and an all-gather of parameters
+} Traffic;
+
+// m micro-batches of B sequences of T tokens.
+static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches) {
+    const Mesh* mesh = &layout->mesh;
+    const double element = sizeof(float), t = mesh->t, d = mesh->d, N = (double)B * T, k = micro_batches;
+    const double sum = 2 * (t - 1) / t * element, half = sum / 2; // of all-reduce; of its two halves
+    const double x = N * m->C, first = layout->first_stage, last = layout->last_stage;
+    const bool sequence = mesh->sequence_parallel, full = mesh->recompute == RECOMPUTE_FULL;
+    // Without sequence parallelism: two sums on the way in, two on the way back; the recomputed block needs the first
+    // only. With it: 2 gathers and 2 scatters on the way in; on the way back 2 and 2, and 2 gathers more, because the
+    // inputs of the matrices are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter.
+    const double block = sequence ? (10 + (full ? 3 : 0)) * half : (4 + (full ? 1 : 0)) * sum;
+    Traffic traffic = {k * layout->layers * block * x, 0, 0, 0, 0};
+    traffic.ends = k * first * (sequence ? 2 * half * x : sum * x); // embedding
+    traffic.ends += k * last * (sequence ? 3 * half * x : sum * x); // head
+    traffic.ends += k * last * (sum * N + 2 * sum * N);             // cross-entropy: maximum; sum and target
+    const double boundaries = (layout->first_stage ? 0 : 1) + (layout->last_stage ? 0 : 1);
+    if (!sequence && mesh->scatter) traffic.ends += k * boundaries * half * x;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* s = &layout->slices[i];
+        const double copies = s->copies, times = mesh->zero == 2 ? k : 1;
+        if (slice_is_partial(s, mesh)) {
+            traffic.ends += times * 2 * (copies - 1) / copies * element * (double)slice_elements(s);
+        }
+    }
+    traffic.pipeline = k * boundaries * x * element / (sequence || mesh->scatter ? t : 1);
+    const Slice* wte = layout_slice(layout, -1, WTE);
+    const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
+    if (m->tied && mesh->p > 1 && wte) {
+        traffic.tied = element * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
+    }
+    const double reductions = mesh->zero == 2 ? k + 1 : 2;
+    traffic.data = (d - 1) / d * element * reductions * (double)layout->elements;
+    if (twice) traffic.data += (d - 1) / d * element * k * (double)layout->bucket[wte->bucket].elements;
+    return traffic;
 }
 
 #endif

@@ -89,7 +89,7 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
         float* expected = (float*)checked_malloc((size_t)n * sizeof(float), "test");
         double* expected64 = (double*)checked_malloc((size_t)n * sizeof(double), "test");
         Error error;
-        if (!slice_read(expected, &r->file, name, slice, &s->layout.mesh, &error)) die("%s", error.text);
+        if (!slice_read(expected, &r->file, name, slice, &error)) die("%s", error.text);
         for (int64_t e = 0; e < n; e++) expected64[e] = (double)expected[e];
         const double difference = relative_error(buffer + slice->offset, expected64, n);
         if (!(difference <= worst)) worst = difference, *worst_name = slice->tensor.name;
@@ -99,14 +99,22 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
     return worst;
 }
 
-static void load_reference_batch(Activations* a, const double* tokens, int step, int B, int T) {
-    a->B = B, a->T = T;
+static void load_reference_batch(const Stage* s, Activations* a, const double* tokens, int step, int B, int T) {
+    activations_shape(a, s, B, T, -1);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
             a->inputs[b * T + t] = (int32_t)at[0], a->targets[b * T + t] = (int32_t)at[1];
         }
     }
+}
+
+// Groups of one rank.
+static Groups groups_alone(Comm* world, const Stage* s) {
+    Groups groups;
+    comm_open(world);
+    groups_open(&groups, world, &s->layout, &s->model);
+    return groups;
 }
 
 static void test_reference(const char* path) {
@@ -120,11 +128,13 @@ static void test_reference(const char* path) {
     Error error;
     if (!stage_plan(s, &r->model, mesh_of_rank(0, 1, 1, 1), B, T, 1, false, &error)) die("%s", error.text);
     stage_allocate(s);
+    Comm world;
+    Groups groups = groups_alone(&world, s);
+    s->groups = &groups;
     for (int i = 0; i < s->layout.n; i++) {
         char name[128];
         snprintf(name, sizeof name, "init.%s", s->layout.slices[i].tensor.name);
-        if (!slice_read(s->params + s->layout.slices[i].offset, &r->file, name, &s->layout.slices[i], &s->layout.mesh,
-                        &error))
+        if (!slice_read(s->params + s->layout.slices[i].offset, &r->file, name, &s->layout.slices[i], &error))
             die("%s", error.text);
     }
     double* tokens = reference_numbers(r, "tokens", (int64_t)r->steps * B * (T + 1));
@@ -144,25 +154,28 @@ static void test_reference(const char* path) {
     // optimizer that is off by 1 % moves parameters by 3e-4 and more.)
     const double update_bound = r->steps * r->settings.lr * 10 * backward_bound;
 
-    const char *worst, *not_finite;
+    const char* worst;
+    int not_finite;
+    double* squares = (double*)checked_malloc((size_t)s->layout.tensors * sizeof(double), "test");
     double loss_error = 0, norm_error = 0;
     for (int step = 0; step < r->steps; step++) {
         Activations* a = &s->activations[0];
-        load_reference_batch(a, tokens, step, B, T);
+        load_reference_batch(s, a, tokens, step, B, T);
         stage_zero_gradients(s);
         stage_forward(s, a);
         const double loss = add_losses(0, a) / N;
         loss_error = fmax(loss_error, fabs(loss - losses[step]) / losses[step]);
         if (step == 0) check_error("logits", relative_error(a->logits, logits, (int64_t)N * V), forward_bound);
-        stage_backward(s, a, &s->gradients[0], 1.0f / (float)N);
-        stage_add_tied_gradient(s);
+        const Backward backward = {s, a, &s->gradients[0], BOTH_HALVES, true, 1.0f / (float)N};
+        stage_backward(&backward);
         if (step == 0) {
-            const double difference = compare_all(r, s, s->grads, "grad.", &worst);
+            const double difference = compare_all(r, s, s->grads.all, "grad.", &worst);
             char what[128];
             snprintf(what, sizeof what, "gradients, worst of %d tensors: %s", s->layout.n, worst);
             check_error(what, difference, backward_bound);
         }
-        const double norm = stage_gradient_norm(s, &not_finite);
+        gradient_squares(s, squares);
+        const double norm = gradient_norm(squares, s->layout.tensors, &not_finite);
         norm_error = fmax(norm_error, fabs(norm - norms[step]) / norms[step]);
         const double clip = r->settings.clip > 0 && norm > r->settings.clip ? r->settings.clip / (norm + 1e-6) : 1;
         stage_update(s, &r->settings, step + 1, r->settings.lr, clip);
@@ -177,6 +190,7 @@ static void test_reference(const char* path) {
     free(logits);
     free(losses);
     free(norms);
+    free(squares);
     stage_free(s);
     safetensors_model_close(&r->file);
 }
@@ -197,6 +211,7 @@ typedef struct {
     const ModelConfig* model;
     int micro_batch, global_batch, T, threads;
     bool split;
+    Recompute recompute;
 } TestRun;
 
 static void trainer_open(Trainer* t, const TestRun* run) {
@@ -206,18 +221,23 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     o->data = text_path, o->micro_batch = run->micro_batch, o->global_batch = run->global_batch, o->steps = 6,
     o->warmup = 2;
     Error error;
-    t->schedule = schedule_build_one_stage(run->global_batch / run->micro_batch, run->split);
-    if (!schedule_check(&t->schedule, &error)) die("%s", error.text);
+    comm_open(&t->world);
+    t->schedule = schedule_build_1f1b(0, 1, run->global_batch / run->micro_batch, run->split, false);
+    if (!schedule_check(&t->schedule, 1, &error)) die("%s", error.text);
     open_files(t);
-    if (!stage_plan(&t->stage, run->model, mesh_of_rank(0, 1, 1, 1), run->micro_batch, run->T, t->schedule.slots,
-                    run->split, &error))
+    Mesh mesh = mesh_of_rank(0, 1, 1, 1);
+    mesh.recompute = run->recompute;
+    if (!stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, t->schedule.slots, run->split, &error))
         die("%s", error.text);
     open_loaders(t);
     stage_allocate(&t->stage);
+    groups_open(&t->groups, &t->world, &t->stage.layout, run->model);
+    t->stage.groups = &t->groups;
     layout_initialize(t->stage.params, &t->stage.layout, 1);
 }
 
 static void trainer_close(Trainer* t) {
+    groups_close(&t->groups);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
     tokens_close(&t->train_files);
@@ -249,23 +269,29 @@ static uint64_t fingerprint_of_run(const TestRun* run) {
 
 static void test_same_bits(const ModelConfig* m) {
     const int T = 24;
-    const TestRun plain = {m, 4, 8, T, 1, false};
+    const Recompute none = RECOMPUTE_NONE;
+    const TestRun plain = {m, 4, 8, T, 1, false, none};
     const uint64_t expected = fingerprint_of_run(&plain);
-    const TestRun others[] = {{m, 4, 8, T, 2, false}, {m, 4, 8, T, 3, false}, {m, 1, 8, T, 2, false},
-                              {m, 2, 8, T, 1, false}, {m, 8, 8, T, 2, false}, {m, 4, 8, T, 2, true},
-                              {m, 1, 8, T, 1, true}};
+    const TestRun others[] = {{m, 4, 8, T, 2, false, none},          {m, 4, 8, T, 3, false, none},
+                              {m, 1, 8, T, 2, false, none},          {m, 2, 8, T, 1, false, none},
+                              {m, 8, 8, T, 2, false, none},          {m, 4, 8, T, 2, true, none},
+                              {m, 1, 8, T, 1, true, none},           {m, 4, 8, T, 2, false, RECOMPUTE_SELECTIVE},
+                              {m, 2, 8, T, 1, false, RECOMPUTE_FULL}};
+    static const char* recomputed[] = {"", ", norms and activation functions computed again", ", all computed again"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         const TestRun* r = &others[i];
-        check(fingerprint_of_run(r) == expected, "%s: the same bits after 6 steps: %d thread%s, micro-batches of %d%s",
-              m->name, r->threads, r->threads == 1 ? "" : "s", r->micro_batch, r->split ? ", backward in halves" : "");
+        check(fingerprint_of_run(r) == expected,
+              "%s: the same bits after 6 steps: %d thread%s, micro-batches of %d%s%s", m->name, r->threads,
+              r->threads == 1 ? "" : "s", r->micro_batch, r->split ? ", backward in halves" : "",
+              recomputed[r->recompute]);
     }
-    const TestRun other_batch = {m, 4, 12, T, 1, false}; // the fingerprint can tell runs apart
+    const TestRun other_batch = {m, 4, 12, T, 1, false, none}; // the fingerprint can tell runs apart
     check(fingerprint_of_run(&other_batch) != expected, "%s: other bits with another global batch", m->name);
 }
 
 // A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
 static void test_resume_bits(const ModelConfig* m) {
-    const TestRun run = {m, 4, 4, 24, 2, false};
+    const TestRun run = {m, 4, 4, 24, 2, false, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_gpt_XXXXXX", path[4096];
@@ -306,7 +332,7 @@ static void test_validation(const ModelConfig* m) {
     double losses[3];
     for (int i = 0; i < 3; i++) {
         const int micro_batch = i == 0 ? 4 : 1;
-        const TestRun run = {m, micro_batch, 4, 24, 2, false};
+        const TestRun run = {m, micro_batch, 4, 24, 2, false, RECOMPUTE_NONE};
         Trainer t;
         trainer_open(&t, &run);
         t.settings.eval_sequences = i < 2 ? 6 : 7; // 4 + 2, or six times 1
@@ -337,42 +363,58 @@ static void test_learning_rate(void) {
     }
 }
 
-// A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; one that cannot
-// take its name fails and leaves nothing behind.
+// A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; the text that
+// the model writes is the same before and after.
 static void test_large_checkpoint(void) {
     const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0};
-    const TestRun run = {&m, 1, 1, 24, 2, false};
-    Trainer t;
-    trainer_open(&t, &run);
-    const Stage* s = &t.stage;
-    char folder[] = "build/test_gpt_XXXXXX", path[64];
+    const TestRun run = {&m, 1, 1, 24, 2, false, RECOMPUTE_NONE};
+    Trainer a, b;
+    trainer_open(&a, &run);
+    char folder[] = "build/test_gpt_XXXXXX";
     if (!mkdtemp(folder)) die("build: cannot make a folder");
-    t.settings.out = folder;
-    train_step(&t);
-    save_checkpoint(&t);
-    const size_t bytes = (size_t)s->layout.elements * sizeof(float);
-    float* copy = (float*)checked_malloc(3 * bytes, "test");
-    CheckpointState state;
-    Error error = {""};
-    snprintf(path, sizeof path, "%s/step_00000001", folder);
-    const bool loaded = checkpoint_load(path, &state, &s->layout, copy, copy + s->layout.elements,
-                                        copy + 2 * s->layout.elements, &error);
-    check(loaded && memcmp(copy, s->params, bytes) == 0 && memcmp(copy + s->layout.elements, s->moment1, bytes) == 0 &&
-              memcmp(copy + 2 * s->layout.elements, s->moment2, bytes) == 0,
-          "%s: %lld parameters and their moments come back bit for bit %s", m.name, (long long)s->layout.elements,
-          error.text);
-    snprintf(path, sizeof path, "%s/step_00000001/foreign", folder);
-    FILE* foreign = fopen(path, "w");
-    if (!foreign || fclose(foreign) != 0) die("%s: cannot write", path);
-    state = checkpoint_state(&t);
-    const bool saved = checkpoint_save(folder, &state, &m, &s->layout, s->params, s->moment1, s->moment2, &error);
-    snprintf(path, sizeof path, "%s/step_00000001.tmp", folder);
-    check(!saved && access(path, F_OK) != 0, "a checkpoint whose name is taken: %s", error.text);
-    free(copy);
-    trainer_close(&t);
+    a.settings.out = folder;
+    train_step(&a);
+    save_checkpoint(&a);
+    trainer_open(&b, &run);
+    b.settings.out = folder, b.settings.seed = a.settings.seed;
+    const size_t bytes = (size_t)a.stage.layout.elements * sizeof(float);
+    check(resume_checkpoint(&b) && memcmp(a.stage.params, b.stage.params, bytes) == 0 &&
+              memcmp(a.stage.moment1, b.stage.moment1, bytes) == 0 &&
+              memcmp(a.stage.moment2, b.stage.moment2, bytes) == 0,
+          "%s: %lld parameters and their moments come back bit for bit", m.name, (long long)a.stage.layout.elements);
+    trainer_close(&a);
+    trainer_close(&b);
     char command[4200];
     snprintf(command, sizeof command, "rm -r %s", folder);
     if (system(command) != 0) die("%s failed", command);
+}
+
+// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once. Bound: as in
+// test_reference, 4 way sqrt(K) u, for the forward pass alone.
+static void test_decode(const ModelConfig* m) {
+    const TestRun run = {m, 1, 1, 24, 2, false, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    for (int i = 0; i < 3; i++) train_step(&t);
+    Stage* s = &t.stage;
+    Activations* a = &s->activations[0];
+    const Pass pass = {&t.train, 5, 6, true};
+    load_microbatch(&t, a, &pass, &t.schedule, 0);
+    int32_t tokens[24];
+    memcpy(tokens, a->inputs, sizeof tokens);
+    stage_forward(s, a);
+    double* expected = (double*)checked_malloc((size_t)24 * m->V * sizeof(double), "test");
+    for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)a->logits[i];
+    double worst = 0;
+    for (int i = 0; i < 24; i++) {
+        decode(&t, tokens[i], i);
+        worst = fmax(worst, relative_error(a->logits, expected + (size_t)i * m->V, m->V));
+    }
+    char what[64];
+    snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
+    check_error(what, worst, 4 * (8.0 * m->L + 4) * sqrt(100.0) * 0x1p-24);
+    free(expected);
+    trainer_close(&t);
 }
 
 // The model learns a text of period 3: the loss falls far below that of guessing.
@@ -381,7 +423,7 @@ static void test_learns(const ModelConfig* m) {
     if (!f) die("%s: cannot write", text_path);
     for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
     fclose(f);
-    const TestRun run = {m, 4, 4, 24, 2, false};
+    const TestRun run = {m, 4, 4, 24, 2, false, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
     t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;
@@ -406,6 +448,8 @@ int main(void) {
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
     test_large_checkpoint();
+    test_decode(&gpt2);
+    test_decode(&llama);
     test_validation(&gpt2);
     test_learning_rate();
     test_learns(&gpt2);

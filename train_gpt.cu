@@ -1,20 +1,24 @@
 /*
-train_gpt.cu: trains a GPT. The file to read first, from top to bottom:
+train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to read first, from top to bottom:
 
     1. settings      the command line, as one table
-    2. a stage       the model's memory, its forward and backward pass, the update
+    2. a stage       the part of the model that this process holds: memory, forward and backward pass, update
     3. the step      the schedule's actions, executed
-    4. around it     validation, sampling, the log, checkpoints
+    4. around it     validation, sampling, what people and programs read, checkpoints
     5. main
 
-A process holds one stage of one mesh (parallel.h says which slices of which tensors, schedule.h in which order to work).
-In this build the mesh is 1 x 1 x 1: one stage with the whole model. The kernels are the C reference of kernels/ (*.h).
+A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
+order it works, exchange.h what it says to the others; a process started alone is the mesh 1 x 1 x 1. The kernels are the
+C reference of kernels/ (*.h).
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in model.h.
+Notation: B sequences of T tokens in a micro-batch, N = B T rows; C, F, NH, NKV, HS, V as in model.h. NH, NKV, F and V of
+a layout are this rank's share. R rows of the residual stream: N, or N / t with --sequence-parallel.
 */
 #include "base.h"
 #include "checkpoint.h"
+#include "comm.h"
 #include "dataloader.h"
+#include "exchange.h"
 #include "json.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -35,6 +39,7 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 #include "parallel.h"
 #include "schedule.h"
 #include "tokenizer.h"
+#include "trace.h"
 
 #include <sys/resource.h>
 
@@ -44,10 +49,13 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; the rest as in
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
 
 typedef struct {
-    const char *model, *init, *data, *val, *out;
+    const char *model, *init, *data, *val, *out, *trace;
     int arch, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int64_t micro_batch, global_batch;
+    int64_t tp, pp, dp, first_layers, last_layers, zero;
+    int recompute; // choice
+    bool sequence_parallel, whole_boundary;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, seed;
     bool resume, dry_run, help;
@@ -58,13 +66,13 @@ static Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
     s.model = "tiny";
-    s.micro_batch = 16, s.global_batch = 0;
+    s.tp = 1, s.pp = 1;
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     return s;
 }
 
-enum { MAX_OPTIONS = 48 };
+enum { MAX_OPTIONS = 64 };
 
 // Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
 static int settings_table(Option* table, Settings* s) {
@@ -89,9 +97,23 @@ static int settings_table(Option* table, Settings* s) {
                       "files to train on, comma-separated: llm.c shards, raw uint16, any text"),
         option_string("val", &s->val, "GLOB", "files to validate on; without it the last 5 % of --data are held out"),
         option_heading("batch, in sequences"),
-        option_int("micro-batch", &s->micro_batch, 1, 1 << 20, "sequences in one forward pass"),
+        option_int("micro-batch", &s->micro_batch, 1, 1 << 20,
+                   "sequences in one forward pass [what fits the rest, at most 16]"),
         option_int("global-batch", &s->global_batch, 1, size,
-                   "sequences in one update, a multiple of --micro-batch [--micro-batch]"),
+                   "sequences in one update, over all ranks [16, or what --micro-batch, --dp and --pp need]"),
+        option_heading("mesh: ranks = tp x pp x dp"),
+        option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
+        option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
+        option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
+        option_flag("sequence-parallel", &s->sequence_parallel,
+                    "norms and residual stream on 1/tp of the positions each"),
+        option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
+        option_choice("recompute", &s->recompute, "none|selective|full",
+                      "what the backward pass computes again to save memory: norms and activation function, or all"),
+        option_int("first-layers", &s->first_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
+        option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
+        option_flag("whole-boundary", &s->whole_boundary,
+                    "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
         option_heading("optimizer"),
         option_float("lr", &s->lr, 0, 1e3, "learning rate after the warm-up"),
         option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step"),
@@ -113,8 +135,10 @@ static int settings_table(Option* table, Settings* s) {
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
         option_string("out", &s->out, "DIR", "folder for log.jsonl and checkpoints; nothing is written without it"),
         option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one"),
+        option_string("trace", &s->trace, "FILE", "what every rank did and when, for chrome://tracing or Perfetto"),
         option_int("seed", &s->seed, 0, 9e15, "of the initial weights, the order of the data and the samples"),
-        option_flag("dry-run", &s->dry_run, "print the model, memory and schedule; run nothing"),
+        option_flag("dry-run", &s->dry_run,
+                    "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing"),
         option_flag("help", &s->help, "this list"),
     };
     const int n = (int)(sizeof rows / sizeof rows[0]);
@@ -174,172 +198,242 @@ static double learning_rate(const Settings* s, int64_t step) {
 // ================================================================================================================
 // 2. A stage: the blocks that this process holds, and their memory
 
-// What the forward pass of one micro-batch leaves for its backward pass. N = B T rows.
+// What the forward pass of one micro-batch leaves for its backward pass.
 typedef struct {
-    floatX *norm1, *mean1, *rstd1; // (N, C), (N), (N); RMSNorm has no mean
+    floatX *norm1, *mean1, *rstd1; // (R, C), (R), (R); RMSNorm has no mean
     floatX *qkv, *attention, *lse; // (N, (NH + 2 NKV) HS), (N, NH HS), (B, NH, T)
-    floatX* middle;                // (N, C): the residual stream between attention and mlp
+    floatX* middle;                // (R, C): the residual stream between attention and mlp
     floatX *norm2, *mean2, *rstd2;
     floatX *fc, *act; // (N, F or 2F), (N, F): before and after GELU or SwiGLU
 } LayerActivations;
 
 typedef struct {
-    int B, T;
+    int B, T, N, R;
+    bool split;                // rows are split over the tensor ranks: R = N / t
+    int position;              // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
     int32_t *inputs, *targets; // (N)
-    floatX** x;                // L + 1 of (N, C): the residual stream before each block and after the last
+    floatX** x;                // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;
-    floatX *final_norm, *final_mean, *final_rstd;
+    floatX *final_norm, *final_mean, *final_rstd;      // the rest: last stage only
     floatX* logits;                                    // (N, V); the backward pass turns it into its own gradient
-    floatX *row_max, *row_sum, *target_logit, *losses; // (N)
+    floatX *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
 } Activations;
 
 // What the input half of the backward pass leaves for the weight half: the gradient of every linear layer's output.
 typedef struct {
-    floatX *dqkv, *dmiddle; // dmiddle: of the attention's projection
-    floatX *dfc, *dout;     // dout: of the mlp's projection
+    floatX *dqkv, *dmiddle; // dmiddle (N, C): of the attention's projection
+    floatX *dfc, *dout;     // dout (N, C): of the mlp's projection
 } LayerGradients;
 
 typedef struct {
-    floatX* dx; // (N, C): the gradient of the residual stream, on its way from the last block to the first
+    floatX* dx; // (R, C): the gradient of the residual stream, on its way from the last block to the first
     LayerGradients* layers;
 } Gradients;
+
+// Where messages from and to the neighbours in the pipeline lie, and which are on their way (schedule.h).
+typedef struct {
+    floatX *input[SCHEDULE_BUFFERS], *gradient[SCHEDULE_BUFFERS], *gradient_out[SCHEDULE_BUFFERS];
+    CommRequest receive_forward[SCHEDULE_BUFFERS], receive_backward[SCHEDULE_BUFFERS], send_backward[SCHEDULE_BUFFERS];
+    CommRequest* send_forward; // of each slot
+} Boundary;
 
 typedef struct {
     ModelConfig model;
     Layout layout;
+    Groups* groups;
     int B, T, slots;
-    bool split; // the two halves of the backward pass are separate actions, so each block keeps gradients of its own
-    floatX *params, *grads; // layout.elements each
-    float *moment1, *moment2;
-    floatX* grad_embedding;        // (V, C), only where the embedding is tied to the head: see stage_add_tied_gradient
+    bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
+    floatX* params;      // layout.elements
+    GradientBuckets grads;
+    float *moment1, *moment2;      // layout.elements, or a share of each bucket with ZeRO
+    floatX* grad_embedding;        // (V, C), only where one matrix is embedding and head: see embed_backward
     floatX* rope;                  // (T, HS): cosines and sines
     Activations* activations;      // one per slot
-    Gradients* gradients;          // likewise, or one in all if the halves are not split
-    floatX *branch, *dact, *dnorm; // scratch of one block: (N, C), (N, F or NH HS), (N, C)
+    LayerActivations recomputed;   // what the blocks do not keep but compute again
+    Gradients* gradients;          // one per slot, or one in all if the halves are not split
+    floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
+    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
+    floatX* cache;                 // (layers, T, 2 NKV HS): keys and values of the text that is being written
+    Boundary boundary;
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
 static floatX* weight(const Stage* s, int layer, TensorKind kind) {
-    const int64_t offset = layout_offset(&s->layout, layer, kind);
-    return offset < 0 ? NULL : s->params + offset;
+    const Slice* slice = layout_slice(&s->layout, layer, kind);
+    return slice ? s->params + slice->offset : NULL;
 }
 
 static floatX* gradient(const Stage* s, int layer, TensorKind kind) {
-    const int64_t offset = layout_offset(&s->layout, layer, kind);
-    return offset < 0 ? NULL : s->grads + offset;
+    const Slice* slice = layout_slice(&s->layout, layer, kind);
+    if (!slice) return NULL;
+    return s->grads.of_bucket[slice->bucket] + (slice->offset - s->layout.bucket[slice->bucket].offset);
 }
 
 static TensorKind head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
 
+static bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
+
+// This rank's channels: of q, k and v together, and of the first matrix of the mlp.
+static int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
+static int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
+static int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
+
+// One block's activations. Those that are computed again take the place in `again`, which all blocks share; with
+// again = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's
+// input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
+// this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
+static void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
+    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    const Recompute recompute = again ? s->layout.mesh.recompute : RECOMPUTE_NONE;
+    if (recompute == RECOMPUTE_FULL) {
+        *y = *again;
+        return;
+    }
+    y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
+    y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
+    y->qkv = arena_floats(arena, N * qkv_size(s));
+    y->attention = arena_floats(arena, N * heads_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
+    y->middle = arena_floats(arena, R * C), y->fc = arena_floats(arena, N * fc_size(s));
+    const bool keep = recompute == RECOMPUTE_NONE;
+    y->norm1 = keep ? arena_floats(arena, R * C) : again->norm1;
+    y->norm2 = keep ? arena_floats(arena, R * C) : again->norm2;
+    y->act = keep ? arena_floats(arena, N * s->layout.F) : again->act;
+}
+
 static void take_activations(Activations* a, const Stage* s, Arena* arena) {
-    const ModelConfig* m = &s->model;
-    const int64_t N = (int64_t)s->B * s->T, C = m->C, NHS = (int64_t)m->NH * model_head_size(m);
+    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
     a->inputs = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
     a->targets = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
-    for (int l = 0; l <= s->layout.layers; l++) a->x[l] = arena_floats(arena, N * C);
-    for (int l = 0; l < s->layout.layers; l++) {
-        LayerActivations* y = &a->layers[l];
-        y->norm1 = arena_floats(arena, N * C), y->mean1 = arena_floats(arena, N), y->rstd1 = arena_floats(arena, N);
-        y->qkv = arena_floats(arena, N * model_qkv_size(m));
-        y->attention = arena_floats(arena, N * NHS), y->lse = arena_floats(arena, N * m->NH);
-        y->middle = arena_floats(arena, N * C);
-        y->norm2 = arena_floats(arena, N * C), y->mean2 = arena_floats(arena, N), y->rstd2 = arena_floats(arena, N);
-        y->fc = arena_floats(arena, N * model_fc_size(m)), y->act = arena_floats(arena, N * m->F);
-    }
-    a->final_norm = arena_floats(arena, N * C);
-    a->final_mean = arena_floats(arena, N), a->final_rstd = arena_floats(arena, N);
-    a->logits = arena_floats(arena, N * m->V);
-    a->row_max = arena_floats(arena, N), a->row_sum = arena_floats(arena, N);
-    a->target_logit = arena_floats(arena, N), a->losses = arena_floats(arena, N);
+    for (int l = 0; l <= s->layout.layers; l++) a->x[l] = arena_floats(arena, R * C);
+    for (int l = 0; l < s->layout.layers; l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
+    if (!s->layout.last_stage) return;
+    a->final_norm = arena_floats(arena, R * C);
+    a->final_mean = arena_floats(arena, R), a->final_rstd = arena_floats(arena, R);
+    a->logits = arena_floats(arena, N * s->layout.V);
+    a->row_max = arena_floats(arena, N), a->row_sum = arena_floats(arena, 2 * N);
+    a->target_logit = a->row_sum ? a->row_sum + N : NULL, a->losses = arena_floats(arena, N);
 }
 
 static void take_gradients(Gradients* g, const Stage* s, Arena* arena) {
-    const ModelConfig* m = &s->model;
-    const int64_t N = (int64_t)s->B * s->T, C = m->C;
-    g->dx = arena_floats(arena, N * C);
+    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    g->dx = arena_floats(arena, R * C);
     for (int l = 0; l < s->layout.layers; l++) {
         LayerGradients* d = &g->layers[l];
-        if (l > 0 && !s->split) { // used up before the next block needs them
+        if (l > 0 && !s->split_backward) { // used up before the next block needs them
             *d = g->layers[0];
             continue;
         }
-        d->dqkv = arena_floats(arena, N * model_qkv_size(m)), d->dmiddle = arena_floats(arena, N * C);
-        d->dfc = arena_floats(arena, N * model_fc_size(m)), d->dout = arena_floats(arena, N * C);
+        d->dqkv = arena_floats(arena, N * qkv_size(s)), d->dmiddle = arena_floats(arena, N * C);
+        d->dfc = arena_floats(arena, N * fc_size(s)), d->dout = arena_floats(arena, N * C);
     }
+}
+
+static void take_boundary(Stage* s, Arena* arena) {
+    const Mesh* mesh = &s->layout.mesh;
+    const int64_t n = boundary_elements(mesh, (int64_t)s->B * s->T * s->model.C);
+    for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
+        if (!s->layout.first_stage) s->boundary.input[i] = arena_floats(arena, n);
+        if (!s->layout.first_stage) s->boundary.gradient_out[i] = arena_floats(arena, n);
+        if (!s->layout.last_stage) s->boundary.gradient[i] = arena_floats(arena, n);
+    }
+}
+
+// Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
+static bool has_two_gradients(const Stage* s) {
+    return s->model.tied && s->layout.mesh.p == 1 && s->layout.mesh.zero < 2;
+}
+
+static void take_parameters(Stage* s) {
+    const Layout* layout = &s->layout;
+    const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
+    GradientBuckets* grads = &s->grads;
+    s->params = arena_floats(&s->memory_params, n);
+    if (layout->mesh.zero < 2) grads->all = arena_floats(&s->memory_grads, n);
+    if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
+    for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
+        grads->buffer[i] = arena_floats(&s->memory_grads, largest_bucket(layout));
+        grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
+    }
+    for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
+    if (has_two_gradients(s)) s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->V * s->model.C);
+    s->moment1 = (float*)arena_take(&s->memory_optimizer, share * (int64_t)sizeof(float));
+    s->moment2 = (float*)arena_take(&s->memory_optimizer, share * (int64_t)sizeof(float));
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
 static void stage_take_memory(Stage* s) {
-    const ModelConfig* m = &s->model;
-    const int64_t N = (int64_t)s->B * s->T, n = s->layout.elements;
-    s->params = arena_floats(&s->memory_params, n);
-    s->grads = arena_floats(&s->memory_grads, n);
-    if (m->tied) s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)m->V * m->C);
-    s->moment1 = (float*)arena_take(&s->memory_optimizer, n * (int64_t)sizeof(float));
-    s->moment2 = (float*)arena_take(&s->memory_optimizer, n * (int64_t)sizeof(float));
-    for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, &s->memory_activations);
+    const int64_t N = (int64_t)s->B * s->T, C = s->model.C, R = splits_rows(s) ? N / s->layout.mesh.t : N;
+    Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
+    take_parameters(s);
+    if (s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
+    for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, activations);
     for (int i = 0; i < s->slots; i++) {
-        if (i == 0 || s->split) take_gradients(&s->gradients[i], s, &s->memory_scratch);
+        if (i == 0 || s->split_backward) take_gradients(&s->gradients[i], s, scratch);
     }
-    s->branch = arena_floats(&s->memory_scratch, N * m->C);
-    s->dact = arena_floats(&s->memory_scratch, N * max_i64(m->F, (int64_t)m->NH * model_head_size(m)));
-    s->dnorm = arena_floats(&s->memory_scratch, N * m->C);
-    if (m->arch == ARCH_LLAMA) s->rope = arena_floats(&s->memory_scratch, (int64_t)m->T * model_head_size(m));
+    take_boundary(s, activations);
+    s->branch = arena_floats(scratch, R * C);
+    s->dact = arena_floats(scratch, N * max_i64(s->layout.F, heads_size(s)));
+    s->dnorm = arena_floats(scratch, R * C);
+    if (splits_rows(s)) s->partial = arena_floats(scratch, N * C), s->gathered = arena_floats(scratch, N * C);
+    if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
+    s->cache = arena_floats(scratch, (int64_t)s->layout.layers * s->T * 2 * s->layout.NKV * model_head_size(&s->model));
 }
 
 // Plans the stage of one rank: after this the sizes of its arenas are known and nothing is allocated.
-static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, int slots, bool split, Error* error) {
+static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, int slots, bool split_backward,
+                       Error* error) {
     memset(s, 0, sizeof *s);
-    s->model = *m, s->B = B, s->T = T, s->slots = slots, s->split = split;
-    if (!layout_build(&s->layout, m, mesh, error)) return false;
-    const size_t layers = (size_t)s->layout.layers;
+    s->model = *m, s->B = B, s->T = T, s->slots = slots, s->split_backward = split_backward;
+    if (split_backward && (mesh.zero == 2 || mesh.recompute != RECOMPUTE_NONE))
+        return fail(error, "a backward pass in two halves works without --recompute and with --zero 0 or 1");
+    if (!layout_build(&s->layout, m, mesh, T, error)) return false;
+    const size_t layers = (size_t)s->layout.layers, buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
     s->activations = (Activations*)checked_calloc((size_t)slots, sizeof(Activations), "the slots");
     s->gradients = (Gradients*)checked_calloc((size_t)slots, sizeof(Gradients), "the slots");
+    s->boundary.send_forward = (CommRequest*)checked_calloc((size_t)slots, sizeof(CommRequest), "the slots");
     for (int i = 0; i < slots; i++) {
         s->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         s->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
         s->gradients[i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the slots");
     }
+    s->grads.of_bucket = (floatX**)checked_calloc(buckets, sizeof(floatX*), "the buckets");
+    s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
     s->memory_params.what = "parameters", s->memory_grads.what = "gradients", s->memory_optimizer.what = "optimizer";
-    s->memory_activations.what = "activations", s->memory_scratch.what = "backward scratch";
+    s->memory_activations.what = "activations", s->memory_scratch.what = "scratch";
     stage_take_memory(s);
     return true;
 }
 
-static int stage_arenas(Stage* s, Arena** arenas) {
-    Arena* all[] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
-                    &s->memory_scratch};
-    const int n = (int)(sizeof all / sizeof all[0]);
+enum { ARENAS = 5 };
+
+static void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
+    Arena* all[ARENAS] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
+                          &s->memory_scratch};
     memcpy(arenas, all, sizeof all);
-    return n;
 }
 
 // Bytes of all arenas, known before they are allocated.
 static double stage_bytes(Stage* s) {
-    Arena* arenas[8];
-    const int n = stage_arenas(s, arenas);
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
     double total = 0;
-    for (int i = 0; i < n; i++) total += (double)arenas[i]->used;
+    for (int i = 0; i < ARENAS; i++) total += (double)arenas[i]->used;
     return total;
 }
 
 static void stage_allocate(Stage* s) {
-    Arena* arenas[8];
-    const int n = stage_arenas(s, arenas);
-    const double needed = stage_bytes(s), there = device_bytes();
-    if (needed > there) {
-        die("the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, --seq or model",
-            needed / 1e9, there / 1e9);
-    }
-    for (int i = 0; i < n; i++) arena_allocate(arenas[i]);
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arena_allocate(arenas[i]);
     stage_take_memory(s);
     if (s->rope) rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta);
 }
 
 static void stage_free(Stage* s) {
-    Arena* arenas[8];
-    const int n = stage_arenas(s, arenas);
-    for (int i = 0; i < n; i++) arena_free(arenas[i]);
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arena_free(arenas[i]);
     for (int i = 0; i < s->slots; i++) {
         free(s->activations[i].x);
         free(s->activations[i].layers);
@@ -347,107 +441,192 @@ static void stage_free(Stage* s) {
     }
     free(s->activations);
     free(s->gradients);
+    free(s->boundary.send_forward);
+    free(s->grads.of_bucket);
+    free(s->grads.request);
     layout_free(&s->layout);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Forward
+// Forward. What stands between two lines of sum_rows and gather_rows is one rank's share of a block.
+
+// Says what a holds from now on: B sequences of T tokens, or (position >= 0) one token at that position.
+static void activations_shape(Activations* a, const Stage* s, int B, int T, int position) {
+    a->B = B, a->T = T, a->N = B * T, a->position = position;
+    a->split = splits_rows(s) && position < 0;
+    a->R = a->split ? a->N / s->layout.mesh.t : a->N;
+}
+
+// Where a partial sum of all rows is computed before sum_rows puts this rank's rows of the sum into mine.
+static floatX* partial_rows(const Stage* s, const Activations* a, floatX* mine) { return a->split ? s->partial : mine; }
+
+// All rows of mine.
+static const floatX* all_rows(const Stage* s, const Activations* a, const floatX* mine) {
+    if (!a->split) return mine;
+    gather_rows(s->groups, true, s->gathered, mine, (int64_t)a->N * s->model.C);
+    return s->gathered;
+}
 
 // LayerNorm or RMSNorm of the rows of x, with the weights of one of the model's norms.
 static void norm_forward(const Stage* s, floatX* out, floatX* mean, floatX* rstd, const floatX* x, int layer,
-                         TensorKind w, TensorKind b, int N) {
+                         TensorKind w, TensorKind b, int R) {
     const int C = s->model.C;
     const float eps = (float)s->model.eps;
     if (s->model.arch == ARCH_GPT2) {
-        layernorm_forward(out, mean, rstd, x, weight(s, layer, w), weight(s, layer, b), N, C, eps);
+        layernorm_forward(out, mean, rstd, x, weight(s, layer, w), weight(s, layer, b), R, C, eps);
     } else {
-        rmsnorm_forward(out, rstd, x, weight(s, layer, w), N, C, eps);
+        rmsnorm_forward(out, rstd, x, weight(s, layer, w), R, C, eps);
     }
 }
 
-// x[layer + 1] = middle + mlp(norm2(middle)), middle = x[layer] + attention(norm1(x[layer]))
-static void block_forward(const Stage* s, Activations* a, int layer) {
-    const ModelConfig* m = &s->model;
-    const int C = m->C, F = m->F, HS = model_head_size(m), QKV = model_qkv_size(m), N = a->B * a->T;
-    LayerActivations* y = &a->layers[layer];
-    const floatX* x = a->x[layer];
+static void norm1_forward(const Stage* s, Activations* a, int layer) {
+    const LayerActivations* y = &a->layers[layer];
+    norm_forward(s, y->norm1, y->mean1, y->rstd1, a->x[layer], layer, NORM1_W, NORM1_B, a->R);
+}
 
-    norm_forward(s, y->norm1, y->mean1, y->rstd1, x, layer, NORM1_W, NORM1_B, N);
-    linear_forward(y->qkv, y->norm1, weight(s, layer, QKV_W), weight(s, layer, QKV_B), N, C, QKV);
-    if (s->rope) rope_forward(y->qkv, s->rope, a->B, a->T, m->NH + m->NKV, HS, QKV);
-    attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, m->NH, m->NKV, HS);
-    linear_forward(s->branch, y->attention, weight(s, layer, ATTN_PROJ_W), NULL, N, m->NH * HS, C);
-    residual_forward(y->middle, x, s->branch, weight(s, layer, ATTN_PROJ_B), N, C);
+static void norm2_forward(const Stage* s, Activations* a, int layer) {
+    const LayerActivations* y = &a->layers[layer];
+    norm_forward(s, y->norm2, y->mean2, y->rstd2, y->middle, layer, NORM2_W, NORM2_B, a->R);
+}
 
-    norm_forward(s, y->norm2, y->mean2, y->rstd2, y->middle, layer, NORM2_W, NORM2_B, N);
-    linear_forward(y->fc, y->norm2, weight(s, layer, FC_W), weight(s, layer, FC_B), N, C, model_fc_size(m));
-    if (m->arch == ARCH_GPT2)
-        gelu_forward(y->act, y->fc, (int64_t)N * F);
+static void activation_forward(const Stage* s, Activations* a, int layer) {
+    const LayerActivations* y = &a->layers[layer];
+    const int F = s->layout.F;
+    if (s->model.arch == ARCH_GPT2)
+        gelu_forward(y->act, y->fc, (int64_t)a->N * F);
     else
-        swiglu_forward(y->act, y->fc, N, F);
-    linear_forward(s->branch, y->act, weight(s, layer, MLP_PROJ_W), NULL, N, F, C);
-    residual_forward(a->x[layer + 1], y->middle, s->branch, weight(s, layer, MLP_PROJ_B), N, C);
+        swiglu_forward(y->act, y->fc, a->N, F);
 }
 
+// Rotary positions, then attention: of whole sequences, or of one new token to those in the cache.
+static void attention_of_heads(const Stage* s, Activations* a, int layer) {
+    const int NH = s->layout.NH, NKV = s->layout.NKV, HS = model_head_size(&s->model);
+    const LayerActivations* y = &a->layers[layer];
+    const bool decodes = a->position >= 0;
+    if (s->rope) {
+        const floatX* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
+        rope_forward(y->qkv, table, a->B, a->T, NH + NKV, HS, qkv_size(s));
+    }
+    if (decodes)
+        attention_decode(y->attention, s->cache + (int64_t)layer * s->T * 2 * NKV * HS, y->qkv, a->position, NH, NKV,
+                         HS);
+    else
+        attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, NH, NKV, HS);
+}
+
+// middle = x[layer] + attention(norm1(x[layer])); then fc = W norm2(middle) and its activation function: everything that
+// the backward pass of a block needs.
+static void block_forward_inner(const Stage* s, Activations* a, int layer) {
+    const int C = s->model.C;
+    LayerActivations* y = &a->layers[layer];
+    floatX* partial = partial_rows(s, a, s->branch);
+
+    norm1_forward(s, a, layer);
+    linear_forward(y->qkv, all_rows(s, a, y->norm1), weight(s, layer, QKV_W), weight(s, layer, QKV_B), a->N, C,
+                   qkv_size(s));
+    attention_of_heads(s, a, layer);
+    linear_forward(partial, y->attention, weight(s, layer, ATTN_PROJ_W), NULL, a->N, heads_size(s), C);
+    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
+    residual_forward(y->middle, a->x[layer], s->branch, weight(s, layer, ATTN_PROJ_B), a->R, C);
+
+    norm2_forward(s, a, layer);
+    linear_forward(y->fc, all_rows(s, a, y->norm2), weight(s, layer, FC_W), weight(s, layer, FC_B), a->N, C,
+                   fc_size(s));
+    activation_forward(s, a, layer);
+}
+
+// x[layer + 1] = middle + mlp(norm2(middle))
+static void block_forward(const Stage* s, Activations* a, int layer) {
+    const int C = s->model.C;
+    const LayerActivations* y = &a->layers[layer];
+    floatX* partial = partial_rows(s, a, s->branch);
+    block_forward_inner(s, a, layer);
+    linear_forward(partial, y->act, weight(s, layer, MLP_PROJ_W), NULL, a->N, s->layout.F, C);
+    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
+    residual_forward(a->x[layer + 1], y->middle, s->branch, weight(s, layer, MLP_PROJ_B), a->R, C);
+}
+
+// A rank has the rows of its tokens and zeros for the others': the sum over the ranks is the embedding.
 static void embed(const Stage* s, Activations* a) {
-    const int C = s->model.C, N = a->B * a->T;
-    embedding_forward(a->x[0], a->inputs, weight(s, -1, WTE), N, C, 0, s->model.V);
-    if (s->model.arch == ARCH_GPT2) position_forward(a->x[0], weight(s, -1, WPE), a->B, a->T, C);
+    const int C = s->model.C;
+    floatX* partial = partial_rows(s, a, a->x[0]);
+    embedding_forward(partial, a->inputs, weight(s, -1, WTE), a->N, C, s->layout.first_token, s->layout.V);
+    sum_rows(s->groups, a->split, a->x[0], partial, (int64_t)a->N * C);
+    if (s->model.arch != ARCH_GPT2) return;
+    const int64_t first = a->position >= 0 ? a->position : a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
+    const int T = a->position >= 0 ? s->T : a->T;
+    position_forward(a->x[0], weight(s, -1, WPE), first, a->R, T, C);
 }
 
-// logits = final norm(x) W^T for n rows of the residual stream after the last block
-static void head_forward(const Stage* s, Activations* a, const floatX* x, int n) {
-    norm_forward(s, a->final_norm, a->final_mean, a->final_rstd, x, -1, FINAL_NORM_W, FINAL_NORM_B, n);
-    linear_forward(a->logits, a->final_norm, weight(s, -1, head_kind(s)), NULL, n, s->model.C, s->model.V);
+// logits = final norm(x) W^T: this rank's share of the vocabulary.
+static void head_forward(const Stage* s, Activations* a) {
+    const int C = s->model.C;
+    norm_forward(s, a->final_norm, a->final_mean, a->final_rstd, a->x[s->layout.layers], -1, FINAL_NORM_W, FINAL_NORM_B,
+                 a->R);
+    linear_forward(a->logits, all_rows(s, a, a->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, C, s->layout.V);
 }
 
-// The forward pass of the micro-batch in a (B, T, inputs and targets are set): afterwards a->losses has -log p(target).
-static void stage_forward(const Stage* s, Activations* a) {
-    const int N = a->B * a->T, V = s->model.V;
-    embed(s, a);
-    for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
-    head_forward(s, a, a->x[s->layout.layers], N);
-    crossentropy_max(a->row_max, a->logits, N, V, V);
-    crossentropy_sum(a->row_sum, a->target_logit, a->logits, a->row_max, a->targets, N, V, V, 0);
+// Vocabulary parallel: three numbers a row go between the ranks, the logits never do.
+static void crossentropy(const Stage* s, Activations* a) {
+    const int N = a->N, V = s->layout.V, tokens = s->layout.tokens;
+    Comm* tensor = &s->groups->tensor;
+    crossentropy_max(a->row_max, a->logits, N, tokens, V);
+    comm_all_reduce(tensor, a->row_max, N, COMM_FLOAT, COMM_MAX);
+    floatX* sum = a->row_sum;
+    crossentropy_sum(sum, sum + N, a->logits, a->row_max, a->targets, N, tokens, V, s->layout.first_token);
+    comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
+    a->target_logit = sum + N;
     crossentropy_loss(a->losses, a->row_sum, a->target_logit, N);
+}
+
+// The forward pass of this stage. The first one starts from a->inputs, any other one from a->x[0]; after the last one
+// a->losses has -log p(target) of every token, on each of its tensor ranks.
+static void stage_forward(const Stage* s, Activations* a) {
+    if (s->layout.first_stage) embed(s, a);
+    for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
+    if (!s->layout.last_stage) return;
+    head_forward(s, a);
+    crossentropy(s, a);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Backward. The input half carries the gradient through the stage, block by block; the weight half turns the gradients
-// of the linear layers' outputs, kept in g, into gradients of their weights, which add up over micro-batches.
+// of the linear layers' outputs, kept in g, into gradients of their weights, which add up over micro-batches. Done
+// together, the weight half works while the input half's sum over the tensor ranks is on its way.
+
+enum { INPUT_HALF = 1, WEIGHT_HALF = 2, BOTH_HALVES = 3 };
+
+typedef struct {
+    Stage* s;
+    Activations* a;
+    Gradients* g;
+    int halves;
+    bool reduce; // the gradients are complete after this pass: buckets go to the data group as they get ready
+    float scale; // of the loss
+} Backward;
+
+// Buckets of gradients (exchange.h): begin before something is added, end when nothing more will be.
+static void gradients_begin(const Backward* w, int layer, TensorKind kind) {
+    bucket_begin(&w->s->grads, &w->s->layout, layout_slice(&w->s->layout, layer, kind)->bucket);
+}
+
+static void gradients_end(const Backward* w, int layer, TensorKind kind) {
+    GradientBuckets* grads = &w->s->grads;
+    const Layout* layout = &w->s->layout;
+    if (!w->reduce) return;
+    bucket_end(grads, w->s->groups, layout, layout_slice(layout, layer, kind)->bucket);
+    comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
+}
 
 static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const floatX* x, const floatX* mean,
-                          const floatX* rstd, int layer, TensorKind w, TensorKind b, int N) {
+                          const floatX* rstd, int layer, TensorKind w, TensorKind b, int R) {
     const int C = s->model.C;
     if (s->model.arch == ARCH_GPT2) {
         layernorm_backward(dx, gradient(s, layer, w), gradient(s, layer, b), dout, x, weight(s, layer, w), mean, rstd,
-                           N, C);
+                           R, C);
     } else {
-        rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, N, C);
+        rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R, C);
     }
-}
-
-static void block_backward_input(const Stage* s, const Activations* a, Gradients* g, int layer) {
-    const ModelConfig* m = &s->model;
-    const int C = m->C, F = m->F, HS = model_head_size(m), QKV = model_qkv_size(m), N = a->B * a->T;
-    const LayerActivations* y = &a->layers[layer];
-    LayerGradients* d = &g->layers[layer];
-
-    device_copy(d->dout, g->dx, (size_t)N * C * sizeof(floatX));
-    linear_backward_input(s->dact, d->dout, weight(s, layer, MLP_PROJ_W), N, F, C);
-    if (m->arch == ARCH_GPT2)
-        gelu_backward(d->dfc, s->dact, y->fc, (int64_t)N * F);
-    else
-        swiglu_backward(d->dfc, s->dact, y->fc, N, F);
-    linear_backward_input(s->dnorm, d->dfc, weight(s, layer, FC_W), N, C, model_fc_size(m));
-    norm_backward(s, g->dx, s->dnorm, y->middle, y->mean2, y->rstd2, layer, NORM2_W, NORM2_B, N);
-
-    device_copy(d->dmiddle, g->dx, (size_t)N * C * sizeof(floatX));
-    linear_backward_input(s->dact, d->dmiddle, weight(s, layer, ATTN_PROJ_W), N, m->NH * HS, C);
-    attention_backward(d->dqkv, s->dact, y->qkv, y->attention, y->lse, a->B, a->T, m->NH, m->NKV, HS);
-    if (s->rope) rope_backward(d->dqkv, s->rope, a->B, a->T, m->NH + m->NKV, HS, QKV);
-    linear_backward_input(s->dnorm, d->dqkv, weight(s, layer, QKV_W), N, C, QKV);
-    norm_backward(s, g->dx, s->dnorm, a->x[layer], y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, N);
 }
 
 // dW += dout^T x and, where there is a bias, db += sum of the rows of dout
@@ -457,95 +636,196 @@ static void linear_backward_weight_and_bias(const Stage* s, int layer, TensorKin
     if (s->model.arch == ARCH_GPT2) linear_backward_bias(gradient(s, layer, b), dout, N, OC);
 }
 
-static void block_backward_weight(const Stage* s, const Activations* a, const Gradients* g, int layer) {
-    const ModelConfig* m = &s->model;
-    const int C = m->C, NHS = m->NH * model_head_size(m), N = a->B * a->T;
-    const LayerActivations* y = &a->layers[layer];
-    const LayerGradients* d = &g->layers[layer];
-    linear_backward_weight_and_bias(s, layer, MLP_PROJ_W, MLP_PROJ_B, d->dout, y->act, N, m->F, C);
-    linear_backward_weight_and_bias(s, layer, FC_W, FC_B, d->dfc, y->norm2, N, C, model_fc_size(m));
-    linear_backward_weight_and_bias(s, layer, ATTN_PROJ_W, ATTN_PROJ_B, d->dmiddle, y->attention, N, NHS, C);
-    linear_backward_weight_and_bias(s, layer, QKV_W, QKV_B, d->dqkv, y->norm1, N, C, model_qkv_size(m));
+static void mlp_backward(const Backward* w, int layer) {
+    const Stage* s = w->s;
+    const int C = s->model.C, F = s->layout.F, N = w->a->N;
+    const LayerActivations* y = &w->a->layers[layer];
+    LayerGradients* d = &w->g->layers[layer];
+    CommRequest sum = no_request();
+    if (w->halves & INPUT_HALF) {
+        floatX* partial = partial_rows(s, w->a, s->dnorm);
+        gather_rows(s->groups, w->a->split, d->dout, w->g->dx, (int64_t)N * C);
+        linear_backward_input(s->dact, d->dout, weight(s, layer, MLP_PROJ_W), N, F, C);
+        if (s->model.arch == ARCH_GPT2)
+            gelu_backward(d->dfc, s->dact, y->fc, (int64_t)N * F);
+        else
+            swiglu_backward(d->dfc, s->dact, y->fc, N, F);
+        linear_backward_input(partial, d->dfc, weight(s, layer, FC_W), N, C, fc_size(s));
+        sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
+    }
+    if (w->halves & WEIGHT_HALF) {
+        linear_backward_weight_and_bias(s, layer, MLP_PROJ_W, MLP_PROJ_B, d->dout, y->act, N, F, C);
+        linear_backward_weight_and_bias(s, layer, FC_W, FC_B, d->dfc, all_rows(s, w->a, y->norm2), N, C, fc_size(s));
+    }
+    if (w->halves & INPUT_HALF) {
+        comm_wait(&sum);
+        norm_backward(s, w->g->dx, s->dnorm, y->middle, y->mean2, y->rstd2, layer, NORM2_W, NORM2_B, w->a->R);
+    }
+}
+
+static void attention_block_backward(const Backward* w, int layer) {
+    const Stage* s = w->s;
+    const int C = s->model.C, HS = model_head_size(&s->model), N = w->a->N, B = w->a->B, T = w->a->T;
+    const int NH = s->layout.NH, NKV = s->layout.NKV, QKV = qkv_size(s);
+    const LayerActivations* y = &w->a->layers[layer];
+    LayerGradients* d = &w->g->layers[layer];
+    CommRequest sum = no_request();
+    if (w->halves & INPUT_HALF) {
+        floatX* partial = partial_rows(s, w->a, s->dnorm);
+        gather_rows(s->groups, w->a->split, d->dmiddle, w->g->dx, (int64_t)N * C);
+        linear_backward_input(s->dact, d->dmiddle, weight(s, layer, ATTN_PROJ_W), N, heads_size(s), C);
+        attention_backward(d->dqkv, s->dact, y->qkv, y->attention, y->lse, B, T, NH, NKV, HS);
+        if (s->rope) rope_backward(d->dqkv, s->rope, B, T, NH + NKV, HS, QKV);
+        linear_backward_input(partial, d->dqkv, weight(s, layer, QKV_W), N, C, QKV);
+        sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
+    }
+    if (w->halves & WEIGHT_HALF) {
+        linear_backward_weight_and_bias(s, layer, ATTN_PROJ_W, ATTN_PROJ_B, d->dmiddle, y->attention, N, heads_size(s),
+                                        C);
+        linear_backward_weight_and_bias(s, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, w->a, y->norm1), N, C, QKV);
+    }
+    if (w->halves & INPUT_HALF) {
+        comm_wait(&sum);
+        norm_backward(s, w->g->dx, s->dnorm, w->a->x[layer], y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, w->a->R);
+    }
+}
+
+// What the forward pass did not keep: the same operations on the same numbers, so the same bits.
+static void block_recompute(const Stage* s, Activations* a, int layer) {
+    if (s->layout.mesh.recompute == RECOMPUTE_FULL) block_forward_inner(s, a, layer);
+    if (s->layout.mesh.recompute != RECOMPUTE_SELECTIVE) return;
+    norm1_forward(s, a, layer);
+    norm2_forward(s, a, layer);
+    activation_forward(s, a, layer);
+}
+
+static void block_backward(const Backward* w, int layer) {
+    gradients_begin(w, layer, NORM1_W);
+    block_recompute(w->s, w->a, layer);
+    mlp_backward(w, layer);
+    attention_block_backward(w, layer);
+    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);
 }
 
 // Starts the gradient: logits become d(sum of losses * scale) / d(logits), dx the gradient of the last block's output.
-static void head_backward_input(const Stage* s, Activations* a, Gradients* g, float scale) {
-    const int C = s->model.C, V = s->model.V, N = a->B * a->T;
-    crossentropy_backward(a->logits, a->row_max, a->row_sum, a->targets, scale, N, V, V, 0);
-    linear_backward_input(s->dnorm, a->logits, weight(s, -1, head_kind(s)), N, C, V);
-    device_zero(g->dx, (size_t)N * C * sizeof(floatX));
-    norm_backward(s, g->dx, s->dnorm, a->x[s->layout.layers], a->final_mean, a->final_rstd, -1, FINAL_NORM_W,
-                  FINAL_NORM_B, N);
-}
-
-static void head_backward_weight(const Stage* s, const Activations* a) {
-    linear_backward_weight(gradient(s, -1, head_kind(s)), a->logits, a->final_norm, a->B * a->T, s->model.C,
-                           s->model.V);
-}
-
-static void embed_backward(const Stage* s, const Activations* a, const Gradients* g) {
-    const int C = s->model.C, N = a->B * a->T;
-    floatX* dwte = s->model.tied ? s->grad_embedding : gradient(s, -1, WTE);
-    embedding_backward(dwte, g->dx, a->inputs, N, C, 0, s->model.V);
-    if (s->model.arch == ARCH_GPT2) position_backward(gradient(s, -1, WPE), g->dx, a->B, a->T, C);
-}
-
-static void stage_backward_input(const Stage* s, Activations* a, Gradients* g, float scale) {
-    head_backward_input(s, a, g, scale);
-    for (int l = s->layout.layers - 1; l >= 0; l--) block_backward_input(s, a, g, l);
-}
-
-static void stage_backward_weight(const Stage* s, const Activations* a, const Gradients* g) {
-    head_backward_weight(s, a);
-    for (int l = s->layout.layers - 1; l >= 0; l--) block_backward_weight(s, a, g, l);
-    embed_backward(s, a, g);
-}
-
-// Both halves, block by block: the blocks share the memory of their gradients.
-static void stage_backward(const Stage* s, Activations* a, Gradients* g, float scale) {
-    head_backward_input(s, a, g, scale);
-    head_backward_weight(s, a);
-    for (int l = s->layout.layers - 1; l >= 0; l--) {
-        block_backward_input(s, a, g, l);
-        block_backward_weight(s, a, g, l);
+static void head_backward(const Backward* w) {
+    const Stage* s = w->s;
+    Activations* a = w->a;
+    const int C = s->model.C, V = s->layout.V, N = a->N;
+    CommRequest sum = no_request();
+    if (w->halves & INPUT_HALF) {
+        floatX* partial = partial_rows(s, a, s->dnorm);
+        crossentropy_backward(a->logits, a->row_max, a->row_sum, a->targets, w->scale, N, s->layout.tokens, V,
+                              s->layout.first_token);
+        linear_backward_input(partial, a->logits, weight(s, -1, head_kind(s)), N, C, V);
+        sum = sum_rows_start(s->groups, a->split, s->dnorm, partial, (int64_t)N * C);
     }
-    embed_backward(s, a, g);
+    if (w->halves & WEIGHT_HALF) {
+        gradients_begin(w, -1, head_kind(s));
+        linear_backward_weight(gradient(s, -1, head_kind(s)), a->logits, all_rows(s, a, a->final_norm), N, C, V);
+        if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));
+    }
+    if (w->halves & INPUT_HALF) {
+        comm_wait(&sum);
+        gradients_begin(w, -1, FINAL_NORM_W);
+        device_zero(w->g->dx, (size_t)a->R * C * sizeof(floatX));
+        norm_backward(s, w->g->dx, s->dnorm, a->x[s->layout.layers], a->final_mean, a->final_rstd, -1, FINAL_NORM_W,
+                      FINAL_NORM_B, a->R);
+    }
+    if (w->halves & WEIGHT_HALF) gradients_end(w, -1, FINAL_NORM_W);
+}
+
+// One matrix that is embedding and head has two gradients, which add up over the micro-batches in buffers of their own
+// and are added when both are complete: here, or, where the two uses lie on two stages, between them (buckets_finish). So
+// every pipeline adds in the same order.
+static void embed_backward(const Backward* w) {
+    const Stage* s = w->s;
+    const Activations* a = w->a;
+    const int C = s->model.C, V = s->layout.V;
+    if (s->model.arch == ARCH_GPT2) {
+        const int64_t first = a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
+        gradients_begin(w, -1, WPE);
+        position_backward(gradient(s, -1, WPE), w->g->dx, first, a->R, a->T, C);
+        gradients_end(w, -1, WPE);
+    }
+    gradients_begin(w, -1, WTE);
+    floatX *dwte = gradient(s, -1, WTE), *sum = has_two_gradients(s) ? s->grad_embedding : dwte;
+    embedding_backward(sum, all_rows(s, a, w->g->dx), a->inputs, a->N, C, s->layout.first_token, V);
+    if (has_two_gradients(s) && w->reduce) residual_forward(dwte, dwte, s->grad_embedding, NULL, V, C);
+    gradients_end(w, -1, WTE);
+}
+
+// The backward pass of this stage: both halves or one of them. The last stage starts from the losses, any other one
+// from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
+static void stage_backward(const Backward* w) {
+    if (w->s->layout.last_stage) head_backward(w);
+    for (int l = w->s->layout.layers - 1; l >= 0; l--) block_backward(w, l);
+    if (w->s->layout.first_stage && (w->halves & WEIGHT_HALF)) embed_backward(w);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Update
 
-// A tied embedding is used twice. Both uses add up their gradients over the micro-batches in buffers of their own, and
-// the two sums are added here: what two ends of a pipeline do, so that every mesh adds in the same order.
-static void stage_add_tied_gradient(const Stage* s) {
-    if (!s->model.tied) return;
-    const int64_t rows = s->model.V, C = s->model.C;
-    residual_forward(gradient(s, -1, WTE), gradient(s, -1, WTE), s->grad_embedding, NULL, (int)rows, (int)C);
+// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO what lies in its share of the bucket.
+static void updated_part(const Stage* s, const Slice* slice, int64_t* from, int64_t* to) {
+    const Layout* layout = &s->layout;
+    *from = slice->offset, *to = slice->offset + slice_elements(slice);
+    if (!layout->mesh.zero) return;
+    const int64_t n = bucket_share(layout, slice->bucket);
+    const int64_t begin = layout->bucket[slice->bucket].offset + layout->mesh.data * n;
+    *from = max_i64(*from, begin), *to = min_i64(*to, begin + n);
 }
 
-// Euclidean norm of the whole gradient: one sum a tensor, added in the order of the layout. A tensor whose gradient is
-// not finite is reported by name (NULL if all are).
-static double stage_gradient_norm(const Stage* s, const char** not_finite) {
-    double total = 0;
-    *not_finite = NULL;
+// Where element `at` of the parameters is found in gradients and moments: at the same place, or in a share.
+static int64_t updated_place(const Stage* s, const Slice* slice, int64_t at) {
+    const Layout* layout = &s->layout;
+    if (!layout->mesh.zero) return at;
+    const int b = slice->bucket;
+    return bucket_share_offset(layout, b) + at -
+           (layout->bucket[b].offset + layout->mesh.data * bucket_share(layout, b));
+}
+
+static floatX* summed_gradients(const Stage* s) { return s->layout.mesh.zero ? s->grads.shares : s->grads.all; }
+
+// Sum of squares of the gradient of each of the model's tensors, into squares (layout.tensors): this rank's contribution,
+// such that the sum over all ranks counts every parameter once.
+static void gradient_squares(const Stage* s, double* squares) {
+    const Mesh* mesh = &s->layout.mesh;
+    memset(squares, 0, (size_t)s->layout.tensors * sizeof(double));
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
-        const double sum = sum_of_squares(s->grads + slice->offset, slice->rows * slice->cols);
-        if (!isfinite(sum) && !*not_finite) *not_finite = slice->tensor.name;
-        total += sum;
+        int64_t from, to;
+        updated_part(s, slice, &from, &to);
+        if (!slice_is_owned(slice, &s->layout) || (!mesh->zero && mesh->data > 0) || from >= to) continue;
+        squares[slice->index] = sum_of_squares(summed_gradients(s) + updated_place(s, slice, from), to - from);
     }
+}
+
+// Euclidean norm of the whole gradient from the squares summed over all ranks, added in the model's order, so that it does
+// not depend on p. *not_finite: the number of a tensor whose gradient is not finite, -1 if all are.
+static double gradient_norm(const double* squares, int tensors, int* not_finite) {
+    double total = 0;
+    *not_finite = -1;
+    for (int i = tensors - 1; i >= 0; i--) {
+        if (!isfinite(squares[i])) *not_finite = i;
+    }
+    for (int i = 0; i < tensors; i++) total += squares[i];
     return sqrt(total);
 }
 
-// AdamW (Loshchilov and Hutter 2019) on every slice; step counts from 1; grad_scale multiplies the gradient.
+// AdamW (Loshchilov and Hutter 2019) on what this rank updates; step counts from 1; grad_scale multiplies the gradient.
 static void stage_update(const Stage* s, const Settings* o, int64_t step, double lr, double grad_scale) {
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
-        const int64_t at = slice->offset;
+        int64_t from, to;
+        updated_part(s, slice, &from, &to);
+        if (from >= to) continue;
+        const int64_t at = updated_place(s, slice, from);
         const double decay = slice->tensor.vector ? 0 : o->weight_decay;
-        adamw_update(s->params + at, s->grads + at, s->moment1 + at, s->moment2 + at, slice->rows * slice->cols,
-                     (float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale);
+        adamw_update(s->params + from, summed_gradients(s) + at, s->moment1 + at, s->moment2 + at, to - from, (float)lr,
+                     (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale);
     }
+    if (s->layout.mesh.zero) buckets_gather(s->params, s->groups, &s->layout);
 }
 
 static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.base, s->memory_grads.size); }
@@ -554,22 +834,49 @@ static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.b
 // 3. The step
 
 typedef struct {
+    double tensor, pipeline, data; // bytes sent in a step, by all ranks together
+} Bytes;
+
+typedef struct {
     Settings settings;
+    Comm world;
+    Groups groups;
+    CommPlace place;
     Stage stage;
     Schedule schedule;
     TokenFiles train_files, val_files;
     DataLoader train, val;
+    Trace trace, *tracing;            // the second is NULL where nothing is recorded
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
+    double bubble;                    // of the last step: time without work / time with work, mean of all ranks
+    Bytes bytes, bytes_before;        // of the last step; until the last step, of this rank
 } Trainer;
 
-// Loads sequences [first, first + B) of a loader into a.
-static void load_microbatch(Activations* a, const DataLoader* loader, int64_t first, int B, int T) {
-    a->B = B, a->T = T;
+// The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
+// first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
+typedef struct {
+    const DataLoader* loader;
+    int64_t first, end;
+    bool trains;
+} Pass;
+
+static int64_t microbatch_first(const Trainer* t, const Pass* pass, const Schedule* schedule, int k) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int64_t number = pass->trains ? (int64_t)mesh->data * schedule->m + k : (int64_t)k * mesh->d + mesh->data;
+    return pass->first + number * t->stage.B;
+}
+
+// Shapes a for micro-batch k and loads its tokens, where this stage needs them.
+static void load_microbatch(Trainer* t, Activations* a, const Pass* pass, const Schedule* schedule, int k) {
+    const Stage* s = &t->stage;
+    const int64_t first = microbatch_first(t, pass, schedule, k);
+    activations_shape(a, s, (int)min_i64(s->B, pass->end - first), s->T, -1);
     Error error;
-    for (int b = 0; b < B; b++) {
-        if (!dataloader_sequence(a->inputs + b * T, a->targets + b * T, loader, (uint64_t)(first + b), &error)) {
+    for (int b = 0; b < a->B && (s->layout.first_stage || s->layout.last_stage); b++) {
+        const int64_t at = (int64_t)b * s->T;
+        if (!dataloader_sequence(a->inputs + at, a->targets + at, pass->loader, (uint64_t)(first + b), &error)) {
             die("%s", error.text);
         }
     }
@@ -577,66 +884,189 @@ static void load_microbatch(Activations* a, const DataLoader* loader, int64_t fi
 
 // Sum of the losses of a micro-batch, token by token in order, onto sum.
 static double add_losses(double sum, const Activations* a) {
-    for (int i = 0; i < a->B * a->T; i++) sum += (double)a->losses[i];
+    for (int i = 0; i < a->N; i++) sum += (double)a->losses[i];
     return sum;
 }
 
-// Executes the schedule: one update on the next global batch. Every gradient is that of the mean loss over the batch.
-static void train_step(Trainer* t) {
+// Messages of the pipeline. Micro-batch k uses buffer k mod SCHEDULE_BUFFERS; all its messages have tag k.
+static int64_t message_elements(const Trainer* t, const Pass* pass, const Schedule* schedule, int k) {
+    const Stage* s = &t->stage;
+    const int64_t B = min_i64(s->B, pass->end - microbatch_first(t, pass, schedule, k));
+    return B * s->T * s->model.C;
+}
+
+enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
+
+static int message_tag(int k, int direction) { return 2 * (k % 8192) + direction; } // MPI promises tags up to 32767
+
+static void start_receive(Trainer* t, CommRequest* request, floatX* buffer, int from, int64_t n, int tag) {
+    const int64_t count = boundary_elements(&t->stage.layout.mesh, n);
+    *request = comm_receive_start(&t->groups.pipeline, buffer, count, COMM_FLOAT, from, tag);
+}
+
+static void start_send(Trainer* t, CommRequest* request, const floatX* buffer, int to, int64_t n, int tag) {
+    const int64_t count = boundary_elements(&t->stage.layout.mesh, n);
+    *request = comm_send_start(&t->groups.pipeline, buffer, count, COMM_FLOAT, to, tag);
+}
+
+// A stage's share of one pass over micro-batch k, once its input is there. Returns the sum of its losses on top of loss.
+static double run_forward(Trainer* t, const Pass* pass, const Schedule* schedule, Action action, double loss) {
+    Stage* s = &t->stage;
+    Activations* a = &s->activations[action.slot];
+    const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
+    comm_wait(&s->boundary.send_forward[action.slot]); // of the micro-batch that used this slot before
+    load_microbatch(t, a, pass, schedule, k);
+    if (!s->layout.first_stage) {
+        comm_wait(&s->boundary.receive_forward[buffer]);
+        boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], s->boundary.input[buffer], (int64_t)a->N * s->model.C);
+    }
+    const double started = seconds_now();
+    stage_forward(s, a);
+    trace_span(t->tracing, "compute", "forward", k, started, seconds_now());
+    return s->layout.last_stage ? add_losses(loss, a) : loss;
+}
+
+static void run_backward(Trainer* t, Action action, int halves, float scale) {
+    static const char* names[] = {"", "backward, inputs", "backward, weights", "backward"};
+    Stage* s = &t->stage;
+    Activations* a = &s->activations[action.slot];
+    Gradients* g = &s->gradients[s->split_backward ? action.slot : 0];
+    const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
+    const int64_t n = (int64_t)a->N * s->model.C;
+    if (!s->layout.last_stage && (halves & INPUT_HALF)) {
+        comm_wait(&s->boundary.receive_backward[buffer]);
+        boundary_unpack(&t->groups, &s->layout.mesh, g->dx, s->boundary.gradient[buffer], n);
+    }
+    const Backward w = {s, a, g, halves, action.reduce, scale};
+    const double started = seconds_now();
+    stage_backward(&w);
+    trace_span(t->tracing, "compute", names[halves], k, started, seconds_now());
+    if (!s->layout.first_stage && (halves & INPUT_HALF)) {
+        comm_wait(&s->boundary.send_backward[buffer]); // of micro-batch k - SCHEDULE_BUFFERS
+        device_copy(s->boundary.gradient_out[buffer], g->dx + boundary_offset(&s->layout.mesh, n),
+                    (size_t)boundary_elements(&s->layout.mesh, n) * sizeof(floatX));
+    }
+}
+
+static void update(Trainer* t, double loss, double busy, double started);
+
+// Executes a schedule. Returns the sum of the losses that this rank has seen.
+static double run_schedule(Trainer* t, const Schedule* schedule, const Pass* pass) {
+    Stage* s = &t->stage;
+    Boundary* x = &s->boundary;
+    const Mesh* mesh = &s->layout.mesh;
+    const int before = mesh->pipeline - 1, after = mesh->pipeline + 1;
+    const float scale = (float)(1 / ((double)t->settings.global_batch * s->T)); // the gradient is that of the mean loss
+    const double started = seconds_now();
+    double loss = 0, busy = 0;
+    for (int i = 0; i < schedule->n; i++) {
+        const Action action = schedule->actions[i];
+        const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
+        const int64_t n = k < 0 ? 0 : message_elements(t, pass, schedule, k);
+        const double begin = seconds_now(), waited = t->groups.pipeline.waited;
+        switch (action.kind) {
+        case RECEIVE_FORWARD:
+            start_receive(t, &x->receive_forward[buffer], x->input[buffer], before, n, message_tag(k, TAG_FORWARD));
+            break;
+        case FORWARD: loss = run_forward(t, pass, schedule, action, loss); break;
+        case SEND_FORWARD:
+            start_send(t, &x->send_forward[action.slot],
+                       s->activations[action.slot].x[s->layout.layers] + boundary_offset(mesh, n), after, n,
+                       message_tag(k, TAG_FORWARD));
+            break;
+        case RECEIVE_BACKWARD:
+            start_receive(t, &x->receive_backward[buffer], x->gradient[buffer], after, n, message_tag(k, TAG_BACKWARD));
+            break;
+        case BACKWARD: run_backward(t, action, BOTH_HALVES, scale); break;
+        case BACKWARD_INPUT: run_backward(t, action, INPUT_HALF, scale); break;
+        case BACKWARD_WEIGHT: run_backward(t, action, WEIGHT_HALF, scale); break;
+        case SEND_BACKWARD:
+            start_send(t, &x->send_backward[buffer], x->gradient_out[buffer], before, n, message_tag(k, TAG_BACKWARD));
+            break;
+        case REDUCE: buckets_finish(&s->grads, &t->groups, &s->layout); break;
+        case UPDATE: update(t, loss, busy, started); break;
+        case ACTION_KINDS: break;
+        }
+        busy += seconds_now() - begin - (t->groups.pipeline.waited - waited);
+    }
+    for (int i = 0; i < s->slots; i++) comm_wait(&x->send_forward[i]);
+    for (int i = 0; i < SCHEDULE_BUFFERS; i++) comm_wait(&x->send_backward[i]);
+    return loss;
+}
+
+// What all ranks have to agree on before they update: the loss, the norm of the gradient, that both are numbers; and the
+// time they have worked.
+static void update(Trainer* t, double loss, double busy, double started) {
     const Settings* o = &t->settings;
     Stage* s = &t->stage;
-    const double tokens = (double)o->global_batch * s->T;
-    const float scale = (float)(1 / tokens);
-    double loss = 0;
-    stage_zero_gradients(s);
-    for (int i = 0; i < t->schedule.n; i++) {
-        const Action action = t->schedule.actions[i];
-        Activations* a = action.slot < 0 ? NULL : &s->activations[action.slot];
-        Gradients* g = action.slot < 0 ? NULL : &s->gradients[s->split ? action.slot : 0];
-        switch (action.kind) {
-        case FORWARD:
-            load_microbatch(a, &t->train, t->sequences + (int64_t)action.microbatch * s->B, s->B, s->T);
-            stage_forward(s, a);
-            loss = add_losses(loss, a);
-            break;
-        case BACKWARD: stage_backward(s, a, g, scale); break;
-        case BACKWARD_INPUT: stage_backward_input(s, a, g, scale); break;
-        case BACKWARD_WEIGHT: stage_backward_weight(s, a, g); break;
-        case UPDATE: {
-            stage_add_tied_gradient(s);
-            const char* not_finite;
-            t->loss = loss / tokens;
-            t->grad_norm = stage_gradient_norm(s, &not_finite);
-            if (not_finite || !isfinite(t->loss)) {
-                die("step %lld: the loss is %g and the gradient of %s is not finite; nothing was updated. Try a "
-                    "smaller "
-                    "--lr, a longer --warmup or a --clip",
-                    (long long)t->step + 1, t->loss, not_finite ? not_finite : "no tensor");
-            }
-            const double clip = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-            stage_update(s, o, t->step + 1, learning_rate(o, t->step), clip);
-            break;
-        }
-        }
+    const Layout* layout = &s->layout;
+    const int tensors = layout->tensors;
+    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
+    gradient_squares(s, sums);
+    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? loss : 0;
+    sums[tensors + 1] = busy;
+    sum_over_mesh(&t->groups, sums, tensors + 2);
+    int not_finite;
+    t->loss = sums[tensors] / ((double)o->global_batch * s->T);
+    t->grad_norm = gradient_norm(sums, tensors, &not_finite);
+    t->bubble =
+        layout->mesh.p > 1 ? fmax(0, (seconds_now() - started) * mesh_size(&layout->mesh) / sums[tensors + 1] - 1) : 0;
+    free(sums);
+    if (not_finite >= 0 || !isfinite(t->loss)) {
+        Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
+        model_tensors(list, &s->model);
+        char text[512];
+        snprintf(text, sizeof text,
+                 "step %lld: the loss is %g and the gradient of %s is not finite; nothing was updated. Try a smaller "
+                 "--lr, a longer --warmup or a --clip",
+                 (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
+        comm_die_together(&t->world, EXIT_RUN, text);
     }
+    const double clip = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
+    const double began = seconds_now();
+    stage_update(s, o, t->step + 1, learning_rate(o, t->step), clip);
+    trace_span(t->tracing, "compute", "update", -1, began, seconds_now());
+}
+
+// The bytes that this rank has sent so far.
+static Bytes bytes_sent(const Trainer* t) {
+    const Groups* g = &t->groups;
+    const Bytes bytes = {comm_bytes(&g->tensor) + comm_bytes(&g->heads),
+                         comm_bytes(&g->pipeline) + comm_bytes(&g->embedding), comm_bytes(&g->data)};
+    return bytes;
+}
+
+// One update on the next global batch.
+static void train_step(Trainer* t) {
+    const int64_t batch = t->settings.global_batch;
+    const Pass pass = {&t->train, t->sequences, t->sequences + batch, true};
+    const Bytes before = bytes_sent(t);
+    stage_zero_gradients(&t->stage);
+    run_schedule(t, &t->schedule, &pass);
+    const Bytes after = bytes_sent(t);
+    double sums[3] = {after.tensor - before.tensor, after.pipeline - before.pipeline, after.data - before.data};
+    sum_over_mesh(&t->groups, sums, 3);
+    t->bytes.tensor = sums[0], t->bytes.pipeline = sums[1], t->bytes.data = sums[2];
     t->step++;
-    t->sequences += o->global_batch;
+    t->sequences += batch;
 }
 
 // ================================================================================================================
 // 4. Around the step: validation, sampling, what people and programs read, checkpoints
 
-// Mean loss over the first `count` sequences of the validation text, the same ones every time.
+// Mean loss over the first `count` sequences of the validation text, the same ones every time. Data ranks take groups of
+// B in turn, so some may have one less.
 static double validate(Trainer* t) {
     Stage* s = &t->stage;
-    Activations* a = &s->activations[0];
-    const int64_t count = min_i64(t->settings.eval_sequences, t->val.count);
-    double sum = 0;
-    for (int64_t first = 0; first < count; first += s->B) {
-        load_microbatch(a, &t->val, first, (int)min_i64(s->B, count - first), s->T);
-        stage_forward(s, a);
-        sum = add_losses(sum, a);
-    }
+    const Mesh* mesh = &s->layout.mesh;
+    const int64_t count = min_i64(t->settings.eval_sequences, t->val.count), groups = (count + s->B - 1) / s->B;
+    const int m = (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
+    const Pass pass = {&t->val, 0, count, false};
+    Schedule forward = schedule_build_forward(mesh->pipeline, mesh->p, m);
+    double sum = run_schedule(t, &forward, &pass);
+    schedule_free(&forward);
+    if (!s->layout.last_stage || mesh->tensor > 0) sum = 0;
+    sum_over_mesh(&t->groups, &sum, 1);
     return sum / ((double)count * s->T);
 }
 
@@ -652,46 +1082,102 @@ static int sample_softmax(const floatX* logits, int V, double temperature, doubl
     return V - 1;
 }
 
-// Writes `count` tokens of the model's own: as text where tokens are bytes, as numbers otherwise. The context is
-// the last T tokens; every token is a forward pass over it, so a large model is stopped after twenty seconds.
-static void sample(Trainer* t, int count) {
+// A text that the model writes: what is needed to find the next token.
+typedef struct {
+    floatX* logits; // (t V): of the whole vocabulary
+    double temperature, deadline;
+    uint64_t seed, stream;
+} Sampler;
+
+// Feeds one token at a position of the sequence through all stages; its keys and values go into the cache. On the last
+// stage a->logits are those of the token after it.
+static void decode(Trainer* t, int32_t token, int position) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
-    const int C = s->model.C, V = s->model.V;
-    const bool text = t->train_files.format == TOKENS_TEXT;
-    const uint64_t stream = hash_string("sample") + (uint64_t)t->step;
-    const double temperature = 0.8;
-    printf("The model writes:\n\n");
-    int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
-    floatX* logits = (floatX*)checked_malloc((size_t)V * sizeof(floatX), "a sample");
-    tokens[0] = text ? '\n' : V > 50256 ? 50256 : 0; // a new line, or GPT-2's end of text
-    TextWriter writer = {stdout, "", 0, 0};
-    const double started = seconds_now();
-    for (int i = 0; i < count && seconds_now() - started < 20; i++) {
-        a->B = 1, a->T = (int)min_i64(i + 1, s->T);
-        memcpy(a->inputs, tokens + i + 1 - a->T, (size_t)a->T * sizeof(int32_t));
+    Comm* pipeline = &t->groups.pipeline;
+    activations_shape(a, s, 1, 1, position);
+    a->inputs[0] = token;
+    const int64_t C = s->model.C;
+    if (s->layout.first_stage) {
         embed(s, a);
-        for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
-        head_forward(s, a, a->x[s->layout.layers] + (int64_t)(a->T - 1) * C, 1);
-        device_to_host(logits, a->logits, (size_t)V * sizeof(floatX));
-        const int next =
-            sample_softmax(logits, V, temperature, random_uniform((uint64_t)t->settings.seed, stream, (uint64_t)i));
-        tokens[i + 1] = next;
-        if (text)
-            text_writer_put(&writer, next);
-        else
-            printf("%d ", next);
+    } else {
+        CommRequest input = comm_receive_start(pipeline, a->x[0], C, COMM_FLOAT, pipeline->rank - 1, TAG_FORWARD);
+        comm_wait(&input);
     }
-    text_writer_end(&writer);
-    printf("\n\n");
+    for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
+    if (s->layout.last_stage) {
+        head_forward(s, a);
+    } else {
+        CommRequest output =
+            comm_send_start(pipeline, a->x[s->layout.layers], C, COMM_FLOAT, pipeline->rank + 1, TAG_FORWARD);
+        comm_wait(&output);
+    }
+}
+
+// Draws token number i on the last stage and tells it to all; -1 when the time is over.
+static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
+    Stage* s = &t->stage;
+    int32_t next = 0;
+    if (s->layout.last_stage) {
+        comm_all_gather(&t->groups.tensor, sampler->logits, s->activations[0].logits, s->layout.V, COMM_FLOAT);
+        if (s->layout.mesh.tensor == 0) {
+            const double u = random_uniform(sampler->seed, sampler->stream, (uint64_t)i);
+            next = seconds_now() > sampler->deadline
+                       ? -1
+                       : sample_softmax(sampler->logits, s->model.V, sampler->temperature, u);
+        }
+        comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
+    }
+    comm_broadcast(&t->groups.pipeline, &next, 1, COMM_INT32, s->layout.mesh.p - 1);
+    return next;
+}
+
+static bool is_main(const Trainer* t) { return t->world.rank == 0; }
+
+// Writes `count` tokens of the model's own: as text where tokens are bytes, as numbers otherwise. The first data replica
+// writes, the others go on to where they wait for it. Keys and values of past tokens are kept; when T tokens are there,
+// the last half of them becomes the beginning of a new sequence. A large model is stopped after twenty seconds.
+static void sample(Trainer* t, int count) {
+    Stage* s = &t->stage;
+    if (s->layout.mesh.data > 0) return;
+    const bool text = t->train_files.format == TOKENS_TEXT;
+    const int V = s->model.V;
+    if (is_main(t)) printf("The model writes:\n\n");
+    int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
+    floatX* logits = (floatX*)checked_malloc((size_t)s->layout.V * s->layout.mesh.t * sizeof(floatX), "a sample");
+    const Sampler sampler = {logits, 0.8, seconds_now() + 20, (uint64_t)t->settings.seed,
+                             hash_string("sample") + (uint64_t)t->step};
+    TextWriter writer = {stdout, "", 0, 0};
+    tokens[0] = text ? '\n' : V > 50256 ? 50256 : 0; // a new line, or GPT-2's end of text
+    int begin = 0;                                   // the token at position 0
+    for (int i = 0; i < count; i++) {
+        if (i - begin == s->T) {
+            begin = i - s->T / 2;
+            for (int j = begin; j < i; j++) decode(t, tokens[j], j - begin);
+        }
+        decode(t, tokens[i], i - begin);
+        tokens[i + 1] = next_token(t, &sampler, i);
+        if (tokens[i + 1] < 0) break;
+        if (!is_main(t)) continue;
+        if (text)
+            text_writer_put(&writer, tokens[i + 1]);
+        else
+            printf("%d ", tokens[i + 1]);
+    }
+    if (is_main(t)) {
+        text_writer_end(&writer);
+        printf("\n\n");
+    }
     free(tokens);
     free(logits);
 }
 
-// Most memory the process ever held, in bytes.
-static int64_t peak_bytes(void) {
+// Most memory that a rank ever held, in bytes.
+static int64_t peak_bytes(Trainer* t) {
     struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+    int64_t bytes = getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+    comm_all_reduce(&t->world, &bytes, 1, COMM_INT64, COMM_MAX);
+    return bytes;
 }
 
 // "1:02:03", "4:05", "12 s"
@@ -719,7 +1205,7 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
 }
 
 // One JSON object for programs.
-static void log_step(FILE* log, const Trainer* t, double seconds, double mfu) {
+static void log_step(FILE* log, const Trainer* t, double seconds, double mfu, int64_t peak) {
     const double tokens = (double)t->settings.global_batch * t->stage.T;
     fprintf(log, "{\"step\":%lld,\"loss\":%.9g,\"val_loss\":", (long long)t->step, t->loss);
     if (isnan(t->val_loss))
@@ -733,8 +1219,8 @@ static void log_step(FILE* log, const Trainer* t, double seconds, double mfu) {
         fprintf(log, "%.4f", mfu);
     else
         fprintf(log, "null");
-    fprintf(log, ",\"bytes\":{\"tp\":0,\"pp\":0,\"dp\":0},\"bubble\":0.0,\"peak_bytes\":%lld}\n",
-            (long long)peak_bytes());
+    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f},\"bubble\":%.4f,\"peak_bytes\":%lld}\n",
+            t->bytes.tensor, t->bytes.pipeline, t->bytes.data, t->bubble, (long long)peak);
     if (fflush(log) != 0 || ferror(log)) die("%s/log.jsonl: cannot write: %s", t->settings.out, strerror(errno));
 }
 
@@ -792,7 +1278,28 @@ static PathList default_data(void) {
     return list;
 }
 
-// Opens the texts to train and to validate on: --data and --val, or the default.
+// Where some ranks may have failed: goes on if none has, else the run ends, everywhere, with the message of the first that
+// did. status: 0, or the exit status.
+static void agree_on(Trainer* t, int status, const Error* error) {
+    int32_t first = status == 0 ? INT32_MAX : t->world.rank;
+    comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
+    if (first == INT32_MAX) return;
+    char text[sizeof error->text + 32] = "";
+    if (first == t->world.rank) {
+        if (first > 0)
+            snprintf(text, sizeof text, "rank %d: %s", first, error->text);
+        else
+            snprintf(text, sizeof text, "%s", error->text);
+    }
+    comm_broadcast(&t->world, text, sizeof text, COMM_BYTE, first);
+    int32_t told = status;
+    comm_broadcast(&t->world, &told, 1, COMM_INT32, first);
+    comm_die_together(&t->world, told, text);
+}
+
+static void agree(Trainer* t, bool ok, const Error* error) { agree_on(t, ok ? 0 : EXIT_RUN, error); }
+
+// Opens the texts to train and to validate on, --data and --val, or the default. All ranks have to see the same.
 static void open_files(Trainer* t) {
     const Settings* o = &t->settings;
     Error error;
@@ -805,7 +1312,12 @@ static void open_files(Trainer* t) {
         path_list_free(&list);
     }
     if (ok && o->val) ok = tokens_open(&t->val_files, o->val, &error);
-    if (!ok) die("%s", error.text);
+    agree(t, ok, &error);
+    char text[256];
+    snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
+             (long long)t->train_files.tokens, (unsigned long long)tokens_checksum(&t->train_files),
+             (long long)t->val_files.tokens, (unsigned long long)tokens_checksum(&t->val_files));
+    comm_check_same(&t->world, "data", text, "give all ranks the same files");
 }
 
 // Without --val the last 5 % of the training text are held out.
@@ -814,12 +1326,88 @@ static void open_loaders(Trainer* t) {
     const int T = t->stage.T, V = t->stage.model.V;
     const int64_t total = t->train_files.tokens, end = o->val || !o->eval_every ? total : total - total / 20;
     const TokenFiles* val = o->val ? &t->val_files : &t->train_files;
-    Error error;
-    if (!dataloader_init(&t->train, &t->train_files, 0, end, T, V, (uint64_t)o->seed, true, &error))
-        die("%s", error.text);
-    if (o->eval_every && !dataloader_init(&t->val, val, o->val ? 0 : end, val->tokens, T, V, 0, false, &error)) {
-        die("validation: %s; or give --val, or --eval-every 0", error.text);
+    Error error, why;
+    bool ok = dataloader_init(&t->train, &t->train_files, 0, end, T, V, (uint64_t)o->seed, true, &error);
+    if (ok && o->eval_every && !dataloader_init(&t->val, val, o->val ? 0 : end, val->tokens, T, V, 0, false, &why)) {
+        ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
     }
+    agree(t, ok, &error);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The plan, for people
+
+// One line: what a rank holds and, in MB a step, what it sends.
+static void print_rank(Stage* s, int last_alike, int m) {
+    const Mesh* mesh = &s->layout.mesh;
+    const Traffic traffic = traffic_of_step(&s->layout, &s->model, s->B, s->T, m);
+    const int rank = mesh_rank(mesh);
+    char ranks[32];
+    if (last_alike > rank)
+        snprintf(ranks, sizeof ranks, "%d..%d", rank, last_alike);
+    else
+        snprintf(ranks, sizeof ranks, "%d", rank);
+    printf("  %-11s %3d %3d %3d   %4d..%-4d", ranks, mesh->tensor, mesh->pipeline, mesh->data, s->layout.first_layer,
+           s->layout.first_layer + s->layout.layers - 1);
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / 1e6);
+    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(s) / 1e6, (traffic.layers + traffic.ends) / 1e6,
+           (traffic.pipeline + traffic.tied) / 1e6, traffic.data / 1e6);
+}
+
+// A line for every rank, or, of many, for the first of each stage.
+static void print_ranks(const Trainer* t) {
+    const Stage* mine = &t->stage;
+    const Mesh* mesh = &mine->layout.mesh;
+    const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
+    printf(
+        "\n  rank          t   p   d    layers    MB: params      grads  optimizer activation    scratch   together   "
+        "sends:  tp        pp        dp\n");
+    for (int rank = 0; rank < n; rank += step) {
+        Mesh other = *mesh;
+        other.tensor = rank % mesh->t, other.data = rank / mesh->t % mesh->d;
+        other.pipeline = rank / (mesh->t * mesh->d);
+        Stage s;
+        Error error;
+        Schedule schedule = schedule_build_1f1b(other.pipeline, mesh->p, t->schedule.m, false, mesh->zero == 2);
+        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, schedule.slots, false, &error))
+            die("%s", error.text);
+        print_rank(&s, rank + step - 1, schedule.m);
+        stage_free(&s);
+        schedule_free(&schedule);
+    }
+    printf("\n");
+}
+
+// The tables of all stages.
+static Schedule* all_stages(const Mesh* mesh, int m) {
+    Schedule* stages = (Schedule*)checked_malloc((size_t)mesh->p * sizeof(Schedule), "the schedule");
+    for (int i = 0; i < mesh->p; i++) stages[i] = schedule_build_1f1b(i, mesh->p, m, false, mesh->zero == 2);
+    return stages;
+}
+
+static void free_stages(Schedule* stages, int p) {
+    for (int i = 0; i < p; i++) schedule_free(&stages[i]);
+    free(stages);
+}
+
+static void print_mesh(const Trainer* t) {
+    const Stage* s = &t->stage;
+    const Mesh* mesh = &s->layout.mesh;
+    static const char* recompute[] = {"nothing", "norms and activation functions", "all but the blocks' inputs"};
+    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recomputed: %s\n", mesh_size(mesh),
+           mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
+           mesh->p, mesh->d,
+           mesh->zero == 0   ? ""
+           : mesh->zero == 1 ? " with ZeRO-1"
+                             : " with ZeRO-2",
+           recompute[mesh->recompute]);
+    printf("schedule  ");
+    Schedule* stages = all_stages(mesh, t->schedule.m);
+    if (mesh->p > 1) printf("1F1B, bubble (p - 1) / m = %.3f\n", (mesh->p - 1.0) / t->schedule.m);
+    schedule_draw(stages, mesh->p, stdout);
+    free_stages(stages, mesh->p);
 }
 
 static void print_plan(Trainer* t, double peak) {
@@ -833,19 +1421,67 @@ static void print_plan(Trainer* t, double peak) {
     printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", m->name,
            m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, parameters);
     printf("data      %s\n", data);
-    printf("batch     %lld sequences of %d tokens in %d micro-batch%s of %d\n", (long long)o->global_batch, s->T,
+    printf("batch     %lld sequences of %d tokens in %d micro-batch%s of %d", (long long)o->global_batch, s->T,
            t->schedule.m, t->schedule.m == 1 ? "" : "es", s->B);
+    printf(s->layout.mesh.d > 1 ? " on each of %d replicas\n" : "\n", s->layout.mesh.d);
     printf("device    %s", device);
+    if (t->world.size > 1) {
+        printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",
+               t->place.machines, t->place.machines == 1 ? "" : "s");
+    }
     if (peak > 0) printf("; measured peak %.0f GFLOP/s. mfu = (6 parameters + 6 L C T) tokens/s / peak", peak / 1e9);
-    printf("\nmesh      1 process: tensor 1, pipeline 1, data 1\nschedule  ");
-    schedule_draw(&t->schedule, stdout);
-    Arena* arenas[8];
-    const int n = stage_arenas(s, arenas);
-    printf("memory   ");
-    for (int i = 0; i < n; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
-    printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
+    printf("\n");
+    print_mesh(t);
+    if (mesh_size(&s->layout.mesh) > 1) {
+        print_ranks(t);
+    } else {
+        Arena* arenas[ARENAS];
+        stage_arenas(s, arenas);
+        printf("memory   ");
+        for (int i = 0; i < ARENAS; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
+        printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
+    }
     fflush(stdout);
 }
+
+// What all ranks send in a step, by formula.
+static Traffic traffic_of_mesh(const Trainer* t) {
+    const Stage* mine = &t->stage;
+    Traffic sum = {0, 0, 0, 0, 0};
+    for (int rank = 0; rank < mesh_size(&mine->layout.mesh); rank++) {
+        Mesh mesh = mine->layout.mesh;
+        mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
+        Layout layout;
+        Error error;
+        if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
+        const Traffic one = traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.m);
+        layout_free(&layout);
+        sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
+        sum.tied += one.tied, sum.data += one.data;
+    }
+    return sum;
+}
+
+// Counted bytes of the last step beside the formulas.
+static void print_traffic(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    if (mesh_size(mesh) == 1) return;
+    const Traffic sum = traffic_of_mesh(t);
+    printf("traffic of a step, all ranks together, MB        counted     formula\n");
+    printf("  tensor, 8 b s h (t-1)/t a layer%s           %12.3f\n",
+           mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL ? "+" : " ", sum.layers / 1e6);
+    printf("  tensor, embedding, head, norms, boundary            %12.3f\n", sum.ends / 1e6);
+    printf("  tensor, together                       %12.3f %12.3f\n", t->bytes.tensor / 1e6,
+           (sum.layers + sum.ends) / 1e6);
+    printf("  pipeline, b s h%s a boundary          %12.3f %12.3f\n",
+           mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel) ? " / t" : "    ", t->bytes.pipeline / 1e6,
+           (sum.pipeline + sum.tied) / 1e6);
+    printf("  data, 2 (d-1)/d of the parameters      %12.3f %12.3f\n", t->bytes.data / 1e6, sum.data / 1e6);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Checkpoints: every rank writes its slices of the one logical model. Data ranks hold the same slices and take buckets in
+// turn; with ZeRO they first put their shares of the moments together.
 
 // Where the run stands, and what a resumed run has to have in common with it.
 static CheckpointState checkpoint_state(const Trainer* t) {
@@ -854,27 +1490,90 @@ static CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-static void save_checkpoint(const Trainer* t) {
+// One bucket's moments, whole: where they are, or put together in copy (2 of the largest bucket).
+static void whole_moments(const Stage* s, int b, float* copy, const float* moments[2]) {
+    const Layout* layout = &s->layout;
+    const int64_t n = bucket_share(layout, b);
+    const float* mine[2] = {s->moment1, s->moment2};
+    for (int i = 0; i < 2; i++) {
+        if (layout->mesh.zero) {
+            float* whole = copy + i * largest_bucket(layout);
+            comm_all_gather(&s->groups->data, whole, mine[i] + bucket_share_offset(layout, b), n, COMM_FLOAT);
+            moments[i] = whole;
+        } else {
+            moments[i] = mine[i] + layout->bucket[b].offset;
+        }
+    }
+}
+
+static bool write_slices(Trainer* t, int64_t step, Error* error) {
     const Stage* s = &t->stage;
+    const Layout* layout = &s->layout;
+    CheckpointWriter writer;
+    if (!checkpoint_join(&writer, t->settings.out, step, &s->model, error)) return false;
+    const size_t room = layout->mesh.zero ? 2 * (size_t)largest_bucket(layout) : 0;
+    float* copy = (float*)checked_malloc(room * sizeof(float), "the moments of a bucket");
+    bool ok = true;
+    for (int b = 0; b < layout->buckets; b++) {
+        const float* moments[2];
+        whole_moments(s, b, copy, moments); // also after a failure: the others wait for it
+        if (!ok || b % layout->mesh.d != layout->mesh.data) continue;
+        ok = checkpoint_write_bucket(&writer, layout, b, s->params + layout->bucket[b].offset, moments[0], moments[1],
+                                     error);
+    }
+    free(copy);
+    Error late; // what went wrong first is what is told
+    return checkpoint_leave(&writer, ok, ok ? error : &late) && ok;
+}
+
+static void save_checkpoint(Trainer* t) {
+    const char* out = t->settings.out;
     const CheckpointState state = checkpoint_state(t);
     Error error;
-    if (!checkpoint_save(t->settings.out, &state, &s->model, &s->layout, s->params, s->moment1, s->moment2, &error)) {
-        die("%s", error.text);
+    agree(t, !is_main(t) || checkpoint_begin(out, &state, &t->stage.model, &error), &error);
+    const bool ok = write_slices(t, state.step, &error);
+    int32_t all = ok;
+    comm_all_reduce(&t->world, &all, 1, COMM_INT32, COMM_MIN);
+    if (!all && is_main(t)) checkpoint_abandon(out, state.step);
+    agree(t, ok, &error);
+    agree(t, !is_main(t) || checkpoint_publish(out, state.step, &error), &error);
+}
+
+static bool read_slices(Trainer* t, const CheckpointReader* reader, Error* error) {
+    const Stage* s = &t->stage;
+    const Layout* layout = &s->layout;
+    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the moments of a bucket");
+    float* mine[3] = {s->params, s->moment1, s->moment2};
+    bool ok = true;
+    for (int b = 0; b < layout->buckets && ok; b++) {
+        for (int what = 0; what < 3 && ok; what++) {
+            const bool share = what > 0 && layout->mesh.zero;
+            const int64_t n = share ? bucket_share(layout, b) : layout->bucket[b].elements;
+            ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
+            memcpy(mine[what] + (share ? bucket_share_offset(layout, b) : layout->bucket[b].offset),
+                   whole + (share ? layout->mesh.data * n : 0), (size_t)n * sizeof(float));
+        }
     }
+    free(whole);
+    return ok;
 }
 
 // Takes up the newest checkpoint of --out; returns false if there is none.
 static bool resume_checkpoint(Trainer* t) {
-    Stage* s = &t->stage;
     const Settings* o = &t->settings;
-    char path[4096];
-    CheckpointState state;
-    Error error;
-    if (!checkpoint_newest(path, sizeof path, o->out)) {
-        printf("resume    no checkpoint in %s: a new run\n", o->out);
+    char path[4096] = "";
+    if (is_main(t) && !checkpoint_newest(path, sizeof path, o->out)) path[0] = 0;
+    comm_broadcast(&t->world, path, sizeof path, COMM_BYTE, 0);
+    if (!path[0]) {
+        if (is_main(t)) printf("resume    no checkpoint in %s: a new run\n", o->out);
         return false;
     }
-    if (!checkpoint_load(path, &state, &s->layout, s->params, s->moment1, s->moment2, &error)) die("%s", error.text);
+    CheckpointReader reader;
+    CheckpointState state;
+    Error error;
+    agree(t, checkpoint_open(&reader, path, &state, &error), &error);
+    agree(t, read_slices(t, &reader, &error), &error);
+    checkpoint_close(&reader);
     const CheckpointState now = checkpoint_state(t);
     const struct {
         const char* what;
@@ -890,8 +1589,63 @@ static bool resume_checkpoint(Trainer* t) {
         }
     }
     t->step = state.step, t->sequences = state.sequences;
-    printf("resume    %s: step %lld\n", path, (long long)t->step);
+    if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     return true;
+}
+
+// Sends this rank's spans to rank 0.
+static void send_trace(Trainer* t) {
+    int64_t counts[2] = {t->trace.n, t->trace.dropped};
+    CommRequest sends[3];
+    sends[0] = comm_send_start(&t->world, counts, 2, COMM_INT64, 0, 0);
+    sends[1] = comm_send_start(&t->world, &t->trace.zero, 1, COMM_DOUBLE, 0, 1);
+    sends[2] = comm_send_start(&t->world, t->trace.spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
+    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
+}
+
+// The other way round: a trace to be freed.
+static Trace receive_trace(Trainer* t, int rank) {
+    int64_t counts[2];
+    CommRequest request = comm_receive_start(&t->world, counts, 2, COMM_INT64, rank, 0);
+    comm_wait(&request);
+    Trace trace;
+    trace_init(&trace, counts[0]);
+    trace.n = counts[0], trace.dropped = counts[1];
+    request = comm_receive_start(&t->world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
+    comm_wait(&request);
+    request = comm_receive_start(&t->world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
+    comm_wait(&request);
+    return trace;
+}
+
+// Writes what all ranks recorded to --trace.
+static void write_trace(Trainer* t) {
+    const char* path = t->settings.trace;
+    FILE* out = is_main(t) ? fopen(path, "w") : NULL;
+    Error error;
+    agree(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    Comm* list[GROUPS];
+    groups_list(&t->groups, list);
+    t->tracing = t->world.trace = NULL; // this is the end of it
+    for (int i = 0; i < GROUPS; i++) list[i]->trace = NULL;
+    if (!is_main(t)) {
+        send_trace(t);
+        return;
+    }
+    bool ok = trace_begin_file(out);
+    for (int rank = 0; rank < t->world.size; rank++) {
+        const Mesh* size = &t->stage.layout.mesh;
+        const Mesh mesh = mesh_of_rank(rank, size->t, size->p, size->d);
+        Trace other, *trace = &t->trace;
+        if (rank > 0) other = receive_trace(t, rank), trace = &other;
+        char label[64];
+        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, mesh.tensor, mesh.pipeline, mesh.data);
+        ok = ok && trace_write_rank(out, rank, label, trace->spans, trace->n, trace->dropped, trace->zero);
+        if (rank > 0) trace_free(&other);
+    }
+    ok = ok && trace_end_file(out);
+    if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
+    printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
 }
 
 // ================================================================================================================
@@ -906,32 +1660,39 @@ static bool set_weights(Trainer* t) {
     Error error;
     if (o->resume && resume_checkpoint(t)) return true;
     if (o->init) {
-        if (!checkpoint_init(o->init, &s->model, &s->layout, s->params, &error)) die("%s", error.text);
+        agree(t, checkpoint_init(o->init, &s->model, &s->layout, s->params, &error), &error);
     } else {
         layout_initialize(s->params, &s->layout, (uint64_t)o->seed);
     }
     return false;
 }
 
-// Refuses a folder that cannot be written, or that holds another run.
-static void prepare_out(const Settings* o) {
+// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
+static int prepare_out(const Settings* o, Error* error) {
     char path[4096];
     struct stat st;
+    bool ok = true;
     if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
-        die("--out %s: cannot make the folder: %s", o->out, strerror(errno));
-    if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode)) die("--out %s is not a folder", o->out);
-    if (access(o->out, W_OK | X_OK) != 0) die("--out %s: cannot write there: %s", o->out, strerror(errno));
+        ok = fail(error, "--out %s: cannot make the folder: %s", o->out, strerror(errno));
+    else if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode))
+        ok = fail(error, "--out %s is not a folder", o->out);
+    else if (access(o->out, W_OK | X_OK) != 0)
+        ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
+    if (!ok) return EXIT_RUN;
     snprintf(path, sizeof path, "%s/log.jsonl", o->out);
-    if (!o->resume && stat(path, &st) == 0)
-        die_usage("--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+    if (o->resume || stat(path, &st) != 0) return 0;
+    fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+    return EXIT_ARGUMENTS;
 }
 
 static void train(Trainer* t, double peak, double started) {
     const Settings* o = &t->settings;
     const bool resumed = set_weights(t);
-    FILE* log = o->out ? log_open(o->out, resumed, t->step) : NULL;
+    FILE* log = o->out && is_main(t) ? log_open(o->out, resumed, t->step) : NULL;
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
-    printf("ready     %.2f s after the start\n", seconds_now() - started);
+    comm_barrier(&t->world);
+    if (o->trace) t->trace.zero = seconds_now();
+    if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
     const int64_t first = t->step;
     const double loop_started = seconds_now();
     while (t->step < o->steps) {
@@ -941,25 +1702,134 @@ static void train(Trainer* t, double peak, double started) {
         const bool last = t->step == o->steps;
         t->val_loss = o->eval_every && (last || is_due(t->step, o->eval_every)) ? validate(t) : (double)NAN;
         const double per_step = (seconds_now() - loop_started) / (double)(t->step - first);
-        print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
-        if (log) log_step(log, t, seconds, mfu);
+        if (is_main(t)) print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
+        if (o->out) {
+            const int64_t most = peak_bytes(t);
+            if (log) log_step(log, t, seconds, mfu, most);
+        }
         if (o->out && (last || is_due(t->step, o->save_every))) save_checkpoint(t);
         if (is_due(t->step, o->sample_every) && !last) sample(t, 256);
     }
     if (log && fclose(log) != 0) die("%s/log.jsonl: cannot write: %s", o->out, strerror(errno));
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
-    printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+    if (is_main(t)) {
+        printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+        if (t->step > first) print_traffic(t);
+    }
+    if (o->trace) write_trace(t);
     if (o->sample_every) sample(t, 512);
 }
 
+// From here on what this rank does and says is recorded.
+static void start_tracing(Trainer* t) {
+    Comm* list[GROUPS];
+    groups_list(&t->groups, list);
+    trace_init(&t->trace, 1 << 20);
+    t->tracing = t->world.trace = &t->trace;
+    for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
+}
+
+// The mesh that the settings describe, at this rank. A dry run may describe one that is not there.
+static Mesh settings_mesh(Settings* o, const Comm* world) {
+    const int64_t model_ranks = o->tp * o->pp, there = world->size;
+    const bool imagined = o->dry_run && there == 1;
+    if (!imagined && there % model_ranks != 0) {
+        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
+                  (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
+                  there == 1 ? "; start more with mpirun -np N" : "");
+    }
+    if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
+    if (!imagined && o->dp * model_ranks != there) {
+        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started", (long long)o->tp,
+                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there);
+    }
+    if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
+    Mesh mesh = mesh_of_rank(imagined ? 0 : world->rank, (int)o->tp, (int)o->pp, (int)o->dp);
+    mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
+    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
+    mesh.zero = mesh.d > 1 ? (int)o->zero : 0,
+    mesh.recompute = (Recompute)o->recompute; // one replica has nothing to divide
+    return mesh;
+}
+
+// The batch where it was not said: 16 sequences, and micro-batches of at most 16, small enough that a pipeline has four
+// times as many of them as stages if it can.
+static void settings_batch(Settings* o) {
+    const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
+    if (!o->global_batch) {
+        o->global_batch = o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)o->dp);
+    }
+    if (o->global_batch % o->dp != 0) {
+        die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
+    }
+    const int64_t replica = o->global_batch / o->dp;
+    if (!o->micro_batch) {
+        o->micro_batch = max_i64(1, min_i64(16, replica / many));
+        while (replica % o->micro_batch != 0) o->micro_batch--;
+    }
+    if (replica % o->micro_batch != 0) {
+        die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
+                  (long long)o->dp, (long long)o->micro_batch);
+    }
+    if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
+}
+
+// The schedule of this rank, proved together with those of the other stages.
+static void plan_schedule(Trainer* t, const Mesh* mesh) {
+    const int m = (int)(t->settings.global_batch / mesh->d / t->settings.micro_batch);
+    Schedule* stages = all_stages(mesh, m);
+    Error error;
+    if (!schedule_check(stages, mesh->p, &error)) die("internal error: the schedule is wrong: %s", error.text);
+    free_stages(stages, mesh->p);
+    t->schedule = schedule_build_1f1b(mesh->pipeline, mesh->p, m, false, mesh->zero == 2);
+}
+
+// Refuses a run that the machine's memory cannot hold, before any of it is taken.
+static void check_memory(Trainer* t) {
+    double needed = stage_bytes(&t->stage);
+    comm_all_reduce(&t->world, &needed, 1, COMM_DOUBLE, COMM_MAX);
+    needed *= t->place.ranks_here;
+    const double there = device_bytes();
+    Error error;
+    agree(t,
+          needed <= there || fail(&error,
+                                  "the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, "
+                                  "--seq or model, --recompute, or more ranks on more machines",
+                                  needed / 1e9, there / 1e9),
+          &error);
+}
+
+static void check_settings(Settings* o) {
+    if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
+    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
+}
+
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
+
+// Ranks that were not started alike would wait for each other for ever.
+static void check_ranks(Trainer* t, int argc, char** argv) {
+    char arguments[4096] = "", build[128];
+    for (int i = 1; i < argc; i++) {
+        const size_t used = strlen(arguments);
+        snprintf(arguments + used, sizeof arguments - used, "%s%s", i > 1 ? " " : "", argv[i]);
+    }
+    comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
+    comm_build_text(build, sizeof build);
+    comm_check_same(&t->world, "executable", build, "copy one build to all machines");
+}
+
 int main(int argc, char** argv) {
     device_tame_threads(argv);
     const double started = seconds_now();
     process.name = "train_gpt";
     static Trainer trainer;
     Trainer* t = &trainer;
+    comm_open(&t->world);
+    check_ranks(t, argc, argv);
+    comm_share_cores(&t->world, &t->place);
+    device_set_threads(t->place.threads);
+
     t->settings = settings_default();
     Settings* o = &t->settings;
     Option table[MAX_OPTIONS];
@@ -969,46 +1839,56 @@ int main(int argc, char** argv) {
     if (o->help) {
         Settings defaults = settings_default();
         Option rows[MAX_OPTIONS];
-        printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n");
-        options_help(rows, settings_table(rows, &defaults), stdout);
+        if (is_main(t)) {
+            printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n"
+                   "mpirun -np N train_gpt does it on N ranks.\n");
+            options_help(rows, settings_table(rows, &defaults), stdout);
+        }
+        comm_close(&t->world);
         return 0;
     }
-    if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
-    if (!o->global_batch) o->global_batch = o->micro_batch;
-    if (o->global_batch % o->micro_batch != 0) {
-        die_usage("--global-batch %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
-                  (long long)o->micro_batch);
-    }
-    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
-
+    check_settings(o);
+    const Mesh mesh = settings_mesh(o, &t->world);
+    settings_batch(o);
     open_files(t);
     const int data_vocab = token_formats[t->train_files.format].vocab;
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
         die_usage("%s holds raw uint16 tokens, which do not say of which vocabulary: give --vocab", o->data);
     }
     const ModelConfig model = settings_model(o, table, n, data_vocab);
-    t->schedule = schedule_build_one_stage((int)(o->global_batch / o->micro_batch), false);
-    if (!schedule_check(&t->schedule, &error)) die("internal error: the schedule is wrong: %s", error.text);
     const int T = o->seq ? (int)o->seq : model.T;
     if (o->micro_batch * T > INT32_MAX) {
         die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
     }
-    if (!stage_plan(&t->stage, &model, mesh_of_rank(0, 1, 1, 1), (int)o->micro_batch, T, t->schedule.slots, false,
-                    &error)) {
+    if (!mesh_check(&mesh, &model, T, &error)) die_usage("%s", error.text);
+    plan_schedule(t, &mesh);
+    if (!stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, t->schedule.slots, false, &error)) {
         die_usage("%s", error.text);
     }
     open_loaders(t);
-    const double peak = o->dry_run ? 0 : fma_peak_flops(device_threads(), 0.05);
-    print_plan(t, peak);
+    double peak = 0;
     if (!o->dry_run) {
-        if (o->out) prepare_out(o);
+        comm_barrier(&t->world);
+        peak = fma_peak_flops(device_threads(), 0.05);
+        comm_all_reduce(&t->world, &peak, 1, COMM_DOUBLE, COMM_SUM);
+    }
+    if (is_main(t)) print_plan(t, peak);
+    if (!o->dry_run) {
+        if (o->out) agree_on(t, is_main(t) ? prepare_out(o, &error) : 0, &error);
+        check_memory(t);
         stage_allocate(&t->stage);
+        groups_open(&t->groups, &t->world, &t->stage.layout, &model);
+        t->stage.groups = &t->groups;
+        if (o->trace) start_tracing(t);
         train(t, peak, started);
+        groups_close(&t->groups);
     }
     stage_free(&t->stage);
     schedule_free(&t->schedule);
+    trace_free(&t->trace);
     tokens_close(&t->train_files);
     tokens_close(&t->val_files);
+    comm_close(&t->world);
     return 0;
 }
 #endif

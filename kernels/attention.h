@@ -1,5 +1,5 @@
 /*
-attention.h: causal attention on the CPU, forward and backward, with grouped key/value heads; float32.
+attention.h: causal attention on the CPU, forward, backward and token by token, with grouped key/value heads; float32.
 
     S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V           for one head: Q, K, V are (T, HS)
 
@@ -18,6 +18,12 @@ Layout. Scores lie in scratch transposed, scores[key][query]: the softmax runs o
 adds within a vector. And all seven products become one, C += A B, in which rows of C and B are whole vectors and A is
 read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
+
+Generating text. A new token's keys and values do not change any more, since later tokens are not seen by earlier ones.
+So they are kept in a cache, and each new token meets it with one row of queries: O(T) work instead of O(T^2). Each key
+is then used once by each query head that reads it: the time is that of reading the cache, which is why there are fewer
+key/value heads than query heads (Shazeer 2019). attention_decode is this row, with plain dot products and the same
+online softmax, 64 keys at a time.
 
 Bits. Blocks are cut from the start of the sequence and every sum is taken by one thread in the order of the tokens. So
 nothing depends on the number of threads or on the other sequences, and no output on later tokens.
@@ -500,6 +506,53 @@ static inline void attention_backward(float* dqkv, const float* dout, const floa
             attention_backward_task(&x, &s, &f, &task);
         }
         free(memory);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Generating text
+
+// out (HS) of one query q (HS) against `rows` keys and values, which are `stride` floats apart.
+static inline void decode_head(float* RESTRICT out, const float* q, const float* keys, const float* values,
+                               int64_t stride, int rows, int HS) {
+    const float scale = 1.0f / sqrtf((float)HS);
+    float max = -INFINITY, sum = 0.0f, p[ATT_BLOCK];
+    for (int d = 0; d < HS; d++) out[d] = 0.0f;
+    for (int first = 0; first < rows; first += ATT_BLOCK) {
+        const int n = rows - first < ATT_BLOCK ? rows - first : ATT_BLOCK;
+        const float *k = keys + first * stride, *v = values + first * stride;
+        const float former = max;
+        for (int j = 0; j < n; j++) {
+            float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+            for (int d = 0; d < HS; d++) dot += q[d] * k[j * stride + d];
+            p[j] = scale * dot;
+            max = p[j] > max ? p[j] : max;
+        }
+        const float factor = fast_exp(former - max); // 0 for the first block
+        sum *= factor;
+        for (int d = 0; d < HS; d++) out[d] *= factor;
+#pragma omp simd
+        for (int j = 0; j < n; j++) p[j] = fast_exp(p[j] - max);
+        for (int j = 0; j < n; j++) {
+            sum += p[j];
+            for (int d = 0; d < HS; d++) out[d] += p[j] * v[j * stride + d];
+        }
+    }
+    const float inverse = 1.0f / sum;
+    for (int d = 0; d < HS; d++) out[d] *= inverse;
+}
+
+// out (NH * HS) of the token at `position`, from 0, of one sequence, from its row of qkv ((NH + 2 NKV) * HS). A row of
+// cache (T_max, 2 NKV * HS), T_max > position, is the key heads and the value heads of a token: rows before `position`
+// are the tokens before, row `position` is written here. NH, NKV, HS as for attention_forward.
+static inline void attention_decode(float* out, float* cache, const float* qkv, int position, int NH, int NKV, int HS) {
+    const int64_t stride = (int64_t)2 * NKV * HS;
+    memcpy(cache + position * stride, qkv + (int64_t)NH * HS, (size_t)stride * sizeof(float));
+#pragma omp parallel for schedule(static)
+    for (int h = 0; h < NH; h++) {
+        const float *keys = cache + (int64_t)(h / (NH / NKV)) * HS, *values = keys + (int64_t)NKV * HS;
+        decode_head(out + (int64_t)h * HS, qkv + (int64_t)h * HS, keys, values, stride, position + 1, HS);
     }
 }
 

@@ -87,6 +87,15 @@ static inline int device_threads(void) {
 #endif
 }
 
+// How many threads the kernels use from now on.
+static inline void device_set_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
 // To be called first in main. gcc's OpenMP lets a thread that waits spin for milliseconds before it sleeps. Where other
 // programs want the cores too, that takes the very core that the awaited thread needs, and a step of a small model takes
 // three times as long; spinning for some 100 microseconds is as fast on a quiet machine. libgomp reads the setting before

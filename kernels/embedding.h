@@ -11,6 +11,11 @@ The vocabulary may be cut into slices over ranks (Shoeybi et al. 2019, section 3
 first_token + V_local - 1 of wte, writes zeros where a token is not its own, and the sum over the ranks is the
 embedding.
 
+With sequence parallelism (Korthikanti et al. 2022, "Reducing activation recomputation...", section 4.2.2) a rank holds
+only rows first_row .. first_row + N - 1 of the B T rows of out. So positions are added to such a range, which may begin
+and end inside a sequence; the whole is first_row = 0, N = B T. Each rank's dwpe has the terms of its own rows, and the
+sum over the ranks is the gradient.
+
 The backward sums are taken in the order of n, onto what is already there, and every element of a table is added to by
 one thread. So they do not depend on the number of threads, nor on how a batch is cut into micro-batches.
 */
@@ -34,13 +39,13 @@ static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens,
     }
 }
 
-// out (B T, C) += wpe (T, C) for every sequence.
-static inline void position_forward(float* RESTRICT out, const float* RESTRICT wpe, int B, int T, int C) {
-    const int64_t N = (int64_t)B * T;
+// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T.
+static inline void position_forward(float* RESTRICT out, const float* RESTRICT wpe, int64_t first_row, int N, int T,
+                                    int C) {
 #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < N; n++) {
-        float* o = out + n * C;
-        const float* w = wpe + n % T * C;
+    for (int i = 0; i < N; i++) {
+        float* o = out + (int64_t)i * C;
+        const float* w = wpe + (first_row + i) % T * C;
 #pragma omp simd
         for (int c = 0; c < C; c++) o[c] += w[c];
     }
@@ -64,13 +69,16 @@ static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRIC
     }
 }
 
-// dwpe (T, C) += dout (B T, C). Threads own positions.
-static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, int B, int T, int C) {
+// dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T. Threads own
+// positions: rows first, first + T, ... of dout have the same one.
+static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, int64_t first_row, int N, int T,
+                                     int C) {
+    const int positions = N < T ? N : T;
 #pragma omp parallel for schedule(static)
-    for (int t = 0; t < T; t++) {
-        float* dw = dwpe + (int64_t)t * C;
-        for (int b = 0; b < B; b++) {
-            const float* d = dout + ((int64_t)b * T + t) * C;
+    for (int first = 0; first < positions; first++) {
+        float* dw = dwpe + (first_row + first) % T * C;
+        for (int64_t i = first; i < N; i += T) {
+            const float* d = dout + i * C;
 #pragma omp simd
             for (int c = 0; c < C; c++) dw[c] += d[c];
         }

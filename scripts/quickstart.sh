@@ -1,14 +1,20 @@
 #!/bin/sh
 # From a bare Debian or Ubuntu to a GPT that has learnt something, in about two minutes:
-#   1. installs a C compiler and make if they are missing      2. builds ./train_gpt
+#   1. installs a C compiler, make and MPI if they are missing      2. builds ./train_gpt
 #   3. trains a small model on the C headers of this system, and lets it write
 # Arguments go to the trainer: scripts/quickstart.sh --data "my/*.txt" --steps 1000
 set -eu
 cd "$(dirname "$0")/.."
 echo "== 1. what is needed"
-scripts/install.sh make:make gcc:gcc /usr/include/stdio.h:libc6-dev
+needed="make:make gcc:gcc /usr/include/stdio.h:libc6-dev"
+# Without MPI there is one process instead of many; that is no reason to stop.
+# shellcheck disable=SC2086  # a list of words
+scripts/install.sh $needed mpicc:libopenmpi-dev mpirun:openmpi-bin || {
+    echo "MPI cannot be installed: going on without it"
+    scripts/install.sh $needed
+}
 echo "== 2. make"
 make
 echo "== 3. ./train_gpt $*"
 ./train_gpt "$@"
-echo "== done. Try ./train_gpt --help, or read train_gpt.cu"
+echo "== done. Try ./train_gpt --help, scripts/run_local.sh 2 --dp 2, or read train_gpt.cu"

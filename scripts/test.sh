@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs what the tests need if it is missing (make, gcc, python3), builds, and runs all tests. g++ and clang check the
-# sources too where they are installed.
+# Installs what the tests need if it is missing (make, gcc, python3, Open MPI), builds, and runs all tests. g++ and
+# clang check the sources too where they are installed.
 # The last line is "N passed, N failed"; exit status 0 only if none failed.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/install.sh make:make gcc:gcc /usr/include/stdio.h:libc6-dev python3:python3
+scripts/install.sh make:make gcc:gcc /usr/include/stdio.h:libc6-dev python3:python3 \
+    mpicc:libopenmpi-dev mpirun:openmpi-bin
 exec make -s test

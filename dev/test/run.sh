@@ -1,11 +1,15 @@
 #!/bin/sh
 # Runs every test program, each also under AddressSanitizer and UndefinedBehaviorSanitizer, the fuzzers for a bounded
-# time, the command line, and other compilers. Called by make test, which has built them. A program's whole output goes
-# to $BUILD/log; here it gets one line, and its failures are shown.
+# time, the command line, the launchers, and other compilers. Called by make test, which has built them. A program's
+# whole output goes to $BUILD/log; here it gets one line, and its failures are shown.
+#
+# A test program whose first comment has a line "ranks: 1 2 4" is run with 1, 2 and 4 ranks. Rank 0 prints what all of
+# them found, and the status is not 0 if any of them failed. MPIRUN is the mpirun to use, empty where MPI was not found.
 set -u
 mkdir -p "$BUILD/log"
-passed=0 failed=0
+passed=0 failed=0 left_out=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+limit=${RANKS_TIMEOUT:-300} # seconds for a run with several ranks: waiting for each other for ever is a failure
 
 # one LABEL COMMAND...: runs it and adds up its closing line "N passed, N failed"
 one() {
@@ -14,7 +18,7 @@ one() {
     start=$(date +%s)
     "$@" >"$log" 2>&1
     status=$?
-    last=$(tail -n 1 "$log")
+    last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$log" | tail -n 1)
     p=$(expr "$last" : '\([0-9][0-9]*\) passed, [0-9][0-9]* failed$') || p=0
     f=$(expr "$last" : '[0-9][0-9]* passed, \([0-9][0-9]*\) failed$') || f=0
     if [ $status -ne 0 ] && [ "$f" = 0 ]; then # crashed, or a sanitizer's report
@@ -30,10 +34,42 @@ one() {
     printf '%-34s %5d passed  %3d failed  %4d s\n' "$label" "$p" "$f" $(($(date +%s) - start))
 }
 
-for test in $TESTS; do one "$test" "$BUILD/$test"; done
-for test in $TESTS; do one "$test sanitized" "$BUILD/sanitized/$test" --short; done
+# ranks_of TEST: the numbers of ranks that its first comment asks for, or 1
+ranks_of() {
+    source=dev/test/$1.c
+    [ -f "$source" ] || source=$1.c
+    numbers=$(sed -n '/^[ *\/]*ranks:/{s/.*ranks: *//;s/\*\/.*//;p;};/\*\//q' "$source")
+    echo "${numbers:-1}"
+}
+
+# with_ranks N COMMAND...: several ranks, for a limited time; leaks that MPI itself has are not ours. --foreground, or
+# timeout would signal mpirun twice, which Open MPI takes as "leave at once": its ranks would stay behind for ever.
+with_ranks() {
+    n=$1
+    shift
+    ASAN_OPTIONS=detect_leaks=0 timeout --foreground -k 10 "$limit" scripts/mpirun.sh -np "$n" "$@" </dev/null
+    n=$?
+    [ $n != 124 ] || echo "FAIL  stopped after $limit s: do some ranks wait for others that never come?"
+    return $n
+}
+
+# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for
+all() {
+    name=$1 program=$2
+    shift 2
+    for ranks in $(ranks_of "${program##*/}"); do
+        if [ "$ranks" = 1 ]; then one "$name" "$program" "$@"
+        elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
+        else one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
+    done
+}
+
+for test in $TESTS; do all "$test" "$BUILD/$test"; done
+for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
 one "command line" dev/test/test_cli.sh
+one "launchers" dev/test/test_launch.sh
 one "compilers" dev/test/test_compilers.sh
+[ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

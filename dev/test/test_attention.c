@@ -11,6 +11,9 @@ gradients are sums of random signs. With a few single roundings,
     |error| <= 4 u M (2 s_max + sqrt(T) + 8)
 
 where 4 is for the tail of the distribution over all elements.
+
+attention_decode has the same sums, in another order, and the same bound; attention_forward and attention_decode, each
+within the bound of the exact result, are within twice the bound of each other.
 */
 #include "test.h"
 #include "../../kernels/attention.h"
@@ -289,6 +292,94 @@ static void test_causal(Shape s, int t) {
     run_free(&b);
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Generating text: the tokens of a sequence one after the other.
+
+enum { SPARE_ROWS = 2 }; // of the cache, beyond the sequence
+
+// out (T, NH * HS) and cache, which begins as NaN, so that a row that is read before it is written shows.
+static void decode_sequence(float* out, float* cache, const float* qkv, const Shape* s) {
+    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+    for (int64_t i = 0; i < (s->T + SPARE_ROWS) * cache_row; i++) cache[i] = NAN;
+    for (int64_t i = 0; i < out_size(s); i++) out[i] = NAN;
+    for (int t = 0; t < s->T; t++)
+        attention_decode(out + (int64_t)t * s->NH * s->HS, cache, qkv + t * row, t, s->NH, s->NKV, s->HS);
+}
+
+// Rows 0 .. T - 1 of the cache are the keys and values of qkv, bit for bit; the others are still NaN.
+static bool cache_is_right(const float* cache, const float* qkv, const Shape* s) {
+    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+    bool right = true;
+    for (int t = 0; t < s->T; t++)
+        right = right && same_bits(cache + t * cache_row, qkv + t * row + (int64_t)s->NH * s->HS, cache_row);
+    for (int64_t i = s->T * cache_row; i < (s->T + SPARE_ROWS) * cache_row; i++) right = right && isnan(cache[i]);
+    return right;
+}
+
+static void test_decode(Shape s, float logits) {
+    Run run = run_new(&s, logits);
+    double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
+    Reference r = reference(qkv, dout, &s);
+    const double bound = 4 * 0x1p-24 * (2 * r.s_max + sqrt(s.T) + 8);
+    const int64_t cache_size = (int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS;
+    float *out = floats(out_size(&s)), *cache = floats(cache_size);
+    decode_sequence(out, cache, run.qkv, &s);
+    char what[96];
+    snprintf(what, sizeof what, "T %d NH %d NKV %d HS %d logits %g", s.T, s.NH, s.NKV, s.HS, (double)logits);
+    double *forward = to_double(run.out, out_size(&s)), error = scaled_error(out, r.out, r.m_out, out_size(&s));
+    check(error <= bound, "decode  %-45s error %.2e  bound %.2e", what, error, bound);
+    error = scaled_error(out, forward, r.m_out, out_size(&s));
+    check(error <= 2 * bound, "decode against forward  %-29s error %.2e  bound %.2e", what, error, 2 * bound);
+    check(cache_is_right(cache, run.qkv, &s), "decode  %s: the cache has the keys and values, and nothing more", what);
+#ifdef _OPENMP
+    float *out_n = floats(out_size(&s)), *cache_n = floats(cache_size);
+    const int threads_before = omp_get_max_threads();
+    bool same = true;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        decode_sequence(out_n, cache_n, run.qkv, &s);
+        same = same && same_bits(out, out_n, out_size(&s)) && same_bits(cache, cache_n, cache_size);
+    }
+    omp_set_num_threads(threads_before);
+    check(same, "decode  %s: same bits with 1 to 3 threads", what);
+    free(out_n), free(cache_n);
+#endif
+    reference_free(&r);
+    run_free(&run);
+    free(qkv), free(dout), free(out), free(cache), free(forward);
+}
+
+// What is known without a formula: one token gets its own value; equal keys give the mean of the values.
+static void test_decode_known(void) {
+    const Shape s = {1, 130, 4, 2, 7};
+    const int64_t row = (int64_t)heads_of(&s) * s.HS, group = s.NH / s.NKV;
+    float *qkv = random_floats(qkv_size(&s), 5, 1), *out = floats(out_size(&s));
+    float* cache = floats((int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS);
+    for (int t = 0; t < s.T; t++) {
+        for (int i = 0; i < s.NKV * s.HS; i++) {
+            qkv[t * row + s.NH * s.HS + i] = 0.5f;                               // keys
+            qkv[t * row + (s.NH + s.NKV) * s.HS + i] = (float)(t * (i + 1) % 5); // values
+        }
+    }
+    decode_sequence(out, cache, qkv, &s);
+    bool own = true;
+    double worst = 0;
+    for (int h = 0; h < s.NH; h++) {
+        for (int d = 0; d < s.HS; d++) {
+            const int i = (int)(h / group) * s.HS + d;
+            double sum = 0;
+            own = own && out[h * s.HS + d] == qkv[(s.NH + s.NKV) * s.HS + i];
+            for (int t = 0; t < s.T; t++) sum += t * (i + 1) % 5;
+            worst = fmax(worst, fabs(out[((int64_t)(s.T - 1) * s.NH + h) * s.HS + d] - sum / s.T));
+        }
+    }
+    check(own, "decode: the first token gets its own value");
+    // Scores are equal to the bit, so every p is e^0 = 1 and the sums of whole numbers are exact: only 1 / 130 and the
+    // product with it are rounded.
+    check_error("decode: equal keys give the mean of values up to 4", worst, 4 * 2 * 0x1p-24);
+    free(qkv), free(out), free(cache);
+}
+
 int main(void) {
     test_reference();
 
@@ -312,6 +403,12 @@ int main(void) {
     test_causal(causal, 149);
     test_causal(causal, 64);
     test_causal(causal, 37);
+    const Shape sequences[] = {{1, 1, 1, 1, 1},   {1, 1, 6, 3, 5},   {1, 2, 4, 4, 16},   {1, 64, 4, 1, 33},
+                               {1, 65, 6, 2, 80}, {1, 130, 3, 3, 7}, {1, 193, 5, 1, 64}, {1, 300, 6, 2, 20}};
+    for (int i = 0; i < 8; i++) test_decode(sequences[i], 1);
+    test_decode(large, 30);
+    test_decode(large, 1000);
+    test_decode_known();
 #ifdef _OPENMP
     const Shape few = {1, 300, 4, 2, 48}, many = {2, 131, 6, 3, 33};
     test_threads(few);

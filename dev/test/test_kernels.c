@@ -170,21 +170,35 @@ static void test_embedding(int N, int C, int V) {
     release(&memory);
 }
 
-static void test_position(int B, int T, int C) {
-    const int64_t n = (int64_t)B * T * C;
-    float *x = floats(n, 1), *wpe = floats((int64_t)T * C, 1), *dwpe = floats((int64_t)T * C, 1), *dout = floats(n, 1);
-    float *plain_x = copied(x, n), *plain_d = copied(dwpe, (int64_t)T * C);
-    position_forward(x, wpe, B, T, C);
-    position_backward(dwpe, dout, B, T, C);
-    for (int b = 0; b < B; b++) {
-        for (int i = 0; i < T * C; i++) {
-            plain_x[(int64_t)b * T * C + i] += wpe[i];
-            plain_d[i] += dout[(int64_t)b * T * C + i];
-        }
+// The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`.
+static void test_position(int B, int T, int C, int parts, int64_t origin) {
+    const int N = B * T;
+    const int64_t table = (int64_t)T * C, n = (int64_t)N * C;
+    float *x = floats(n, 1), *wpe = floats(table, 1), *dwpe = floats(table, 1), *dout = floats(n, 1);
+    float *plain_x = copied(x, n), *plain_d = copied(dwpe, table);
+    float *alone = floats(table, 0), *sum = floats(table, 0);
+    Wanted wanted = wanted_new(table);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t w = (origin + i / C) % T * C + i % C;
+        plain_x[i] += wpe[w];
+        plain_d[w] += dout[i];
+        want(&wanted, w, wanted.value[w] + dout[i], wanted.size[w] + fabs(dout[i]));
     }
-    check(same(x, plain_x, n), "position_forward, %d x %d x %d: adds", B, T, C);
-    check(same(dwpe, plain_d, (int64_t)T * C), "position_backward, %d x %d x %d: adds in the order of sequences", B, T,
-          C);
+    for (int r = 0; r < parts; r++) {
+        const int begin = (int)((int64_t)N * r / parts), end = (int)((int64_t)N * (r + 1) / parts);
+        const float* d = dout + (int64_t)begin * C;
+        position_forward(x + (int64_t)begin * C, wpe, origin + begin, end - begin, T, C);
+        position_backward(dwpe, d, origin + begin, end - begin, T, C); // one after the other, onto one table
+        memset(alone, 0, (size_t)table * sizeof(float));
+        position_backward(alone, d, origin + begin, end - begin, T, C); // each on its own, then summed
+        for (int64_t w = 0; w < table; w++) sum[w] += alone[w];
+    }
+    char line[96];
+    snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d", parts, (long long)origin, N, T, C);
+    check(same(x, plain_x, n), "position_forward, %s: adds", line);
+    check(same(dwpe, plain_d, table), "position_backward, %s: adds in the order of rows", line);
+    // A term passes at most B additions on its rank and `parts` in the sum over the ranks.
+    check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, B + parts);
     release(&memory);
 }
 
@@ -683,10 +697,10 @@ static void bits_embedding_backward(const Arrays* m, int begin, int end) {
     embedding_backward(m->a[1], m->a[0] + begin * BITS_ROW, m->tokens + begin, end - begin, BITS_C, 0, BITS_C);
 }
 static void bits_position_forward(const Arrays* m, int begin, int end) {
-    position_forward(m->a[0] + begin * BITS_SEQUENCE, m->a[1], end - begin, BITS_T, BITS_C);
+    position_forward(m->a[0] + begin * BITS_ROW, m->a[1], begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_position_backward(const Arrays* m, int begin, int end) {
-    position_backward(m->a[1], m->a[0] + begin * BITS_SEQUENCE, end - begin, BITS_T, BITS_C);
+    position_backward(m->a[1], m->a[0] + begin * BITS_ROW, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
@@ -786,7 +800,7 @@ int main(void) {
     for (int i = 0; i < 4; i++) {
         const int C = sizes[i];
         test_embedding(7, C, 257);
-        test_position(3, 5, C);
+        for (int parts = 1; parts <= 3; parts++) test_position(3, 5, C, parts, 0);
         for (int layer = 0; layer < 2; layer++) {
             test_norm(layer, 7, C, 0);
             test_norm(layer, 131, C, 0);
@@ -798,6 +812,11 @@ int main(void) {
     }
     test_embedding(1, 65, 1);
     test_embedding(301, 333, 11);
+    test_position(5, 7, 10, 3, 2);            // every cut inside a sequence
+    test_position(1, 67, 10, 5, 0);           // less than a sequence on each rank
+    test_position(3, 1, 10, 2, 0);            // sequences of one token
+    test_position(2, 2, 10, 7, 1);            // ranks without a row
+    test_position(4, 6, 10, 2, 5000000003LL); // rows beyond 32 bits
     test_rope(1, 1, 1, 2, 2, 1e4);
     test_rope(2, 7, 3, 10, 41, 1e4);
     test_rope(3, 129, 5, 64, 5 * 64, 5e5);
@@ -818,8 +837,8 @@ int main(void) {
 
     test_bits("embedding_forward", bits_embedding_forward, BITS_N);
     test_bits("embedding_backward", bits_embedding_backward, BITS_N);
-    test_bits("position_forward", bits_position_forward, BITS_B);
-    test_bits("position_backward", bits_position_backward, BITS_B);
+    test_bits("position_forward", bits_position_forward, BITS_N);
+    test_bits("position_backward", bits_position_backward, BITS_N);
     test_bits("layernorm", bits_layernorm, BITS_N);
     test_bits("rmsnorm", bits_rmsnorm, BITS_N);
     test_bits("rope", bits_rope, BITS_B);

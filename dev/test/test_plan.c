@@ -1,7 +1,7 @@
 /*
 test_plan.c: the plans, which are data and can be proved. Parameter counts against published ones and against the
-formula of Narayanan et al. 2021; layouts of many meshes against the definition (every element of every tensor held by
-the right number of ranks); schedules with planted faults; the command line.
+formula of Narayanan et al. 2021; the mesh, the stages, the layout of every rank of many meshes, and what a mesh is
+refused for, against their definitions, by brute force; traffic against the papers' formulas; the command line.
 */
 #include "../../options.h"
 #include "../../parallel.h"
@@ -41,51 +41,494 @@ static void test_presets(void) {
     }
 }
 
-// The definition of a layout, by brute force: how often is every logical element held, over all ranks of a mesh?
-static void test_layout(const ModelConfig* m, int t, int p, int d) {
-    const int n = model_tensors(NULL, m);
-    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "test");
-    model_tensors(list, m);
-    int** held = (int**)checked_calloc((size_t)n, sizeof(int*), "test");
-    for (int i = 0; i < n; i++)
-        held[i] = (int*)checked_calloc((size_t)(list[i].rows * list[i].cols), sizeof(int), "test");
-    bool ok = true, disjoint = true;
-    for (int rank = 0; rank < t * p * d; rank++) {
-        const Mesh mesh = mesh_of_rank(rank, t, p, d);
-        ok = ok && mesh_rank(&mesh) == rank;
-        Layout layout;
-        Error error;
-        if (!layout_build(&layout, m, mesh, &error)) {
-            check(false, "layout t=%d p=%d d=%d: %s", t, p, d, error.text);
-            return;
+// ----------------------------------------------------------------------------------------------------------------
+// The mesh
+
+// Megatron-LM's own example (megatron/core/parallel_state.py, initialize_model_parallel): 16 ranks, t = 2, p = 4,
+// d = 2.
+static void test_groups(void) {
+    static const int tensor[][4] = {{0, 1, -1, -1}, {2, 3, -1, -1}, {14, 15, -1, -1}};
+    static const int data[][4] = {{0, 2, -1, -1}, {1, 3, -1, -1}, {4, 6, -1, -1}, {13, 15, -1, -1}};
+    static const int pipeline[][4] = {{0, 4, 8, 12}, {1, 5, 9, 13}, {3, 7, 11, 15}};
+    const struct {
+        const char* name;
+        const int (*ranks)[4];
+        int groups, size, step[3]; // step: of tensor, pipeline and data from one rank of the group to the next
+    } kinds[] = {
+        {"tensor", tensor, 3, 2, {1, 0, 0}}, {"data", data, 4, 2, {0, 0, 1}}, {"pipeline", pipeline, 3, 4, {0, 1, 0}}};
+    for (int k = 0; k < 3; k++) {
+        bool ok = true;
+        for (int g = 0; g < kinds[k].groups; g++) {
+            const Mesh first = mesh_of_rank(kinds[k].ranks[g][0], 2, 4, 2);
+            for (int i = 0; i < kinds[k].size; i++) {
+                const Mesh mesh = mesh_of_rank(kinds[k].ranks[g][i], 2, 4, 2);
+                ok = ok && mesh.tensor == first.tensor + i * kinds[k].step[0];
+                ok = ok && mesh.pipeline == first.pipeline + i * kinds[k].step[1];
+                ok = ok && mesh.data == first.data + i * kinds[k].step[2];
+            }
         }
-        int64_t end = 0;
-        for (int i = 0; i < layout.n; i++) {
-            const Slice* s = &layout.slices[i];
-            disjoint = disjoint && s->offset == end;
-            end += s->rows * s->cols;
-            int which = 0;
-            while (strcmp(list[which].name, s->tensor.name) != 0) which++;
-            const int64_t col0 = slice_logical_col(s, &mesh);
-            for (int64_t row = 0; row < s->rows; row++) {
-                for (int64_t c = 0; c < s->cols; c++) {
-                    held[which][slice_logical_row(s, &mesh, row) * list[which].cols + col0 + c]++;
+        check(ok, "the %s groups of t=2 p=4 d=2 are Megatron-LM's", kinds[k].name);
+    }
+    bool ok = true;
+    int meshes = 0;
+    for (int t = 1; t <= 16; t++) {
+        for (int p = 1; t * p <= 16; p++) {
+            for (int d = 1; t * p * d <= 16; d++, meshes++) {
+                for (int rank = 0; rank < t * p * d; rank++) {
+                    const Mesh m = mesh_of_rank(rank, t, p, d);
+                    ok = ok && mesh_size(&m) == t * p * d && mesh_rank(&m) == rank;
+                    ok = ok && m.t == t && m.p == p && m.d == d;
+                    ok = ok && m.tensor >= 0 && m.tensor < t && m.pipeline >= 0 && m.pipeline < p;
+                    ok = ok && m.data >= 0 && m.data < d;
                 }
             }
         }
-        disjoint = disjoint && end == layout.elements;
+    }
+    check(ok, "rank to coordinates and back, %d meshes of up to 16 ranks", meshes);
+}
+
+// Blocks of each stage by dealing: the first and the last get their wish, the others one block each in turn, from the
+// earliest, until there are none left. Returns false if a stage gets none or a block is left over.
+static bool deal_layers(int* layers, int L, int p, int first, int last) {
+    int left = L;
+    for (int i = 0; i < p; i++) layers[i] = 0;
+    if (p == 1 && (first || last)) return false;
+    if (first) layers[0] = first, left -= first;
+    if (last) layers[p - 1] = last, left -= last;
+    for (bool dealt = true; dealt && left > 0;) {
+        dealt = false;
+        for (int i = 0; i < p && left > 0; i++) {
+            const bool wish = (i == 0 && first) || (i == p - 1 && last);
+            if (!wish) layers[i]++, left--, dealt = true;
+        }
+    }
+    for (int i = 0; i < p; i++) {
+        if (layers[i] <= 0) return false;
+    }
+    return left == 0;
+}
+
+static void test_stages(void) {
+    int accepted = 0, refused = 0, named = 0;
+    bool same = true, right = true;
+    ModelConfig m = {"", ARCH_GPT2, 0, 4, 1, 1, 4, 8, 8, true, 1e-5, 0};
+    for (m.L = 1; m.L <= 13; m.L++) {
+        for (int p = 1; p <= 9; p++) {
+            for (int wish = 0; wish < 15 * 15; wish++) {
+                Mesh mesh = mesh_of_rank(0, 1, p, 1);
+                mesh.first_layers = wish / 15, mesh.last_layers = wish % 15;
+                int layers[9], first = 0;
+                Error error = {""};
+                const bool fits = deal_layers(layers, m.L, p, mesh.first_layers, mesh.last_layers);
+                const bool accepts = mesh_check(&mesh, &m, 8, &error);
+                same = same && fits == accepts;
+                if (!fits || !accepts) {
+                    refused++, named += strstr(error.text, wish ? p > 1 ? "--pp " : "--first-layers" : "--pp ") != NULL;
+                    continue;
+                }
+                accepted++;
+                for (int i = 0; i <= p; i++) {
+                    right = right && stage_first_layer(&mesh, m.L, i) == first;
+                    if (i < p) first += layers[i];
+                }
+            }
+        }
+    }
+    check(same && named == refused, "stages: %d accepted, %d refused, %d by name, as by dealing out the blocks",
+          accepted, refused, named);
+    check(right, "each begins where the dealing puts it");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The layout of every rank
+
+static bool is_one_of(TensorKind kind, const TensorKind* kinds, int n) {
+    for (int i = 0; i < n; i++) {
+        if (kinds[i] == kind) return true;
+    }
+    return false;
+}
+
+// Tensor ranks that hold the same elements of a tensor, by its kind.
+static int expected_copies(const Tensor* tensor, const ModelConfig* m, int t) {
+    static const TensorKind cut[] = {WTE, QKV_W, QKV_B, ATTN_PROJ_W, FC_W, UP_W, FC_B, MLP_PROJ_W, HEAD_W};
+    if (tensor->kind == K_W || tensor->kind == V_W) return t > m->NKV ? t / m->NKV : 1;
+    return is_one_of(tensor->kind, cut, 9) ? 1 : t;
+}
+
+// Slices follow each other; buckets cover them and the whole buffer, each padded by less than its multiple; a block is
+// one bucket; shares of data ranks cover the buckets.
+static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d) {
+    int64_t end = 0, shares = 0;
+    int n = 0;
+    bool ok = true;
+    for (int b = 0; b < layout->buckets; b++) {
+        const Bucket* bucket = &layout->bucket[b];
+        int64_t at = bucket->offset, padding;
+        ok = ok && bucket->offset == end && bucket->first == n && bucket->slices > 0;
+        for (int i = 0; i < bucket->slices && ok; i++, n++) {
+            const Slice *s = &layout->slices[n], *first = &layout->slices[bucket->first];
+            const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
+            ok = s->offset == at && s->bucket == b && s->tensor.layer == first->tensor.layer &&
+                 (block || i == 0 || s->tensor.kind == FINAL_NORM_B);
+            at += s->rows * s->cols;
+        }
+        end += bucket->elements, padding = end - at;
+        ok = ok && bucket->elements % (16 * d) == 0 && padding >= 0 && padding < 16 * d;
+        ok = ok && bucket_share(layout, b) * d == bucket->elements && bucket_share_offset(layout, b) == shares;
+        shares += bucket_share(layout, b);
+    }
+    const int outside = (layout->first_stage ? m->arch == ARCH_GPT2 ? 2 : 1 : 0) + (layout->last_stage ? 1 : 0) +
+                        (layout->last_stage && (!m->tied || !layout->first_stage) ? 1 : 0);
+    return ok && n == layout->n && end == layout->elements && shares * d == end &&
+           layout->buckets == layout->layers + outside;
+}
+
+// The numbers of a layout are those of its slices, and its table finds each slice.
+static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
+    const int HS = m->C / m->NH;
+    int found = 0;
+    bool ok = true;
+    for (int layer = -1; layer < layout->layers; layer++) {
+        for (int kind = 0; kind < TENSOR_KINDS; kind++) {
+            const Slice* s = layout_slice(layout, layer, (TensorKind)kind);
+            if (!s) continue;
+            found++;
+            const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
+            ok = ok && s->tensor.kind == (TensorKind)kind && block == (layer >= 0);
+            ok = ok && (!block || s->tensor.layer == layout->first_layer + layer);
+            switch (s->tensor.kind) {
+            case WTE:
+            case HEAD_W:
+                ok = ok && s->rows == layout->V && s->rows_used == layout->tokens;
+                ok = ok && (s->rows_used == 0 || slice_logical_row(s, 0) == layout->first_token);
+                break;
+            case QKV_W: ok = ok && s->rows == HS * (m->arch == ARCH_GPT2 ? 3 : 1) * layout->NH; break;
+            case K_W:
+            case V_W: ok = ok && s->rows == HS * layout->NKV; break;
+            case ATTN_PROJ_W: ok = ok && s->cols == HS * layout->NH; break;
+            case FC_W:
+            case UP_W: ok = ok && s->rows == layout->F; break;
+            case MLP_PROJ_W: ok = ok && s->cols == layout->F; break;
+            default: break;
+            }
+        }
+    }
+    return ok && found == layout->n;
+}
+
+// How often every logical element is held and owned, over all ranks of a mesh.
+typedef struct {
+    int n;
+    Tensor* list;
+    int **held, **owned;
+} Elements;
+
+static Elements elements_new(const ModelConfig* m) {
+    Elements e = {model_tensors(NULL, m), NULL, NULL, NULL};
+    e.list = (Tensor*)checked_malloc((size_t)e.n * sizeof(Tensor), "test");
+    e.held = (int**)checked_malloc((size_t)e.n * sizeof(int*), "test");
+    e.owned = (int**)checked_malloc((size_t)e.n * sizeof(int*), "test");
+    model_tensors(e.list, m);
+    for (int i = 0; i < e.n; i++) {
+        const size_t count = (size_t)(e.list[i].rows * e.list[i].cols);
+        e.held[i] = (int*)checked_calloc(count, sizeof(int), "test");
+        e.owned[i] = (int*)checked_calloc(count, sizeof(int), "test");
+    }
+    return e;
+}
+
+static void elements_free(Elements* e) {
+    for (int i = 0; i < e->n; i++) free(e->held[i]), free(e->owned[i]);
+    free(e->held);
+    free(e->owned);
+    free(e->list);
+}
+
+// Adds what a rank holds. Of rows beyond those that are used, all are beyond the vocabulary.
+static bool elements_add(Elements* e, const Layout* layout) {
+    bool ok = true;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* s = &layout->slices[i];
+        const Tensor* tensor = &e->list[s->index];
+        const bool owned = slice_is_owned(s, layout);
+        const int64_t col0 = slice_logical_col(s);
+        ok = ok && strcmp(tensor->name, s->tensor.name) == 0 && slice_elements(s) == s->rows * s->cols;
+        for (int64_t row = 0; row < s->rows && ok; row++) {
+            const int64_t logical = slice_logical_row(s, row);
+            if (row >= s->rows_used) {
+                ok = (tensor->kind == WTE || tensor->kind == HEAD_W) && logical >= tensor->rows;
+                continue;
+            }
+            ok = logical >= 0 && logical < tensor->rows && col0 >= 0 && col0 + s->cols <= tensor->cols;
+            for (int64_t c = 0; c < s->cols && ok; c++) {
+                e->held[s->index][logical * tensor->cols + col0 + c]++;
+                e->owned[s->index][logical * tensor->cols + col0 + c] += owned;
+            }
+        }
+    }
+    return ok;
+}
+
+static void test_layout(const ModelConfig* m, int t, int p, int d, int first_layers, int last_layers) {
+    Elements e = elements_new(m);
+    bool ok = true;
+    for (int rank = 0; rank < t * p * d && ok; rank++) {
+        Layout layout;
+        Error error;
+        Mesh mesh = mesh_of_rank(rank, t, p, d);
+        mesh.first_layers = first_layers, mesh.last_layers = last_layers;
+        if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
+        ok = elements_add(&e, &layout) && buckets_are_right(&layout, m, d) && numbers_are_right(&layout, m);
         layout_free(&layout);
     }
-    for (int i = 0; i < n; i++) {
-        int times = d * (list[i].parallel == REPLICATED ? t : 1);
-        if (list[i].kind == WTE && m->tied && p > 1) times *= 2; // first and last stage
-        for (int64_t e = 0; e < list[i].rows * list[i].cols; e++) ok = ok && held[i][e] == times;
-        free(held[i]);
+    for (int i = 0; i < e.n; i++) {
+        const int stages = e.list[i].kind == WTE && m->tied && p > 1 ? 2 : 1; // first and last
+        const int held = d * stages * expected_copies(&e.list[i], m, t);
+        for (int64_t k = 0; k < e.list[i].rows * e.list[i].cols; k++)
+            ok = ok && e.held[i][k] == held && e.owned[i][k] == d;
     }
-    check(ok && disjoint, "layout of a %s model on t=%d p=%d d=%d: every element held as often as it should be",
-          m->arch == ARCH_GPT2 ? "gpt2" : "llama", t, p, d);
-    free(held);
-    free(list);
+    check(ok, "%s on t=%d p=%d d=%d: every element is held as often as it should be, and owned once", m->name, t, p, d);
+    elements_free(&e);
+}
+
+// All meshes of up to 16 ranks that fit, and uneven stages.
+static void test_layouts(const ModelConfig* m) {
+    Error error;
+    for (int t = 1; t <= 16; t++) {
+        for (int p = 1; t * p <= 16; p++) {
+            const Mesh mesh = mesh_of_rank(0, t, p, 1);
+            if (!mesh_check(&mesh, m, m->T, &error)) continue;
+            for (int d = 1; t * p * d <= 16; d++) test_layout(m, t, p, d, 0, 0);
+        }
+    }
+    test_layout(m, 1, 2, 2, 1, 0);
+    test_layout(m, 1, 2, 3, 0, m->L - 1);
+    test_layout(m, 1, 2, 1, m->L - 1, 1);
+}
+
+// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, and always those of
+// key/value heads that are shared; never what only one rank holds.
+static void test_partial(const ModelConfig* m, int t) {
+    static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
+    bool ok = true;
+    for (int sequence = 0; sequence <= (t > 1); sequence++) {
+        Layout layout;
+        Error error;
+        Mesh mesh = mesh_of_rank(0, t, 1, 1);
+        mesh.sequence_parallel = sequence;
+        if (!layout_build(&layout, m, mesh, 8, &error)) die("%s", error.text);
+        for (int i = 0; i < layout.n; i++) {
+            const Slice* s = &layout.slices[i];
+            const bool shared = (s->tensor.kind == K_W || s->tensor.kind == V_W) && t > m->NKV;
+            const bool expected = shared || (sequence && is_one_of(s->tensor.kind, by_rows, 7));
+            ok = ok && slice_is_partial(s, &layout.mesh) == expected;
+        }
+        layout_free(&layout);
+    }
+    check(ok, "%s on t=%d: gradients that tensor ranks have to sum", m->name, t);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a mesh is refused for
+
+// By the definitions: ranks get equal numbers of whole heads and channels; of key/value heads, those that their query
+// heads use, either a part of their own or the same one head as their neighbours; and every rank a token.
+static bool tensor_parallel_fits(const ModelConfig* m, int t, bool* ragged) {
+    const int heads = m->NH / t, group = m->NH / m->NKV;
+    if (heads * t != m->NH || m->F / t * t != m->F || m->V < t) return false;
+    *ragged = (t - 1) * ((m->V + t - 1) / t) >= m->V; // the last rank would get no token
+    const int width = (heads - 1) / group + 1;        // key/value heads of rank 0
+    for (int rank = 0; rank < t; rank++) {
+        const int first = rank * heads / group, last = (rank * heads + heads - 1) / group;
+        if (last - first + 1 != width || (width > 1 && first != rank * width)) return false;
+        if (width == 1 && m->NKV < t && first != rank / (t / m->NKV)) return false;
+    }
+    return width > 1 || m->NKV <= t; // each key/value head belongs to somebody
+}
+
+static void test_tensor_parallel(void) {
+    int accepted = 0, refused = 0, ragged = 0, wrong = 0;
+    for (int NH = 1; NH <= 12; NH++) {
+        for (int NKV = 1; NKV <= NH; NKV++) {
+            if (NH % NKV != 0) continue;
+            for (int F = 1; F <= 12; F++) {
+                for (int V = 1; V <= 20; V++) {
+                    const ModelConfig m = {"", ARCH_LLAMA, 1, 2 * NH, NH, NKV, F, 8, V, false, 1e-5, 10000};
+                    for (int t = 1; t <= 8; t++) {
+                        const Mesh mesh = mesh_of_rank(0, t, 1, 1);
+                        Error error = {""};
+                        bool without_token = false;
+                        const bool fits = tensor_parallel_fits(&m, t, &without_token);
+                        const bool accepts = mesh_check(&mesh, &m, 8, &error);
+                        if (fits && without_token)
+                            ragged++; // either is right: padding may be a rank's whole share
+                        else if (accepts)
+                            accepted++, wrong += !fits;
+                        else
+                            refused++, wrong += fits || !strstr(error.text, "--tp ");
+                    }
+                }
+            }
+        }
+    }
+    check(wrong == 0 && accepted > 2000,
+          "t = 1 .. 8: %d meshes accepted, %d refused, %d wrongly (%d where the last "
+          "rank gets no token are left open)",
+          accepted, refused, wrong, ragged);
+    int sequences = 0;
+    bool ok = true;
+    for (int t = 1; t <= 8; t++) {
+        for (int T = 1; T <= 24; T++, sequences++) {
+            const ModelConfig m = {"", ARCH_LLAMA, 1, 2 * 840, 840, 840, 840, 24, 840, false, 1e-5, 10000};
+            Mesh mesh = mesh_of_rank(0, t, 1, 1);
+            mesh.sequence_parallel = true;
+            Error error = {""};
+            const bool accepts = mesh_check(&mesh, &m, T, &error);
+            ok = ok && accepts == (t > 1 && T / t * t == T) && (accepts || strstr(error.text, "--sequence-parallel"));
+        }
+    }
+    check(ok, "sequence parallelism: %d pairs of t and sequence length", sequences);
+}
+
+static void test_refused(void) {
+    static const struct {
+        int t, p, NH, NKV, F, V, T, first, last;
+        bool sequence;
+        const char* message; // NULL: it fits
+    } cases[] = {
+        {4, 2, 8, 8, 32, 64, 16, 0, 0, true, NULL},
+        {3, 1, 8, 8, 33, 64, 16, 0, 0, false, "--tp 3 does not divide --heads 8"},
+        {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL},
+        {6, 1, 12, 4, 36, 64, 16, 0, 0, false, "--tp 6 and --kv-heads 4"},
+        {4, 1, 12, 6, 36, 64, 16, 0, 0, false, "--tp 4 and --kv-heads 6"},
+        {4, 1, 8, 8, 30, 64, 16, 0, 0, false, "--tp 4 does not divide --ffn 30"},
+        {8, 1, 8, 8, 32, 7, 16, 0, 0, false, "--tp 8 is more than --vocab 7"},
+        {8, 1, 8, 8, 32, 8, 16, 0, 0, false, NULL},
+        {1, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel needs --tp 2"},
+        {4, 1, 8, 8, 32, 64, 18, 0, 0, true, "--tp 4 does not divide --seq 18"},
+        {4, 1, 8, 8, 32, 64, 18, 0, 0, false, NULL},
+        {1, 7, 8, 8, 32, 64, 16, 0, 0, false, "--pp 7 stages for --layers 6"},
+        {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL},
+        {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline"},
+        {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline"},
+        {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 with 5 layers in the first and 0 in the last stage"},
+        {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 with 3 layers in the first and 3 in the last stage"},
+        {1, 2, 8, 8, 32, 64, 16, 2, 3, false, "none may be left over"},
+        {1, 2, 8, 8, 32, 64, 16, 3, 3, false, NULL},
+        {1, 3, 8, 8, 32, 64, 16, 1, 4, false, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ModelConfig m = {"",         ARCH_LLAMA, 6,          48,    cases[i].NH, cases[i].NKV,
+                               cases[i].F, 32,         cases[i].V, false, 1e-5,        10000};
+        Mesh mesh = mesh_of_rank(0, cases[i].t, cases[i].p, 1);
+        mesh.first_layers = cases[i].first, mesh.last_layers = cases[i].last;
+        mesh.sequence_parallel = cases[i].sequence;
+        Error error = {""};
+        Layout layout;
+        const bool ok = layout_build(&layout, &m, mesh, cases[i].T, &error);
+        check(cases[i].message ? !ok && strstr(error.text, cases[i].message) : ok, "t=%d p=%d: %s", cases[i].t,
+              cases[i].p, ok ? "accepted" : error.text);
+        layout_free(&layout);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Traffic
+
+static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int k, double* data_expected) {
+    Traffic sum = {0, 0, 0, 0, 0};
+    *data_expected = 0;
+    for (int rank = 0; rank < mesh_size(&like); rank++) {
+        Mesh mesh = mesh_of_rank(rank, like.t, like.p, like.d);
+        mesh.sequence_parallel = like.sequence_parallel, mesh.scatter = like.scatter;
+        mesh.zero = like.zero, mesh.recompute = like.recompute;
+        Layout layout;
+        Error error;
+        if (!layout_build(&layout, m, mesh, T, &error)) die("%s", error.text);
+        const Traffic one = traffic_of_step(&layout, m, B, T, k);
+        sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline, sum.tied += one.tied;
+        sum.data += one.data;
+        // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves.
+        const double halves = like.zero == 2 ? k + 1 : 2, share = (like.d - 1.0) / like.d;
+        *data_expected += 4.0 * halves * share * (double)layout.elements;
+        const Slice* wte = layout_slice(&layout, -1, WTE);
+        if (like.zero == 2 && m->tied && like.p == 1 && wte) // its two gradients are reduced one by one
+            *data_expected += 4.0 * k * share * (double)layout.bucket[wte->bucket].elements;
+        layout_free(&layout);
+    }
+    return sum;
+}
+
+// What the papers say about all ranks together, in bytes of float32; b, s, h are theirs, k micro-batches, n ranks.
+//   Narayanan et al. 2021, section 3.2: the four all-reduces of a block, of (b, s, h) elements each, make a rank send
+//   8 b s h (t - 1) / t elements a micro-batch. A message between stages has b s h; section 4.1: b s h / t if it is
+//   scattered, and then it is all-gathered.
+//   Korthikanti et al. 2022, section 4.2.2: all-gathers and reduce-scatters in their place cost the same; keeping the
+//   inputs of the two column-parallel matrices as parts costs two more all-gathers, 10 instead of 8.
+//   Recomputing a block: one of its all-reduces again (the second one's result is not needed), 10 instead of 8; with
+//   sequence parallelism two all-gathers and a reduce-scatter, 13 instead of 10.
+static void test_traffic(const ModelConfig* m, Mesh mesh) {
+    const double b = 2, s = 8, h = m->C, k = 3, n = mesh_size(&mesh), t = mesh.t, p = mesh.p, d = mesh.d;
+    const double part = (t - 1) / t, bsh = 4 * b * s * h; // bytes
+    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL;
+    double data;
+    const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, &data);
+    const double times = sequence ? full ? 13 : 10 : full ? 10 : 8;
+    const double layers = t * d * k * m->L * times * bsh * part;
+    // Embedding: 2 halves of a sum. Head: 2, with sequence parallelism 3. Cross-entropy: three numbers a token, summed.
+    double ends = t * d * k * part * ((2 + (sequence ? 3 : 2)) * bsh + 3 * 2 * 4 * b * s);
+    double messages = 2 * (p - 1) * d * k * bsh; // both directions of each boundary: if they are scattered, all parts
+    if (!sequence && !mesh.scatter) messages *= t;
+    if (!sequence && mesh.scatter) ends += 2 * (p - 1) * t * d * k * bsh * part;
+    // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
+    const double norms = (m->arch == ARCH_GPT2 ? 2 : 1) * (2.0 * m->L + 1) * h + (m->arch == ARCH_GPT2 ? m->T * h : 0);
+    const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
+    const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
+    if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * norms;
+    ends += d * reductions * 4 * 2 * (copies - 1) * heads;
+    const double rows = ceil(m->V / t), bucket = ceil(rows * h / (16 * d)) * 16 * d;
+    const double tied = m->tied && p > 1 ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
+    const double expected[] = {layers, ends, messages, tied, data};
+    const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
+    double worst = 0;
+    for (int i = 0; i < 5; i++) {
+        const double error = expected[i] > 0 ? fabs(counted[i] / expected[i] - 1) : counted[i];
+        worst = fmax(worst, error);
+    }
+    char what[128];
+    snprintf(what, sizeof what, "%s t=%.0f p=%.0f d=%.0f %s%s%s zero %d: bytes of %.0f ranks", m->name, t, p, d,
+             sequence ? "sequence " : "", mesh.scatter ? "scatter " : "", full ? "full" : "", mesh.zero, n);
+    check_error(what, worst, 1e-12); // sums of fewer than 1000 numbers, each rounded to 2^-53
+}
+
+static void test_traffics(const ModelConfig* m) {
+    static const int meshes[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2},
+                                    {2, 2, 1}, {2, 3, 2}, {4, 2, 3}, {4, 1, 4}};
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        for (int way = 0; way < 24; way++) { // sequence, scatter, full, zero
+            Mesh mesh = mesh_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
+            mesh.sequence_parallel = way & 1, mesh.scatter = way >> 1 & 1, mesh.zero = way >> 3;
+            mesh.recompute = way >> 2 & 1 ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
+            if (mesh.sequence_parallel && mesh.t == 1) continue;
+            test_traffic(m, mesh);
+        }
+    }
+}
+
+// One number by hand: gpt3-1.7B on t = 2, p = 2, d = 2, one micro-batch of one sequence, from the first stage.
+static void test_traffic_by_hand(void) {
+    const ModelConfig* m = model_find_preset("gpt3-1.7B"); // h = 2304, 24 layers, V = 51200, s = 2048
+    Layout layout;
+    Error error;
+    if (!layout_build(&layout, m, mesh_of_rank(0, 2, 2, 2), 2048, &error)) die("%s", error.text);
+    const Traffic traffic = traffic_of_step(&layout, m, 1, 2048, 1);
+    check(traffic.layers == 12.0 * 75497472, "12 blocks: 8 b s h / 2 x 4 bytes = 75,497,472 each");
+    check(traffic.pipeline == 9437184, "a message: b s h / 2 x 4 bytes = 9,437,184");
+    check(traffic.ends == 18874368 + 9437184, "the sum of the embedding, b s h x 4; gathering a message, half of that");
+    check(traffic.tied == 235929600, "the embedding's gradient: 25,600 x 2,304 x 4 bytes");
+    check(traffic.data == 4.0 * (double)layout.elements, "gradients, 2 (d - 1) / d of them");
+    layout_free(&layout);
 }
 
 // A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
@@ -93,44 +536,55 @@ static void test_fused_rows(void) {
     const ModelConfig m = {"", ARCH_GPT2, 1, 4, 2, 2, 16, 8, 10, true, 1e-5, 0};
     Layout layout;
     Error error;
-    check(layout_build(&layout, &m, mesh_of_rank(1, 2, 1, 1), &error), "a tiny gpt2 on t=2");
+    check(layout_build(&layout, &m, mesh_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
     const int64_t expected[] = {2, 3, 6, 7, 10, 11};
     bool ok = false;
     for (int i = 0; i < layout.n; i++) {
         const Slice* s = &layout.slices[i];
         if (s->tensor.kind != QKV_W) continue;
         ok = s->rows == 6;
-        for (int64_t r = 0; r < 6; r++) ok = ok && slice_logical_row(s, &layout.mesh, r) == expected[r];
+        for (int64_t r = 0; r < 6; r++) ok = ok && slice_logical_row(s, r) == expected[r];
     }
     check(ok, "rank 1 of 2 holds rows 2 3 | 6 7 | 10 11 of a fused q, k, v matrix with 12 rows");
     layout_free(&layout);
 }
 
+// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero.
+static bool is_part_of(const Layout* part, const Layout* whole, const float* a, bool* zero) {
+    float* b = (float*)checked_calloc((size_t)part->elements, sizeof(float), "test");
+    bool same = true;
+    layout_initialize(b, part, 7);
+    for (int i = 0; i < part->n; i++) {
+        const Slice *s = &part->slices[i], *w = &whole->slices[s->index];
+        for (int64_t r = 0; r < s->rows_used; r++) {
+            const float* from = a + w->offset + slice_logical_row(s, r) * w->cols + slice_logical_col(s);
+            float* values = b + s->offset + r * s->cols;
+            same = same && memcmp(values, from, (size_t)s->cols * sizeof(float)) == 0;
+            memset(values, 0, (size_t)s->cols * sizeof(float));
+        }
+    }
+    for (int64_t e = 0; e < part->elements; e++) *zero = *zero && b[e] == 0;
+    free(b);
+    return same;
+}
+
 // Initial values do not depend on the mesh, have the right spread, and differ between tensors.
 static void test_initial_values(void) {
-    const ModelConfig m = {"", ARCH_LLAMA, 2, 32, 4, 4, 48, 16, 64, false, 1e-5, 10000};
+    const ModelConfig m = {"", ARCH_LLAMA, 2, 32, 8, 4, 48, 16, 61, false, 1e-5, 10000};
     Layout whole, part;
     Error error;
-    check(layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), &error), "one rank");
-    float* a = (float*)checked_malloc((size_t)whole.elements * sizeof(float), "test");
+    check(layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), 16, &error), "one rank");
+    float* a = (float*)checked_calloc((size_t)whole.elements, sizeof(float), "test");
     layout_initialize(a, &whole, 7);
-    bool same = true;
-    for (int rank = 0; rank < 4; rank++) {
-        check(layout_build(&part, &m, mesh_of_rank(rank, 2, 2, 1), &error), "rank %d of t=2 p=2", rank);
-        float* b = (float*)checked_malloc((size_t)part.elements * sizeof(float), "test");
-        layout_initialize(b, &part, 7);
-        for (int i = 0; i < part.n; i++) {
-            const Slice* s = &part.slices[i];
-            const Slice* w = whole.slices;
-            while (strcmp(w->tensor.name, s->tensor.name) != 0) w++;
-            for (int64_t r = 0; r < s->rows; r++) {
-                const float* from =
-                    a + w->offset + slice_logical_row(s, &part.mesh, r) * w->cols + slice_logical_col(s, &part.mesh);
-                same = same && memcmp(b + s->offset + r * s->cols, from, (size_t)s->cols * sizeof(float)) == 0;
-            }
+    static const int meshes[][2] = {{2, 2}, {8, 1}}; // the second: heads on two ranks, 61 tokens on 8
+    bool same = true, zero = true;
+    for (int i = 0; i < 2; i++) {
+        for (int rank = 0; rank < meshes[i][0] * meshes[i][1]; rank++) {
+            if (!layout_build(&part, &m, mesh_of_rank(rank, meshes[i][0], meshes[i][1], 1), 16, &error))
+                die("%s", error.text);
+            same = same && is_part_of(&part, &whole, a, &zero);
+            layout_free(&part);
         }
-        free(b);
-        layout_free(&part);
     }
     bool spread = true; // for L = 2: 0.02, in the two matrices that write into the residual stream 0.02 / sqrt(4)
     for (int i = 0; i < whole.n; i++) {
@@ -142,7 +596,8 @@ static void test_initial_values(void) {
                                                 : 0.02)) < 1e-15;
     }
     check(spread, "means and spreads of a llama's initial values are those of the papers");
-    check(same, "initial values on t=2 p=2 are slices of those on one rank, bit for bit");
+    check(same, "initial values on t=2 p=2, and on t=8, are slices of those on one rank, bit for bit");
+    check(zero, "and what pads the vocabulary, and buckets, is zero");
     // Of n normal numbers the mean has standard deviation std / sqrt(n), the variance var sqrt(2 / n): five of each.
     for (int i = 0; i < whole.n; i++) {
         const Slice* s = &whole.slices[i];
@@ -172,38 +627,6 @@ static void test_philox(void) {
     check(pi.word[0] == 0xd16cfe09u && pi.word[1] == 0x94fdccebu && pi.word[2] == 0x5001e420u &&
               pi.word[3] == 0x24126ea1u,
           "Philox4x32-10 of digits of pi");
-}
-
-static void test_schedule(void) {
-    Error error;
-    for (int m = 1; m <= 5; m++) {
-        for (int split = 0; split <= 1; split++) {
-            Schedule s = schedule_build_one_stage(m, split);
-            check(schedule_check(&s, &error), "schedule of %d micro-batches%s", m, split ? ", split halves" : "");
-            // every action removed, and every pair of neighbours exchanged, breaks it
-            int noticed = 0, faults = 0;
-            for (int i = 0; i < s.n; i++) {
-                Schedule broken = {m, s.slots, s.n - 1, (Action*)checked_malloc((size_t)s.n * sizeof(Action), "test")};
-                memcpy(broken.actions, s.actions, (size_t)i * sizeof(Action));
-                memcpy(broken.actions + i, s.actions + i + 1, (size_t)(s.n - i - 1) * sizeof(Action));
-                faults++, noticed += !schedule_check(&broken, &error);
-                memcpy(broken.actions, s.actions, (size_t)s.n * sizeof(Action));
-                broken.n = s.n;
-                if (i + 1 < s.n) {
-                    broken.actions[i] = s.actions[i + 1], broken.actions[i + 1] = s.actions[i];
-                    faults++, noticed += !schedule_check(&broken, &error);
-                    broken.actions[i] = s.actions[i], broken.actions[i + 1] = s.actions[i + 1];
-                }
-                broken.actions[i].slot += 1;
-                if (s.actions[i].kind != UPDATE) faults++, noticed += !schedule_check(&broken, &error);
-                broken.actions[i] = s.actions[i], broken.actions[i].microbatch = m;
-                if (s.actions[i].kind != UPDATE) faults++, noticed += !schedule_check(&broken, &error);
-                schedule_free(&broken);
-            }
-            check(noticed == faults, "%d of %d planted faults noticed", noticed, faults);
-            schedule_free(&s);
-        }
-    }
 }
 
 static bool parses(const char* a, const char* b, const char* c, Error* error) {
@@ -264,23 +687,25 @@ static void test_options(void) {
 }
 
 int main(void) {
+    static const ModelConfig models[] = {
+        {"gpt2 tied", ARCH_GPT2, 5, 24, 12, 12, 48, 8, 21, true, 1e-5, 0},
+        {"gpt2 untied", ARCH_GPT2, 4, 32, 16, 16, 32, 8, 19, false, 1e-5, 0},
+        {"llama untied", ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23, false, 1e-5, 10000},
+        {"llama tied", ARCH_LLAMA, 3, 24, 12, 4, 24, 8, 50, true, 1e-5, 10000},
+        {"llama, one key/value head", ARCH_LLAMA, 2, 30, 15, 1, 15, 8, 9, true, 1e-5, 10000},
+    };
     test_presets();
-    const ModelConfig gpt2 = {"", ARCH_GPT2, 5, 24, 4, 4, 40, 8, 20, true, 1e-5, 0};
-    const ModelConfig llama = {"", ARCH_LLAMA, 4, 32, 8, 4, 48, 8, 24, false, 1e-5, 10000};
-    for (int t = 1; t <= 4; t *= 2) {
-        for (int p = 1; p <= 4; p++) test_layout(&gpt2, t, p, 1 + p % 2), test_layout(&llama, t, p, 2);
-    }
+    test_groups();
+    test_stages();
+    for (int i = 0; i < 5; i++) test_layouts(&models[i]);
+    for (int t = 1; t <= 8; t *= 2) test_partial(&models[1], t), test_partial(&models[2], t);
+    test_tensor_parallel();
+    test_refused();
+    for (int i = 0; i < 4; i++) test_traffics(&models[i]);
+    test_traffic_by_hand();
     test_fused_rows();
-    Layout layout;
-    Error error;
-    check(!layout_build(&layout, &gpt2, mesh_of_rank(0, 1, 6, 1), &error), "six stages for five layers: %s",
-          error.text);
-    layout_free(&layout);
-    check(!layout_build(&layout, &gpt2, mesh_of_rank(0, 3, 1, 1), &error), "three ranks for 20 tokens: %s", error.text);
-    layout_free(&layout);
     test_initial_values();
     test_philox();
-    test_schedule();
     test_options();
     return test_end();
 }

@@ -1,0 +1,907 @@
+/*
+test_checkpoint.c: checkpoints of many ranks, which are simulated one after the other in this process. The values of a
+parameter are a formula of (tensor name, value, logical element). What a rank holds of it is computed here, from the
+definition of each kind of tensor, not by the code under test. Then: files that any mesh has written, in any order of its
+ranks, hold the formula and are the same bytes; any other mesh reads its slices of them. What is stopped or fails, at
+every single call that changes the disk, leaves what was there before; what lies is refused.
+*/
+#include "../../checkpoint.h"
+#include "test.h"
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#ifdef __cplusplus
+#define NOTHROW noexcept // as libc declares them
+#else
+#define NOTHROW
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// The calls that change the disk, in place of libc's: they are counted, and one of them fails or is the last
+
+static struct {
+    int count, at; // calls so far; the one that fails (-1: none)
+    bool kill;     // it does not return
+    char log[512]; // what was flushed and renamed, in order
+} calls = {0, -1, false, ""};
+
+static bool call_fails(void) {
+    if (calls.count++ != calls.at) return false;
+    if (calls.kill) _exit(9);
+    errno = EIO;
+    return true;
+}
+
+static void calls_log(const char* what) {
+    const char* name = strrchr(what, '/') ? strrchr(what, '/') + 1 : what;
+    const size_t n = strlen(calls.log);
+    snprintf(calls.log + n, sizeof calls.log - n, "%s%s", n ? " " : "", name);
+}
+
+int fsync(int fd) { // nothing here outlives the machine: not flushed, only logged
+    char link[64], path[1024] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0) calls_log(path);
+    return call_fails() ? -1 : 0;
+}
+
+int rename(const char* from, const char* to) NOTHROW {
+    calls_log("rename");
+    return call_fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int mkdir(const char* path, mode_t mode) NOTHROW {
+    return call_fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int unlink(const char* path) NOTHROW {
+    if (calls.kill && call_fails()) return -1; // what cannot be removed stays: only a last call is of interest
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+    return call_fails() ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+
+__attribute__((format(printf, 1, 2))) static void run_command(const char* format, ...) {
+    char command[256];
+    va_list args;
+    va_start(args, format);
+    const int length = vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    if (length >= (int)sizeof command || system(command) != 0) die("%s failed", command);
+}
+
+static void new_folder(const char* name) {
+    if (mkdir(name, 0777) != 0) die("%s: cannot make the folder: %s", name, strerror(errno));
+}
+
+static void touch(const char* path) {
+    FILE* f = fopen(path, "w");
+    if (!f || fclose(f) != 0) die("%s: cannot create", path);
+}
+
+static int entries(const char* path) {
+    DIR* names = opendir(path);
+    int n = -2; // . and ..
+    if (!names) die("%s: cannot read the folder", path);
+    while (readdir(names)) n++;
+    closedir(names);
+    return n;
+}
+
+static int open_files(void) { return entries("/proc/self/fd"); }
+
+// ----------------------------------------------------------------------------------------------------------------
+// The formula
+
+// Any finite bits, denormal numbers and both signs as well; never zero, which is what holes are filled with.
+static float formula(const char* name, int what, int64_t element) {
+    const uint32_t bits = philox(hash_string(name), (uint64_t)what, (uint64_t)element).word[0] & 0xbfffffffu;
+    return float_of_bits(bits & 0x7fffffffu ? bits : 1);
+}
+
+static bool same_bits(float a, float b) { return bits_of_float(a) == bits_of_float(b); }
+
+// Of a slice's element (row, col), on a tensor rank of t: the logical element, or -1 if it is padding. By definition:
+// heads and channels are dealt out in order, t / NKV ranks share a key/value head, and a token belongs to rank
+// token / ceil(V / t).
+static int64_t logical_element(const Tensor* tensor, const ModelConfig* m, int t, int rank, int64_t row, int64_t col) {
+    const int64_t HS = m->C / m->NH, F = m->F / t, channels = m->C / t, tokens = (m->V + t - 1) / t;
+    switch (tensor->kind) {
+    case WTE:
+    case HEAD_W: row += rank * tokens; break;
+    case QKV_W:
+    case QKV_B:
+        if (m->arch == ARCH_LLAMA)
+            row += rank * channels;
+        else
+            row = row / channels * m->C + rank * channels + row % channels;
+        break;
+    case K_W:
+    case V_W: row += (m->NKV >= t ? rank * (m->NKV / t) : rank / (t / m->NKV)) * HS; break;
+    case FC_W:
+    case UP_W:
+    case FC_B: row += rank * F; break;
+    case ATTN_PROJ_W: col += rank * channels; break;
+    case MLP_PROJ_W: col += rank * F; break;
+    default: break;
+    }
+    return row < tensor->rows ? row * tensor->cols + col : -1;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Ranks
+
+enum { GARBAGE = 0x7fc0beef }; // a NaN: where nothing may be written from, and nothing may be left
+
+typedef struct {
+    int t, p, d, first_layers, last_layers;
+} Sizes;
+
+static Layout layout_of(const ModelConfig* m, const Sizes* z, int rank) {
+    Mesh mesh = mesh_of_rank(rank, z->t, z->p, z->d);
+    mesh.first_layers = z->first_layers, mesh.last_layers = z->last_layers;
+    Layout layout;
+    Error error;
+    if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
+    return layout;
+}
+
+// What a bucket has to hold: the formula, and `rest` where there is no element of the model.
+static float* bucket_expected(const Layout* layout, const ModelConfig* m, int bucket, int what, float rest) {
+    const Bucket* b = &layout->bucket[bucket];
+    float* values = (float*)checked_malloc((size_t)b->elements * sizeof(float), "test");
+    for (int64_t i = 0; i < b->elements; i++) values[i] = rest;
+    for (int i = b->first; i < b->first + b->slices; i++) {
+        const Slice* s = &layout->slices[i];
+        for (int64_t e = 0; e < s->rows * s->cols; e++) {
+            const int64_t element =
+                logical_element(&s->tensor, m, layout->mesh.t, layout->mesh.tensor, e / s->cols, e % s->cols);
+            if (element >= 0) values[s->offset - b->offset + e] = formula(s->tensor.name, what, element);
+        }
+    }
+    return values;
+}
+
+static bool write_bucket(CheckpointWriter* w, const Layout* layout, const ModelConfig* m, int bucket, Error* error) {
+    float* values[3];
+    for (int what = 0; what < 3; what++)
+        values[what] = bucket_expected(layout, m, bucket, what, float_of_bits(GARBAGE));
+    const bool ok = checkpoint_write_bucket(w, layout, bucket, values[0], values[1], values[2], error);
+    for (int what = 0; what < 3; what++) free(values[what]);
+    return ok;
+}
+
+// A permutation of 0 .. n - 1, to be freed.
+static int* shuffled(int n, uint64_t seed) {
+    int* order = (int*)checked_malloc((size_t)n * sizeof(int), "test");
+    for (int i = 0; i < n; i++) {
+        const int j = (int)(philox(seed, 1, (uint64_t)i).word[0] % (uint32_t)(i + 1));
+        order[i] = order[j], order[j] = i;
+    }
+    return order;
+}
+
+// One rank's part: the data ranks take the buckets in turn.
+static bool rank_writes(const char* out, int64_t step, const ModelConfig* m, const Layout* layout, uint64_t seed,
+                        int64_t* elements, Error* error) {
+    CheckpointWriter w;
+    if (!checkpoint_join(&w, out, step, m, error)) return false;
+    bool ok = true;
+    int* order = shuffled(layout->buckets, seed);
+    for (int i = 0; i < layout->buckets && ok; i++) {
+        if (order[i] % layout->mesh.d == layout->mesh.data) ok = write_bucket(&w, layout, m, order[i], error);
+    }
+    free(order);
+    *elements += w.elements;
+    return checkpoint_leave(&w, ok, error) && ok;
+}
+
+static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX};
+    if (!checkpoint_begin(out, &state, m, error)) return false;
+    const int ranks = z->t * z->p * z->d;
+    int* order = shuffled(ranks, seed);
+    bool ok = true;
+    int64_t elements = 0;
+    for (int i = 0; i < ranks && ok; i++) {
+        Layout layout = layout_of(m, z, order[i]);
+        ok = rank_writes(out, step, m, &layout, seed + (uint64_t)i, &elements, error);
+        layout_free(&layout);
+    }
+    free(order);
+    if (ok && elements != 3 * model_parameters(m)) ok = fail(error, "%lld elements written", (long long)elements);
+    if (ok) return checkpoint_publish(out, step, error);
+    checkpoint_abandon(out, step);
+    return false;
+}
+
+// Every rank of a mesh reads all of its buckets; true if all bits are as expected.
+static bool read_all(const char* path, const ModelConfig* m, const Sizes* z, Error* error) {
+    bool ok = true;
+    for (int rank = 0; rank < z->t * z->p * z->d && ok; rank++) {
+        Layout layout = layout_of(m, z, rank);
+        CheckpointReader r;
+        CheckpointState state;
+        const bool opened = ok = checkpoint_open(&r, path, &state, error);
+        for (int i = 0; ok && i < 3 * layout.buckets; i++) {
+            const int bucket = i / 3, what = i % 3;
+            const size_t bytes = (size_t)layout.bucket[bucket].elements * sizeof(float);
+            float *expected = bucket_expected(&layout, m, bucket, what, 0),
+                  *values = (float*)checked_malloc(bytes, "test");
+            memset(values, 0x7f, bytes);
+            ok = checkpoint_read_bucket(&r, &layout, bucket, what, values, error);
+            if (ok && memcmp(values, expected, bytes) != 0)
+                ok = fail(error, "%s: bucket %d, value %d of rank %d differs", path, bucket, what, rank);
+            free(values);
+            free(expected);
+        }
+        if (opened) checkpoint_close(&r);
+        layout_free(&layout);
+    }
+    return ok;
+}
+
+// The file alone, without the code under test: every tensor of the model under its name, in its shape, with the values.
+static bool file_holds(const char* folder, const char* file, const ModelConfig* m, int first, int values,
+                       Error* error) {
+    static const char* prefixes[] = {"", "exp_avg.", "exp_avg_sq."};
+    char path[128];
+    SafeTensors st;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (!safetensors_open(&st, path, error)) return false;
+    const int n = model_tensors(NULL, m);
+    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "test");
+    model_tensors(list, m);
+    bool ok = st.count == (int64_t)n * values || fail(error, "%s: has %lld tensors", path, (long long)st.count);
+    for (int i = 0; i < n * values && ok; i++) {
+        const Tensor* t = &list[i % n];
+        const int what = first + i / n;
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", prefixes[what], t->name);
+        const SafeTensor* in_file = safetensors_find(&st, name);
+        const int64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
+        ok = in_file && in_file->dtype == SAFE_F32 && in_file->ndim == (t->vector ? 1 : 2) &&
+             in_file->shape[0] == rows && (t->vector || in_file->shape[1] == cols);
+        if (!ok) fail(error, "%s: %s is not there, or has another shape", path, name);
+        for (int64_t e = 0; ok && e < rows * cols; e++) {
+            float value;
+            memcpy(&value, st.data + in_file->offset + 4 * e, sizeof value);
+            const int64_t element = t->transposed ? e % cols * t->cols + e / cols : e;
+            ok = same_bits(value, formula(t->name, what, element)) ||
+                 fail(error, "%s: element %lld of %s differs", path, (long long)e, name);
+        }
+    }
+    free(list);
+    safetensors_close(&st);
+    return ok;
+}
+
+static bool same_files(const char* a, const char* b, const char* name) {
+    char path[2][128];
+    MappedFile file[2];
+    Error error;
+    snprintf(path[0], sizeof path[0], "%s/%s", a, name);
+    snprintf(path[1], sizeof path[1], "%s/%s", b, name);
+    for (int i = 0; i < 2; i++)
+        if (!file_map(&file[i], path[i], &error)) die("%s", error.text);
+    const bool same = file[0].size == file[1].size && memcmp(file[0].data, file[1].data, file[0].size) == 0;
+    for (int i = 0; i < 2; i++) file_unmap(&file[i]);
+    return same;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Models and meshes
+
+static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7, 21, true, 1e-5, 0};
+static const ModelConfig gpt2_untied = {"gpt2 untied", ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50, false, 1e-5, 0};
+static const ModelConfig llama_untied = {"llama untied", ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23, false, 1e-5, 10000};
+static const ModelConfig llama_tied = {"llama tied", ARCH_LLAMA, 5, 24, 6, 3, 12, 8, 19, true, 1e-5, 10000};
+
+typedef struct {
+    const ModelConfig* model;
+    Sizes meshes[10]; // up to the first with t = 0
+} Case;
+
+static const Case cases[] = {
+    {&gpt2_tied,
+     {{1, 1, 1, 0, 0},
+      {2, 1, 1, 0, 0},
+      {4, 1, 3, 0, 0}, // vocabulary 21 on 4 ranks: 6 6 6 3
+      {1, 2, 1, 0, 0},
+      {2, 3, 2, 0, 0}, // stages 2 2 1
+      {1, 5, 3, 0, 0},
+      {4, 2, 1, 4, 0},
+      {2, 3, 1, 0, 3},
+      {1, 2, 3, 1, 4}}},
+    {&gpt2_untied, {{1, 1, 1, 0, 0}, {3, 1, 2, 0, 0}, {6, 2, 1, 0, 0}, {2, 3, 3, 0, 0}, {3, 2, 1, 0, 2}}},
+    {&llama_untied,
+     {{1, 1, 1, 0, 0},
+      {2, 2, 1, 0, 0},
+      {4, 1, 1, 0, 0}, // each key/value head on 2 ranks
+      {8, 1, 2, 0, 0}, // and on 4; vocabulary 23 on 8 ranks: 3 3 3 3 3 3 3 2
+      {8, 4, 1, 0, 0},
+      {4, 3, 2, 1, 1}}},
+    {&llama_tied, {{1, 1, 1, 0, 0}, {3, 2, 1, 0, 0}, {6, 3, 1, 1, 0}, {1, 4, 3, 0, 0}, {6, 1, 2, 0, 0}}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void test_meshes(const Case* c) {
+    const ModelConfig* m = c->model;
+    char out[16], path[10][64], found[64];
+    Error error;
+    int n = 0;
+    for (; n < 10 && c->meshes[n].t; n++) {
+        const Sizes* z = &c->meshes[n];
+        snprintf(out, sizeof out, "mesh_%d", n);
+        snprintf(path[n], sizeof path[n], "mesh_%d/step_00000012", n);
+        new_folder(out);
+        error.text[0] = 0;
+        const bool ok = save(out, 12, m, z, (uint64_t)n, &error) && checkpoint_newest(found, sizeof found, out) &&
+                        strcmp(found, path[n]) == 0 && file_holds(path[n], "model.safetensors", m, 0, 1, &error) &&
+                        file_holds(path[n], "optimizer.safetensors", m, 1, 2, &error);
+        check(ok, "%s, written on t=%d p=%d d=%d stages %d..%d: every value stands in its place %s", m->name, z->t,
+              z->p, z->d, z->first_layers, z->last_layers, error.text);
+        if (!ok) return;
+    }
+    for (int i = 1; i < n; i++) {
+        bool same = true;
+        for (int k = 0; k < 4; k++) same = same && same_files(path[0], path[i], checkpoint_files[k]);
+        check(same, "%s: all four files are the bytes that the first mesh wrote", path[i]);
+    }
+    for (int i = 0; i < n; i++) { // each mesh reads what the next one wrote; these are the same bytes
+        const Sizes* z = &c->meshes[i];
+        error.text[0] = 0;
+        check(read_all(path[(i + 1) % n], m, z, &error), "%s, read on t=%d p=%d d=%d: bit for bit, padding is zero %s",
+              m->name, z->t, z->p, z->d, error.text);
+    }
+    run_command("rm -r mesh_*");
+}
+
+// Tensors larger than the writer's buffer, with rows that do not divide it.
+static void test_large(void) {
+    const ModelConfig m = {"gpt2, 2.7M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500, true, 1e-5, 0};
+    const Sizes one = {1, 1, 1, 0, 0}, two = {2, 1, 1, 0, 0};
+    Error error = {""};
+    new_folder("large");
+    check(save("large", 1, &m, &one, 1, &error) && read_all("large/step_00000001", &m, &two, &error),
+          "%lld parameters, %d in the writer's buffer: bit for bit %s", (long long)model_parameters(&m),
+          RUN_WRITER_FLOATS, error.text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// State, names, init
+
+static void test_state(void) {
+    char path[64], found[64], cut[64];
+    Error error = {""};
+    new_folder("state");
+    check(!checkpoint_newest(found, sizeof found, "state"), "an empty folder has no newest checkpoint");
+    check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
+    const CheckpointState states[] = {
+        {0, 0, 0, 1, 1, 0}, {9, 90, 7, 8, 1024, 1}, {1234567890123, INT64_MAX, 3, 2, 1, 5}};
+    for (size_t i = 0; i < 3; i++) {
+        CheckpointState state;
+        CheckpointReader r;
+        const bool made = checkpoint_begin("state", &states[i], &llama_tied, &error) &&
+                          checkpoint_publish("state", states[i].step, &error);
+        snprintf(path, sizeof path, "state/step_%08lld", (long long)states[i].step);
+        check(made && checkpoint_newest(found, sizeof found, "state") && strcmp(found, path) == 0, "%s is the newest",
+              path);
+        memset(&state, 0xff, sizeof state);
+        const bool opened = made && checkpoint_open(&r, path, &state, &error);
+        check(opened && memcmp(&state, &states[i], sizeof state) == 0, "its state comes back %s", error.text);
+        if (opened) checkpoint_close(&r);
+    }
+    run_command("cd state && mkdir step_99999999999999.tmp step_99999999999999.old step_9999999999999x "
+                "step_0099999999999999 step_-0000001");
+    check(checkpoint_newest(path, sizeof path, "state") && strcmp(path, found) == 0,
+          "names that are none are not taken up");
+    check(!checkpoint_newest(cut, strlen(found), "state"), "nor is a name for which there is no room");
+}
+
+// config.json has every number of the model, under Hugging Face's names.
+static void test_config(const ModelConfig* m) {
+    static const char* names[2][8] = {
+        {"n_layer", "n_embd", "n_head", "n_head", "n_inner", "n_positions", "vocab_size", "gpt2"},
+        {"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+         "max_position_embeddings", "vocab_size", "llama"}};
+    const int numbers[] = {m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V};
+    const char** name = names[m->arch == ARCH_LLAMA];
+    Error error = {""};
+    Json json;
+    bool ok = checkpoint_write_config("config.json", m, &error) && json_open(&json, "config.json", &error);
+    if (!check(ok, "%s: its config.json is JSON %s", m->name, error.text)) return;
+    for (int i = 0; i < 7; i++) {
+        int64_t value = -1;
+        ok = ok && json_get_integer(&value, &json, json.nodes, name[i], 0, INT64_MAX, &error) && value == numbers[i];
+    }
+    const JsonNode *type = json_get(json.nodes, "model_type"), *tied = json_get(json.nodes, "tie_word_embeddings");
+    check(ok && type && strcmp(type->value.string, name[7]) == 0 && tied && tied->type == JSON_BOOL &&
+              tied->value.boolean == m->tied,
+          "%s: and holds the sizes %s", m->name, error.text);
+    json_free(&json);
+}
+
+// --init on all ranks of a mesh.
+static bool init_all(const char* path, const ModelConfig* m, const Sizes* z, Error* error) {
+    bool ok = true;
+    for (int rank = 0; rank < z->t * z->p * z->d && ok; rank++) {
+        Layout layout = layout_of(m, z, rank);
+        float* params = (float*)checked_calloc((size_t)layout.elements, sizeof(float), "test");
+        ok = checkpoint_init(path, m, &layout, params, error);
+        for (int b = 0; b < layout.buckets && ok; b++) {
+            const size_t bytes = (size_t)layout.bucket[b].elements * sizeof(float);
+            float* expected = bucket_expected(&layout, m, b, 0, 0);
+            ok = memcmp(expected, params + layout.bucket[b].offset, bytes) == 0 || fail(error, "bucket %d differs", b);
+            free(expected);
+        }
+        free(params);
+        layout_free(&layout);
+    }
+    return ok;
+}
+
+// Any mesh starts from a checkpoint's weights; another model is refused.
+static void test_init(void) {
+    static const char* path[CASES] = {"init/step_00000000", "init/step_00000001", "init/step_00000002",
+                                      "init/step_00000003"};
+    new_folder("init");
+    for (int c = 0; c < CASES; c++) {
+        const ModelConfig* m = cases[c].model;
+        const Sizes* z = &cases[c].meshes[2];
+        Error error = {""};
+        check(save("init", c, m, &cases[c].meshes[1], 3, &error) && init_all(path[c], m, z, &error),
+              "%s: --init on t=%d p=%d d=%d, padding stays zero %s", m->name, z->t, z->p, z->d, error.text);
+    }
+    const Sizes one = {1, 1, 1, 0, 0};
+    ModelConfig fewer = llama_tied;
+    fewer.L--;
+    Error error = {""};
+    const char* last = path[CASES - 1];
+    check(!init_all(last, &fewer, &one, &error) && strstr(error.text, last) &&
+              strstr(error.text, "has model.layers.4.") && strstr(error.text, "which the model does not have"),
+          "a layer too many: %s", error.text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Stopped
+
+// Saves step 2, but does not come further than point `stop`; returns false once there is no such point.
+static bool save_until(const char* out, const ModelConfig* m, const Sizes* z, int stop) {
+    const CheckpointState state = {2, 1, 2, 3, 4, 5};
+    Error error;
+    if (!checkpoint_begin(out, &state, m, &error)) die("%s", error.text);
+    int point = 0;
+    for (int rank = 0; rank < z->t * z->p && point < stop; rank++) { // d = 1
+        Layout layout = layout_of(m, z, rank);
+        CheckpointWriter w;
+        if (!checkpoint_join(&w, out, 2, m, &error)) die("%s", error.text);
+        point++;
+        for (int b = 0; b < layout.buckets && point < stop; b++, point++) {
+            if (!write_bucket(&w, &layout, m, b, &error)) die("%s", error.text);
+        }
+        const bool whole = point < stop; // what is killed closes its files, and flushes nothing
+        if (checkpoint_leave(&w, whole, &error) != whole) die("%s", error.text);
+        point++;
+        layout_free(&layout);
+    }
+    return point >= stop;
+}
+
+static void test_stopped(void) {
+    char found[64];
+    const Sizes z = {2, 2, 1, 0, 0};
+    Error error = {""};
+    new_folder("stopped");
+    if (!save("stopped", 1, &gpt2_tied, &z, 1, &error)) die("%s", error.text);
+    int points = 0;
+    bool ok = true;
+    while (save_until("stopped", &gpt2_tied, &z, points)) {
+        ok = ok && checkpoint_newest(found, sizeof found, "stopped") && strcmp(found, "stopped/step_00000001") == 0;
+        points++;
+    }
+    check(ok && points > 20, "stopped at %d points before it is published: the checkpoint before is the newest",
+          points);
+    checkpoint_abandon("stopped", 2);
+    check(entries("stopped") == 1, "checkpoint_abandon removes what there is");
+    // Whatever a killed run may have left, whole or in part.
+    static const char* left[] = {"mkdir step_00000002.tmp",
+                                 "head -c 99 /dev/zero >step_00000002.tmp/model.safetensors",
+                                 "touch step_00000002.tmp/optimizer.safetensors",
+                                 "touch step_00000002.tmp/config.json",
+                                 "touch step_00000002.tmp/trainer.json",
+                                 "cp -r step_00000001 step_00000002.old"};
+    for (int n = 0; n <= 6; n++) {
+        for (int i = 0; i < n; i++) run_command("cd stopped && %s", left[i]);
+        ok = checkpoint_newest(found, sizeof found, "stopped") && strcmp(found, "stopped/step_00000001") == 0;
+        ok = ok && save("stopped", 2, &gpt2_tied, &z, 9, &error);
+        check(ok && entries("stopped") == 2 && read_all("stopped/step_00000002", &gpt2_tied, &z, &error),
+              "%d things left by a killed run: the next save clears them away %s", n, error.text);
+        checkpoint_remove("stopped/step_00000002");
+    }
+}
+
+// How a save of step 2 ended, seen from outside.
+typedef enum { ABSENT, OLDER, NEWER, BROKEN, FOUNDS } Found;
+
+static Found find_step(const ModelConfig* m, const Sizes* z) {
+    CheckpointReader r;
+    CheckpointState state;
+    Error error;
+    if (access("calls/step_00000002", F_OK) != 0) return ABSENT;
+    if (entries("calls/step_00000002") != 4) return BROKEN;
+    if (!checkpoint_open(&r, "calls/step_00000002", &state, &error)) return BROKEN;
+    checkpoint_close(&r);
+    if (!read_all("calls/step_00000002", m, z, &error)) return BROKEN;
+    return state.sequences == 14 ? NEWER : OLDER; // save() writes 7 step
+}
+
+// Makes the folder hold nothing but an older run's step 2.
+static void make_older(const ModelConfig* m, const Sizes* z) {
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3};
+    Error error;
+    if (entries("calls") != 1 || find_step(m, z) == ABSENT) {
+        run_command("rm -rf calls && mkdir calls");
+        if (!save("calls", 2, m, z, 5, &error)) die("%s", error.text);
+    }
+    if (!checkpoint_write_state("calls/step_00000002/trainer.json", &state, &error)) die("%s", error.text);
+}
+
+// Saves in a process of its own, whose call number `at` is its last; false if there is no such call.
+static bool save_killed(const ModelConfig* m, const Sizes* z, int at) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child < 0) die("cannot fork: %s", strerror(errno));
+    if (child == 0) {
+        Error error;
+        calls.count = 0, calls.at = at, calls.kill = true;
+        _exit(save("calls", 2, m, z, 5, &error) ? 0 : 1);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that saves has crashed");
+    return WEXITSTATUS(status) != 0;
+}
+
+// Every call of a save that replaces a checkpoint is the last one of the process once, and fails once. No checkpoint is
+// ever broken, and the next save succeeds. What fails, but lives, leaves the older checkpoint and nothing else; the one
+// exception is the last flush, of the new name.
+static void test_every_call(const ModelConfig* m, const Sizes* z) {
+    Error error;
+    int killed[FOUNDS] = {0, 0, 0, 0}, failed[FOUNDS] = {0, 0, 0, 0}, stuck = 0, unclean = 0, unsaid = 0, at = 0;
+    run_command("rm -rf calls && mkdir calls");
+    for (make_older(m, z); save_killed(m, z, at); at++) {
+        const Found found = find_step(m, z);
+        killed[found]++;
+        if (found == ABSENT || at % 8 == 0) { // saving each time would take its time
+            stuck += !save("calls", 2, m, z, 5, &error) || entries("calls") != 1 || find_step(m, z) != NEWER;
+        }
+        make_older(m, z);
+    }
+    check(killed[BROKEN] == 0 && killed[ABSENT] == 1 && killed[OLDER] > 100 && killed[NEWER] > 1 && stuck == 0,
+          "%s, killed at each of %d calls: %d times the older one is there, %d times the newer, %d time (between two "
+          "renames) none, %d times a broken one; the next save failed %d times",
+          m->name, at, killed[OLDER], killed[NEWER], killed[ABSENT], killed[BROKEN], stuck);
+    for (at = 0, make_older(m, z);; at++, make_older(m, z)) {
+        error.text[0] = 0;
+        calls.count = 0, calls.at = at;
+        const bool ok = save("calls", 2, m, z, 5, &error);
+        calls.at = -1;
+        if (ok && calls.count <= at) break; // there is no such call
+        const Found found = find_step(m, z);
+        failed[found]++;
+        unclean += entries("calls") != 1;
+        unsaid += !ok && (!strstr(error.text, "calls") || !strstr(error.text, strerror(EIO)));
+    }
+    check(failed[OLDER] == at - 1 && failed[NEWER] == 1 && unclean == 0 && unsaid == 0,
+          "%s, each of %d calls fails: %d times the older one is there, %d time the newer, %d times something else as "
+          "well; %d errors without path and reason",
+          m->name, at, failed[OLDER], failed[NEWER], unclean, unsaid);
+}
+
+// What is flushed before what: files, then the folder, then it is renamed, then the folder around it.
+static void test_order(void) {
+    const Sizes z = {2, 1, 1, 0, 0};
+    Error error = {""};
+    new_folder("order");
+    calls.log[0] = 0;
+    const bool ok = save("order", 3, &gpt2_tied, &z, 1, &error);
+    check(ok && strcmp(calls.log, "model.safetensors optimizer.safetensors config.json trainer.json "
+                                  "model.safetensors optimizer.safetensors model.safetensors optimizer.safetensors "
+                                  "step_00000003.tmp rename order") == 0,
+          "flushed in this order: %s", calls.log);
+}
+
+// A folder that is moved aside comes back if its place stays empty. (The new one lies in the old one here, so that it
+// goes with it.)
+static void test_moved_back(void) {
+    Error error = {""};
+    run_command("mkdir -p back/old/new && touch back/old/notes back/old/new/notes");
+    check(!checkpoint_rename("back/old/new", "back/old", "back/aside", &error) && strstr(error.text, "back/old/new") &&
+              access("back/old/notes", F_OK) == 0 && entries("back") == 1,
+          "moved aside, and back: %s", error.text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Refused
+
+// A save of `step` that has to fail and to say why, and leaves `left` entries in the folder.
+static void refuses(const char* what, int64_t step, const char* reason, int left) {
+    const Sizes z = {2, 1, 1, 0, 0};
+    Error error = {""};
+    char name[64];
+    snprintf(name, sizeof name, "taken/step_%08lld", (long long)step);
+    const bool ok = save("taken", step, &gpt2_tied, &z, 1, &error);
+    check(!ok && strstr(error.text, name) && strstr(error.text, reason) && entries("taken") == left, "%s: %s", what,
+          error.text);
+}
+
+static void test_taken(void) {
+    const Sizes z = {2, 1, 1, 0, 0};
+    Error error = {""};
+    new_folder("taken");
+    if (!save("taken", 4, &gpt2_tied, &z, 1, &error)) die("%s", error.text);
+    touch("taken/step_00000004/notes.txt");
+    refuses("somebody's file", 4, "notes.txt", 1);
+    check(entries("taken/step_00000004") == 5 && read_all("taken/step_00000004", &gpt2_tied, &z, &error),
+          "and all is as it was before %s", error.text);
+    // Put there after checkpoint_begin() has looked: kept, under another name.
+    const CheckpointState four = {4, 1, 2, 3, 4, 5}, six = {6, 1, 2, 3, 4, 5};
+    if (remove("taken/step_00000004/notes.txt") != 0) die("cannot remove a file");
+    const bool begun = checkpoint_begin("taken", &four, &gpt2_tied, &error);
+    touch("taken/step_00000004/notes.txt");
+    check(begun && checkpoint_publish("taken", 4, &error) && entries("taken/step_00000004") == 4 &&
+              entries("taken/step_00000004.old") == 1,
+          "put there while it was written: kept %s", error.text);
+    refuses("now there is no name for the older one", 4, "cannot rename", 2);
+    touch("taken/step_00000005");
+    refuses("a file", 5, "is taken", 3);
+    const bool started = checkpoint_begin("taken", &six, &gpt2_tied, &error);
+    touch("taken/step_00000006");
+    check(started && !checkpoint_publish("taken", 6, &error) && strstr(error.text, "cannot rename") &&
+              entries("taken") == 4,
+          "a file, in the last moment: %s", error.text);
+    new_folder("taken/step_00000007.tmp");
+    touch("taken/step_00000007.tmp/notes.txt");
+    refuses("somebody's file in the .tmp", 7, "cannot make", 5);
+    check(!save("nowhere", 8, &gpt2_tied, &z, 1, &error) && strstr(error.text, "nowhere/step_00000008"),
+          "no folder: %s", error.text);
+}
+
+static void test_long_names(void) {
+    static char name[5000];
+    char path[CHECKPOINT_PATH];
+    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    CheckpointWriter w;
+    CheckpointReader r;
+    CheckpointState read;
+    Error error = {""};
+    memset(name, 'a', sizeof name - 1);
+    bool ok = !checkpoint_begin(name, &state, &gpt2_tied, &error) && strstr(error.text, "too long");
+    check(ok, "%zu letters: %.20s...%s", strlen(name), error.text, strstr(error.text, ": "));
+    ok = !checkpoint_join(&w, name, 4, &gpt2_tied, &error) && strstr(error.text, "too long");
+    ok = ok && !checkpoint_publish(name, 4, &error) && strstr(error.text, "too long");
+    ok = ok && !checkpoint_open(&r, name, &read, &error) && strstr(error.text, "too long");
+    checkpoint_abandon(name, 4);
+    check(ok, "neither joined nor published nor opened");
+    ok = !checkpoint_path(path, &error, "%.4096s", name);
+    check(ok && checkpoint_path(path, &error, "%.4095s", name), "4095 letters fit, 4096 do not");
+}
+
+static void test_join(void) {
+    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    CheckpointWriter w;
+    Error error = {""};
+    new_folder("join");
+    const int before = open_files();
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, &error) && strstr(error.text, "cannot open"), "not begun: %s",
+          error.text);
+    check(!checkpoint_leave(&w, false, &error), "leaving without having joined is harmless");
+    if (!checkpoint_begin("join", &state, &gpt2_tied, &error)) die("%s", error.text);
+    check(!checkpoint_join(&w, "join", 4, &llama_tied, &error) && strstr(error.text, "same file system"),
+          "another model's: %s", error.text);
+    if (remove("join/step_00000004.tmp/optimizer.safetensors") != 0) die("cannot remove a file");
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, &error) && strstr(error.text, "4.tmp/optimizer.safetensors"),
+          "half of it: %s", error.text);
+    check(open_files() == before, "no file is left open");
+    checkpoint_abandon("join", 4);
+    check(entries("join") == 0, "nor there");
+}
+
+// Each rank writes what it owns, and nothing else.
+static void test_shares(void) {
+    const Sizes z = {4, 2, 1, 0, 0}; // the vocabulary is padded, the embedding on two stages
+    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    int64_t sum = 0, twice = 0;
+    Error error = {""};
+    new_folder("shares");
+    if (!checkpoint_begin("shares", &state, &gpt2_tied, &error)) die("%s", error.text);
+    for (int rank = 0; rank < 8; rank++) {
+        Layout layout = layout_of(&gpt2_tied, &z, rank);
+        CheckpointWriter w;
+        if (!checkpoint_join(&w, "shares", 4, &gpt2_tied, &error)) die("%s", error.text);
+        for (int b = 0; b < layout.buckets; b++) {
+            if (!write_bucket(&w, &layout, &gpt2_tied, b, &error)) die("%s", error.text);
+        }
+        sum += w.elements;
+        for (int i = 0; i < layout.n; i++) twice += 3 * layout.slices[i].rows * layout.slices[i].cols;
+        if (!checkpoint_leave(&w, true, &error)) die("%s", error.text);
+        layout_free(&layout);
+    }
+    checkpoint_abandon("shares", 4);
+    check(sum == 3 * model_parameters(&gpt2_tied) && twice > sum, "%lld values held by all ranks, %lld written",
+          (long long)twice, (long long)sum);
+}
+
+static void test_full(void) {
+    const Sizes z = {1, 1, 1, 0, 0};
+    const CheckpointState four = {4, 1, 2, 3, 4, 5}, five = {5, 1, 2, 3, 4, 5};
+    Error error = {""}, late = {"nothing"}, second = {""};
+    new_folder("full");
+    const int before = open_files();
+    if (system("mount -t tmpfs -o size=250k tmpfs full 2>/dev/null") == 0) { // room for the weights alone
+        const bool saved = save("full", 4, &gpt2_tied, &z, 1, &error);
+        const int left = entries("full");
+        run_command("umount full");
+        check(!saved && strstr(error.text, "optimizer") && strstr(error.text, "No space left") && left == 0,
+              "a full disk: %s", error.text);
+    }
+    // A limit on the size of files, from some point on, stands in for a disk that is full later.
+    Layout layout = layout_of(&gpt2_tied, &z, 0);
+    CheckpointWriter w;
+    struct rlimit limit, small;
+    if (!checkpoint_begin("full", &four, &gpt2_tied, &error)) die("%s", error.text);
+    if (!checkpoint_join(&w, "full", 4, &gpt2_tied, &error)) die("%s", error.text);
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
+    small = limit, small.rlim_cur = 5000;
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
+    const bool written = write_bucket(&w, &layout, &gpt2_tied, 2, &error);
+    const bool left = checkpoint_leave(&w, written, &late);
+    const bool begun = checkpoint_begin("full", &five, &gpt2_tied, &second);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
+    check(!written && strstr(error.text, "4.tmp/model.safetensors: cannot write"), "no room while writing: %s",
+          error.text);
+    check(!left && strcmp(late.text, "nothing") == 0, "leaving then says nothing more, and stays a failure");
+    check(!begun && strstr(second.text, "5.tmp/model.safetensors: cannot reserve"), "no room at the beginning: %s",
+          second.text);
+    checkpoint_abandon("full", 4);
+    check(entries("full") == 0 && open_files() == before, "nothing is left, no file is open");
+    layout_free(&layout);
+}
+
+// Exchanges n bytes of a file at `place` with those at `bytes`.
+static void patch(const char* path, int64_t place, void* bytes, size_t n) {
+    char before[8];
+    const int fd = open(path, O_RDWR);
+    if (fd < 0 || pread(fd, before, n, (off_t)place) != (ssize_t)n || pwrite(fd, bytes, n, (off_t)place) != (ssize_t)n)
+        die("%s: cannot patch", path);
+    memcpy(bytes, before, n);
+    close(fd);
+}
+
+static bool reads(const char* path, const ModelConfig* m, Error* error) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    error->text[0] = 0;
+    return read_all(path, m, &one, error);
+}
+
+static void test_other_models(const char* path) {
+    Error error;
+    ModelConfig other = gpt2_tied;
+    other.F = 44;
+    check(!reads(path, &other, &error) && strstr(error.text, "model.safetensors: transformer.h.0.mlp.c_fc.weight has "
+                                                             "shape (24, 40), the model needs (24, 44)"),
+          "other sizes: %s", error.text);
+    other = gpt2_tied, other.V = 22;
+    check(!reads(path, &other, &error) && strstr(error.text, "transformer.wte.weight has shape (21, 24)"),
+          "another vocabulary: %s", error.text);
+    for (int L = 4; L <= 6; L += 2) {
+        other = gpt2_tied, other.L = L;
+        check(!reads(path, &other, &error) && strstr(error.text, "has 64 tensors, the model needs"), "%d layers: %s", L,
+              error.text);
+    }
+    check(!reads(path, &llama_tied, &error) && strstr(error.text, path), "another architecture: %s", error.text);
+}
+
+// A name, or a value, of the files is changed, and changed back.
+static void test_patched(const char* path) {
+    static const struct {
+        int file;
+        const char* tensor;
+        uint32_t bits; // for element 17
+        const char* message;
+    } values[] = {{0, "transformer.h.4.mlp.c_proj.bias", 0x7fc00000, "is nan"},
+                  {0, "transformer.wte.weight", 0xff800000, "is -inf"},
+                  {1, "exp_avg.transformer.wpe.weight", 0x7f800000, "is inf"},
+                  {1, "exp_avg_sq.transformer.h.2.attn.c_attn.weight", 0xffc00000, "nan; weights must be finite"}};
+    Error error;
+    char file[128], expected[128], letter = 'L';
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        SafeTensors st;
+        snprintf(file, sizeof file, "%s/%s", path, checkpoint_files[values[i].file]);
+        if (!safetensors_open(&st, file, &error)) die("%s", error.text);
+        const int64_t place = safetensors_find(&st, values[i].tensor)->offset + 4 * 17;
+        safetensors_close(&st);
+        uint32_t bits = values[i].bits;
+        patch(file, place, &bits, sizeof bits);
+        snprintf(expected, sizeof expected, "element 17 of %s is ", values[i].tensor);
+        check(!reads(path, &gpt2_tied, &error) && strstr(error.text, file) && strstr(error.text, expected) &&
+                  strstr(error.text, values[i].message),
+              "not a finite number: %s", error.text);
+        patch(file, place, &bits, sizeof bits);
+    }
+    MappedFile header;
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    if (!file_map(&header, file, &error)) die("%s", error.text);
+    const void* name = memmem(header.data, header.size, "ln_f.bias", 9);
+    const int64_t place = name ? (const unsigned char*)name - header.data : 0;
+    file_unmap(&header);
+    patch(file, place, &letter, 1);
+    check(!reads(path, &gpt2_tied, &error) && strstr(error.text, file) &&
+              strstr(error.text, "transformer.ln_f.bias is missing"),
+          "another name: %s", error.text);
+    patch(file, place, &letter, 1);
+}
+
+static void test_lies(void) {
+    static const char path[] = "lies/step_00000001";
+    static const char* broken[] = {"truncate -s -4 model.safetensors",
+                                   "truncate -s -4 optimizer.safetensors",
+                                   "rm optimizer.safetensors",
+                                   "rm model.safetensors",
+                                   "rm trainer.json",
+                                   "truncate -s 20 trainer.json",
+                                   "sed -i s/global_batch/batch/ trainer.json",
+                                   "sed -i 's/: 7/: -7/' trainer.json",
+                                   "rm trainer.json && mkfifo trainer.json"};
+    const Sizes z = {2, 2, 1, 0, 0};
+    Error error = {""};
+    new_folder("lies");
+    if (!save("lies", 1, &gpt2_tied, &z, 1, &error)) die("%s", error.text);
+    const int before = open_files();
+    test_other_models(path);
+    test_patched(path);
+    check(reads(path, &gpt2_tied, &error), "and the right one is read %s", error.text);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        run_command("cp -r %s copy && cd copy && %s", path, broken[i]);
+        check(!reads("copy", &gpt2_tied, &error) && strstr(error.text, "copy/"), "%s: %s", broken[i], error.text);
+        run_command("rm -r copy");
+    }
+    check(open_files() == before, "no file is left open");
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const char* tmp = getenv("TMPDIR");
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s/test_checkpoint_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder) || chdir(folder) != 0) die("cannot make a folder %s", folder);
+    for (int c = 0; c < CASES; c++) test_meshes(&cases[c]);
+    test_large();
+    test_state();
+    for (int c = 0; c < CASES; c++) test_config(cases[c].model);
+    test_init();
+    test_shares();
+    test_stopped();
+    const ModelConfig gpt2 = {"gpt2, small", ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3, true, 1e-5, 0};
+    const ModelConfig llama = {"llama, small", ARCH_LLAMA, 2, 4, 2, 1, 2, 2, 3, false, 1e-5, 10000};
+    const Sizes two = {2, 1, 1, 0, 0}, four = {2, 2, 1, 0, 0};
+    test_every_call(&gpt2, &two);
+    if (!brief) test_every_call(&llama, &four);
+    test_order();
+    test_moved_back();
+    test_taken();
+    test_long_names();
+    test_join();
+    test_full();
+    test_lies();
+    if (chdir("/") != 0) die("cannot leave %s", folder);
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) die("cannot remove %s", folder);
+    return test_end();
+}

@@ -1,0 +1,378 @@
+/*
+test_equivalence.c: does every mesh train the same model? Runs the trainer's own step (this file includes train_gpt.cu) on
+every (t, p, d) with t p d <= 8 and compares it, after 20 steps, with one rank:
+
+    losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
+        token by token, the bytes sent (against the formulas of parallel.h, which must fit exactly)
+    bit for bit where t = d = 1: any p, any recomputation, any cut of the batch into micro-batches
+    elsewhere within 1e-5, relative to the largest entry of a tensor: the order of additions is another one
+    copies of a parameter on several ranks are the same bits at the end
+
+Bound. A float32 sum of n terms in another order differs by about sqrt(n) 2^-24 of its size (Higham 2002, section 4.5),
+here 1e-6 for n up to 300; a step hands it on, 20 steps add up: 1e-5 leaves a factor of a few. AdamW divides a gradient by
+its own size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
+gradients stay as small as they are.
+
+    mpirun -np 8 build/test_equivalence [--full | --mesh t p d]
+
+Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
+all pairs of settings are met); with it all combinations are.
+
+ranks: 8
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
+#include "../../train_gpt.cu"
+
+#include "test.h"
+
+enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8 };
+
+// ----------------------------------------------------------------------------------------------------------------
+// Cases
+
+typedef struct {
+    Arch arch;
+    bool tied;
+    int family; // which sizes: see case_model
+} ModelChoice;
+
+typedef struct {
+    ModelChoice model;
+    Mesh mesh; // coordinates do not matter
+    int B, G;  // micro-batch; global batch
+} Case;
+
+// Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3, for
+// 5 and 7 one, else 4: divided, one each, and shared by two, four or all ranks.
+static ModelConfig case_model(const ModelChoice* c) {
+    const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
+    const int NKV = c->arch == ARCH_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
+    const int T = c->family == 1 ? 35 : 24;
+    const ModelConfig m = {"test", c->arch, LAYERS, C, NH, NKV, F, T, V_TEST, c->tied, 1e-5, 10000};
+    return m;
+}
+
+static int family_of(Arch arch, int t) { return t == 5 || t == 7 ? 1 : arch == ARCH_LLAMA && t % 3 == 0 ? 2 : 0; }
+
+// Sequences in an update: d divides them.
+static int global_batch_of(int d) { return d == 5 ? 10 : d == 7 ? 14 : d % 3 == 0 ? 12 : 8; }
+
+// Cases of one mesh: all settings, or (turn >= 0) one choice of them for each model.
+static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
+    int n = 0;
+    for (int model = 0; model < 4; model++) {
+        const Arch arch = model < 2 ? ARCH_GPT2 : ARCH_LLAMA;
+        for (int setting = 0; setting < 18; setting++) {
+            const bool sequence = setting % 2 == 1;
+            const int zero = setting / 2 % 3, recompute = setting / 6;
+            if ((sequence && t == 1) || (zero > 0 && d == 1)) continue;
+            Case c = {{arch, model % 2 == 0, family_of(arch, t)}, mesh_of_rank(0, t, p, d), 1, global_batch_of(d)};
+            c.mesh.sequence_parallel = sequence, c.mesh.zero = zero, c.mesh.recompute = (Recompute)recompute;
+            c.mesh.scatter = (setting + model + p) % 3 != 0;
+            c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
+            list[n++] = c;
+        }
+    }
+    if (!turn) return n;
+    const int settings = n / 4;
+    for (int model = 0; model < 4; model++) { // a stride that is prime to 2, 3, 6, 9, 18 visits all settings in turn
+        list[model] = list[model * settings + (*turn)++ * 5 % settings];
+    }
+    return 4;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A run
+
+typedef struct {
+    double loss[STEPS], norm[STEPS], validation;
+    float logits[DECODED * V_TEST];
+} Outcome;
+
+static const char* tokens_path = "build/test_equivalence.bin";
+
+static void write_tokens(void) {
+    FILE* f = fopen(tokens_path, "wb");
+    if (!f) die("%s: cannot write; run from the project's folder", tokens_path);
+    for (int i = 0; i < 20000; i++) {
+        const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
+        const uint16_t token = (uint16_t)(u * w * V_TEST); // not all tokens are equally frequent
+        fwrite(&token, sizeof token, 1, f);
+    }
+    if (fclose(f) != 0) die("%s: cannot write", tokens_path);
+}
+
+// A trainer on one rank of a case's mesh; world has as many ranks.
+static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
+    memset(t, 0, sizeof *t);
+    t->settings = settings_default();
+    Settings* o = &t->settings;
+    o->data = tokens_path, o->micro_batch = c->B, o->global_batch = c->G, o->steps = STEPS, o->warmup = 3;
+    o->lr = 2e-3, o->min_lr = 2e-4, o->eps = 1e-3, o->clip = 0.5, o->eval_sequences = 7;
+    t->world = *world;
+    Mesh mesh = mesh_of_rank(world->rank, c->mesh.t, c->mesh.p, c->mesh.d);
+    mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
+    mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
+    mesh.last_layers = c->mesh.last_layers;
+    const ModelConfig m = case_model(&c->model);
+    Error error;
+    if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
+    plan_schedule(t, &mesh);
+    if (!stage_plan(&t->stage, &m, mesh, c->B, m.T, t->schedule.slots, false, &error)) die("%s", error.text);
+    if (!dataloader_init(&t->train, &t->train_files, 0, 19000, m.T, m.V, 1, true, &error) ||
+        !dataloader_init(&t->val, &t->train_files, 19000, 20000, m.T, m.V, 0, false, &error))
+        die("%s", error.text);
+    stage_allocate(&t->stage);
+    layout_initialize(t->stage.params, &t->stage.layout, 1);
+    groups_open(&t->groups, &t->world, &t->stage.layout, &m);
+    t->stage.groups = &t->groups;
+}
+
+static void trainer_close(Trainer* t) {
+    groups_close(&t->groups);
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
+    tokens_close(&t->train_files);
+}
+
+// Logits after each of some tokens, on every rank.
+static void decode_text(Trainer* t, float* logits) {
+    Stage* s = &t->stage;
+    const int V = s->layout.V, whole = V * s->layout.mesh.t;
+    float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
+    for (int i = 0; i < DECODED; i++) {
+        decode(t, (i * 31 + 7) % V_TEST, i);
+        if (s->layout.last_stage) comm_all_gather(&t->groups.tensor, all, s->activations[0].logits, V, COMM_FLOAT);
+        comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, s->layout.mesh.p - 1);
+        memcpy(logits + (size_t)i * V_TEST, all, V_TEST * sizeof(float));
+    }
+    free(all);
+}
+
+static void run_case(Trainer* t, Outcome* outcome) {
+    for (int step = 0; step < STEPS; step++) {
+        train_step(t);
+        outcome->loss[step] = t->loss, outcome->norm[step] = t->grad_norm;
+    }
+    outcome->validation = validate(t);
+    decode_text(t, outcome->logits);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// One rank alone: every rank makes some of the references and writes them to files that all read.
+
+static void reference_path(char path[128], const Case* c) {
+    snprintf(path, 128, "build/test_equivalence_%d%d%d_%d.ref", c->model.arch, c->model.tied, c->model.family, c->G);
+}
+
+// The case that one rank runs: the whole batch as micro-batches of two.
+static Case reference_case(const Case* c) {
+    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G};
+    return one;
+}
+
+static void make_reference(const Comm* alone, const Case* c) {
+    const Case one = reference_case(c);
+    Trainer t;
+    Outcome outcome;
+    char path[128];
+    reference_path(path, c);
+    trainer_open(&t, alone, &one);
+    run_case(&t, &outcome);
+    FILE* f = fopen(path, "wb");
+    if (!f || fwrite(&outcome, sizeof outcome, 1, f) != 1 ||
+        fwrite(t.stage.params, sizeof(float), (size_t)t.stage.layout.elements, f) != (size_t)t.stage.layout.elements ||
+        fclose(f) != 0)
+        die("%s: cannot write", path);
+    trainer_close(&t);
+}
+
+static void make_references(Comm* world) {
+    Comm alone = comm_split(world, world->rank, 0, "alone");
+    int n = 0;
+    for (int model = 0; model < 4; model++) {
+        for (int family = 0; family < 3; family++) {
+            for (int G = 8; G <= 14; G += 2) {
+                const Case c = {
+                    {model < 2 ? ARCH_GPT2 : ARCH_LLAMA, model % 2 == 0, family}, mesh_of_rank(0, 1, 1, 1), 2, G};
+                const bool used = !(c.model.arch == ARCH_GPT2 && family == 2) && !(family == 1 && G != 8);
+                if (used && n++ % world->size == world->rank) make_reference(&alone, &c);
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Comparing
+
+typedef struct {
+    double loss, norm, params, validation, logits, bytes; // largest errors, all but bytes relative
+    bool same_bits, same_copies;
+} Difference;
+
+static double relative(double a, double b) { return a == b ? 0 : fabs(a - b) / fabs(b); }
+
+// This rank's slices against the same parts of the reference's parameters.
+static void compare_params(const Stage* s, const Layout* whole, const float* expected, Difference* d) {
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice *mine = &s->layout.slices[i], *reference = whole->slices;
+        while (strcmp(reference->tensor.name, mine->tensor.name) != 0) reference++;
+        const float* from = expected + reference->offset;
+        double largest = 0, worst = 0;
+        for (int64_t e = 0; e < slice_elements(reference); e++) largest = fmax(largest, fabs((double)from[e]));
+        for (int64_t r = 0; r < mine->rows; r++) {
+            const float* row = s->params + mine->offset + r * mine->cols;
+            const float* other = from + slice_logical_row(mine, r) * reference->cols + slice_logical_col(mine);
+            for (int64_t c = 0; c < mine->cols; c++) {
+                const double x = r < mine->rows_used ? (double)other[c] : 0;
+                const double difference = fabs((double)row[c] - x);
+                worst = difference <= worst ? worst : difference; // NaN counts
+                d->same_bits = d->same_bits && (double)row[c] == x;
+            }
+        }
+        d->params = fmax(d->params, isnan(worst) ? INFINITY : worst / largest);
+    }
+}
+
+// Ranks that hold the same parameters: the data group all, the tensor and the heads group some, the ends of the pipeline
+// the embedding.
+static bool copies_agree(Trainer* t) {
+    Stage* s = &t->stage;
+    bool same = true;
+    float* copy = (float*)checked_malloc((size_t)s->layout.elements * sizeof(float), "test");
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        Comm* groups[3] = {&t->groups.data,
+                           slice->copies == 1                       ? NULL
+                           : slice->copies == t->groups.tensor.size ? &t->groups.tensor
+                                                                    : &t->groups.heads,
+                           slice->tensor.kind == WTE ? &t->groups.embedding : NULL};
+        for (int g = 0; g < 3; g++) {
+            if (!groups[g] || groups[g]->size == 1) continue;
+            const size_t bytes = (size_t)slice_elements(slice) * sizeof(float);
+            memcpy(copy, s->params + slice->offset, bytes);
+            comm_broadcast(groups[g], copy, slice_elements(slice), COMM_FLOAT, 0);
+            same = same && memcmp(copy, s->params + slice->offset, bytes) == 0;
+        }
+    }
+    free(copy);
+    return same;
+}
+
+static double traffic_error(Trainer* t) {
+    const Traffic sum = traffic_of_mesh(t);
+    return fmax(fabs(t->bytes.tensor - sum.layers - sum.ends),
+                fmax(fabs(t->bytes.pipeline - sum.pipeline - sum.tied), fabs(t->bytes.data - sum.data)));
+}
+
+static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
+    Difference d = {0, 0, 0, 0, 0, 0, true, true};
+    const Case one = reference_case(c);
+    const ModelConfig m = case_model(&one.model);
+    MappedFile file;
+    Layout whole;
+    Error error;
+    char path[128];
+    reference_path(path, c);
+    if (!file_map(&file, path, &error) || !layout_build(&whole, &m, one.mesh, m.T, &error)) die("%s", error.text);
+    Outcome expected;
+    memcpy(&expected, file.data, sizeof expected);
+    for (int i = 0; i < STEPS; i++) {
+        d.loss = fmax(d.loss, relative(outcome->loss[i], expected.loss[i]));
+        d.norm = fmax(d.norm, relative(outcome->norm[i], expected.norm[i]));
+    }
+    d.validation = relative(outcome->validation, expected.validation);
+    double logits[DECODED * V_TEST];
+    for (int i = 0; i < DECODED * V_TEST; i++) logits[i] = (double)expected.logits[i];
+    d.logits = relative_error(outcome->logits, logits, DECODED * V_TEST);
+    compare_params(&t->stage, &whole, (const float*)(file.data + sizeof expected), &d);
+    d.same_bits = d.same_bits && d.loss == 0 && d.norm == 0 && d.validation == 0 && d.logits == 0;
+    d.bytes = traffic_error(t);
+    d.same_copies = copies_agree(t);
+    layout_free(&whole);
+    file_unmap(&file);
+    return d;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+
+static const double bound = 1e-5;
+
+// Runs a case on the ranks of world and returns the largest differences of all of them, on all of them.
+static Difference difference_of(const Comm* world, const Case* c) {
+    Trainer t;
+    Outcome outcome;
+    trainer_open(&t, world, c);
+    run_case(&t, &outcome);
+    Difference d = compare(&t, c, &outcome);
+    double all[8] = {d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, !d.same_bits, !d.same_copies};
+    for (int i = 0; i < 6; i++) all[i] = isnan(all[i]) ? INFINITY : all[i];
+    comm_all_reduce(&t.world, all, 8, COMM_DOUBLE, COMM_MAX);
+    const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0};
+    trainer_close(&t);
+    return most;
+}
+
+// What the other ranks need to know to report a case.
+static void report(const Case* c, const Difference* d) {
+    static const char* recompute[] = {"", " selective", " full"};
+    const Mesh* mesh = &c->mesh;
+    char name[128];
+    snprintf(name, sizeof name, "t=%d p=%d d=%d %s%s%s zero %d%s%s B=%d of %d", mesh->t, mesh->p, mesh->d,
+             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "",
+             mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
+             mesh->scatter ? "" : " whole", c->B, c->G);
+    const bool exact = mesh->t == 1 && mesh->d == 1;
+    const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
+    check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->bytes < 0.5,
+          "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s", name, d->loss, d->norm,
+          d->params, d->validation, d->logits, d->same_bits ? "same bits" : "", exact ? "same bits" : "1e-05",
+          d->same_copies ? "" : ", COPIES DIFFER", d->bytes < 0.5 ? "" : ", BYTES DIFFER");
+}
+
+// All cases of n ranks, as many of them at a time as there is room for in the world; rank 0 reports after each round.
+static void run_cases(Comm* world, const Case* list, int cases, int n) {
+    const int at_once = world->size / n, team = world->rank / n;
+    Comm ranks = comm_split(world, team, world->rank, "world");
+    for (int first = 0; first < cases; first += at_once) {
+        Difference mine;
+        memset(&mine, 0, sizeof mine);
+        if (team < at_once && first + team < cases) mine = difference_of(&ranks, &list[first + team]);
+        for (int i = first; i < first + at_once && i < cases; i++) {
+            Difference result = mine;
+            comm_broadcast(world, &result, (int64_t)sizeof result, COMM_BYTE, (i - first) * n);
+            if (world->rank == 0) report(&list[i], &result);
+        }
+    }
+    comm_free(&ranks);
+}
+
+int main(int argc, char** argv) {
+    const bool full = argc > 1 && strcmp(argv[1], "--full") == 0, one = argc >= 5 && strcmp(argv[1], "--mesh") == 0;
+    Comm world;
+    process.name = "test_equivalence";
+    comm_open(&world);
+    device_set_threads(1);
+    if (world.rank == 0) write_tokens();
+    comm_barrier(&world);
+    if (!(one && argc > 5)) make_references(&world);
+    comm_barrier(&world);
+    Case* list = (Case*)checked_malloc(4 * 18 * 20 * sizeof(Case), "test");
+    int turn = 0;
+    for (int n = 1; n <= world.size && n <= 8; n++) {
+        int cases = 0;
+        for (int t = 1; t <= n; t++) {
+            for (int p = 1; p <= n / t; p++) {
+                if (n % (t * p) != 0) continue;
+                if (one && (atoi(argv[2]) != t || atoi(argv[3]) != p || atoi(argv[4]) != n / (t * p))) continue;
+                cases += cases_of_mesh(list + cases, t, p, n / (t * p), full || one ? NULL : &turn);
+            }
+        }
+        run_cases(&world, list, cases, n);
+    }
+    free(list);
+    const int status = world.rank == 0 ? test_end() : 0;
+    comm_close(&world);
+    return status;
+}

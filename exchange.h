@@ -1,0 +1,229 @@
+/*
+exchange.h: what the ranks of a mesh say to each other during a step. parallel.h says who holds what, schedule.h when;
+here are the messages, over the groups of comm.h.
+
+Tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022 for the sequence-parallel forms). A pair of column- and row-
+parallel matrices stands between two operators:
+
+                     way in                                     way back
+    gather_rows      all ranks have all rows: nothing;          the gradient of its input is a partial sum: sum_rows
+                     sequence parallel: all-gather of rows
+    sum_rows         partial sums of all rows -> their sum:     every rank needs the gradient of all rows: gather_rows
+                     all-reduce; sequence parallel:
+                     reduce-scatter, each rank keeps its rows
+
+so the same two functions serve both directions. Sequence parallel, rank r has rows [r N / t, (r + 1) N / t) of the
+N = B T rows of a micro-batch; everything that works on one row at a time (norms, residual, dropout) needs no more.
+
+Pipeline group. What goes to the next stage is the residual stream (N, C), what comes back its gradient. The tensor ranks
+of a stage hold the same numbers, so each sends 1/t of them and the receivers gather (Narayanan et al. 2021, section 4.1).
+
+Data group. A bucket of gradients is summed as soon as its last gradient is known, while the backward pass goes on with
+the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket (reduce-scatter), and the
+updated parameters come back (all-gather).
+
+Heads group: ranks that hold the same key/value heads. Embedding group: first and last stage, where one matrix is both
+embedding and head.
+*/
+#ifndef EXCHANGE_H
+#define EXCHANGE_H
+
+#include "comm.h"
+#include "kernels/device.h"
+#include "parallel.h"
+
+typedef struct {
+    Comm* world;
+    Comm tensor, data, pipeline, heads, embedding;
+} Groups;
+
+enum { GROUPS = 5 };
+
+static inline void groups_list(Groups* g, Comm* list[GROUPS]) {
+    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->pipeline, &g->heads, &g->embedding};
+    memcpy(list, all, sizeof all);
+}
+
+// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
+static inline void groups_open(Groups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
+    const Mesh* mesh = &layout->mesh;
+    const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
+    const bool tied = m->tied && mesh->p > 1 && (layout->first_stage || layout->last_stage);
+    g->world = world;
+    g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
+    g->data = comm_split(world, mesh->tensor + t * mesh->pipeline, mesh->data, "data");
+    g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
+    g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
+    g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
+}
+
+static inline void groups_close(Groups* g) {
+    Comm* list[GROUPS];
+    groups_list(g, list);
+    for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
+}
+
+// Sums (n) over all ranks, in an order that does not depend on p: over the tensor group, the data group, the pipeline.
+// Control messages like this one are not counted as the step's traffic.
+static inline void sum_over_mesh(Groups* g, double* x, int64_t n) {
+    Comm* axes[3] = {&g->tensor, &g->data, &g->pipeline};
+    for (int i = 0; i < 3; i++) {
+        const int64_t counted = axes[i]->size_bytes;
+        comm_all_reduce(axes[i], x, n, COMM_DOUBLE, COMM_SUM);
+        axes[i]->size_bytes = counted;
+    }
+}
+
+// What is waited for where nothing was started.
+static inline CommRequest no_request(void) {
+    CommRequest none;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tensor group. split: the rows are split over the ranks (sequence parallel). n: elements of all rows.
+
+// all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.
+static inline void gather_rows(Groups* g, bool split, floatX* all, const floatX* mine, int64_t n) {
+    if (split)
+        comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOAT);
+    else if (all != mine)
+        device_copy(all, mine, (size_t)n * sizeof(floatX));
+}
+
+// mine: this rank's rows of the sum over the ranks of partial (n). Where rows are not split mine is partial itself.
+static inline CommRequest sum_rows_start(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
+    if (split) return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);
+    return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM);
+}
+
+static inline void sum_rows(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
+    if (split)
+        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);
+    else
+        comm_all_reduce(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Pipeline group
+
+// What one rank sends of a boundary: n elements are alike on all tensor ranks, or (split) this rank has n / t of them.
+static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
+    return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
+}
+
+// Where in x, which holds what this rank has of the boundary, its message begins.
+static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
+    return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
+}
+
+// x: what this rank needs of the boundary, from the message it received.
+static inline void boundary_unpack(Groups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
+    gather_rows(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
+                mesh->sequence_parallel ? n / mesh->t : n);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Data group: gradients on their way
+
+enum { ZERO2_BUFFERS = 2 };
+
+// The gradients of one stage. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
+// computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
+typedef struct {
+    floatX* all;    // (layout.elements), or NULL with ZeRO 2
+    floatX* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    floatX *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
+    int bucket_in[ZERO2_BUFFERS];                            // whose gradient is on its way from there, or -1
+    int next;                                                // buffer
+    floatX** of_bucket;                                      // where each bucket's gradients are computed now
+    CommRequest* request;                                    // of each bucket (ZeRO 2: of each buffer)
+} GradientBuckets;
+
+static inline int64_t largest_bucket(const Layout* layout) {
+    int64_t largest = 0;
+    for (int b = 0; b < layout->buckets; b++) largest = max_i64(largest, layout->bucket[b].elements);
+    return largest;
+}
+
+// ZeRO 2: waits for the sum that is on its way from buffer i and adds this rank's part to what is there.
+static inline void buckets_collect(GradientBuckets* grads, const Layout* layout, int i) {
+    const int b = grads->bucket_in[i];
+    if (b < 0) return;
+    comm_wait(&grads->request[i]);
+    floatX* share = grads->shares + bucket_share_offset(layout, b);
+    const int64_t n = bucket_share(layout, b);
+#pragma omp parallel for simd schedule(static)
+    for (int64_t e = 0; e < n; e++) share[e] += grads->arriving[i][e];
+    grads->bucket_in[i] = -1;
+}
+
+// To be called before gradients are added to a bucket.
+static inline void bucket_begin(GradientBuckets* grads, const Layout* layout, int b) {
+    if (layout->mesh.zero < 2) return;
+    const int i = grads->next;
+    buckets_collect(grads, layout, i);
+    device_zero(grads->buffer[i], (size_t)layout->bucket[b].elements * sizeof(floatX));
+    grads->of_bucket[b] = grads->buffer[i];
+}
+
+// Gradients that several tensor ranks hold in part: their sum.
+static inline void bucket_sum_partial(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
+    const Bucket* bucket = &layout->bucket[b];
+    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+        const Slice* s = &layout->slices[i];
+        if (!slice_is_partial(s, &layout->mesh)) continue;
+        Comm* copies = s->copies == g->tensor.size ? &g->tensor : &g->heads;
+        comm_all_reduce(copies, grads->of_bucket[b] + (s->offset - bucket->offset), slice_elements(s), COMM_FLOAT,
+                        COMM_SUM);
+    }
+}
+
+// To be called when a bucket's gradients are complete: starts their sum over the data group.
+static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
+    const Bucket* bucket = &layout->bucket[b];
+    bucket_sum_partial(grads, g, layout, b);
+    if (layout->mesh.zero == 0) {
+        grads->request[b] =
+            comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
+    } else if (layout->mesh.zero == 1) {
+        grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shares + bucket_share_offset(layout, b),
+                                                      grads->of_bucket[b], bucket_share(layout, b), COMM_FLOAT);
+    } else {
+        const int i = grads->next;
+        grads->request[i] = comm_reduce_scatter_start(&g->data, grads->arriving[i], grads->buffer[i],
+                                                      bucket_share(layout, b), COMM_FLOAT);
+        grads->bucket_in[i] = b;
+        grads->next = (i + 1) % ZERO2_BUFFERS;
+    }
+}
+
+// Waits for all sums. Then, where one matrix is embedding and head on two stages, sums its two gradients.
+static inline void buckets_finish(GradientBuckets* grads, Groups* g, const Layout* layout) {
+    if (layout->mesh.zero == 2) {
+        for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);
+    } else {
+        for (int b = 0; b < layout->buckets; b++) comm_wait(&grads->request[b]);
+    }
+    const Slice* wte = layout_slice(layout, -1, WTE);
+    if (g->embedding.size == 1 || !wte) return;
+    const int b = wte->bucket;
+    if (layout->mesh.zero)
+        comm_all_reduce(&g->embedding, grads->shares + bucket_share_offset(layout, b), bucket_share(layout, b),
+                        COMM_FLOAT, COMM_SUM);
+    else
+        comm_all_reduce(&g->embedding, grads->all + layout->bucket[b].offset, layout->bucket[b].elements, COMM_FLOAT,
+                        COMM_SUM);
+}
+
+// ZeRO: every data rank has updated its part of each bucket of params; now all get all.
+static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout) {
+    for (int b = 0; b < layout->buckets; b++) {
+        floatX* bucket = params + layout->bucket[b].offset;
+        const int64_t n = bucket_share(layout, b);
+        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOAT);
+    }
+}
+
+#endif
