@@ -52,14 +52,15 @@ typedef struct {
 } Process;
 static Process process = {"threefold", -1, NULL};
 
+// Wrong arguments are found by all ranks alike, so one of them speaks for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     fflush(stdout);
-    if (process.rank >= 0)
-        fprintf(stderr, "%s: rank %d: ", process.name, process.rank);
-    else
+    if (status != EXIT_ARGUMENTS || process.rank <= 0) {
         fprintf(stderr, "%s: ", process.name);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+        if (status != EXIT_ARGUMENTS && process.rank >= 0) fprintf(stderr, "rank %d: ", process.rank);
+        vfprintf(stderr, format, args);
+        fputc('\n', stderr);
+    }
     if (process.stop) process.stop(status);
     exit(status);
 }
@@ -73,7 +74,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
     abort();
 }
 
-// The arguments make no sense; exit status 2.
+// The arguments make no sense; exit status 2. All ranks have to come here.
 __attribute__((noreturn, format(printf, 1, 2))) static inline void die_usage(const char* format, ...) {
     va_list args;
     va_start(args, format);

@@ -267,9 +267,9 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
     va_start(args, format);
     vfprintf(out, format, args);
     va_end(args);
-    const bool written = fflush(out) == 0 && fsync(fileno(out)) == 0;
-    if (!written) fail(error, "%s: cannot write: %s", path, strerror(errno));
-    return fclose(out) == 0 && written;
+    const int written = fflush(out) == 0 && fsync(fileno(out)) == 0 ? 0 : errno;
+    const int closed = fclose(out) == 0 ? 0 : errno;
+    return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
 // config.json: the architecture in the words of Hugging Face's GPT2Config and LlamaConfig.

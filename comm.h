@@ -321,11 +321,16 @@ static inline int comm_launched_size(void) {
 }
 
 #ifdef USE_MPI
-// process.stop: a rank that dies ends all ranks, which would wait for it for ever.
+// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are found by
+// all ranks alike: they end in peace.
 static inline void comm_stop(int status) {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (!finalized) MPI_Abort(MPI_COMM_WORLD, status);
+    if (finalized) return;
+    if (status == EXIT_ARGUMENTS)
+        MPI_Finalize();
+    else
+        MPI_Abort(MPI_COMM_WORLD, status);
 }
 #endif
 

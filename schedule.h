@@ -86,7 +86,7 @@ static inline const char* action_name(ActionKind kind) {
     static const char* names[] = {"forward",         "backward",     "backward input half", "backward weight half",
                                   "receive forward", "send forward", "receive backward",    "send backward",
                                   "reduce",          "update"};
-    return (int)kind >= 0 && kind < ACTION_KINDS ? names[kind] : "unknown action";
+    return (unsigned)kind < ACTION_KINDS ? names[kind] : "unknown action";
 }
 
 static inline bool action_is_backward(ActionKind kind) {
@@ -320,7 +320,7 @@ typedef struct {
     int* output;                                // (slots) the micro-batch whose output is in the slot; -1: none
     int buffer[BUFFER_KINDS][SCHEDULE_BUFFERS]; // the micro-batch in the buffer, or on its way into it; -1: none
     int summed;                                 // micro-batches whose weight gradients have been added up
-    bool reduce_every;                          // the first of them was handed to the reduction
+    bool reduced;                               // the last of them were handed to the reduction
 } StageState;
 
 __attribute__((format(printf, 4, 5))) static inline bool schedule_refuse(const Schedule* s, int i, Error* error,
@@ -384,7 +384,7 @@ static inline int action_empties(ActionKind kind) {
 static inline bool rule_fields(const StageState* st, int i, Error* error) {
     const Schedule* s = st->s;
     const Action a = s->actions[i];
-    if ((int)a.kind < 0 || a.kind >= ACTION_KINDS) return schedule_refuse(s, i, error, "kind %d", (int)a.kind);
+    if ((unsigned)a.kind >= ACTION_KINDS) return schedule_refuse(s, i, error, "kind %d", (int)a.kind);
     const bool whole_step = a.kind == REDUCE || a.kind == UPDATE;
     const bool transfer = a.kind >= RECEIVE_FORWARD && a.kind <= SEND_BACKWARD;
     const bool in_slot = action_computes(a.kind) || a.kind == SEND_FORWARD;
@@ -450,7 +450,7 @@ static inline bool rule_reduce_flag(const StageState* st, int i, Error* error) {
     if (!action_adds_weight_gradients(a.kind)) return true;
     const bool last = st->summed == st->s->m - 1;
     if (last && !a.reduce) return schedule_refuse(st->s, i, error, "the last weight gradients lack the reduce flag");
-    if (last || st->summed == 0 || a.reduce == st->reduce_every) return true;
+    if (last || st->summed == 0 || a.reduce == st->reduced) return true;
     return schedule_refuse(st->s, i, error, "the reduce flag has to be on all weight gradients, or on the last alone");
 }
 
@@ -475,7 +475,7 @@ static inline void stage_state_apply(StageState* st, Action a) {
     if (fills != NO_BUFFER) st->buffer[fills][which] = k;
     if (a.kind == FORWARD) st->output[a.slot] = k, st->kept[a.slot] = st->training ? k : -1;
     if (action_adds_weight_gradients(a.kind)) {
-        if (st->summed++ == 0) st->reduce_every = a.reduce;
+        st->summed++, st->reduced = a.reduce;
         st->kept[a.slot] = -1;
     }
 }

@@ -1467,16 +1467,16 @@ static void print_traffic(const Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
     if (mesh_size(mesh) == 1) return;
     const Traffic sum = traffic_of_mesh(t);
-    printf("traffic of a step, all ranks together, MB        counted     formula\n");
-    printf("  tensor, 8 b s h (t-1)/t a layer%s           %12.3f\n",
-           mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL ? "+" : " ", sum.layers / 1e6);
-    printf("  tensor, embedding, head, norms, boundary            %12.3f\n", sum.ends / 1e6);
-    printf("  tensor, together                       %12.3f %12.3f\n", t->bytes.tensor / 1e6,
-           (sum.layers + sum.ends) / 1e6);
-    printf("  pipeline, b s h%s a boundary          %12.3f %12.3f\n",
-           mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel) ? " / t" : "    ", t->bytes.pipeline / 1e6,
-           (sum.pipeline + sum.tied) / 1e6);
-    printf("  data, 2 (d-1)/d of the parameters      %12.3f %12.3f\n", t->bytes.data / 1e6, sum.data / 1e6);
+    const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
+    const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
+    printf("traffic of a step, all ranks together, MB      counted      formula\n");
+    printf("  tensor    blocks: %-33s %12.3f\n", more ? "8 b s h (t-1)/t a layer and more" : "8 b s h (t-1)/t a layer",
+           sum.layers / 1e6);
+    printf("            embedding, head, norms, boundary     %12.3f\n", sum.ends / 1e6);
+    printf("            together                %12.3f %12.3f\n", t->bytes.tensor / 1e6, (sum.layers + sum.ends) / 1e6);
+    printf("  pipeline  %-24s%12.3f %12.3f\n", divided ? "b s h / t a boundary" : "b s h a boundary",
+           t->bytes.pipeline / 1e6, (sum.pipeline + sum.tied) / 1e6);
+    printf("  data      %-24s%12.3f %12.3f\n", "2 (d-1)/d of params", t->bytes.data / 1e6, sum.data / 1e6);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -1869,7 +1869,8 @@ int main(int argc, char** argv) {
     double peak = 0;
     if (!o->dry_run) {
         comm_barrier(&t->world);
-        peak = fma_peak_flops(device_threads(), 0.05);
+        peak = fma_peak_flops(device_threads(), 0.05); // per thread: more of them than cores are not faster
+        peak *= fmin(1, (double)t->place.cores_here / ((double)device_threads() * t->place.ranks_here));
         comm_all_reduce(&t->world, &peak, 1, COMM_DOUBLE, COMM_SUM);
     }
     if (is_main(t)) print_plan(t, peak);

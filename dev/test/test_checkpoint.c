@@ -1,9 +1,9 @@
 /*
 test_checkpoint.c: checkpoints of many ranks, which are simulated one after the other in this process. The values of a
 parameter are a formula of (tensor name, value, logical element). What a rank holds of it is computed here, from the
-definition of each kind of tensor, not by the code under test. Then: files that any mesh has written, in any order of its
-ranks, hold the formula and are the same bytes; any other mesh reads its slices of them. What is stopped or fails, at
-every single call that changes the disk, leaves what was there before; what lies is refused.
+definition of each kind of tensor, not by the code under test. Then: files that any mesh has written, in any order of
+its ranks, hold the formula and are the same bytes; any other mesh reads its slices of them. What is stopped or fails,
+at every single call that changes the disk, leaves what was there before; what lies is refused.
 */
 #include "../../checkpoint.h"
 #include "test.h"
@@ -23,12 +23,14 @@ every single call that changes the disk, leaves what was there before; what lies
 
 static struct {
     int count, at; // calls so far; the one that fails (-1: none)
+    bool all;      // and all later ones
     bool kill;     // it does not return
     char log[512]; // what was flushed and renamed, in order
-} calls = {0, -1, false, ""};
+} calls = {0, -1, false, false, ""};
 
 static bool call_fails(void) {
-    if (calls.count++ != calls.at) return false;
+    const int call = calls.count++;
+    if (calls.at < 0 || call < calls.at || (call > calls.at && !calls.all)) return false;
     if (calls.kill) _exit(9);
     errno = EIO;
     return true;
@@ -699,8 +701,14 @@ static void test_join(void) {
     const int before = open_files();
     check(!checkpoint_join(&w, "join", 4, &gpt2_tied, &error) && strstr(error.text, "cannot open"), "not begun: %s",
           error.text);
-    check(!checkpoint_leave(&w, false, &error), "leaving without having joined is harmless");
+    calls.count = 0;
+    check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
     if (!checkpoint_begin("join", &state, &gpt2_tied, &error)) die("%s", error.text);
+    if (!checkpoint_join(&w, "join", 4, &gpt2_tied, &error)) die("%s", error.text);
+    calls.count = 0, calls.at = 0, calls.all = true;
+    check(!checkpoint_leave(&w, true, &error) && calls.count == 2 && strstr(error.text, "4.tmp/model.safetensors"),
+          "both cannot be flushed, the first one is told: %s", error.text);
+    calls.at = -1, calls.all = false;
     check(!checkpoint_join(&w, "join", 4, &llama_tied, &error) && strstr(error.text, "same file system"),
           "another model's: %s", error.text);
     if (remove("join/step_00000004.tmp/optimizer.safetensors") != 0) die("cannot remove a file");

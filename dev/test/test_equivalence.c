@@ -109,7 +109,7 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     t->settings = settings_default();
     Settings* o = &t->settings;
     o->data = tokens_path, o->micro_batch = c->B, o->global_batch = c->G, o->steps = STEPS, o->warmup = 3;
-    o->lr = 2e-3, o->min_lr = 2e-4, o->eps = 1e-3, o->clip = 0.5, o->eval_sequences = 7;
+    o->lr = 2e-4, o->min_lr = 2e-5, o->eps = 1e-3, o->clip = 0.5, o->eval_sequences = 7;
     t->world = *world;
     Mesh mesh = mesh_of_rank(world->rank, c->mesh.t, c->mesh.p, c->mesh.d);
     mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;

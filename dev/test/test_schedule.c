@@ -904,7 +904,14 @@ static void test_drawings(void) {
                  "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 update\n");
     test_drawing(step_1f1b(1, 20, false, false), "one stage, cut",
                  "F0 B0 F1 B1 F2 B2 F3 B3 ... F16 B16 F17 B17 F18 B18 F19 B19 update\n");
-    test_drawing(step_forward(1, 3), "one stage, forwards", "F0 F1 F2 \n");
+    test_drawing(step_forward(1, 17), "one stage, the longest that is not cut",
+                 "F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 F10 F11 F12 F13 F14 F15 F16 \n");
+    test_drawing(step_forward(1, 18), "one stage, the shortest that is cut",
+                 "F0 F1 F2 F3 F4 F5 F6 F7 ... F10 F11 F12 F13 F14 F15 F16 F17 \n");
+    snprintf(text, sizeof text, "%s%s%s 9.1 %% of the ideal time\n",
+             "stage 0  F0  F1  F2  F3  F4  F5  F6  F7  F8  F9  F10 .   |\n",
+             "stage 1  .   F0  F1  F2  F3  F4  F5  F6  F7  F8  F9  F10 |\n", legend);
+    test_drawing(step_forward(2, 11), "numbers of two digits", text);
     snprintf(text, sizeof text, "%s%s%s 33.3 %% of the ideal time\n", //
              "stage 0  F0 F1 .  .  B0--- F2 B1--- .  B2--- |\n",      //
              "stage 1  .  F0 B0--- F1 B1--- F2 B2--- .  .  |\n", legend);
