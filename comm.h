@@ -66,6 +66,8 @@ typedef enum {
 #define COMM_PIECE ((int64_t)1 << 30)
 // Shorter waits are left out of the trace, in seconds.
 #define COMM_SHORT_WAIT 20e-6
+// So many seconds a rank that ends for wrong arguments gives the others to do the same.
+#define COMM_TOGETHER 5
 
 // A group, as one of its ranks sees it.
 typedef struct {
@@ -321,16 +323,30 @@ static inline int comm_launched_size(void) {
 }
 
 #ifdef USE_MPI
-// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are found by
-// all ranks alike: they end in peace.
+// True if all ranks come here, within COMM_TOGETHER seconds.
+static inline bool comm_all_come(void) {
+    MPI_Request request;
+    int all = 0;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
+    for (const double end = seconds_now() + COMM_TOGETHER; !all && seconds_now() < end; usleep(1000))
+        MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+    return all;
+}
+
+// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) all ranks
+// find alike, and rank 0 speaks for them: they end in peace, unless this rank turns out to be the only one.
 static inline void comm_stop(int status) {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (finalized) return;
-    if (status == EXIT_ARGUMENTS)
+    if (status == EXIT_ARGUMENTS && comm_all_come()) {
         MPI_Finalize();
-    else
-        MPI_Abort(MPI_COMM_WORLD, status);
+        return;
+    }
+    if (status == EXIT_ARGUMENTS)
+        fprintf(stderr, "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks alike\n",
+                process.name, process.rank);
+    MPI_Abort(MPI_COMM_WORLD, status);
 }
 #endif
 
@@ -414,10 +430,9 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
 }
 
 #ifdef USE_MPI
-// Fills in a group from the communicator made for it; a group of one needs none.
+// Fills in a group from the communicator made for it, which inherits that errors are returned; a group of one needs none.
 static inline void comm_adopt(Comm* c, MPI_Comm mpi) {
     c->mpi = mpi;
-    comm_mpi_check(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN), c, "split");
     comm_mpi_check(MPI_Comm_rank(mpi, &c->rank), c, "split");
     comm_mpi_check(MPI_Comm_size(mpi, &c->size), c, "split");
     if (c->size == 1) comm_mpi_check(MPI_Comm_free(&c->mpi), c, "split"); // sets MPI_COMM_NULL

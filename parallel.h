@@ -304,7 +304,7 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
 typedef struct {
     double
         layers;  // tensor group: sums in the blocks; 8 b s h (t - 1) / t elements a block and micro-batch (Narayanan et
-                 // al. 2021, section 3.3), more with recomputation and sequence parallelism
+                 // al. 2021, section 3.2), more with recomputation and sequence parallelism
     double ends; // tensor group: embedding, head, cross-entropy; gathering what a stage received; norms' gradients
     double pipeline; // messages: b s h, or b s h / t where it is scattered, a micro-batch and direction
     double tied;     // the embedding's gradient, first and last stage

@@ -1469,14 +1469,17 @@ static void print_traffic(const Trainer* t) {
     const Traffic sum = traffic_of_mesh(t);
     const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
     const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
-    printf("traffic of a step, all ranks together, MB      counted      formula\n");
-    printf("  tensor    blocks: %-33s %12.3f\n", more ? "8 b s h (t-1)/t a layer and more" : "8 b s h (t-1)/t a layer",
-           sum.layers / 1e6);
-    printf("            embedding, head, norms, boundary     %12.3f\n", sum.ends / 1e6);
-    printf("            together                %12.3f %12.3f\n", t->bytes.tensor / 1e6, (sum.layers + sum.ends) / 1e6);
-    printf("  pipeline  %-24s%12.3f %12.3f\n", divided ? "b s h / t a boundary" : "b s h a boundary",
-           t->bytes.pipeline / 1e6, (sum.pipeline + sum.tied) / 1e6);
-    printf("  data      %-24s%12.3f %12.3f\n", "2 (d-1)/d of params", t->bytes.data / 1e6, sum.data / 1e6);
+    static const char* row = "  %-9s %-36s %12s %12.3f\n";
+    char counted[3][32];
+    const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
+    for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
+    printf("traffic of a step, MB, all ranks together              counted      formula\n");
+    printf(row, "tensor", more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer", "", sum.layers / 1e6);
+    printf(row, "", "embedding, head, norms, boundary", "", sum.ends / 1e6);
+    printf(row, "", "together", counted[0], (sum.layers + sum.ends) / 1e6);
+    printf(row, "pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
+           counted[1], (sum.pipeline + sum.tied) / 1e6);
+    printf(row, "data", "2 (d-1)/d of the parameters", counted[2], sum.data / 1e6);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -1506,36 +1509,43 @@ static void whole_moments(const Stage* s, int b, float* copy, const float* momen
     }
 }
 
-static bool write_slices(Trainer* t, int64_t step, Error* error) {
-    const Stage* s = &t->stage;
+// Writes what this rank has to write. After a failure it goes on with what the others wait for.
+static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error) {
     const Layout* layout = &s->layout;
-    CheckpointWriter writer;
-    if (!checkpoint_join(&writer, t->settings.out, step, &s->model, error)) return false;
     const size_t room = layout->mesh.zero ? 2 * (size_t)largest_bucket(layout) : 0;
     float* copy = (float*)checked_malloc(room * sizeof(float), "the moments of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets; b++) {
         const float* moments[2];
-        whole_moments(s, b, copy, moments); // also after a failure: the others wait for it
+        whole_moments(s, b, copy, moments);
         if (!ok || b % layout->mesh.d != layout->mesh.data) continue;
-        ok = checkpoint_write_bucket(&writer, layout, b, s->params + layout->bucket[b].offset, moments[0], moments[1],
+        ok = checkpoint_write_bucket(writer, layout, b, s->params + layout->bucket[b].offset, moments[0], moments[1],
                                      error);
     }
     free(copy);
-    Error late; // what went wrong first is what is told
-    return checkpoint_leave(&writer, ok, ok ? error : &late) && ok;
+    return ok;
 }
 
+// The main rank makes the files, all join and write, and when all of it is on the disk the main rank gives it its name.
 static void save_checkpoint(Trainer* t) {
     const char* out = t->settings.out;
     const CheckpointState state = checkpoint_state(t);
-    Error error;
+    Error error, late; // what went wrong first is what is told
+    CheckpointWriter writer;
     agree(t, !is_main(t) || checkpoint_begin(out, &state, &t->stage.model, &error), &error);
-    const bool ok = write_slices(t, state.step, &error);
-    int32_t all = ok;
-    comm_all_reduce(&t->world, &all, 1, COMM_INT32, COMM_MIN);
-    if (!all && is_main(t)) checkpoint_abandon(out, state.step);
+    bool ok = checkpoint_join(&writer, out, state.step, &t->stage.model, &error);
+    int32_t joined = ok;
+    comm_all_reduce(&t->world, &joined, 1, COMM_INT32, COMM_MIN);
+    if (joined) ok = write_slices(&t->stage, &writer, &error);
+    const bool left = checkpoint_leave(&writer, ok, ok ? &error : &late);
+    ok = ok && left;
+    int64_t written = ok ? writer.elements : -1;
+    comm_all_reduce(&t->world, &written, 1, COMM_INT64, COMM_MIN);
+    if (written < 0 && is_main(t)) checkpoint_abandon(out, state.step);
     agree(t, ok, &error);
+    written = writer.elements;
+    comm_all_reduce(&t->world, &written, 1, COMM_INT64, COMM_SUM);
+    if (written != 3 * model_parameters(&t->stage.model)) die("internal error: a checkpoint with holes");
     agree(t, !is_main(t) || checkpoint_publish(out, state.step, &error), &error);
 }
 

@@ -1,11 +1,11 @@
 #!/bin/bash
 # make bench: everything that the README's tables say, on this machine, each contestant in the same run.
-#   dev/bench/run.sh [matmul] [kernels] [attention] [step]      default: all
+#   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh]      default: all
 # Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get install libopenblas0 libdnnl2), PyTorch if
 # /usr/bin/python3 can import torch (apt-get install python3-torch), llm.c if LLMC=folder names a checkout of it.
 set -u
 BUILD=${BUILD:-build}
-what="${*:-matmul kernels attention step}"
+what="${*:-matmul kernels attention step mesh}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; $(date +%F); $(git rev-parse --short HEAD 2>/dev/null)"
@@ -62,6 +62,35 @@ step() { # B T: one training step of GPT-2 124M, this trainer and its peers in t
     [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" ""
 }
 
+mesh() { # two ranks beside one rank with as many threads, in turn, three times; medians of the rounds' medians
+    text=$(ls data/*/input.txt 2>/dev/null | head -n 1) # a real text if there is one, or what the trainer finds
+    model="--layers 6 --hidden 384 --heads 6 --seq 256 --global-batch 32 --micro-batch 2 --steps 5 --warmup 0"
+    rm -f "$work"/mesh.*
+    for round in 1 2 3; do
+        i=0
+        for mesh in "" "--tp 2" "--tp 2 --sequence-parallel" "--pp 2" "--dp 2" "--dp 2 --zero 1" "--dp 2 --zero 2"; do
+            rm -rf "$work/run"
+            if [ -z "$mesh" ]; then start=./train_gpt; else start="scripts/mpirun.sh -np 2 ./train_gpt $mesh"; fi
+            # shellcheck disable=SC2086  # lists of words
+            $start $model ${text:+--data "$text"} --eval-every 0 --sample-every 0 --out "$work/run" >"$work/out" 2>&1 ||
+                { cat "$work/out"; exit 1; }
+            field tokens_per_s "$work/run/log.jsonl" >>"$work/mesh.$i"
+            field bubble "$work/run/log.jsonl" >>"$work/mesh.bubble.$i"
+            rm -rf "$work/run/step_"*
+            i=$((i + 1))
+        done
+    done
+    echo "$model"
+    printf '%-30s %10s %10s %10s   %s\n' "" tokens/s "of 1 rank" "idle" "rounds"
+    i=0
+    for mesh in "1 rank, $(nproc) threads" "tensor 2" "tensor 2, sequence parallel" "pipeline 2" "data 2" "data 2, ZeRO-1" "data 2, ZeRO-2"; do
+        awk -v name="$mesh" -v tps="$(median "$work/mesh.$i")" -v one="$(median "$work/mesh.0")" -v rounds="$(tr '\n' ' ' <"$work/mesh.$i")" \
+            -v idle="$(sort -g "$work/mesh.bubble.$i" | sed -n 2p)" \
+            'BEGIN { printf "%-30s %10.0f %9.0f%% %9.1f%%   %s\n", name, tps, 100 * tps / one, 100 * idle, rounds }'
+        i=$((i + 1))
+    done
+}
+
 for part in $what; do
     echo
     echo "== $part"
@@ -71,6 +100,7 @@ for part in $what; do
         step 4 64
         step 4 256
         ;;
+    mesh) mesh ;;
     *) "$BUILD/bench_$part" ;;
     esac
 done

@@ -572,10 +572,11 @@ static bool save_killed(const ModelConfig* m, const Sizes* z, int at) {
 // ever broken, and the next save succeeds. What fails, but lives, leaves the older checkpoint and nothing else; the one
 // exception is the last flush, of the new name.
 static void test_every_call(const ModelConfig* m, const Sizes* z) {
+    enum { MANY = 1000 }; // calls; a save that never succeeds ends here
     Error error;
     int killed[FOUNDS] = {0, 0, 0, 0}, failed[FOUNDS] = {0, 0, 0, 0}, stuck = 0, unclean = 0, unsaid = 0, at = 0;
     run_command("rm -rf calls && mkdir calls");
-    for (make_older(m, z); save_killed(m, z, at); at++) {
+    for (make_older(m, z); at < MANY && save_killed(m, z, at); at++) {
         const Found found = find_step(m, z);
         killed[found]++;
         if (found == ABSENT || at % 8 == 0) { // saving each time would take its time
@@ -587,7 +588,7 @@ static void test_every_call(const ModelConfig* m, const Sizes* z) {
           "%s, killed at each of %d calls: %d times the older one is there, %d times the newer, %d time (between two "
           "renames) none, %d times a broken one; the next save failed %d times",
           m->name, at, killed[OLDER], killed[NEWER], killed[ABSENT], killed[BROKEN], stuck);
-    for (at = 0, make_older(m, z);; at++, make_older(m, z)) {
+    for (at = 0, make_older(m, z); at < MANY; at++, make_older(m, z)) {
         error.text[0] = 0;
         calls.count = 0, calls.at = at;
         const bool ok = save("calls", 2, m, z, 5, &error);

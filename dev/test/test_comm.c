@@ -6,7 +6,8 @@ element). Rank 0 prints; a check passes if it passes on every rank.
 
 With one of these words as argument the program does one thing that ends it, to be looked at from outside (a script):
     die         the last rank dies while the others wait for it         1 line of ours, exit status 1
-    usage       the same with wrong arguments                           1 line, status 2
+    usage       all ranks find wrong arguments                          1 line, without a rank; status 2
+    lonely      only the last rank finds wrong arguments                1 line, within some seconds; status 2
     together    all ranks find the same error                           1 line, without a rank; status 2
     differ      the last rank passes another text                       1 line, status 2
     length      rank 0 sends 12 floats, the last rank expects 7         1 line that names both lengths; status 1
@@ -663,6 +664,40 @@ static void test_cores(void) {
               "sharing again changes nothing");
 }
 
+// A launcher that ties all ranks to the same core, unasked, as Open MPI would on a machine with one: not for long.
+static void test_untie(void) {
+    int32_t before[COMM_MAX_CORES], all[COMM_MAX_CORES];
+    int own[COMM_MAX_CORES], n = 0;
+    cores_of_this_process(before);
+    for (int i = 0; i < COMM_MAX_CORES; i++) {
+        if (before[i]) own[n++] = i;
+    }
+    comm_untie();
+    const int system_cores = cores_of_this_process(all);
+    char* policy = getenv("OMPI_MCA_hwloc_base_binding_policy");
+    policy = policy ? strdup(policy) : NULL;
+    char* bound = getenv("OMPI_MCA_orte_bound_at_launch");
+    bound = bound ? strdup(bound) : NULL;
+    unsetenv("OMPI_MCA_hwloc_base_binding_policy");
+    setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+    int32_t core = own[0];
+    comm_broadcast(&world, &core, 1, COMM_INT32, 0);
+    comm_tie_to_cores(&core, 1);
+    CommPlace place;
+    comm_share_cores(&world, &place);
+    check_all(place.cores_here == system_cores, "cores: tied to one of %d by default: untied", place.cores_here);
+
+    unsetenv("OMPI_MCA_orte_bound_at_launch"); // somebody wanted it
+    comm_tie_to_cores(&core, 1);
+    comm_share_cores(&world, &place);
+    check_all(place.cores_here == 1 && cores_of_this_process(all) == 1, "cores: tied to one by the user: left so");
+    if (bound) setenv("OMPI_MCA_orte_bound_at_launch", bound, 1);
+    if (policy) setenv("OMPI_MCA_hwloc_base_binding_policy", policy, 1);
+    free(bound);
+    free(policy);
+    comm_tie_to_cores(own, n);
+}
+
 // Which masks are cut and which are kept, on a machine that is made up (nobody is tied: own = 0 or a return before).
 static void test_take(void) {
     int32_t holders[COMM_MAX_CORES] = {0};
@@ -806,7 +841,8 @@ static void test_environment(void) {
 static int run_mode(const char* mode) {
     const int last = world.size - 1;
     if (strcmp(mode, "die") == 0 && world.rank == last) die("the test says so");
-    if (strcmp(mode, "usage") == 0 && world.rank == last) die_usage("the test says so");
+    if (strcmp(mode, "usage") == 0) die_usage("the test says so");
+    if (strcmp(mode, "lonely") == 0 && world.rank == last) die_usage("the test says so");
     if (strcmp(mode, "together") == 0) comm_die_together(&world, EXIT_ARGUMENTS, "--tp 7: the test says so");
     if (strcmp(mode, "differ") == 0) {
         const char* mine = world.rank == last ? "train --steps 30 --lr 1" : "train --steps 20 --lr 1";
@@ -816,11 +852,12 @@ static int run_mode(const char* mode) {
     if (strcmp(mode, "length") == 0 || strcmp(mode, "short") == 0) {
         float x[12] = {0};
         const int sent = mode[0] == 'l' ? 12 : 5;
+        Comm group = comm_split(&world, 0, world.rank, "group");
         CommRequest r;
         memset(&r, 0, sizeof r);
-        if (world.rank == 0) r = comm_send_start(&world, x, sent, COMM_FLOAT, last, 4);
+        if (world.rank == 0) r = comm_send_start(&group, x, sent, COMM_FLOAT, last, 4);
         if (world.rank == last) {
-            CommRequest receive = comm_receive_start(&world, x, 7, COMM_FLOAT, 0, 4);
+            CommRequest receive = comm_receive_start(&group, x, 7, COMM_FLOAT, 0, 4);
             comm_wait(&receive);
         }
         comm_wait(&r);
@@ -879,6 +916,7 @@ int main(int argc, char** argv) {
     test_take();
     test_order_of_cores();
     test_environment();
+    test_untie();
     test_cores();
 
     const bool ok = everywhere(test_count.failed == 0);
