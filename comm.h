@@ -333,8 +333,8 @@ static inline bool comm_all_come(void) {
     return all;
 }
 
-// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) all ranks
-// find alike, and rank 0 speaks for them: they end in peace, unless this rank turns out to be the only one.
+// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
+// found by all alike, and rank 0 speaks for them: they end in peace, unless this rank turns out to be the only one.
 static inline void comm_stop(int status) {
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -418,19 +418,18 @@ static inline void comm_open(Comm* world) {
     comm_check_launcher(world);
 }
 
-// A group as its parent, but with no history.
+// A group with its parent's members, trace and pieces, but no history.
 static inline Comm comm_child(const Comm* parent, const char* name) {
     Comm child = *parent;
     child.name = name;
-    child.rank = 0;
-    child.size = 1;
     child.size_bytes = 0;
     child.waited = 0;
     return child;
 }
 
 #ifdef USE_MPI
-// Fills in a group from the communicator made for it, which inherits that errors are returned; a group of one needs none.
+// Fills in a group from the communicator made for it, which inherits that errors are returned. A group of one needs
+// none.
 static inline void comm_adopt(Comm* c, MPI_Comm mpi) {
     c->mpi = mpi;
     comm_mpi_check(MPI_Comm_rank(mpi, &c->rank), c, "split");
@@ -755,18 +754,25 @@ static inline int comm_compare_keys(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// The cores that some rank may use, hyperthreads of one physical core side by side, sockets one after the other
-// (systems number them in other ways): so that a contiguous part is close together. Returns how many.
+// The place of a core in an order where hyperthreads of one physical core stand side by side, and sockets one after the
+// other (systems number cores in other ways): so that a contiguous part is close together.
+static inline int64_t comm_core_key(int64_t socket, int64_t first_sibling, int core) {
+    return (socket << 40) + (first_sibling << 20) + core;
+}
+
+static inline int comm_core_of_key(int64_t key) { return (int)(key & 0xfffff); }
+
+// The cores that some rank may use, in that order. Returns how many.
 static inline int comm_order_cores(int cores[COMM_MAX_CORES], const int32_t holders[COMM_MAX_CORES]) {
     int64_t key[COMM_MAX_CORES];
     int n = 0;
     for (int core = 0; core < COMM_MAX_CORES; core++) {
         if (holders[core] == 0) continue;
         const int64_t socket = comm_topology(core, "physical_package_id", 0);
-        key[n++] = (socket << 40) + (comm_topology(core, "thread_siblings_list", core) << 20) + core;
+        key[n++] = comm_core_key(socket, comm_topology(core, "thread_siblings_list", core), core);
     }
     qsort(key, (size_t)n, sizeof key[0], comm_compare_keys);
-    for (int i = 0; i < n; i++) cores[i] = (int)(key[i] & 0xfffff);
+    for (int i = 0; i < n; i++) cores[i] = comm_core_of_key(key[i]);
     return n;
 }
 

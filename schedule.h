@@ -267,7 +267,8 @@ static inline double action_seconds(ActionKind kind, double forward, double back
 // take the given seconds, each half of a backward pass half of them, everything else nothing.
 static inline Timeline schedule_times(const Schedule* stages, int p, double forward, double backward) {
     Timeline t = timeline_new(stages, p);
-    StageProgress* progress = (StageProgress*)checked_calloc((size_t)p, sizeof(StageProgress), "the timeline");
+    StageProgress* progress =
+        (StageProgress*)checked_calloc((size_t)stages[0].p, sizeof(StageProgress), "the timeline");
     for (int r = 0; r < p; r++) stage_progress_begin(&progress[r], &stages[r]);
     for (bool moved = true; moved;) { // times do not depend on the order in which stages get their turns
         moved = false;

@@ -333,7 +333,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 static void test_meshes(const Case* c) {
     const ModelConfig* m = c->model;
-    char out[16], path[10][64], found[64];
+    char out[32], path[10][64], found[64];
     Error error;
     int n = 0;
     for (; n < 10 && c->meshes[n].t; n++) {

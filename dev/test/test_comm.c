@@ -17,6 +17,9 @@ With one of these words as argument the program does one thing that ends it, to 
 */
 #include "../../comm.h"
 #include "test.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static Comm world;
 
@@ -407,6 +410,7 @@ static void test_split(void) {
     comm_free(&of_one);
     comm_free(&alone);
     comm_free(&reversed);
+    check_all(reversed.size == 1 && reversed.rank == 0, "freed: a group of one is left");
     comm_free(&reversed); // twice does no harm
 }
 
@@ -536,6 +540,28 @@ static void test_waiting(void) {
     trace_free(&trace);
 }
 
+// What a request holds is given back: the heap does not grow once MPI has what it keeps.
+static void test_heap(void) {
+#if defined __GLIBC__ && defined __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 33)
+    enum { N = 2000 };
+    size_t used[3];
+    float x[64] = {0};
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            CommRequest r = comm_all_gather_start(&world, x, x + world.rank, 1, COMM_FLOAT);
+            comm_wait(&r);
+        }
+        comm_barrier(&world);
+        used[round] = mallinfo2().uordblks; // 0 under AddressSanitizer
+    }
+    // A request holds two blocks, and no block is smaller than 16 bytes.
+    const long long grown = (long long)used[2] - (long long)used[1];
+    check_all(grown < N * 16, "the heap after %d requests more: %lld bytes", N, grown);
+#endif
+#endif
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Fingerprints
 
@@ -633,6 +659,9 @@ static void test_cores(void) {
                   "cores: OMP_NUM_THREADS is left as it is");
     }
     unsetenv("OMP_NUM_THREADS");
+#ifdef _OPENMP
+    if (!comm_is_launched()) omp_set_num_threads(own_before + 1); // OpenMP's own number, whatever it is
+#endif
     comm_share_cores(&world, &place);
     const int own = cores_of_this_process(after);
     memcpy(users, after, sizeof users);
@@ -734,6 +763,12 @@ static void test_order_of_cores(void) {
                                                     comm_topology(cores[i - 1], "thread_siblings_list", cores[i - 1])));
     }
     check_all(ok, "cores in the order of sockets and physical cores: %d", n);
+    bool keys =
+        comm_core_key(0, 1000, 1023) < comm_core_key(1, 0, 0) && comm_core_key(3, 1, 1023) < comm_core_key(3, 2, 0);
+    keys = keys && comm_core_key(1, 5, 5) < comm_core_key(1, 5, 21);
+    for (int core = 0; core < COMM_MAX_CORES; core++)
+        keys = keys && comm_core_of_key(comm_core_key(7, core / 2, core)) == core;
+    check_all(keys, "keys: by socket, then by physical core, then by number");
     check_all(comm_topology(0, "no_such_file", 123) == 123, "topology: what is missing has a default");
     const int64_t a[] = {(int64_t)1 << 40, 5};
     check_all(comm_compare_keys(&a[0], &a[1]) > 0 && comm_compare_keys(&a[1], &a[0]) < 0 &&
@@ -911,6 +946,7 @@ int main(int argc, char** argv) {
     test_split();
     test_order();
     test_waiting();
+    test_heap();
     test_fingerprints();
     test_parts();
     test_take();

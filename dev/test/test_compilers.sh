@@ -12,7 +12,7 @@ try() {
         cat "$BUILD/log/warnings"
     fi
 }
-warnings="-Wall -Wextra -Werror -fsyntax-only"
+warnings="-Wall -Wextra -Werror -fsyntax-only ${MPI_FLAGS:-}"
 for file in train_gpt.cu test_gpt.c dev/test/*.c dev/bench/*.c; do
     # shellcheck disable=SC2086  # lists of words
     for compiler in gcc clang; do

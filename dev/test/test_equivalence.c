@@ -13,10 +13,11 @@ here 1e-6 for n up to 300; a step hands it on, 20 steps add up: 1e-5 leaves a fa
 its own size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
 gradients stay as small as they are.
 
-    mpirun -np 8 build/test_equivalence [--full | --mesh t p d]
+    mpirun -np 8 build/test_equivalence [--full | --mesh t p d [--only TEXT]]
 
 Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met); with it all combinations are.
+all pairs of settings are met); with it all combinations are. --mesh: all settings of one mesh; --only: those whose
+line, as it is printed, contains TEXT. Anything behind d leaves the references of an earlier run as they are.
 
 ranks: 8
 */
@@ -80,6 +81,27 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
         list[model] = list[model * settings + (*turn)++ * 5 % settings];
     }
     return 4;
+}
+
+// What a case is called in its line.
+static void case_name(char name[128], const Case* c) {
+    static const char* recompute[] = {"", " selective", " full"};
+    const Mesh* mesh = &c->mesh;
+    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s zero %d%s%s B=%d of %d", mesh->t, mesh->p, mesh->d,
+             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "",
+             mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
+             mesh->scatter ? "" : " whole", c->B, c->G);
+}
+
+// Keeps the cases whose name contains text; returns how many these are.
+static int keep_named(Case* list, int n, const char* text) {
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        char name[128];
+        case_name(name, &list[i]);
+        if (strstr(name, text)) list[kept++] = list[i];
+    }
+    return kept;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -306,7 +328,7 @@ static Difference difference_of(const Comm* world, const Case* c) {
     trainer_open(&t, world, c);
     run_case(&t, &outcome);
     Difference d = compare(&t, c, &outcome);
-    double all[8] = {d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, !d.same_bits, !d.same_copies};
+    double all[8] = {d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, d.same_bits ? 0.0 : 1.0, d.same_copies ? 0.0 : 1.0};
     for (int i = 0; i < 6; i++) all[i] = isnan(all[i]) ? INFINITY : all[i];
     comm_all_reduce(&t.world, all, 8, COMM_DOUBLE, COMM_MAX);
     const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0};
@@ -316,14 +338,9 @@ static Difference difference_of(const Comm* world, const Case* c) {
 
 // What the other ranks need to know to report a case.
 static void report(const Case* c, const Difference* d) {
-    static const char* recompute[] = {"", " selective", " full"};
-    const Mesh* mesh = &c->mesh;
     char name[128];
-    snprintf(name, sizeof name, "t=%d p=%d d=%d %s%s%s zero %d%s%s B=%d of %d", mesh->t, mesh->p, mesh->d,
-             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "",
-             mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
-             mesh->scatter ? "" : " whole", c->B, c->G);
-    const bool exact = mesh->t == 1 && mesh->d == 1;
+    case_name(name, c);
+    const bool exact = c->mesh.t == 1 && c->mesh.d == 1;
     const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
     check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->bytes < 0.5,
           "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s", name, d->loss, d->norm,
@@ -350,6 +367,7 @@ static void run_cases(Comm* world, const Case* list, int cases, int n) {
 
 int main(int argc, char** argv) {
     const bool full = argc > 1 && strcmp(argv[1], "--full") == 0, one = argc >= 5 && strcmp(argv[1], "--mesh") == 0;
+    const char* only = one && argc == 7 && strcmp(argv[5], "--only") == 0 ? argv[6] : "";
     Comm world;
     process.name = "test_equivalence";
     comm_open(&world);
@@ -369,7 +387,7 @@ int main(int argc, char** argv) {
                 cases += cases_of_mesh(list + cases, t, p, n / (t * p), full || one ? NULL : &turn);
             }
         }
-        run_cases(&world, list, cases, n);
+        run_cases(&world, list, keep_named(list, cases, only), n);
     }
     free(list);
     const int status = world.rank == 0 ? test_end() : 0;

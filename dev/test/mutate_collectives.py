@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""
+mutate_collectives.py: is test_equivalence able to fail? Plants faults in copies of the sources, one at a time, and runs
+the test there: a case that passes in the sources as they are has to fail.
+
+    python3 dev/test/mutate_collectives.py [WORD]      only the faults whose description contains WORD
+
+A fault is a missing or a wrong collective, a wrong group, a wrong part of a vector, or a number that is counted on the
+wrong ranks: what a parallel trainer gets wrong without any message. Each has the case on which it must be seen, on as
+few ranks as can see it: two mostly. A crash, or ranks that wait for each other for ever, are seen too, and said.
+
+One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
+caught, N missed. Standard library only.
+"""
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# -O2 compiles in half the time of -O3, and the short runs here are as fast.
+FAST = "FAST=-O2 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
+SECONDS = 60  # for a run; it takes two
+PROGRAM = "build/test_equivalence"
+
+# Cases, by the beginning of their line in test_equivalence's output.
+TENSOR = "t=2 p=1 d=1 gpt2 tied zero 0 B="
+SEQUENCE = "t=2 p=1 d=1 gpt2 tied sequence zero 0 B="
+PIPELINE = "t=1 p=2 d=1 gpt2 tied zero 0 B="
+DATA = "t=1 p=1 d=2 gpt2 tied zero 0 B="
+ZERO1 = "t=1 p=1 d=2 gpt2 zero 1 B="
+ZERO2 = "t=1 p=1 d=2 gpt2 tied zero 2 B="
+TENSOR_PIPELINE = "t=2 p=2 d=1 gpt2 tied zero 0 B="
+TENSOR_DATA = "t=2 p=1 d=2 gpt2 tied zero 0 B="
+PIPELINE_ZERO1 = "t=1 p=2 d=2 gpt2 tied zero 1 B="
+SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
+
+TRAINER, EXCHANGE, PARALLEL = "train_gpt.cu", "exchange.h", "parallel.h"
+
+# What is wrong; the case that has to see it; file, exact text, replacement.
+FAULTS = [
+    # Tensor group: blocks
+    ("no sum over the tensor ranks after attention's projection", TENSOR, TRAINER,
+     "NULL, a->N, heads_size(s), C);\n    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);",
+     "NULL, a->N, heads_size(s), C);"),
+    ("no sum over the tensor ranks after the mlp's projection", TENSOR, TRAINER,
+     "NULL, a->N, s->layout.F, C);\n    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);",
+     "NULL, a->N, s->layout.F, C);"),
+    ("no sum of the gradient of the input of q, k and v", TENSOR, TRAINER,
+     "weight(s, layer, QKV_W), N, C, QKV);\n        sum = sum_rows_start(", "weight(s, layer, QKV_W), N, C, QKV);\n"
+     "        if (0) sum = sum_rows_start("),
+    ("no sum of the gradient of the mlp's input", TENSOR, TRAINER,
+     "weight(s, layer, FC_W), N, C, fc_size(s));\n        sum = sum_rows_start(",
+     "weight(s, layer, FC_W), N, C, fc_size(s));\n        if (0) sum = sum_rows_start("),
+    # Tensor group: embedding, head, loss
+    ("no sum of the embedding's parts", TENSOR, TRAINER,
+     "    sum_rows(s->groups, a->split, a->x[0], partial, (int64_t)a->N * C);", ""),
+    ("no sum of the gradient of the head's input", TENSOR, TRAINER,
+     "weight(s, -1, head_kind(s)), N, C, V);\n        sum = sum_rows_start(",
+     "weight(s, -1, head_kind(s)), N, C, V);\n        if (0) sum = sum_rows_start("),
+    ("cross-entropy: every rank takes its own maximum", TENSOR, TRAINER,
+     "    comm_all_reduce(tensor, a->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
+    ("cross-entropy: no sum of exp over the vocabulary's parts", TENSOR, TRAINER,
+     "    comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);", ""),
+    ("cross-entropy: maximum in place of the sum of exp", TENSOR, TRAINER,
+     "tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM", "tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_MAX"),
+    # Tensor group: sequence parallel
+    ("sequence parallel: norms' gradients are not summed", SEQUENCE, PARALLEL,
+     "default: return mesh->sequence_parallel;", "default: return false;"),
+    ("sequence parallel: projections' biases are summed, though every rank has all", SEQUENCE, PARALLEL,
+     "case MLP_PROJ_B: return false;", "case MLP_PROJ_B: return mesh->sequence_parallel;"),
+    ("sequence parallel: rows are gathered from the wrong group", SEQUENCE, EXCHANGE,
+     "comm_all_gather(&g->tensor, all, mine,", "comm_all_gather(&g->heads, all, mine,"),
+    ("sequence parallel: every rank keeps the first rows of a sum", SEQUENCE, EXCHANGE,
+     "        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);",
+     "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM),\n"
+     "            device_copy(mine, partial, (size_t)(n / g->tensor.size) * sizeof(floatX));"),
+    ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, TRAINER,
+     "    attention_block_backward(w, layer);\n    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);",
+     "    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);\n    attention_block_backward(w, layer);"),
+    ("sequence parallel: one decoded token is split like rows", SEQUENCE, TRAINER,
+     "a->split = splits_rows(s) && position < 0;", "a->split = splits_rows(s);"),
+    # Heads group
+    ("gradients of shared key/value heads are not summed", SHARED_HEADS, PARALLEL,
+     "case V_W: return true;", "case V_W: return mesh->sequence_parallel;"),
+    ("gradients of shared key/value heads are summed over other heads' ranks", SHARED_HEADS, EXCHANGE,
+     "mesh_rank(mesh) / sharing", "mesh_rank(mesh) % (t / sharing)"),
+    # Data group
+    ("data gradients are not summed", DATA, EXCHANGE,
+     "comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);", "no_request();"),
+    ("data gradients are summed over the tensor group", TENSOR_DATA, EXCHANGE,
+     "comm_all_reduce_start(&g->data, grads->of_bucket[b]", "comm_all_reduce_start(&g->tensor, grads->of_bucket[b]"),
+    ("data group: of all ranks of a stage, of all its tensor parts", TENSOR_DATA, EXCHANGE,
+     "comm_split(world, mesh->tensor + t * mesh->pipeline,", "comm_split(world, mesh->pipeline,"),
+    ("a bucket is reduced after every micro-batch", DATA, TRAINER, "    if (!w->reduce) return;", ""),
+    ("a tied embedding's bucket is reduced before its second gradient", DATA, TRAINER,
+     "if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));", "gradients_end(w, -1, head_kind(s));"),
+    ("ZeRO-1: a rank gets another rank's share of the sum", ZERO1, EXCHANGE,
+     "mesh->tensor + t * mesh->pipeline, mesh->data,", "mesh->tensor + t * mesh->pipeline, -mesh->data,"),
+    ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, EXCHANGE,
+     "comm_reduce_scatter_start(&g->data, grads->shares", "comm_reduce_scatter_start(&g->tensor, grads->shares"),
+    ("ZeRO-1: updated parameters are not gathered", ZERO1, EXCHANGE,
+     "        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOAT);",
+     "        (void)n, (void)bucket;"),
+    ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, EXCHANGE,
+     "share[e] += grads->arriving[i][e];", "share[e] = grads->arriving[i][e];"),
+    ("ZeRO-2: what is still on its way at the end is forgotten", ZERO2, EXCHANGE,
+     "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
+    ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, TRAINER,
+     "        if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));", ""),
+    # Pipeline and embedding groups
+    ("a tied embedding's gradients are not summed over first and last stage", PIPELINE, EXCHANGE,
+     "if (g->embedding.size == 1 || !wte) return;", "return;"),
+    ("ZeRO-1: a tied embedding is summed over the data group again, not over the stages", PIPELINE_ZERO1, EXCHANGE,
+     "comm_all_reduce(&g->embedding, grads->shares", "comm_all_reduce(&g->data, grads->shares"),
+    ("a stage sends what went into its last block", PIPELINE, TRAINER,
+     "s->activations[action.slot].x[s->layout.layers] +", "s->activations[action.slot].x[s->layout.layers - 1] +"),
+    ("a stage does not wait for its input", PIPELINE, TRAINER,
+     "        comm_wait(&s->boundary.receive_forward[buffer]);", ""),
+    ("boundary: tensor ranks send the wrong parts", TENSOR_PIPELINE, EXCHANGE,
+     "mesh->tensor * (n / mesh->t)", "(mesh->t - 1 - mesh->tensor) * (n / mesh->t)"),
+    ("boundary: every tensor rank sends the first part of the gradient", TENSOR_PIPELINE, TRAINER,
+     "g->dx + boundary_offset(&s->layout.mesh, n)", "g->dx"),
+    ("boundary: the parts are not gathered", TENSOR_PIPELINE, EXCHANGE,
+     "gather_rows(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x,", "gather_rows(g, false, x,"),
+    ("decoding: a stage sends what went into its first block", PIPELINE, TRAINER,
+     "comm_send_start(pipeline, a->x[s->layout.layers], C", "comm_send_start(pipeline, a->x[0], C"),
+    # All groups: the norm of the gradient, the loss
+    ("gradient's norm: every tensor rank counts what all hold", TENSOR, PARALLEL,
+     "return layout->mesh.tensor % s->copies == 0 && (", "return ("),
+    ("gradient's norm: both ends of the pipeline count a tied embedding", PIPELINE, PARALLEL,
+     " && (s->tensor.kind != WTE || layout->first_stage);", ";"),
+    ("gradient's norm: every data rank counts", DATA, TRAINER, "|| (!mesh->zero && mesh->data > 0) ||", "||"),
+    ("gradient's norm: not summed over the tensor group", TENSOR, EXCHANGE,
+     "Comm* axes[3] = {&g->tensor,", "Comm* axes[3] = {&g->heads,"),
+    ("gradient's norm: not summed over the pipeline", PIPELINE, EXCHANGE,
+     "&g->data, &g->pipeline};\n    for", "&g->data, &g->heads};\n    for"),
+    ("loss: of the first data rank only", DATA, TRAINER,
+     "layout->last_stage && layout->mesh.tensor == 0 ? loss",
+     "layout->last_stage && layout->mesh.tensor == 0 && layout->mesh.data == 0 ? loss"),
+    ("loss: every tensor rank counts", TENSOR, TRAINER,
+     "layout->last_stage && layout->mesh.tensor == 0 ? loss", "layout->last_stage ? loss"),
+    ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
+]
+
+
+def copy_sources(folder):
+    for pattern in ("", "kernels", "scripts", "dev/test"):
+        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
+        for name in os.listdir(pattern or "."):
+            if re.search(r"\.(h|c|cu|sh)$|^Makefile$", name):
+                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
+    os.makedirs(os.path.join(folder, "build"))
+
+
+def mutated(path, text, replacement):
+    """A source with its fault."""
+    with open(path, encoding="utf-8") as f:
+        source = f.read()
+    if source.count(text) != 1:
+        sys.exit(f"mutate_collectives.py: {path} has {source.count(text)} times, not once: {text!r}: "
+                 "the list of faults is out of date")
+    return source.replace(text, replacement)
+
+
+def build(folder):
+    made = subprocess.run(["make", "--no-print-directory", "BUILD=build", FAST, PROGRAM], cwd=folder,
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        sys.exit(f"mutate_collectives.py: does not compile:\n{made.stderr}")
+
+
+def run(folder, case):
+    """Runs one case, on as many ranks as its mesh has. Returns the exit status and what was printed."""
+    mesh = re.match(r"t=(\d+) p=(\d+) d=(\d+)", case).groups()
+    ranks = int(mesh[0]) * int(mesh[1]) * int(mesh[2])
+    # --foreground: otherwise timeout signals mpirun twice, and Open MPI leaves its ranks behind.
+    done = subprocess.run(["timeout", "--foreground", "-k", "5", str(SECONDS), "scripts/mpirun.sh", "-np", str(ranks),
+                           PROGRAM, "--mesh", *mesh, "--only", case], cwd=folder, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    return done.returncode, done.stdout
+
+
+def verdict(status, output):
+    """What the test had to say, in one line; None if it saw nothing."""
+    if status == 0:
+        return None
+    failed = re.search(r"^FAIL  t=.* B=\d+ of \d+ +(.*)$", output, re.MULTILINE)
+    if failed:
+        return " ".join(failed.group(1).split())
+    if status in (124, 137):
+        return f"did not end within {SECONDS} s: ranks wait for each other"
+    died = re.search(r"^(test_equivalence: .*|\*\*\* An error occurred.*|.*Signal: .*)$", output, re.MULTILINE)
+    return "crashed: " + (died.group(1) if died else f"exit status {status}")
+
+
+def try_fault(root, fault):
+    """Plants a fault in a copy of the sources. Returns what the test said of it."""
+    _, case, path, *change = fault
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        copy_sources(folder)
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
+            f.write(mutated(path, *change))
+        build(folder)
+        for name in os.listdir(os.path.join(root, "sound", "build")):
+            if name.endswith(".ref"):
+                os.symlink(os.path.join(root, "sound", "build", name), os.path.join(folder, "build", name))
+        return verdict(*run(folder, case))
+
+
+def prepare(root, cases):
+    """Builds the sources as they are, lets them make the references, and checks that all cases pass there."""
+    sound = os.path.join(root, "sound")
+    copy_sources(sound)
+    build(sound)
+    # One rank against itself. Two processes make the references, all those that any mesh is compared with.
+    made = subprocess.run(["scripts/mpirun.sh", "-np", "2", PROGRAM, "--mesh", "1", "1", "1"], cwd=sound,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if made.returncode != 0:
+        sys.exit(f"mutate_collectives.py: the sources as they are fail on one rank:\n{made.stdout}")
+    for case in cases:
+        status, output = run(sound, case)
+        if status != 0 or "\n1 passed, 0 failed\n" not in output:
+            sys.exit(f"mutate_collectives.py: the sources as they are do not pass '{case}':\n{output}")
+    print(f"as they are the sources pass all {len(cases)} cases used here", flush=True)
+
+
+def main():
+    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    for fault in faults:
+        mutated(*fault[2:])
+    caught = 0
+    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        prepare(root, sorted({fault[1] for fault in faults}))
+        said = pool.map(try_fault, [root] * len(faults), faults)
+        for fault, line in zip(faults, said):
+            caught += line is not None
+            print(f"caught  {fault[0]}: {line[:150]}" if line else f"MISSED  {fault[0]} ({fault[1]})", flush=True)
+    print(f"{caught} passed, {len(faults) - caught} failed")
+    return 0 if caught == len(faults) and faults else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
