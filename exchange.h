@@ -226,4 +226,50 @@ static inline void buckets_gather(floatX* params, Groups* g, const Layout* layou
     }
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// The trace of all ranks
+
+// Sends this rank's spans to rank 0.
+static inline void trace_send(Comm* world, const Trace* trace) {
+    int64_t counts[2] = {trace->n, trace->dropped};
+    CommRequest sends[3];
+    sends[0] = comm_send_start(world, counts, 2, COMM_INT64, 0, 0);
+    sends[1] = comm_send_start(world, &trace->zero, 1, COMM_DOUBLE, 0, 1);
+    sends[2] = comm_send_start(world, trace->spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
+    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
+}
+
+// The other way round: a trace to be freed.
+static inline Trace trace_receive(Comm* world, int rank) {
+    int64_t counts[2];
+    CommRequest request = comm_receive_start(world, counts, 2, COMM_INT64, rank, 0);
+    comm_wait(&request);
+    Trace trace;
+    trace_init(&trace, counts[0]);
+    trace.n = counts[0], trace.dropped = counts[1];
+    request = comm_receive_start(world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
+    comm_wait(&request);
+    request = comm_receive_start(world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
+    comm_wait(&request);
+    return trace;
+}
+
+// Rank 0 writes what all ranks recorded to a file; every rank calls it. Returns false, on rank 0, if that failed.
+static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, Trace* trace) {
+    Trace* recording = world->trace;
+    world->trace = NULL; // this is not part of it
+    bool ok = world->rank > 0 || trace_begin_file(out);
+    if (world->rank > 0) trace_send(world, trace);
+    for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
+        const Mesh at = mesh_of_rank(rank, mesh->t, mesh->p, mesh->d);
+        Trace theirs = rank > 0 ? trace_receive(world, rank) : *trace;
+        char label[64];
+        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
+        ok = ok && trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
+        if (rank > 0) trace_free(&theirs);
+    }
+    world->trace = recording;
+    return ok && (world->rank > 0 || trace_end_file(out));
+}
+
 #endif

@@ -1,11 +1,10 @@
 /*
 train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to read first, from top to bottom:
 
-    1. settings      the command line, as one table
-    2. a stage       the part of the model that this process holds: memory, forward and backward pass, update
-    3. the step      the schedule's actions, executed
-    4. around it     validation, sampling, what people and programs read, checkpoints
-    5. main
+    1. a stage       the part of the model that this process holds: memory, forward and backward pass, update
+    2. the step      the schedule's actions, executed
+    3. around it     validation, sampling, what people and programs read, checkpoints
+    4. main
 
 A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
 order it works, exchange.h what it says to the others; a process started alone is the mesh 1 x 1 x 1. The kernels are the
@@ -35,168 +34,16 @@ a layout are this rank's share. R rows of the residual stream: N, or N / t with 
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "model.h"
-#include "options.h"
 #include "parallel.h"
 #include "schedule.h"
+#include "settings.h"
 #include "tokenizer.h"
 #include "trace.h"
 
 #include <sys/resource.h>
 
 // ================================================================================================================
-// 1. Settings
-
-typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
-
-typedef struct {
-    const char *model, *init, *data, *val, *out, *trace;
-    int arch, decay; // choices
-    int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
-    int64_t micro_batch, global_batch;
-    int64_t tp, pp, dp, first_layers, last_layers, zero;
-    int recompute; // choice
-    bool sequence_parallel, whole_boundary;
-    double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
-    int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, seed;
-    bool resume, dry_run, help;
-} Settings;
-
-// What runs without any option: the model "tiny" on text that is always there, a minute or two on a laptop.
-static Settings settings_default(void) {
-    Settings s;
-    memset(&s, 0, sizeof s);
-    s.model = "tiny";
-    s.tp = 1, s.pp = 1;
-    s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
-    return s;
-}
-
-enum { MAX_OPTIONS = 64 };
-
-// Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
-static int settings_table(Option* table, Settings* s) {
-    const double big = 1e15, size = 1 << 30;
-    const Option rows[] = {
-        option_heading("model"),
-        option_string("model", &s->model, "NAME",
-                      "tiny, gpt2-124M, llama-1.1B, ...: a published size; a wrong name lists all"),
-        option_choice("arch", &s->arch, "gpt2|llama",
-                      "architecture; with the sizes below instead of --model, or to change it"),
-        option_int("layers", &s->layers, 1, 10000, "blocks"),
-        option_int("hidden", &s->hidden, 1, 1 << 20, "channels of the residual stream"),
-        option_int("heads", &s->heads, 1, 1 << 16, "query heads"),
-        option_int("kv-heads", &s->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
-        option_int("ffn", &s->ffn, 1, 1 << 22, "channels inside the mlp"),
-        option_int("seq", &s->seq, 1, 1 << 24, "tokens in a training sequence"),
-        option_int("vocab", &s->vocab, 2, size, "vocabulary; the data's own where not said"),
-        option_string("init", &s->init, "PATH",
-                      "start from these weights: safetensors with Hugging Face's names, file or folder"),
-        option_heading("data"),
-        option_string("data", &s->data, "GLOB",
-                      "files to train on, comma-separated: llm.c shards, raw uint16, any text"),
-        option_string("val", &s->val, "GLOB", "files to validate on; without it the last 5 % of --data are held out"),
-        option_heading("batch, in sequences"),
-        option_int("micro-batch", &s->micro_batch, 1, 1 << 20,
-                   "sequences in one forward pass [what fits the rest, at most 16]"),
-        option_int("global-batch", &s->global_batch, 1, size,
-                   "sequences in one update, over all ranks [16, or what --micro-batch, --dp and --pp need]"),
-        option_heading("mesh: ranks = tp x pp x dp"),
-        option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
-        option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
-        option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
-        option_flag("sequence-parallel", &s->sequence_parallel,
-                    "norms and residual stream on 1/tp of the positions each"),
-        option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
-        option_choice("recompute", &s->recompute, "none|selective|full",
-                      "what the backward pass computes again to save memory: norms and activation function, or all"),
-        option_int("first-layers", &s->first_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
-        option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
-        option_flag("whole-boundary", &s->whole_boundary,
-                    "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
-        option_heading("optimizer"),
-        option_float("lr", &s->lr, 0, 1e3, "learning rate after the warm-up"),
-        option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step"),
-        option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up"),
-        option_choice("decay", &s->decay, "cosine|linear|wsd",
-                      "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
-        option_float("weight-decay", &s->weight_decay, 0, 1e3, "decoupled, on matrices only (not on norms and biases)"),
-        option_float("beta1", &s->beta1, 0, 0.999999, "AdamW: decay of the first moment"),
-        option_float("beta2", &s->beta2, 0, 0.999999999, "AdamW: decay of the second moment"),
-        option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
-        option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
-        option_heading("run"),
-        option_int("steps", &s->steps, 1, big, "updates"),
-        option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
-        option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
-        option_int("sample-every", &s->sample_every, 0, big,
-                   "let the model write every N steps and at the end; 0 = never"),
-        option_int("save-every", &s->save_every, 0, big,
-                   "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
-        option_string("out", &s->out, "DIR", "folder for log.jsonl and checkpoints; nothing is written without it"),
-        option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one"),
-        option_string("trace", &s->trace, "FILE", "what every rank did and when, for chrome://tracing or Perfetto"),
-        option_int("seed", &s->seed, 0, 9e15, "of the initial weights, the order of the data and the samples"),
-        option_flag("dry-run", &s->dry_run,
-                    "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing"),
-        option_flag("help", &s->help, "this list"),
-    };
-    const int n = (int)(sizeof rows / sizeof rows[0]);
-    if (n > MAX_OPTIONS) die("internal error: %d options", n);
-    memcpy(table, rows, sizeof rows);
-    return n;
-}
-
-// The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's tokens.
-static ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
-    const ModelConfig* preset = model_find_preset(s->model);
-    if (!preset) {
-        int count;
-        const ModelConfig* presets = model_presets(&count);
-        char names[1024] = "";
-        for (int i = 0; i < count; i++) strcat(strcat(names, " "), presets[i].name);
-        die_usage("--model %s is not known; there are%s", s->model, names);
-    }
-    ModelConfig m = *preset;
-    const bool named = option_given(table, n, "model");
-    if (option_given(table, n, "arch") && s->arch != (int)m.arch) {
-        m.arch = (Arch)s->arch;
-        m.tied = m.arch == ARCH_GPT2;
-        m.rope_theta = 10000;
-        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
-    }
-    if (s->layers) m.L = (int)s->layers;
-    if (s->hidden) {
-        m.C = (int)s->hidden;
-        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
-    }
-    if (s->heads) m.NH = m.NKV = (int)s->heads;
-    if (s->kv_heads) m.NKV = (int)s->kv_heads;
-    if (s->ffn) m.F = (int)s->ffn;
-    if (s->seq > m.T || (s->seq && !named)) m.T = (int)s->seq;
-    if (s->vocab)
-        m.V = (int)s->vocab;
-    else if (!named)
-        m.V = data_vocab;
-    if (memcmp(&m, preset, sizeof m) != 0) m.name = "custom";
-    Error error;
-    if (!model_check(&m, &error)) die_usage("%s", error.text);
-    return m;
-}
-
-// Learning rate of update number `step` (from 0): linear warm-up, then decay to min_lr at the last step.
-static double learning_rate(const Settings* s, int64_t step) {
-    if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
-    const double span = (double)max_i64(1, s->steps - 1 - s->warmup);
-    const double progress = fmin(1, (double)(step - s->warmup) / span);
-    if (s->decay == DECAY_COSINE)
-        return s->min_lr + (s->lr - s->min_lr) * 0.5 * (1 + cos(3.141592653589793 * progress));
-    const double left = s->decay == DECAY_LINEAR ? 1 - progress : fmin(1, (1 - progress) / 0.2);
-    return s->min_lr + (s->lr - s->min_lr) * left;
-}
-
-// ================================================================================================================
-// 2. A stage: the blocks that this process holds, and their memory
+// 1. A stage: the blocks that this process holds, and their memory
 
 // What the forward pass of one micro-batch leaves for its backward pass.
 typedef struct {
@@ -831,7 +678,7 @@ static void stage_update(const Stage* s, const Settings* o, int64_t step, double
 static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.base, s->memory_grads.size); }
 
 // ================================================================================================================
-// 3. The step
+// 2. The step
 
 typedef struct {
     double tensor, pipeline, data; // bytes sent in a step, by all ranks together
@@ -1052,7 +899,7 @@ static void train_step(Trainer* t) {
 }
 
 // ================================================================================================================
-// 4. Around the step: validation, sampling, what people and programs read, checkpoints
+// 3. Around the step: validation, sampling, what people and programs read, checkpoints
 
 // Mean loss over the first `count` sequences of the validation text, the same ones every time. Data ranks take groups of
 // B in turn, so some may have one less.
@@ -1240,42 +1087,6 @@ static FILE* log_open(const char* out, bool resumed, int64_t step) {
     }
     if (ftruncate(fileno(log), keep) != 0) die("%s: cannot shorten: %s", path, strerror(errno));
     return log;
-}
-
-// Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
-static int64_t add_files(PathList* list, const char* folder, const char* pattern) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, pattern);
-    int64_t bytes = 0;
-    glob_t found;
-    if (glob(path, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++) {
-            struct stat st;
-            if (stat(found.gl_pathv[i], &st) != 0 || !S_ISREG(st.st_mode)) continue;
-            path_list_append(list, found.gl_pathv[i]);
-            bytes += st.st_size;
-        }
-    }
-    globfree(&found);
-    return bytes;
-}
-
-// The text that is always there: this project's own sources, found beside the executable, behind as many of the
-// system's C headers as make two megabytes.
-static PathList default_data(void) {
-    static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
-    static const char* sources[] = {"*.h",         "*.cu",         "*.c",          "README.md",
-                                    "kernels/*.h", "dev/*/*.[ch]", "scripts/*.sh", NULL};
-    char folder[4096];
-    const ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    folder[length > 0 ? length : 0] = 0;
-    char* slash = strrchr(folder, '/');
-    if (slash) *slash = 0;
-    PathList list = {NULL, 0};
-    int64_t bytes = 0;
-    for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, "/usr/include", headers[i]);
-    for (int i = 0; sources[i]; i++) add_files(&list, folder, sources[i]);
-    return list;
 }
 
 // Where some ranks may have failed: goes on if none has, else the run ends, everywhere, with the message of the first that
@@ -1603,63 +1414,20 @@ static bool resume_checkpoint(Trainer* t) {
     return true;
 }
 
-// Sends this rank's spans to rank 0.
-static void send_trace(Trainer* t) {
-    int64_t counts[2] = {t->trace.n, t->trace.dropped};
-    CommRequest sends[3];
-    sends[0] = comm_send_start(&t->world, counts, 2, COMM_INT64, 0, 0);
-    sends[1] = comm_send_start(&t->world, &t->trace.zero, 1, COMM_DOUBLE, 0, 1);
-    sends[2] = comm_send_start(&t->world, t->trace.spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
-    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
-}
-
-// The other way round: a trace to be freed.
-static Trace receive_trace(Trainer* t, int rank) {
-    int64_t counts[2];
-    CommRequest request = comm_receive_start(&t->world, counts, 2, COMM_INT64, rank, 0);
-    comm_wait(&request);
-    Trace trace;
-    trace_init(&trace, counts[0]);
-    trace.n = counts[0], trace.dropped = counts[1];
-    request = comm_receive_start(&t->world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
-    comm_wait(&request);
-    request = comm_receive_start(&t->world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
-    comm_wait(&request);
-    return trace;
-}
-
 // Writes what all ranks recorded to --trace.
 static void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = is_main(t) ? fopen(path, "w") : NULL;
     Error error;
     agree(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
-    Comm* list[GROUPS];
-    groups_list(&t->groups, list);
-    t->tracing = t->world.trace = NULL; // this is the end of it
-    for (int i = 0; i < GROUPS; i++) list[i]->trace = NULL;
-    if (!is_main(t)) {
-        send_trace(t);
-        return;
-    }
-    bool ok = trace_begin_file(out);
-    for (int rank = 0; rank < t->world.size; rank++) {
-        const Mesh* size = &t->stage.layout.mesh;
-        const Mesh mesh = mesh_of_rank(rank, size->t, size->p, size->d);
-        Trace other, *trace = &t->trace;
-        if (rank > 0) other = receive_trace(t, rank), trace = &other;
-        char label[64];
-        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, mesh.tensor, mesh.pipeline, mesh.data);
-        ok = ok && trace_write_rank(out, rank, label, trace->spans, trace->n, trace->dropped, trace->zero);
-        if (rank > 0) trace_free(&other);
-    }
-    ok = ok && trace_end_file(out);
+    const bool ok = trace_gather(out, &t->world, &t->stage.layout.mesh, &t->trace);
+    if (!is_main(t)) return;
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
 }
 
 // ================================================================================================================
-// 5. main
+// 4. main
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
@@ -1740,51 +1508,6 @@ static void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-// The mesh that the settings describe, at this rank. A dry run may describe one that is not there.
-static Mesh settings_mesh(Settings* o, const Comm* world) {
-    const int64_t model_ranks = o->tp * o->pp, there = world->size;
-    const bool imagined = o->dry_run && there == 1;
-    if (!imagined && there % model_ranks != 0) {
-        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
-                  (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
-                  there == 1 ? "; start more with mpirun -np N" : "");
-    }
-    if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
-    if (!imagined && o->dp * model_ranks != there) {
-        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started", (long long)o->tp,
-                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there);
-    }
-    if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
-    Mesh mesh = mesh_of_rank(imagined ? 0 : world->rank, (int)o->tp, (int)o->pp, (int)o->dp);
-    mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
-    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
-    mesh.zero = mesh.d > 1 ? (int)o->zero : 0,
-    mesh.recompute = (Recompute)o->recompute; // one replica has nothing to divide
-    return mesh;
-}
-
-// The batch where it was not said: 16 sequences, and micro-batches of at most 16, small enough that a pipeline has four
-// times as many of them as stages if it can.
-static void settings_batch(Settings* o) {
-    const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
-    if (!o->global_batch) {
-        o->global_batch = o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)o->dp);
-    }
-    if (o->global_batch % o->dp != 0) {
-        die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
-    }
-    const int64_t replica = o->global_batch / o->dp;
-    if (!o->micro_batch) {
-        o->micro_batch = max_i64(1, min_i64(16, replica / many));
-        while (replica % o->micro_batch != 0) o->micro_batch--;
-    }
-    if (replica % o->micro_batch != 0) {
-        die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
-                  (long long)o->dp, (long long)o->micro_batch);
-    }
-    if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
-}
-
 // The schedule of this rank, proved together with those of the other stages.
 static void plan_schedule(Trainer* t, const Mesh* mesh) {
     const int m = (int)(t->settings.global_batch / mesh->d / t->settings.micro_batch);
@@ -1808,11 +1531,6 @@ static void check_memory(Trainer* t) {
                                   "--seq or model, --recompute, or more ranks on more machines",
                                   needed / 1e9, there / 1e9),
           &error);
-}
-
-static void check_settings(Settings* o) {
-    if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
-    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
@@ -1858,7 +1576,7 @@ int main(int argc, char** argv) {
         return 0;
     }
     check_settings(o);
-    const Mesh mesh = settings_mesh(o, &t->world);
+    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
     open_files(t);
     const int data_vocab = token_formats[t->train_files.format].vocab;
