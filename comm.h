@@ -346,6 +346,7 @@ static inline void comm_stop(int status) {
     if (status == EXIT_ARGUMENTS)
         fprintf(stderr, "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks alike\n",
                 process.name, process.rank);
+    usleep(200000); // MPICH's mpirun drops what it has not yet read of this rank's last words when the job is aborted
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 #endif

@@ -698,7 +698,7 @@ typedef struct {
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
     double bubble;                    // of the last step: time without work / time with work, mean of all ranks
-    Bytes bytes, bytes_before;        // of the last step; until the last step, of this rank
+    Bytes bytes;                      // of the last step
 } Trainer;
 
 // The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
@@ -795,7 +795,39 @@ static void run_backward(Trainer* t, Action action, int halves, float scale) {
     }
 }
 
-static void update(Trainer* t, double loss, double busy, double started);
+// What all ranks have to agree on before they update: the loss, the norm of the gradient, that both are numbers; and the
+// time they have worked.
+static void update(Trainer* t, double loss, double busy, double started) {
+    const Settings* o = &t->settings;
+    Stage* s = &t->stage;
+    const Layout* layout = &s->layout;
+    const int tensors = layout->tensors;
+    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
+    gradient_squares(s, sums);
+    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? loss : 0;
+    sums[tensors + 1] = busy;
+    sum_over_mesh(&t->groups, sums, tensors + 2);
+    int not_finite;
+    t->loss = sums[tensors] / ((double)o->global_batch * s->T);
+    t->grad_norm = gradient_norm(sums, tensors, &not_finite);
+    t->bubble =
+        layout->mesh.p > 1 ? fmax(0, (seconds_now() - started) * mesh_size(&layout->mesh) / sums[tensors + 1] - 1) : 0;
+    free(sums);
+    if (not_finite >= 0 || !isfinite(t->loss)) {
+        Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
+        model_tensors(list, &s->model);
+        char text[512];
+        snprintf(text, sizeof text,
+                 "step %lld: the loss is %g and the gradient of %s is not finite; nothing was updated. Try a smaller "
+                 "--lr, a longer --warmup or a --clip",
+                 (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
+        comm_die_together(&t->world, EXIT_RUN, text);
+    }
+    const double clip = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
+    const double began = seconds_now();
+    stage_update(s, o, t->step + 1, learning_rate(o, t->step), clip);
+    trace_span(t->tracing, "compute", "update", -1, began, seconds_now());
+}
 
 // Executes a schedule. Returns the sum of the losses that this rank has seen.
 static double run_schedule(Trainer* t, const Schedule* schedule, const Pass* pass) {
@@ -839,40 +871,6 @@ static double run_schedule(Trainer* t, const Schedule* schedule, const Pass* pas
     for (int i = 0; i < s->slots; i++) comm_wait(&x->send_forward[i]);
     for (int i = 0; i < SCHEDULE_BUFFERS; i++) comm_wait(&x->send_backward[i]);
     return loss;
-}
-
-// What all ranks have to agree on before they update: the loss, the norm of the gradient, that both are numbers; and the
-// time they have worked.
-static void update(Trainer* t, double loss, double busy, double started) {
-    const Settings* o = &t->settings;
-    Stage* s = &t->stage;
-    const Layout* layout = &s->layout;
-    const int tensors = layout->tensors;
-    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
-    gradient_squares(s, sums);
-    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? loss : 0;
-    sums[tensors + 1] = busy;
-    sum_over_mesh(&t->groups, sums, tensors + 2);
-    int not_finite;
-    t->loss = sums[tensors] / ((double)o->global_batch * s->T);
-    t->grad_norm = gradient_norm(sums, tensors, &not_finite);
-    t->bubble =
-        layout->mesh.p > 1 ? fmax(0, (seconds_now() - started) * mesh_size(&layout->mesh) / sums[tensors + 1] - 1) : 0;
-    free(sums);
-    if (not_finite >= 0 || !isfinite(t->loss)) {
-        Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
-        model_tensors(list, &s->model);
-        char text[512];
-        snprintf(text, sizeof text,
-                 "step %lld: the loss is %g and the gradient of %s is not finite; nothing was updated. Try a smaller "
-                 "--lr, a longer --warmup or a --clip",
-                 (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
-        comm_die_together(&t->world, EXIT_RUN, text);
-    }
-    const double clip = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    const double began = seconds_now();
-    stage_update(s, o, t->step + 1, learning_rate(o, t->step), clip);
-    trace_span(t->tracing, "compute", "update", -1, began, seconds_now());
 }
 
 // The bytes that this rank has sent so far.

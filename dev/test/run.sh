@@ -34,12 +34,13 @@ one() {
     printf '%-34s %5d passed  %3d failed  %4d s\n' "$label" "$p" "$f" $(($(date +%s) - start))
 }
 
-# ranks_of TEST: the numbers of ranks that its first comment asks for, or 1
+# ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
+# after "ranks sanitized:" where it says so, fewer, because that is slow
 ranks_of() {
     source=dev/test/$1.c
     [ -f "$source" ] || source=$1.c
-    numbers=$(sed -n '/^[ *\/]*ranks:/{s/.*ranks: *//;s/\*\/.*//;p;};/\*\//q' "$source")
-    echo "${numbers:-1}"
+    numbers=$(sed -n '/^[ *\/]*ranks'"${2:-}"':/{s/.*: *//;s/\*\/.*//;p;};/\*\//q' "$source")
+    if [ -z "$numbers" ] && [ -n "${2:-}" ]; then ranks_of "$1"; else echo "${numbers:-1}"; fi
 }
 
 # with_ranks N COMMAND...: several ranks, for a limited time; leaks that MPI itself has are not ours. --foreground, or
@@ -55,9 +56,10 @@ with_ranks() {
 
 # all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for
 all() {
-    name=$1 program=$2
+    name=$1 program=$2 when=""
     shift 2
-    for ranks in $(ranks_of "${program##*/}"); do
+    [ $# = 0 ] || when=" sanitized"
+    for ranks in $(ranks_of "${program##*/}" "$when"); do
         if [ "$ranks" = 1 ]; then one "$name" "$program" "$@"
         elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
         else one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
@@ -69,6 +71,7 @@ for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; d
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
 one "command line" dev/test/test_cli.sh
 one "launchers" dev/test/test_launch.sh
+if [ -n "${MPIRUN:-}" ]; then one "meshes" dev/test/test_mesh.sh; else left_out=$((left_out + 1)); fi
 one "compilers" dev/test/test_compilers.sh
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"

@@ -13,13 +13,14 @@ here 1e-6 for n up to 300; a step hands it on, 20 steps add up: 1e-5 leaves a fa
 its own size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
 gradients stay as small as they are.
 
-    mpirun -np 8 build/test_equivalence [--full | --mesh t p d [--only TEXT]]
+    mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
 Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met); with it all combinations are. --mesh: all settings of one mesh; --only: those whose
-line, as it is printed, contains TEXT. Anything behind d leaves the references of an earlier run as they are.
+all pairs of settings are met); with it all combinations are. --short: only meshes of 1 or 2 an axis. --mesh: all settings
+of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
 
 ranks: 8
+ranks sanitized: 2
 */
 #define TRAIN_GPT_NO_MAIN
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
@@ -27,7 +28,7 @@ ranks: 8
 
 #include "test.h"
 
-enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8 };
+enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 18 };
 
 // ----------------------------------------------------------------------------------------------------------------
 // Cases
@@ -42,6 +43,7 @@ typedef struct {
     ModelChoice model;
     Mesh mesh; // coordinates do not matter
     int B, G;  // micro-batch; global batch
+    int steps;
 } Case;
 
 // Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3, for
@@ -68,7 +70,8 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
             const bool sequence = setting % 2 == 1;
             const int zero = setting / 2 % 3, recompute = setting / 6;
             if ((sequence && t == 1) || (zero > 0 && d == 1)) continue;
-            Case c = {{arch, model % 2 == 0, family_of(arch, t)}, mesh_of_rank(0, t, p, d), 1, global_batch_of(d)};
+            Case c = {
+                {arch, model % 2 == 0, family_of(arch, t)}, mesh_of_rank(0, t, p, d), 1, global_batch_of(d), STEPS};
             c.mesh.sequence_parallel = sequence, c.mesh.zero = zero, c.mesh.recompute = (Recompute)recompute;
             c.mesh.scatter = (setting + model + p) % 3 != 0;
             c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
@@ -172,8 +175,9 @@ static void decode_text(Trainer* t, float* logits) {
     free(all);
 }
 
-static void run_case(Trainer* t, Outcome* outcome) {
-    for (int step = 0; step < STEPS; step++) {
+static void run_case(Trainer* t, int steps, Outcome* outcome) {
+    memset(outcome, 0, sizeof *outcome);
+    for (int step = 0; step < steps; step++) {
         train_step(t);
         outcome->loss[step] = t->loss, outcome->norm[step] = t->grad_norm;
     }
@@ -190,7 +194,7 @@ static void reference_path(char path[128], const Case* c) {
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
-    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G};
+    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps};
     return one;
 }
 
@@ -201,7 +205,7 @@ static void make_reference(const Comm* alone, const Case* c) {
     char path[128];
     reference_path(path, c);
     trainer_open(&t, alone, &one);
-    run_case(&t, &outcome);
+    run_case(&t, c->steps, &outcome);
     FILE* f = fopen(path, "wb");
     if (!f || fwrite(&outcome, sizeof outcome, 1, f) != 1 ||
         fwrite(t.stage.params, sizeof(float), (size_t)t.stage.layout.elements, f) != (size_t)t.stage.layout.elements ||
@@ -210,18 +214,16 @@ static void make_reference(const Comm* alone, const Case* c) {
     trainer_close(&t);
 }
 
-static void make_references(Comm* world) {
+static void make_references(Comm* world, const Case* list, int cases) {
     Comm alone = comm_split(world, world->rank, 0, "alone");
     int n = 0;
-    for (int model = 0; model < 4; model++) {
-        for (int family = 0; family < 3; family++) {
-            for (int G = 8; G <= 14; G += 2) {
-                const Case c = {
-                    {model < 2 ? ARCH_GPT2 : ARCH_LLAMA, model % 2 == 0, family}, mesh_of_rank(0, 1, 1, 1), 2, G};
-                const bool used = !(c.model.arch == ARCH_GPT2 && family == 2) && !(family == 1 && G != 8);
-                if (used && n++ % world->size == world->rank) make_reference(&alone, &c);
-            }
-        }
+    for (int i = 0; i < cases; i++) {
+        char mine[128], other[128];
+        reference_path(mine, &list[i]);
+        int first = 0; // the first case with the same reference
+        for (reference_path(other, &list[0]); strcmp(mine, other) != 0; first++)
+            reference_path(other, &list[first + 1]);
+        if (first == i && n++ % world->size == world->rank) make_reference(&alone, &list[i]);
     }
 }
 
@@ -300,7 +302,7 @@ static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
     if (!file_map(&file, path, &error) || !layout_build(&whole, &m, one.mesh, m.T, &error)) die("%s", error.text);
     Outcome expected;
     memcpy(&expected, file.data, sizeof expected);
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < c->steps; i++) {
         d.loss = fmax(d.loss, relative(outcome->loss[i], expected.loss[i]));
         d.norm = fmax(d.norm, relative(outcome->norm[i], expected.norm[i]));
     }
@@ -326,9 +328,10 @@ static Difference difference_of(const Comm* world, const Case* c) {
     Trainer t;
     Outcome outcome;
     trainer_open(&t, world, c);
-    run_case(&t, &outcome);
+    run_case(&t, c->steps, &outcome);
     Difference d = compare(&t, c, &outcome);
-    double all[8] = {d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, d.same_bits ? 0.0 : 1.0, d.same_copies ? 0.0 : 1.0};
+    double all[8] = {
+        d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, d.same_bits ? 0.0 : 1.0, d.same_copies ? 0.0 : 1.0};
     for (int i = 0; i < 6; i++) all[i] = isnan(all[i]) ? INFINITY : all[i];
     comm_all_reduce(&t.world, all, 8, COMM_DOUBLE, COMM_MAX);
     const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0};
@@ -367,28 +370,34 @@ static void run_cases(Comm* world, const Case* list, int cases, int n) {
 
 int main(int argc, char** argv) {
     const bool full = argc > 1 && strcmp(argv[1], "--full") == 0, one = argc >= 5 && strcmp(argv[1], "--mesh") == 0;
-    const char* only = one && argc == 7 && strcmp(argv[5], "--only") == 0 ? argv[6] : "";
+    const bool few = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const char* only = one && argc >= 7 && strcmp(argv[5], "--only") == 0 ? argv[6] : "";
+    const bool kept = one && (argc == 6 || argc == 8);
     Comm world;
     process.name = "test_equivalence";
     comm_open(&world);
     device_set_threads(1);
     if (world.rank == 0) write_tokens();
     comm_barrier(&world);
-    if (!(one && argc > 5)) make_references(&world);
-    comm_barrier(&world);
-    Case* list = (Case*)checked_malloc(4 * 18 * 20 * sizeof(Case), "test");
-    int turn = 0;
+    Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
+    int cases = 0, turn = 0, end[9] = {0}; // the cases of n ranks end at end[n]
     for (int n = 1; n <= world.size && n <= 8; n++) {
-        int cases = 0;
         for (int t = 1; t <= n; t++) {
             for (int p = 1; p <= n / t; p++) {
-                if (n % (t * p) != 0) continue;
-                if (one && (atoi(argv[2]) != t || atoi(argv[3]) != p || atoi(argv[4]) != n / (t * p))) continue;
-                cases += cases_of_mesh(list + cases, t, p, n / (t * p), full || one ? NULL : &turn);
+                const int d = n / (t * p);
+                if (n % (t * p) != 0 || (few && n > 2)) continue;
+                if (one && (atoi(argv[2]) != t || atoi(argv[3]) != p || atoi(argv[4]) != d)) continue;
+                const int more = cases_of_mesh(list + cases, t, p, d, full || one ? NULL : &turn);
+                if (few) list[cases + 1] = list[cases + 3]; // gpt2 tied, llama untied
+                if (few) list[cases].steps = list[cases + 1].steps = 2;
+                cases += few ? 2 : more;
             }
         }
-        run_cases(&world, list, keep_named(list, cases, only), n);
+        end[n] = cases = end[n - 1] + keep_named(list + end[n - 1], cases - end[n - 1], only);
     }
+    if (!kept) make_references(&world, list, cases);
+    comm_barrier(&world);
+    for (int n = 1; n <= world.size && n <= 8; n++) run_cases(&world, list + end[n - 1], end[n] - end[n - 1], n);
     free(list);
     const int status = world.rank == 0 ? test_end() : 0;
     comm_close(&world);
