@@ -134,7 +134,7 @@ build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(F
 test: report build_tests
 	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" dev/test/run.sh
 
-equivalence: report train_gpt
+equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%)

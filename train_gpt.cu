@@ -1535,12 +1535,12 @@ static void check_memory(Trainer* t) {
 
 // Ranks that were not started alike would wait for each other for ever.
 static void check_ranks(Trainer* t, int argc, char** argv) {
-    char arguments[4096] = "", build[128];
-    for (int i = 1; i < argc; i++) {
-        const size_t used = strlen(arguments);
-        snprintf(arguments + used, sizeof arguments - used, "%s%s", i > 1 ? " " : "", argv[i]);
-    }
+    size_t length = 1;
+    for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
+    char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
+    for (int i = 1; i < argc; i++) strcat(strcat(arguments, argv[i]), " ");
     comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
+    free(arguments);
     comm_build_text(build, sizeof build);
     comm_check_same(&t->world, "executable", build, "copy one build to all machines");
 }
