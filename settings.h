@@ -221,8 +221,8 @@ static inline void settings_batch(Settings* o) {
 // Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
 static inline int64_t add_files(PathList* list, const char* folder, const char* pattern) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, pattern);
     int64_t bytes = 0;
+    if (snprintf(path, sizeof path, "%s/%s", folder, pattern) >= (int)sizeof path) return 0;
     glob_t found;
     if (glob(path, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc; i++) {

@@ -75,12 +75,14 @@ refuses() {
     told "$1" "$2" "$3 ranks, ${*:4}"
 }
 
-# As a rank: notes its process, and starts in a folder of its own where there is one. rank_do is done before.
+# As a rank: notes its process, starts in a folder of its own where there is one, and rank $full_rank may not write
+# beyond the 10 MB (20 MB where sh is bash) of a file.
 cat >rank.sh <<'SH'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 echo $$ >"$noted/pids/$rank"
 [ ! -d "${folders:-none}$rank" ] || cd "$folders$rank" || exit 9
+[ "${full_rank:-none}" != "$rank" ] || { trap '' XFSZ && ulimit -f 20000; }
 exec "$@"
 SH
 chmod +x rank.sh
@@ -403,6 +405,12 @@ if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
     mount -o remount,ro full
     refuses 1 "Read-only" 2 "${small[@]}" --out full
 else echo "left out: a full disk (no right to mount one)"; fi
+large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
+full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
+told 1 "rank 1: large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
+check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
+mkdir -p locked/log.jsonl
+refuses 1 "rank 0: locked/log.jsonl: cannot write" 2 "${short[@]}" --out locked --resume
 refuses 1 "--trace nowhere/trace.json: cannot write" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
 
 # ---- ranks that are not alike
