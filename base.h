@@ -52,15 +52,13 @@ typedef struct {
 } Process;
 static Process process = {"threefold", -1, NULL};
 
-// Wrong arguments are found by all ranks alike, so one of them speaks for all.
+// One line, written at once. Wrong arguments are found by all ranks alike, so one of them speaks for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
+    char text[2048], rank[32] = "";
     fflush(stdout);
-    if (status != EXIT_ARGUMENTS || process.rank <= 0) {
-        fprintf(stderr, "%s: ", process.name);
-        if (status != EXIT_ARGUMENTS && process.rank >= 0) fprintf(stderr, "rank %d: ", process.rank);
-        vfprintf(stderr, format, args);
-        fputc('\n', stderr);
-    }
+    vsnprintf(text, sizeof text, format, args);
+    if (status != EXIT_ARGUMENTS && process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
+    if (status != EXIT_ARGUMENTS || process.rank <= 0) fprintf(stderr, "%s: %s%s\n", process.name, rank, text);
     if (process.stop) process.stop(status);
     exit(status);
 }

@@ -89,7 +89,8 @@ chmod +x rank.sh
 export noted=$work
 rank="$work/rank.sh"
 
-alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
+# alive PROCESS: it is a rank (not another process that got its number after its end)
+alive() { [ "$(readlink "/proc/$1/exe")" = "$train" ]; }
 
 # gone: waits until no rank that was noted is there any more, for at most ten seconds
 gone() {
@@ -108,7 +109,7 @@ begins() {
     : >out
     timeout --foreground -k 5 60 "$mpirun" -np "${@:2}" >out 2>err </dev/null &
     launcher=$!
-    while alive $launcher && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.02; done
+    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.02; done
 }
 
 # ends: waits for it
@@ -415,8 +416,8 @@ refuses 1 "--trace nowhere/trace.json: cannot write" 2 "${short[@]}" --steps 2 -
 
 # ---- ranks that are not alike
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --steps 5
-told 2 'differs from rank 0 in arguments: "--steps 5" instead of "--steps 4"' "other arguments"
-check "which names the rank" "grep -q 'rank 1 (host ' err"
+told 2 'differs from rank 0 in arguments: "--steps 5' "other arguments"
+check "which names the rank, and what it should be" "grep -q 'rank 1 (host .* instead of \"--steps 4' err"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 2 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}"
 told 2 'rank 3 (host ' "the last of four ranks has an option less"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --step 4
