@@ -1538,7 +1538,7 @@ static void check_ranks(Trainer* t, int argc, char** argv) {
     size_t length = 1;
     for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
     char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
-    for (int i = 1; i < argc; i++) strcat(strcat(arguments, argv[i]), " ");
+    for (int i = 1; i < argc; i++) strcat(strcat(arguments, i > 1 ? " " : ""), argv[i]);
     comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
     free(arguments);
     comm_build_text(build, sizeof build);

@@ -7,7 +7,7 @@ project=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-unset OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS ASAN_OPTIONS
+unset OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
 
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
@@ -302,7 +302,7 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli launch compilers; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+for name in cli launch mesh compilers; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
 mkdir -p build/sanitized
 # test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
 test_program() {
@@ -332,8 +332,9 @@ is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitize
     "$(lines 'test_many sanitized')"
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "53 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up" "54 passed, 0 failed" "$(tail -n 1 "$work/out")"
 is "run.sh runs the scripts" "command line 1 passed 0 failed/launchers 1 passed 0 failed/compilers 1 passed 0 failed" "$(lines '[cl]')"
+is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
 is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
 # Whether the ranks of a real mpirun stay behind when timeout signals it twice depends on luck; this does not.
@@ -341,11 +342,17 @@ is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8
 check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" "[ $(sed 's/ / != /' "$called") ]"
 is "one rank without mpirun, leaks counted" "options none --short" "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
 tests "test_many test_star" 0 ""
-is "run.sh without MPI" "left out: 6 runs with several ranks, there is no MPI (scripts/test.sh installs it)/13 passed, 0 failed" \
+is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/13 passed, 0 failed" \
     "$(tail -n 2 "$work/out" | paste -s -d /)"
 test_program test_alone "//" "echo '2 passed, 0 failed'"
-tests "test_alone" 0 ""
+tests "test_alone" 0 mpirun.once
 check "nothing is left out where nothing is" "! grep -q 'left out' $work/out"
+
+test_program test_few "/*
+ranks: 8
+ranks sanitized: 2 */" "$says"
+tests "test_few" 0 mpirun.once
+is "run.sh, fewer ranks when sanitized" "test_few, 8 ranks 5 passed 0 failed/test_few sanitized, 2 ranks 5 passed 0 failed" "$(lines test_few)"
 
 test_program test_bad "/* ranks: 2 */" "echo 'FAIL  the third'; echo '2 passed, 3 failed'; exit 1"
 test_program test_crash "/*
@@ -356,7 +363,7 @@ tests "test_bad test_crash test_empty" 1 mpirun.once
 is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
-is "run.sh adds up failures" "15 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "16 passed, 10 failed" "$(tail -n 1 "$work/out")"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*
