@@ -6,4 +6,5 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/install.sh make:make gcc:gcc /usr/include/stdio.h:libc6-dev python3:python3 \
     mpicc:libopenmpi-dev mpirun:openmpi-bin
+make -s -j "$(getconf _NPROCESSORS_ONLN)" build_tests
 exec make -s test
