@@ -119,8 +119,8 @@ ends() {
     status=$? seconds=$((SECONDS - started))
 }
 
-# named RANK: the launcher has said which one died; MPICH's gives the number of its process instead
-named() { grep -aqi "rank $1\|PID $(cat "pids/$1")" err out; }
+# named RANK: the launcher has said which one died; MPICH's says only that one has (and shows any one's process number)
+named() { grep -aqi "rank $1\|BAD TERMINATION" err out; }
 
 cat >check.py <<'PY'
 import json, re, struct, sys
