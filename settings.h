@@ -188,7 +188,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
-    mesh.zero = mesh.d > 1 ? (int)o->zero : 0,
+    mesh.zero = mesh.d > 1 ? (int)o->zero : 0;
     mesh.recompute = (Recompute)o->recompute; // one replica has nothing to divide
     return mesh;
 }
