@@ -1,7 +1,8 @@
 # make              build ./train_gpt for this machine
 # make test         run all tests; the last line is "N passed, N failed"
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
-# make bench        measure: matrix products, kernels, training step, beside peers where they are installed
+# make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
+# make pictures     draw the pipeline schedules: dev/draw/*.svg
 # make help         this list, and what was found
 #
 # make CC=clang             another compiler             make ARCH=x86-64-v3      code for another machine than this one
@@ -122,7 +123,7 @@ train_gpt: train_gpt.cu $(BUILD)/flags
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
 
-vpath %.c dev/test dev/bench
+vpath %.c dev/test dev/bench dev/draw
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
 
@@ -137,7 +138,10 @@ test: report build_tests
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
-build_benches: train_gpt $(BENCHES:%=$(BUILD)/%)
+pictures: $(BUILD)/draw_schedule
+	@dev/draw/pictures.sh $(BUILD)/draw_schedule
+
+build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -149,5 +153,5 @@ clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test equivalence bench help clean build_tests build_benches
+.PHONY: always all report test equivalence bench pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d

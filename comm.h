@@ -137,7 +137,7 @@ static inline int64_t comm_size_bytes(const CommRequest* r) {
     case COMM_REDUCE_SCATTER:
     case COMM_ALL_GATHER:
     case COMM_BROADCAST: return bytes * (size - 1);
-    case COMM_SEND: return bytes * size;
+    case COMM_SEND: return r->peer == r->comm->rank ? 0 : bytes * size; // to oneself: a copy
     case COMM_RECEIVE:
     case COMM_BARRIER: break;
     }

@@ -48,7 +48,7 @@ static inline void groups_list(Groups* g, Comm* list[GROUPS]) {
 static inline void groups_open(Groups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
     const Mesh* mesh = &layout->mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
-    const bool tied = m->tied && mesh->p > 1 && (layout->first_stage || layout->last_stage);
+    const bool tied = layout_is_tied(layout, m);
     g->world = world;
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
     g->data = comm_split(world, mesh->tensor + t * mesh->pipeline, mesh->data, "data");
@@ -199,13 +199,19 @@ static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* l
     }
 }
 
-// Waits for all sums. Then, where one matrix is embedding and head on two stages, sums its two gradients.
-static inline void buckets_finish(GradientBuckets* grads, Groups* g, const Layout* layout) {
+// Waits for the sums of a chunk's gradients.
+static inline void buckets_finish(GradientBuckets* grads, const Layout* layout, int chunk) {
     if (layout->mesh.zero == 2) {
         for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);
-    } else {
-        for (int b = 0; b < layout->buckets; b++) comm_wait(&grads->request[b]);
+        return;
     }
+    for (int b = 0; b < layout->buckets; b++) {
+        if (layout->bucket[b].chunk == chunk) comm_wait(&grads->request[b]);
+    }
+}
+
+// Where one matrix is embedding and head and lies on two ranks: sums its two gradients.
+static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* layout) {
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
     const int b = wte->bucket;
@@ -217,11 +223,12 @@ static inline void buckets_finish(GradientBuckets* grads, Groups* g, const Layou
                         COMM_SUM);
 }
 
-// ZeRO: every data rank has updated its part of each bucket of params; now all get all.
-static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout) {
+// ZeRO: every data rank has updated its part of each bucket of a chunk's parameters; now all get all.
+static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         floatX* bucket = params + layout->bucket[b].offset;
         const int64_t n = bucket_share(layout, b);
+        if (layout->bucket[b].chunk != chunk) continue;
         comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOAT);
     }
 }
@@ -254,8 +261,9 @@ static inline Trace trace_receive(Comm* world, int rank) {
     return trace;
 }
 
-// Rank 0 writes what all ranks recorded to a file; every rank calls it. Returns false, on rank 0, if that failed.
-static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, Trace* trace) {
+// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on rank
+// 0, if that failed.
+static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
     Trace* recording = world->trace;
     world->trace = NULL; // this is not part of it
     bool ok = world->rank > 0 || trace_begin_file(out);
@@ -269,7 +277,7 @@ static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, Trace*
         if (rank > 0) trace_free(&theirs);
     }
     world->trace = recording;
-    return ok && (world->rank > 0 || trace_end_file(out));
+    return ok && (world->rank > 0 || trace_end_file(out, about));
 }
 
 #endif

@@ -36,13 +36,16 @@ element), are the same on every mesh.
 
 #include "base.h"
 #include "model.h"
+#include "schedule.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
+    int v;                         // parts of the model (chunks) that each pipeline rank holds; see schedule.h
+    ScheduleKind schedule;         // says which ones, and the order of the work
     int tensor, pipeline, data;    // this rank's coordinates
-    int first_layers, last_layers; // blocks of the first and of the last stage; 0: their even share
+    int first_layers, last_layers; // blocks of the first and of the last of p v parts; 0: their even share
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
@@ -52,7 +55,11 @@ typedef struct {
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
-    const Mesh mesh = {t, p, d, rank % t, rank / (t * d), rank / t % d, 0, 0, false, true, 0, RECOMPUTE_NONE};
+    Mesh mesh;
+    memset(&mesh, 0, sizeof mesh);
+    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.schedule = ONE_F_ONE_B;
+    mesh.tensor = rank % t, mesh.data = rank / t % d, mesh.pipeline = rank / (t * d);
+    mesh.scatter = true;
     return mesh;
 }
 
@@ -60,13 +67,20 @@ static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
 }
 
+// Parts into which the pipeline cuts the model, and the one that is a chunk of this rank.
+static inline int mesh_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
+
+static inline int mesh_stage(const Mesh* mesh, int chunk) {
+    return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);
+}
+
 // The first block of a stage. Stages without a wish of their own share the rest evenly, earlier ones get the remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
-    const int first = mesh->first_layers, last = mesh->last_layers;
+    const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_stages(mesh);
     if (stage == 0) return 0;
-    if (stage == mesh->p) return L;
-    if (stage == mesh->p - 1 && last) return L - last;
-    const int sharing = mesh->p - (first ? 1 : 0) - (last ? 1 : 0), layers = L - first - last;
+    if (stage == stages) return L;
+    if (stage == stages - 1 && last) return L - last;
+    const int sharing = stages - (first ? 1 : 0) - (last ? 1 : 0), layers = L - first - last;
     const int before = first ? stage - 1 : stage; // sharing stages before this one
     return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
 }
@@ -74,15 +88,43 @@ static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
 static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Error* error) {
     if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
         return fail(error, "--first-layers and --last-layers need a pipeline, --pp 2 or more");
-    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), sharing = mesh->p - wishes;
+    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_stages(mesh);
+    const int sharing = stages - wishes;
     const int64_t left = (int64_t)m->L - mesh->first_layers - mesh->last_layers;
+    char what[64];
+    if (mesh->v > 1)
+        snprintf(what, sizeof what, "--pp %d x --vp %d stages", mesh->p, mesh->v);
+    else
+        snprintf(what, sizeof what, "--pp %d stages", mesh->p);
     if (sharing ? left < sharing : left != 0) {
         return wishes ? fail(error,
-                             "--pp %d with %d layers in the first and %d in the last stage (0: even) does not fit "
-                             "--layers %d: every stage needs at least one, and none may be left over",
-                             mesh->p, mesh->first_layers, mesh->last_layers, m->L)
-                      : fail(error, "--pp %d stages for --layers %d: a stage needs at least one", mesh->p, m->L);
+                             "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
+                             "every stage needs at least one, and none may be left over",
+                             what, mesh->first_layers, mesh->last_layers, m->L)
+                      : fail(error, "%s for --layers %d: a stage needs at least one", what, m->L);
     }
+    return true;
+}
+
+// What the schedule has to do with the rest of the mesh; the number of micro-batches is pipeline_check's.
+static inline bool mesh_check_schedule(const Mesh* mesh, Error* error) {
+    const char* name = schedule_name(mesh->schedule);
+    const Pipeline some = {mesh->schedule, mesh->p, mesh->v, mesh->p, false, false, false}; // p micro-batches suit all
+    if (!pipeline_check(&some, error)) return false;
+    if (mesh->p == 1 && mesh->v > 1)
+        return fail(error, "--schedule %s with --vp %d needs a pipeline, --pp 2 or more", name, mesh->v);
+    if (!schedule_splits_backward(mesh->schedule)) return true;
+    if (mesh->zero == 2)
+        return fail(
+            error,
+            "--schedule %s keeps weight gradients for later, which --zero 2 has no memory for; use --zero 1, or "
+            "--schedule 1f1b or interleaved",
+            name);
+    if (mesh->recompute == RECOMPUTE_FULL)
+        return fail(error,
+                    "--schedule %s would compute everything twice again with --recompute full; use --recompute "
+                    "selective, or --schedule 1f1b or interleaved",
+                    name);
     return true;
 }
 
@@ -98,7 +140,7 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Err
     if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
     if (mesh->sequence_parallel && T % t != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
-    return mesh_check_stages(mesh, m, error);
+    return mesh_check_schedule(mesh, error) && mesh_check_stages(mesh, m, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -117,17 +159,27 @@ typedef struct {
 typedef struct {
     int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
     int first, slices;
+    int chunk; // that its gradients come from
 } Bucket;
+
+// A part of the model: consecutive blocks.
+typedef struct {
+    int stage;               // its place among the p v parts
+    int first_layer, layers; // of the model
+    int begin;               // its first block among those of this rank
+    bool first, last;        // it begins with the embedding; it ends with the head
+} Chunk;
 
 typedef struct {
     Mesh mesh;
+    Chunk* chunk;  // (v)
+    int layers;    // blocks of all chunks
     int n;         // slices this rank holds
     Slice* slices; // in memory order
     int tensors;   // of the whole model
     int buckets;
     Bucket* bucket;
-    int64_t elements; // of the parameter buffer
-    int first_layer, layers;
+    int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
     int NH, NKV, F, V, first_token,
         tokens; // of this rank: heads, mlp channels, rows of the vocabulary, the first, not padding
@@ -140,11 +192,32 @@ static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == 
 
 static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
 
+// The number among this rank's blocks of a block of the model, -1 if it is not here.
+static inline int layout_local_layer(const Layout* layout, int layer) {
+    for (int c = 0; c < layout->mesh.v; c++) {
+        const Chunk* chunk = &layout->chunk[c];
+        if (layer >= chunk->first_layer && layer < chunk->first_layer + chunk->layers)
+            return chunk->begin + layer - chunk->first_layer;
+    }
+    return -1;
+}
+
 // A tied head needs the token embedding on the last stage too.
 static inline bool layout_holds(const Layout* layout, const ModelConfig* m, const Tensor* tensor) {
     if (tensor->layer == m->L) return layout->last_stage;
     if (tensor->layer < 0) return layout->first_stage || (tensor->kind == WTE && m->tied && layout->last_stage);
-    return tensor->layer >= layout->first_layer && tensor->layer < layout->first_layer + layout->layers;
+    return layout_local_layer(layout, tensor->layer) >= 0;
+}
+
+// The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs to
+// the first one, which has its last gradients.
+static inline int tensor_chunk(const Layout* layout, const ModelConfig* m, const Tensor* tensor) {
+    const int local = tensor->layer < 0 || tensor->layer == m->L ? -1 : layout_local_layer(layout, tensor->layer);
+    for (int c = 0; c < layout->mesh.v; c++) {
+        const Chunk* chunk = &layout->chunk[c];
+        if (local >= 0 ? local < chunk->begin + chunk->layers : tensor->layer < 0 && chunk->first) return c;
+    }
+    return layout->mesh.v - 1; // the head, and the norm before it
 }
 
 // This rank's cut of a tensor; mesh_check has seen to it that all divisions are exact.
@@ -181,16 +254,32 @@ static inline void layout_append(Layout* layout, const ModelConfig* m, const Ten
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, m)) {
         layout_close_bucket(layout);
-        const Bucket bucket = {layout->elements, 0, layout->n, 0};
+        const Bucket bucket = {layout->elements, 0, layout->n, 0, tensor_chunk(layout, m, tensor)};
         layout->bucket[layout->buckets++] = bucket;
     }
     Slice* s = &layout->slices[layout->n];
     s->tensor = *tensor, s->index = index, s->bucket = layout->buckets - 1, s->offset = layout->elements;
     slice_cut(s, &layout->mesh, m);
     const bool block = tensor->layer >= 0 && tensor->layer < m->L;
-    const int row = block ? tensor->layer - layout->first_layer : layout->layers;
+    const int row = block ? layout_local_layer(layout, tensor->layer) : layout->layers;
     layout->slice_of[row * TENSOR_KINDS + tensor->kind] = layout->n++;
     layout->elements += s->rows * s->cols;
+}
+
+static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
+    const Mesh* mesh = &layout->mesh;
+    layout->chunk = (Chunk*)checked_calloc((size_t)mesh->v, sizeof(Chunk), "the layout's chunks");
+    for (int c = 0; c < mesh->v; c++) {
+        Chunk* chunk = &layout->chunk[c];
+        chunk->stage = mesh_stage(mesh, c);
+        chunk->first_layer = stage_first_layer(mesh, m->L, chunk->stage);
+        chunk->layers = stage_first_layer(mesh, m->L, chunk->stage + 1) - chunk->first_layer;
+        chunk->begin = layout->layers;
+        chunk->first = chunk->stage == 0, chunk->last = chunk->stage == mesh_stages(mesh) - 1;
+        layout->layers += chunk->layers;
+        layout->first_stage = layout->first_stage || chunk->first;
+        layout->last_stage = layout->last_stage || chunk->last;
+    }
 }
 
 // Makes the plan of the rank at mesh's coordinates, for sequences of T tokens; refuses, by name, what does not fit.
@@ -198,10 +287,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
     memset(layout, 0, sizeof *layout);
     if (!mesh_check(&mesh, m, T, error)) return false;
     layout->mesh = mesh;
-    layout->first_layer = stage_first_layer(&mesh, m->L, mesh.pipeline);
-    layout->layers = stage_first_layer(&mesh, m->L, mesh.pipeline + 1) - layout->first_layer;
-    layout->first_stage = mesh.pipeline == 0;
-    layout->last_stage = mesh.pipeline == mesh.p - 1;
+    layout_chunks(layout, m);
     layout->NH = m->NH / mesh.t, layout->NKV = m->NKV > mesh.t ? m->NKV / mesh.t : 1, layout->F = m->F / mesh.t;
     layout->V = (m->V + mesh.t - 1) / mesh.t, layout->first_token = mesh.tensor * layout->V;
     layout->tokens = (int)max_i64(0, min_i64(layout->V, m->V - layout->first_token));
@@ -222,6 +308,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
 }
 
 static inline void layout_free(Layout* layout) {
+    free(layout->chunk);
     free(layout->slices);
     free(layout->bucket);
     free(layout->slice_of);
@@ -267,6 +354,12 @@ static inline bool slice_is_partial(const Slice* s, const Mesh* mesh) {
 static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
     const int i = layout->slice_of[(layer < 0 ? layout->layers : layer) * TENSOR_KINDS + kind];
     return i < 0 ? NULL : &layout->slices[i];
+}
+
+// Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
+// gradient. Where both uses lie on one rank they share one slice.
+static inline bool layout_is_tied(const Layout* layout, const ModelConfig* m) {
+    return m->tied && layout->first_stage != layout->last_stage;
 }
 
 // The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
@@ -326,7 +419,16 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     traffic.ends = k * first * (sequence ? 2 * half * x : sum * x); // embedding
     traffic.ends += k * last * (sequence ? 3 * half * x : sum * x); // head
     traffic.ends += k * last * (sum * N + 2 * sum * N);             // cross-entropy: maximum; sum and target
-    const double boundaries = (layout->first_stage ? 0 : 1) + (layout->last_stage ? 0 : 1);
+    double boundaries = 0, away = 0;                                // between chunks; those with other ranks
+    for (int c = 0; c < mesh->v; c++) {
+        const int stage = layout->chunk[c].stage, stages = mesh_stages(mesh);
+        const int neighbours[2] = {stage - 1, stage + 1};
+        for (int i = 0; i < 2; i++) {
+            if (neighbours[i] < 0 || neighbours[i] == stages) continue;
+            const bool folded = schedule_is_folded(mesh->schedule);
+            boundaries++, away += virtual_stage_holder(mesh->p, folded, neighbours[i]) != mesh->pipeline;
+        }
+    }
     if (!sequence && mesh->scatter) traffic.ends += k * boundaries * half * x;
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
@@ -335,10 +437,10 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
             traffic.ends += times * 2 * (copies - 1) / copies * element * (double)slice_elements(s);
         }
     }
-    traffic.pipeline = k * boundaries * x * element / (sequence || mesh->scatter ? t : 1);
+    traffic.pipeline = k * away * x * element / (sequence || mesh->scatter ? t : 1);
     const Slice* wte = layout_slice(layout, -1, WTE);
     const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
-    if (m->tied && mesh->p > 1 && wte) {
+    if (layout_is_tied(layout, m)) {
         traffic.tied = element * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
     }
     const double reductions = mesh->zero == 2 ? k + 1 : 2;

@@ -21,7 +21,8 @@ typedef struct {
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int64_t micro_batch, global_batch;
     int64_t tp, pp, dp, first_layers, last_layers, zero;
-    int recompute; // choice
+    int64_t vp;              // 0: what the schedule has
+    int recompute, schedule; // choices
     bool sequence_parallel, whole_boundary;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, seed;
@@ -33,7 +34,7 @@ static inline Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
     s.model = "tiny";
-    s.tp = 1, s.pp = 1;
+    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B;
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     return s;
@@ -71,6 +72,10 @@ static inline int settings_table(Option* table, Settings* s) {
         option_heading("mesh: ranks = tp x pp x dp"),
         option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
+        option_choice("schedule", &s->schedule, "gpipe|1f1b|interleaved|zb-h1|zb-v",
+                      "order of a pipeline's work; interleaved and zb-v cut it finer, zb-* backward passes in halves"),
+        option_int("vp", &s->vp, 1, 1000,
+                   "parts of the model that each stage of an interleaved pipeline holds [2 where there are several]"),
         option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
         option_flag("sequence-parallel", &s->sequence_parallel,
                     "norms and residual stream on 1/tp of the positions each"),
@@ -170,6 +175,14 @@ static inline void check_settings(Settings* o) {
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
+// --vp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
+static inline void settings_schedule(Settings* o, bool schedule_given) {
+    if (o->vp > 1 && !schedule_given) o->schedule = INTERLEAVED;
+    if (!o->vp) o->vp = o->schedule == INTERLEAVED || o->schedule == ZB_V ? 2 : 1;
+    if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vp == 1)) return;
+    die_usage("--%s needs a pipeline, --pp 2 or more", schedule_given ? "schedule" : "vp");
+}
+
 // The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not there.
 static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
@@ -186,6 +199,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
+    mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
     mesh.zero = mesh.d > 1 ? (int)o->zero : 0;
@@ -206,7 +220,9 @@ static inline void settings_batch(Settings* o) {
     const int64_t replica = o->global_batch / o->dp;
     if (!o->micro_batch) {
         o->micro_batch = max_i64(1, min_i64(16, replica / many));
-        while (replica % o->micro_batch != 0) o->micro_batch--;
+        const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a multiple of so many micro-batches
+        while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
+            o->micro_batch--;
     }
     if (replica % o->micro_batch != 0) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,

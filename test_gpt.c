@@ -100,7 +100,7 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
 }
 
 static void load_reference_batch(const Stage* s, Activations* a, const double* tokens, int step, int B, int T) {
-    activations_shape(a, s, B, T, -1);
+    activations_shape(a, s, 0, 0, B, T, -1);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
@@ -126,7 +126,9 @@ static void test_reference(const char* path) {
     Stage stage;
     Stage* s = &stage;
     Error error;
-    if (!stage_plan(s, &r->model, mesh_of_rank(0, 1, 1, 1), B, T, 1, false, &error)) die("%s", error.text);
+    const Pipeline plan = {ONE_F_ONE_B, 1, 1, 1, false, r->model.tied, true};
+    Schedule schedule = schedule_build(&plan, 0);
+    if (!stage_plan(s, &r->model, mesh_of_rank(0, 1, 1, 1), B, T, &schedule, &error)) die("%s", error.text);
     stage_allocate(s);
     Comm world;
     Groups groups = groups_alone(&world, s);
@@ -162,23 +164,24 @@ static void test_reference(const char* path) {
         Activations* a = &s->activations[0];
         load_reference_batch(s, a, tokens, step, B, T);
         stage_zero_gradients(s);
-        stage_forward(s, a);
+        chunk_forward(s, a);
         const double loss = add_losses(0, a) / N;
         loss_error = fmax(loss_error, fabs(loss - losses[step]) / losses[step]);
-        if (step == 0) check_error("logits", relative_error(a->logits, logits, (int64_t)N * V), forward_bound);
-        const Backward backward = {s, a, &s->gradients[0], BOTH_HALVES, true, 1.0f / (float)N};
-        stage_backward(&backward);
+        if (step == 0) check_error("logits", relative_error(a->head->logits, logits, (int64_t)N * V), forward_bound);
+        const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true, 1.0f / (float)N};
+        chunk_backward(&backward);
         if (step == 0) {
             const double difference = compare_all(r, s, s->grads.all, "grad.", &worst);
             char what[128];
             snprintf(what, sizeof what, "gradients, worst of %d tensors: %s", s->layout.n, worst);
             check_error(what, difference, backward_bound);
         }
-        gradient_squares(s, squares);
+        memset(squares, 0, (size_t)s->layout.tensors * sizeof(double));
+        for (int b = 0; b < s->layout.buckets; b++) gradient_squares(s, b, squares);
         const double norm = gradient_norm(squares, s->layout.tensors, &not_finite);
         norm_error = fmax(norm_error, fabs(norm - norms[step]) / norms[step]);
         const double clip = r->settings.clip > 0 && norm > r->settings.clip ? r->settings.clip / (norm + 1e-6) : 1;
-        stage_update(s, &r->settings, step + 1, r->settings.lr, clip);
+        chunk_update(s, 0, &r->settings, step + 1, r->settings.lr, clip);
     }
     check_error("losses of ten steps", loss_error, backward_bound);
     check_error("gradient norms of ten steps", norm_error, 2 * backward_bound);
@@ -192,6 +195,7 @@ static void test_reference(const char* path) {
     free(norms);
     free(squares);
     stage_free(s);
+    schedule_free(&schedule);
     safetensors_model_close(&r->file);
 }
 
@@ -210,7 +214,7 @@ static void write_text(void) {
 typedef struct {
     const ModelConfig* model;
     int micro_batch, global_batch, T, threads;
-    bool split;
+    ScheduleKind schedule;
     Recompute recompute;
 } TestRun;
 
@@ -222,12 +226,11 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     o->warmup = 2;
     Error error;
     comm_open(&t->world);
-    t->schedule = schedule_build_1f1b(0, 1, run->global_batch / run->micro_batch, run->split, false);
-    if (!schedule_check(&t->schedule, 1, &error)) die("%s", error.text);
     open_files(t);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
-    mesh.recompute = run->recompute;
-    if (!stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, t->schedule.slots, run->split, &error))
+    mesh.schedule = run->schedule, mesh.recompute = run->recompute;
+    if (!plan_schedule(t, run->model, &mesh, &error) ||
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, &error))
         die("%s", error.text);
     open_loaders(t);
     stage_allocate(&t->stage);
@@ -270,28 +273,29 @@ static uint64_t fingerprint_of_run(const TestRun* run) {
 static void test_same_bits(const ModelConfig* m) {
     const int T = 24;
     const Recompute none = RECOMPUTE_NONE;
-    const TestRun plain = {m, 4, 8, T, 1, false, none};
+    const TestRun plain = {m, 4, 8, T, 1, ONE_F_ONE_B, none};
     const uint64_t expected = fingerprint_of_run(&plain);
-    const TestRun others[] = {{m, 4, 8, T, 2, false, none},          {m, 4, 8, T, 3, false, none},
-                              {m, 1, 8, T, 2, false, none},          {m, 2, 8, T, 1, false, none},
-                              {m, 8, 8, T, 2, false, none},          {m, 4, 8, T, 2, true, none},
-                              {m, 1, 8, T, 1, true, none},           {m, 4, 8, T, 2, false, RECOMPUTE_SELECTIVE},
-                              {m, 2, 8, T, 1, false, RECOMPUTE_FULL}};
+    const TestRun others[] = {{m, 4, 8, T, 2, ONE_F_ONE_B, none}, {m, 4, 8, T, 3, ONE_F_ONE_B, none},
+                              {m, 1, 8, T, 2, ONE_F_ONE_B, none}, {m, 2, 8, T, 1, ONE_F_ONE_B, none},
+                              {m, 8, 8, T, 2, ONE_F_ONE_B, none}, {m, 4, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_SELECTIVE},
+                              {m, 4, 8, T, 2, ZB_H1, none},       {m, 2, 8, T, 1, ONE_F_ONE_B, RECOMPUTE_FULL},
+                              {m, 1, 8, T, 1, ZB_H1, none},       {m, 2, 8, T, 2, ZB_H1, RECOMPUTE_SELECTIVE},
+                              {m, 2, 8, T, 2, GPIPE, none}};
     static const char* recomputed[] = {"", ", norms and activation functions computed again", ", all computed again"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         const TestRun* r = &others[i];
         check(fingerprint_of_run(r) == expected,
-              "%s: the same bits after 6 steps: %d thread%s, micro-batches of %d%s%s", m->name, r->threads,
-              r->threads == 1 ? "" : "s", r->micro_batch, r->split ? ", backward in halves" : "",
+              "%s: the same bits after 6 steps: %s, %d thread%s, micro-batches of %d%s", m->name,
+              schedule_name(r->schedule), r->threads, r->threads == 1 ? "" : "s", r->micro_batch,
               recomputed[r->recompute]);
     }
-    const TestRun other_batch = {m, 4, 12, T, 1, false, none}; // the fingerprint can tell runs apart
+    const TestRun other_batch = {m, 4, 12, T, 1, ONE_F_ONE_B, none}; // the fingerprint can tell runs apart
     check(fingerprint_of_run(&other_batch) != expected, "%s: other bits with another global batch", m->name);
 }
 
 // A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
 static void test_resume_bits(const ModelConfig* m) {
-    const TestRun run = {m, 4, 4, 24, 2, false, RECOMPUTE_NONE};
+    const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_gpt_XXXXXX", path[4096];
@@ -332,7 +336,7 @@ static void test_validation(const ModelConfig* m) {
     double losses[3];
     for (int i = 0; i < 3; i++) {
         const int micro_batch = i == 0 ? 4 : 1;
-        const TestRun run = {m, micro_batch, 4, 24, 2, false, RECOMPUTE_NONE};
+        const TestRun run = {m, micro_batch, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
         Trainer t;
         trainer_open(&t, &run);
         t.settings.eval_sequences = i < 2 ? 6 : 7; // 4 + 2, or six times 1
@@ -367,7 +371,7 @@ static void test_learning_rate(void) {
 // the model writes is the same before and after.
 static void test_large_checkpoint(void) {
     const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0};
-    const TestRun run = {&m, 1, 1, 24, 2, false, RECOMPUTE_NONE};
+    const TestRun run = {&m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_gpt_XXXXXX";
@@ -392,23 +396,23 @@ static void test_large_checkpoint(void) {
 // Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once. Bound: as in
 // test_reference, 4 way sqrt(K) u, for the forward pass alone.
 static void test_decode(const ModelConfig* m) {
-    const TestRun run = {m, 1, 1, 24, 2, false, RECOMPUTE_NONE};
+    const TestRun run = {m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
     for (int i = 0; i < 3; i++) train_step(&t);
     Stage* s = &t.stage;
     Activations* a = &s->activations[0];
-    const Pass pass = {&t.train, 5, 6, true};
-    load_microbatch(&t, a, &pass, &t.schedule, 0);
+    const Pass pass = {&t.schedule, &t.train, 5, 6, true};
+    load_microbatch(&t, a, &pass, 0, 0);
     int32_t tokens[24];
     memcpy(tokens, a->inputs, sizeof tokens);
-    stage_forward(s, a);
+    chunk_forward(s, a);
     double* expected = (double*)checked_malloc((size_t)24 * m->V * sizeof(double), "test");
-    for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)a->logits[i];
+    for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)a->head->logits[i];
     double worst = 0;
     for (int i = 0; i < 24; i++) {
         decode(&t, tokens[i], i);
-        worst = fmax(worst, relative_error(a->logits, expected + (size_t)i * m->V, m->V));
+        worst = fmax(worst, relative_error(a->head->logits, expected + (size_t)i * m->V, m->V));
     }
     char what[64];
     snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
@@ -423,7 +427,7 @@ static void test_learns(const ModelConfig* m) {
     if (!f) die("%s: cannot write", text_path);
     for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
     fclose(f);
-    const TestRun run = {m, 4, 4, 24, 2, false, RECOMPUTE_NONE};
+    const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
     t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;

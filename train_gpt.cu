@@ -54,16 +54,23 @@ typedef struct {
     floatX *fc, *act; // (N, F or 2F), (N, F): before and after GELU or SwiGLU
 } LayerActivations;
 
+// The same of the head.
 typedef struct {
+    floatX *final_norm, *final_mean, *final_rstd;
+    floatX* logits;                                    // (N, V); the backward pass turns it into its own gradient
+    floatX *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
+} HeadActivations;
+
+// A micro-batch in one chunk of the stage.
+typedef struct {
+    const Chunk* chunk;
     int B, T, N, R;
     bool split;                // rows are split over the tensor ranks: R = N / t
     int position;              // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
     int32_t *inputs, *targets; // (N)
     floatX** x;                // layers + 1 of (R, C): the residual stream before each block and after the last
-    LayerActivations* layers;
-    floatX *final_norm, *final_mean, *final_rstd;      // the rest: last stage only
-    floatX* logits;                                    // (N, V); the backward pass turns it into its own gradient
-    floatX *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
+    LayerActivations* layers;  // of the chunk
+    HeadActivations* head;     // NULL where the chunk does not end with the head
 } Activations;
 
 // What the input half of the backward pass leaves for the weight half: the gradient of every linear layer's output.
@@ -77,31 +84,34 @@ typedef struct {
     LayerGradients* layers;
 } Gradients;
 
-// Where messages from and to the neighbours in the pipeline lie, and which are on their way (schedule.h).
+// Where messages from and to a chunk's neighbours lie, and which are on their way (schedule.h).
 typedef struct {
     floatX *input[SCHEDULE_BUFFERS], *gradient[SCHEDULE_BUFFERS], *gradient_out[SCHEDULE_BUFFERS];
     CommRequest receive_forward[SCHEDULE_BUFFERS], receive_backward[SCHEDULE_BUFFERS], send_backward[SCHEDULE_BUFFERS];
-    CommRequest* send_forward; // of each slot
 } Boundary;
 
 typedef struct {
     ModelConfig model;
     Layout layout;
     Groups* groups;
-    int B, T, slots;
+    int B, T;
+    int slots, heads; // places for activations; of them with a head, micro-batch k in number k mod heads
+    int* pending;     // (v): micro-batches of a chunk between the halves of a backward pass, k in number k mod pending
     bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2;      // layout.elements, or a share of each bucket with ZeRO
     floatX* grad_embedding;        // (V, C), only where one matrix is embedding and head: see embed_backward
     floatX* rope;                  // (T, HS): cosines and sines
-    Activations* activations;      // one per slot
+    Activations* activations;      // (slots)
+    HeadActivations* head;         // (heads)
     LayerActivations recomputed;   // what the blocks do not keep but compute again
-    Gradients* gradients;          // one per slot, or one in all if the halves are not split
+    Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
     floatX* cache;                 // (layers, T, 2 NKV HS): keys and values of the text that is being written
-    Boundary boundary;
+    Boundary* boundary;            // (v)
+    CommRequest* send_forward;     // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
@@ -117,6 +127,12 @@ static floatX* gradient(const Stage* s, int layer, TensorKind kind) {
 }
 
 static TensorKind head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
+
+static int most_layers(const Stage* s) { // of a chunk
+    int most = 0;
+    for (int c = 0; c < s->layout.mesh.v; c++) most = (int)max_i64(most, s->layout.chunk[c].layers);
+    return most;
+}
 
 static bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
 
@@ -151,43 +167,60 @@ static void take_activations(Activations* a, const Stage* s, Arena* arena) {
     const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
     a->inputs = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
     a->targets = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
-    for (int l = 0; l <= s->layout.layers; l++) a->x[l] = arena_floats(arena, R * C);
-    for (int l = 0; l < s->layout.layers; l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
-    if (!s->layout.last_stage) return;
-    a->final_norm = arena_floats(arena, R * C);
-    a->final_mean = arena_floats(arena, R), a->final_rstd = arena_floats(arena, R);
-    a->logits = arena_floats(arena, N * s->layout.V);
-    a->row_max = arena_floats(arena, N), a->row_sum = arena_floats(arena, 2 * N);
-    a->target_logit = a->row_sum ? a->row_sum + N : NULL, a->losses = arena_floats(arena, N);
+    for (int l = 0; l <= most_layers(s); l++) a->x[l] = arena_floats(arena, R * C);
+    for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
 }
 
-static void take_gradients(Gradients* g, const Stage* s, Arena* arena) {
+static void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
     const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
-    g->dx = arena_floats(arena, R * C);
-    for (int l = 0; l < s->layout.layers; l++) {
-        LayerGradients* d = &g->layers[l];
-        if (l > 0 && !s->split_backward) { // used up before the next block needs them
-            *d = g->layers[0];
-            continue;
+    h->final_norm = arena_floats(arena, R * C);
+    h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
+    h->logits = arena_floats(arena, N * s->layout.V);
+    h->row_max = arena_floats(arena, N), h->row_sum = arena_floats(arena, 2 * N);
+    h->target_logit = h->row_sum ? h->row_sum + N : NULL, h->losses = arena_floats(arena, N);
+}
+
+static void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
+    const int64_t N = (int64_t)s->B * s->T, C = s->model.C;
+    d->dqkv = arena_floats(arena, N * qkv_size(s)), d->dmiddle = arena_floats(arena, N * C);
+    d->dfc = arena_floats(arena, N * fc_size(s)), d->dout = arena_floats(arena, N * C);
+}
+
+// What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
+// needs any: one block's memory is enough for all.
+static void take_gradients(Stage* s, Arena* arena) {
+    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    LayerGradients shared;
+    memset(&shared, 0, sizeof shared);
+    if (!s->split_backward) take_layer_gradients(&shared, s, arena);
+    floatX* dx = s->split_backward ? NULL : arena_floats(arena, R * C);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        for (int i = 0; i < s->pending[c]; i++) {
+            Gradients* g = &s->gradients[c][i];
+            g->dx = s->split_backward ? arena_floats(arena, R * C) : dx;
+            for (int l = 0; l < s->layout.chunk[c].layers; l++) {
+                g->layers[l] = shared;
+                if (s->split_backward) take_layer_gradients(&g->layers[l], s, arena);
+            }
         }
-        d->dqkv = arena_floats(arena, N * qkv_size(s)), d->dmiddle = arena_floats(arena, N * C);
-        d->dfc = arena_floats(arena, N * fc_size(s)), d->dout = arena_floats(arena, N * C);
     }
 }
 
 static void take_boundary(Stage* s, Arena* arena) {
-    const Mesh* mesh = &s->layout.mesh;
-    const int64_t n = boundary_elements(mesh, (int64_t)s->B * s->T * s->model.C);
-    for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
-        if (!s->layout.first_stage) s->boundary.input[i] = arena_floats(arena, n);
-        if (!s->layout.first_stage) s->boundary.gradient_out[i] = arena_floats(arena, n);
-        if (!s->layout.last_stage) s->boundary.gradient[i] = arena_floats(arena, n);
+    const int64_t n = boundary_elements(&s->layout.mesh, (int64_t)s->B * s->T * s->model.C);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        Boundary* x = &s->boundary[c];
+        for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
+            if (!s->layout.chunk[c].first) x->input[i] = arena_floats(arena, n);
+            if (!s->layout.chunk[c].first) x->gradient_out[i] = arena_floats(arena, n);
+            if (!s->layout.chunk[c].last) x->gradient[i] = arena_floats(arena, n);
+        }
     }
 }
 
 // Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
 static bool has_two_gradients(const Stage* s) {
-    return s->model.tied && s->layout.mesh.p == 1 && s->layout.mesh.zero < 2;
+    return s->model.tied && s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2;
 }
 
 static void take_parameters(Stage* s) {
@@ -214,9 +247,8 @@ static void stage_take_memory(Stage* s) {
     take_parameters(s);
     if (s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
     for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, activations);
-    for (int i = 0; i < s->slots; i++) {
-        if (i == 0 || s->split_backward) take_gradients(&s->gradients[i], s, scratch);
-    }
+    for (int i = 0; i < s->heads; i++) take_head(&s->head[i], s, activations);
+    take_gradients(s, scratch);
     take_boundary(s, activations);
     s->branch = arena_floats(scratch, R * C);
     s->dact = arena_floats(scratch, N * max_i64(s->layout.F, heads_size(s)));
@@ -226,26 +258,41 @@ static void stage_take_memory(Stage* s) {
     s->cache = arena_floats(scratch, (int64_t)s->layout.layers * s->T * 2 * s->layout.NKV * model_head_size(&s->model));
 }
 
-// Plans the stage of one rank: after this the sizes of its arenas are known and nothing is allocated.
-static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, int slots, bool split_backward,
-                       Error* error) {
-    memset(s, 0, sizeof *s);
-    s->model = *m, s->B = B, s->T = T, s->slots = slots, s->split_backward = split_backward;
-    if (split_backward && (mesh.zero == 2 || mesh.recompute != RECOMPUTE_NONE))
-        return fail(error, "a backward pass in two halves works without --recompute and with --zero 0 or 1");
-    if (!layout_build(&s->layout, m, mesh, T, error)) return false;
-    const size_t layers = (size_t)s->layout.layers, buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
-    s->activations = (Activations*)checked_calloc((size_t)slots, sizeof(Activations), "the slots");
-    s->gradients = (Gradients*)checked_calloc((size_t)slots, sizeof(Gradients), "the slots");
-    s->boundary.send_forward = (CommRequest*)checked_calloc((size_t)slots, sizeof(CommRequest), "the slots");
-    for (int i = 0; i < slots; i++) {
+// Room for pointers: everything of the stage that is not in an arena.
+static void stage_take_lists(Stage* s) {
+    const size_t layers = (size_t)most_layers(s), v = (size_t)s->layout.mesh.v, slots = (size_t)s->slots;
+    const size_t buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
+    s->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
+    s->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
+    s->head = (HeadActivations*)checked_calloc((size_t)s->heads, sizeof(HeadActivations), "the slots");
+    for (int i = 0; i < s->slots; i++) {
         s->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         s->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
-        s->gradients[i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the slots");
+    }
+    s->boundary = (Boundary*)checked_calloc(v, sizeof(Boundary), "the chunks");
+    s->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
+    for (size_t c = 0; c < v; c++) {
+        s->gradients[c] = (Gradients*)checked_calloc((size_t)s->pending[c], sizeof(Gradients), "the chunks");
+        for (int i = 0; i < s->pending[c]; i++)
+            s->gradients[c][i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
     }
     s->grads.of_bucket = (floatX**)checked_calloc(buckets, sizeof(floatX*), "the buckets");
     s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
+}
+
+// Plans the stage of one rank, which works by a schedule: after this the sizes of its arenas are known and nothing large
+// is allocated.
+static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
+                       Error* error) {
+    memset(s, 0, sizeof *s);
+    s->model = *m, s->B = B, s->T = T, s->slots = schedule->slots;
+    s->split_backward = schedule_splits_backward(mesh.schedule);
+    if (!layout_build(&s->layout, m, mesh, T, error)) return false;
+    if (s->layout.last_stage) s->heads = schedule_in_flight(schedule, mesh.v - 1, FORWARD);
+    s->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
+    for (int c = 0; c < mesh.v; c++) s->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage_take_lists(s);
     s->memory_params.what = "parameters", s->memory_grads.what = "gradients", s->memory_optimizer.what = "optimizer";
     s->memory_activations.what = "activations", s->memory_scratch.what = "scratch";
     stage_take_memory(s);
@@ -284,11 +331,17 @@ static void stage_free(Stage* s) {
     for (int i = 0; i < s->slots; i++) {
         free(s->activations[i].x);
         free(s->activations[i].layers);
-        free(s->gradients[i].layers);
     }
-    free(s->activations);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        for (int i = 0; i < s->pending[c]; i++) free(s->gradients[c][i].layers);
+        free(s->gradients[c]);
+    }
     free(s->gradients);
-    free(s->boundary.send_forward);
+    free(s->activations);
+    free(s->head);
+    free(s->boundary);
+    free(s->pending);
+    free(s->send_forward);
     free(s->grads.of_bucket);
     free(s->grads.request);
     layout_free(&s->layout);
@@ -297,12 +350,23 @@ static void stage_free(Stage* s) {
 // ----------------------------------------------------------------------------------------------------------------
 // Forward. What stands between two lines of sum_rows and gather_rows is one rank's share of a block.
 
-// Says what a holds from now on: B sequences of T tokens, or (position >= 0) one token at that position.
-static void activations_shape(Activations* a, const Stage* s, int B, int T, int position) {
+// Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens, or (position >= 0) one token at that
+// position.
+static void activations_shape(Activations* a, const Stage* s, int chunk, int k, int B, int T, int position) {
+    a->chunk = &s->layout.chunk[chunk];
+    a->head = a->chunk->last ? &s->head[k % s->heads] : NULL;
     a->B = B, a->T = T, a->N = B * T, a->position = position;
     a->split = splits_rows(s) && position < 0;
     a->R = a->split ? a->N / s->layout.mesh.t : a->N;
 }
+
+// What the forward pass keeps of a block, and the residual stream before it; layers are numbered over all chunks of the
+// stage. After the last block of the chunk it is the stream at its number + 1.
+static LayerActivations* kept(const Activations* a, int layer) { return &a->layers[layer - a->chunk->begin]; }
+
+static floatX* stream(const Activations* a, int layer) { return a->x[layer - a->chunk->begin]; }
+
+static floatX* chunk_output(const Activations* a) { return a->x[a->chunk->layers]; }
 
 // Where a partial sum of all rows is computed before sum_rows puts this rank's rows of the sum into mine.
 static floatX* partial_rows(const Stage* s, const Activations* a, floatX* mine) { return a->split ? s->partial : mine; }
@@ -327,17 +391,17 @@ static void norm_forward(const Stage* s, floatX* out, floatX* mean, floatX* rstd
 }
 
 static void norm1_forward(const Stage* s, Activations* a, int layer) {
-    const LayerActivations* y = &a->layers[layer];
-    norm_forward(s, y->norm1, y->mean1, y->rstd1, a->x[layer], layer, NORM1_W, NORM1_B, a->R);
+    const LayerActivations* y = kept(a, layer);
+    norm_forward(s, y->norm1, y->mean1, y->rstd1, stream(a, layer), layer, NORM1_W, NORM1_B, a->R);
 }
 
 static void norm2_forward(const Stage* s, Activations* a, int layer) {
-    const LayerActivations* y = &a->layers[layer];
+    const LayerActivations* y = kept(a, layer);
     norm_forward(s, y->norm2, y->mean2, y->rstd2, y->middle, layer, NORM2_W, NORM2_B, a->R);
 }
 
 static void activation_forward(const Stage* s, Activations* a, int layer) {
-    const LayerActivations* y = &a->layers[layer];
+    const LayerActivations* y = kept(a, layer);
     const int F = s->layout.F;
     if (s->model.arch == ARCH_GPT2)
         gelu_forward(y->act, y->fc, (int64_t)a->N * F);
@@ -348,7 +412,7 @@ static void activation_forward(const Stage* s, Activations* a, int layer) {
 // Rotary positions, then attention: of whole sequences, or of one new token to those in the cache.
 static void attention_of_heads(const Stage* s, Activations* a, int layer) {
     const int NH = s->layout.NH, NKV = s->layout.NKV, HS = model_head_size(&s->model);
-    const LayerActivations* y = &a->layers[layer];
+    const LayerActivations* y = kept(a, layer);
     const bool decodes = a->position >= 0;
     if (s->rope) {
         const floatX* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
@@ -365,7 +429,7 @@ static void attention_of_heads(const Stage* s, Activations* a, int layer) {
 // the backward pass of a block needs.
 static void block_forward_inner(const Stage* s, Activations* a, int layer) {
     const int C = s->model.C;
-    LayerActivations* y = &a->layers[layer];
+    const LayerActivations* y = kept(a, layer);
     floatX* partial = partial_rows(s, a, s->branch);
 
     norm1_forward(s, a, layer);
@@ -374,7 +438,7 @@ static void block_forward_inner(const Stage* s, Activations* a, int layer) {
     attention_of_heads(s, a, layer);
     linear_forward(partial, y->attention, weight(s, layer, ATTN_PROJ_W), NULL, a->N, heads_size(s), C);
     sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
-    residual_forward(y->middle, a->x[layer], s->branch, weight(s, layer, ATTN_PROJ_B), a->R, C);
+    residual_forward(y->middle, stream(a, layer), s->branch, weight(s, layer, ATTN_PROJ_B), a->R, C);
 
     norm2_forward(s, a, layer);
     linear_forward(y->fc, all_rows(s, a, y->norm2), weight(s, layer, FC_W), weight(s, layer, FC_B), a->N, C,
@@ -385,12 +449,12 @@ static void block_forward_inner(const Stage* s, Activations* a, int layer) {
 // x[layer + 1] = middle + mlp(norm2(middle))
 static void block_forward(const Stage* s, Activations* a, int layer) {
     const int C = s->model.C;
-    const LayerActivations* y = &a->layers[layer];
+    const LayerActivations* y = kept(a, layer);
     floatX* partial = partial_rows(s, a, s->branch);
     block_forward_inner(s, a, layer);
     linear_forward(partial, y->act, weight(s, layer, MLP_PROJ_W), NULL, a->N, s->layout.F, C);
     sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
-    residual_forward(a->x[layer + 1], y->middle, s->branch, weight(s, layer, MLP_PROJ_B), a->R, C);
+    residual_forward(stream(a, layer + 1), y->middle, s->branch, weight(s, layer, MLP_PROJ_B), a->R, C);
 }
 
 // A rank has the rows of its tokens and zeros for the others': the sum over the ranks is the embedding.
@@ -408,30 +472,35 @@ static void embed(const Stage* s, Activations* a) {
 // logits = final norm(x) W^T: this rank's share of the vocabulary.
 static void head_forward(const Stage* s, Activations* a) {
     const int C = s->model.C;
-    norm_forward(s, a->final_norm, a->final_mean, a->final_rstd, a->x[s->layout.layers], -1, FINAL_NORM_W, FINAL_NORM_B,
-                 a->R);
-    linear_forward(a->logits, all_rows(s, a, a->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, C, s->layout.V);
+    const HeadActivations* h = a->head;
+    norm_forward(s, h->final_norm, h->final_mean, h->final_rstd, chunk_output(a), -1, FINAL_NORM_W, FINAL_NORM_B, a->R);
+    linear_forward(h->logits, all_rows(s, a, h->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, C, s->layout.V);
 }
 
 // Vocabulary parallel: three numbers a row go between the ranks, the logits never do.
 static void crossentropy(const Stage* s, Activations* a) {
     const int N = a->N, V = s->layout.V, tokens = s->layout.tokens;
     Comm* tensor = &s->groups->tensor;
-    crossentropy_max(a->row_max, a->logits, N, tokens, V);
-    comm_all_reduce(tensor, a->row_max, N, COMM_FLOAT, COMM_MAX);
-    floatX* sum = a->row_sum;
-    crossentropy_sum(sum, sum + N, a->logits, a->row_max, a->targets, N, tokens, V, s->layout.first_token);
+    HeadActivations* h = a->head;
+    crossentropy_max(h->row_max, h->logits, N, tokens, V);
+    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
+    floatX* sum = h->row_sum;
+    crossentropy_sum(sum, sum + N, h->logits, h->row_max, a->targets, N, tokens, V, s->layout.first_token);
     comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
-    a->target_logit = sum + N;
-    crossentropy_loss(a->losses, a->row_sum, a->target_logit, N);
+    h->target_logit = sum + N;
+    crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
 }
 
-// The forward pass of this stage. The first one starts from a->inputs, any other one from a->x[0]; after the last one
-// a->losses has -log p(target) of every token, on each of its tensor ranks.
-static void stage_forward(const Stage* s, Activations* a) {
-    if (s->layout.first_stage) embed(s, a);
-    for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
-    if (!s->layout.last_stage) return;
+static void blocks_forward(const Stage* s, Activations* a) {
+    for (int l = 0; l < a->chunk->layers; l++) block_forward(s, a, a->chunk->begin + l);
+}
+
+// The forward pass of one chunk. The first one starts from a->inputs, any other one from a->x[0]; after the last one
+// the head's losses are -log p(target) of every token, on each of its tensor ranks.
+static void chunk_forward(const Stage* s, Activations* a) {
+    if (a->chunk->first) embed(s, a);
+    blocks_forward(s, a);
+    if (!a->chunk->last) return;
     head_forward(s, a);
     crossentropy(s, a);
 }
@@ -486,8 +555,8 @@ static void linear_backward_weight_and_bias(const Stage* s, int layer, TensorKin
 static void mlp_backward(const Backward* w, int layer) {
     const Stage* s = w->s;
     const int C = s->model.C, F = s->layout.F, N = w->a->N;
-    const LayerActivations* y = &w->a->layers[layer];
-    LayerGradients* d = &w->g->layers[layer];
+    const LayerActivations* y = kept(w->a, layer);
+    LayerGradients* d = &w->g->layers[layer - w->a->chunk->begin];
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, w->a, s->dnorm);
@@ -514,8 +583,8 @@ static void attention_block_backward(const Backward* w, int layer) {
     const Stage* s = w->s;
     const int C = s->model.C, HS = model_head_size(&s->model), N = w->a->N, B = w->a->B, T = w->a->T;
     const int NH = s->layout.NH, NKV = s->layout.NKV, QKV = qkv_size(s);
-    const LayerActivations* y = &w->a->layers[layer];
-    LayerGradients* d = &w->g->layers[layer];
+    const LayerActivations* y = kept(w->a, layer);
+    LayerGradients* d = &w->g->layers[layer - w->a->chunk->begin];
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, w->a, s->dnorm);
@@ -533,7 +602,7 @@ static void attention_block_backward(const Backward* w, int layer) {
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
-        norm_backward(s, w->g->dx, s->dnorm, w->a->x[layer], y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, w->a->R);
+        norm_backward(s, w->g->dx, s->dnorm, stream(w->a, layer), y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, w->a->R);
     }
 }
 
@@ -558,32 +627,33 @@ static void block_backward(const Backward* w, int layer) {
 static void head_backward(const Backward* w) {
     const Stage* s = w->s;
     Activations* a = w->a;
+    const HeadActivations* h = a->head;
     const int C = s->model.C, V = s->layout.V, N = a->N;
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, a, s->dnorm);
-        crossentropy_backward(a->logits, a->row_max, a->row_sum, a->targets, w->scale, N, s->layout.tokens, V,
+        crossentropy_backward(h->logits, h->row_max, h->row_sum, a->targets, w->scale, N, s->layout.tokens, V,
                               s->layout.first_token);
-        linear_backward_input(partial, a->logits, weight(s, -1, head_kind(s)), N, C, V);
+        linear_backward_input(partial, h->logits, weight(s, -1, head_kind(s)), N, C, V);
         sum = sum_rows_start(s->groups, a->split, s->dnorm, partial, (int64_t)N * C);
     }
     if (w->halves & WEIGHT_HALF) {
         gradients_begin(w, -1, head_kind(s));
-        linear_backward_weight(gradient(s, -1, head_kind(s)), a->logits, all_rows(s, a, a->final_norm), N, C, V);
+        linear_backward_weight(gradient(s, -1, head_kind(s)), h->logits, all_rows(s, a, h->final_norm), N, C, V);
         if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
         gradients_begin(w, -1, FINAL_NORM_W);
         device_zero(w->g->dx, (size_t)a->R * C * sizeof(floatX));
-        norm_backward(s, w->g->dx, s->dnorm, a->x[s->layout.layers], a->final_mean, a->final_rstd, -1, FINAL_NORM_W,
+        norm_backward(s, w->g->dx, s->dnorm, chunk_output(a), h->final_mean, h->final_rstd, -1, FINAL_NORM_W,
                       FINAL_NORM_B, a->R);
     }
     if (w->halves & WEIGHT_HALF) gradients_end(w, -1, FINAL_NORM_W);
 }
 
 // One matrix that is embedding and head has two gradients, which add up over the micro-batches in buffers of their own
-// and are added when both are complete: here, or, where the two uses lie on two stages, between them (buckets_finish). So
+// and are added when both are complete: here, or, where the two uses lie on two stages, between them (buckets_tie). So
 // every pipeline adds in the same order.
 static void embed_backward(const Backward* w) {
     const Stage* s = w->s;
@@ -602,12 +672,13 @@ static void embed_backward(const Backward* w) {
     gradients_end(w, -1, WTE);
 }
 
-// The backward pass of this stage: both halves or one of them. The last stage starts from the losses, any other one
-// from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
-static void stage_backward(const Backward* w) {
-    if (w->s->layout.last_stage) head_backward(w);
-    for (int l = w->s->layout.layers - 1; l >= 0; l--) block_backward(w, l);
-    if (w->s->layout.first_stage && (w->halves & WEIGHT_HALF)) embed_backward(w);
+// The backward pass of one chunk: both halves or one of them. The last chunk of the model starts from the losses, any
+// other one from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
+static void chunk_backward(const Backward* w) {
+    const Chunk* chunk = w->a->chunk;
+    if (chunk->last) head_backward(w);
+    for (int l = chunk->layers - 1; l >= 0; l--) block_backward(w, chunk->begin + l);
+    if (chunk->first && (w->halves & WEIGHT_HALF)) embed_backward(w);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -634,12 +705,12 @@ static int64_t updated_place(const Stage* s, const Slice* slice, int64_t at) {
 
 static floatX* summed_gradients(const Stage* s) { return s->layout.mesh.zero ? s->grads.shares : s->grads.all; }
 
-// Sum of squares of the gradient of each of the model's tensors, into squares (layout.tensors): this rank's contribution,
-// such that the sum over all ranks counts every parameter once.
-static void gradient_squares(const Stage* s, double* squares) {
+// Sum of squares of the gradient of each tensor in a bucket, into squares (layout.tensors): this rank's contribution, such
+// that the sum over all ranks counts every parameter once.
+static void gradient_squares(const Stage* s, int bucket, double* squares) {
     const Mesh* mesh = &s->layout.mesh;
-    memset(squares, 0, (size_t)s->layout.tensors * sizeof(double));
-    for (int i = 0; i < s->layout.n; i++) {
+    const Bucket* b = &s->layout.bucket[bucket];
+    for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &s->layout.slices[i];
         int64_t from, to;
         updated_part(s, slice, &from, &to);
@@ -660,19 +731,20 @@ static double gradient_norm(const double* squares, int tensors, int* not_finite)
     return sqrt(total);
 }
 
-// AdamW (Loshchilov and Hutter 2019) on what this rank updates; step counts from 1; grad_scale multiplies the gradient.
-static void stage_update(const Stage* s, const Settings* o, int64_t step, double lr, double grad_scale) {
+// AdamW (Loshchilov and Hutter 2019) on what this rank updates of a chunk; step counts from 1; grad_scale multiplies the
+// gradient.
+static void chunk_update(const Stage* s, int chunk, const Settings* o, int64_t step, double lr, double grad_scale) {
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
         int64_t from, to;
         updated_part(s, slice, &from, &to);
-        if (from >= to) continue;
+        if (from >= to || s->layout.bucket[slice->bucket].chunk != chunk) continue;
         const int64_t at = updated_place(s, slice, from);
         const double decay = slice->tensor.vector ? 0 : o->weight_decay;
         adamw_update(s->params + from, summed_gradients(s) + at, s->moment1 + at, s->moment2 + at, to - from, (float)lr,
                      (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale);
     }
-    if (s->layout.mesh.zero) buckets_gather(s->params, s->groups, &s->layout);
+    if (s->layout.mesh.zero) buckets_gather(s->params, s->groups, &s->layout, chunk);
 }
 
 static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.base, s->memory_grads.size); }
@@ -704,24 +776,34 @@ typedef struct {
 // The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
 // first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
 typedef struct {
+    const Schedule* schedule;
     const DataLoader* loader;
     int64_t first, end;
     bool trains;
 } Pass;
 
-static int64_t microbatch_first(const Trainer* t, const Pass* pass, const Schedule* schedule, int k) {
+// What a run through a schedule adds up.
+typedef struct {
+    double loss;            // sum of the losses that this rank has seen
+    double* squares;        // (layout.tensors) of the gradient
+    double started, waited; // when it began; seconds spent waiting for other stages
+    double grad_scale;      // of the update: clipping
+} Progress;
+
+static int64_t microbatch_first(const Trainer* t, const Pass* pass, int k) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const int64_t number = pass->trains ? (int64_t)mesh->data * schedule->m + k : (int64_t)k * mesh->d + mesh->data;
+    const int m = pass->schedule->plan.m;
+    const int64_t number = pass->trains ? (int64_t)mesh->data * m + k : (int64_t)k * mesh->d + mesh->data;
     return pass->first + number * t->stage.B;
 }
 
-// Shapes a for micro-batch k and loads its tokens, where this stage needs them.
-static void load_microbatch(Trainer* t, Activations* a, const Pass* pass, const Schedule* schedule, int k) {
+// Shapes a for micro-batch k in a chunk and loads its tokens, where the chunk needs them.
+static void load_microbatch(Trainer* t, Activations* a, const Pass* pass, int chunk, int k) {
     const Stage* s = &t->stage;
-    const int64_t first = microbatch_first(t, pass, schedule, k);
-    activations_shape(a, s, (int)min_i64(s->B, pass->end - first), s->T, -1);
+    const int64_t first = microbatch_first(t, pass, k);
+    activations_shape(a, s, chunk, k, (int)min_i64(s->B, pass->end - first), s->T, -1);
     Error error;
-    for (int b = 0; b < a->B && (s->layout.first_stage || s->layout.last_stage); b++) {
+    for (int b = 0; b < a->B && (a->chunk->first || a->chunk->last); b++) {
         const int64_t at = (int64_t)b * s->T;
         if (!dataloader_sequence(a->inputs + at, a->targets + at, pass->loader, (uint64_t)(first + b), &error)) {
             die("%s", error.text);
@@ -731,146 +813,196 @@ static void load_microbatch(Trainer* t, Activations* a, const Pass* pass, const 
 
 // Sum of the losses of a micro-batch, token by token in order, onto sum.
 static double add_losses(double sum, const Activations* a) {
-    for (int i = 0; i < a->N; i++) sum += (double)a->losses[i];
+    for (int i = 0; i < a->N; i++) sum += (double)a->head->losses[i];
     return sum;
 }
 
-// Messages of the pipeline. Micro-batch k uses buffer k mod SCHEDULE_BUFFERS; all its messages have tag k.
-static int64_t message_elements(const Trainer* t, const Pass* pass, const Schedule* schedule, int k) {
-    const Stage* s = &t->stage;
-    const int64_t B = min_i64(s->B, pass->end - microbatch_first(t, pass, schedule, k));
-    return B * s->T * s->model.C;
-}
-
+// Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of the
+// model, the directions, and enough micro-batches; MPI promises tags up to 32767.
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 
-static int message_tag(int k, int direction) { return 2 * (k % 8192) + direction; } // MPI promises tags up to 32767
-
-static void start_receive(Trainer* t, CommRequest* request, floatX* buffer, int from, int64_t n, int tag) {
-    const int64_t count = boundary_elements(&t->stage.layout.mesh, n);
-    *request = comm_receive_start(&t->groups.pipeline, buffer, count, COMM_FLOAT, from, tag);
+static int message_tag(const Schedule* schedule, int chunk, int k, int direction) {
+    return (k * schedule->plan.v + chunk) % 8192 * 2 + direction;
 }
 
-static void start_send(Trainer* t, CommRequest* request, const floatX* buffer, int to, int64_t n, int tag) {
-    const int64_t count = boundary_elements(&t->stage.layout.mesh, n);
-    *request = comm_send_start(&t->groups.pipeline, buffer, count, COMM_FLOAT, to, tag);
+static int64_t message_elements(const Trainer* t, const Pass* pass, int k) {
+    const Stage* s = &t->stage;
+    const int64_t B = min_i64(s->B, pass->end - microbatch_first(t, pass, k));
+    return boundary_elements(&s->layout.mesh, B * s->T * s->model.C);
 }
 
-// A stage's share of one pass over micro-batch k, once its input is there. Returns the sum of its losses on top of loss.
-static double run_forward(Trainer* t, const Pass* pass, const Schedule* schedule, Action action, double loss) {
+// The two ends of a boundary count its messages by the chunk that receives them.
+static void start_receive(Trainer* t, const Pass* pass, Action action) {
+    const int k = action.microbatch, i = k % SCHEDULE_BUFFERS, forward = action.kind == RECEIVE_FORWARD;
+    Boundary* x = &t->stage.boundary[action.chunk];
+    *(forward ? &x->receive_forward[i] : &x->receive_backward[i]) =
+        comm_receive_start(&t->groups.pipeline, forward ? x->input[i] : x->gradient[i], message_elements(t, pass, k),
+                           COMM_FLOAT, schedule_peer(pass->schedule, action.kind, action.chunk),
+                           message_tag(pass->schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+}
+
+static void start_send(Trainer* t, const Pass* pass, Action action) {
+    Stage* s = &t->stage;
+    const int k = action.microbatch, i = k % SCHEDULE_BUFFERS, forward = action.kind == SEND_FORWARD;
+    const int64_t n = message_elements(t, pass, k);
+    const Activations* a = forward ? &s->activations[action.slot] : NULL;
+    const floatX* from = forward ? chunk_output(a) + boundary_offset(&s->layout.mesh, (int64_t)a->N * s->model.C)
+                                 : s->boundary[action.chunk].gradient_out[i];
+    const int receiver = transfer_other_end(pass->schedule, action.kind, action.chunk) / s->layout.mesh.p;
+    *(forward ? &s->send_forward[action.slot] : &s->boundary[action.chunk].send_backward[i]) = comm_send_start(
+        &t->groups.pipeline, from, n, COMM_FLOAT, schedule_peer(pass->schedule, action.kind, action.chunk),
+        message_tag(pass->schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+}
+
+// Records what this rank has done since `started`, apart from waiting for others.
+static void trace_action(Trainer* t, Action action, double started) {
+    static const char* names[ACTION_KINDS] = {
+        "forward", "backward", "backward, inputs", "backward, weights", "", "", "", "", "reduce", "tie",
+        "norm",    "update"};
+    char name[TRACE_NAME_BYTES];
+    if (!t->tracing) return;
+    if (action.chunk >= 0 && t->schedule.plan.v > 1)
+        snprintf(name, sizeof name, "chunk %d %s", action.chunk, names[action.kind]);
+    else
+        snprintf(name, sizeof name, "%s", names[action.kind]);
+    trace_span(t->tracing, "compute", name, action.microbatch, started, seconds_now());
+}
+
+// A chunk's share of one pass over a micro-batch, once its input is there.
+static void run_forward(Trainer* t, const Pass* pass, Action action, Progress* progress) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[action.slot];
-    const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
-    comm_wait(&s->boundary.send_forward[action.slot]); // of the micro-batch that used this slot before
-    load_microbatch(t, a, pass, schedule, k);
-    if (!s->layout.first_stage) {
-        comm_wait(&s->boundary.receive_forward[buffer]);
-        boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], s->boundary.input[buffer], (int64_t)a->N * s->model.C);
-    }
+    const int k = action.microbatch, i = k % SCHEDULE_BUFFERS;
+    Boundary* x = &s->boundary[action.chunk];
+    comm_wait(&s->send_forward[action.slot]); // of the micro-batch that used this slot before
+    comm_wait(&x->receive_forward[i]);
     const double started = seconds_now();
-    stage_forward(s, a);
-    trace_span(t->tracing, "compute", "forward", k, started, seconds_now());
-    return s->layout.last_stage ? add_losses(loss, a) : loss;
+    load_microbatch(t, a, pass, action.chunk, k);
+    if (!a->chunk->first)
+        boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
+    chunk_forward(s, a);
+    if (a->chunk->last) progress->loss = add_losses(progress->loss, a);
+    trace_action(t, action, started);
 }
 
-static void run_backward(Trainer* t, Action action, int halves, float scale) {
-    static const char* names[] = {"", "backward, inputs", "backward, weights", "backward"};
+static void run_backward(Trainer* t, Action action) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[action.slot];
-    Gradients* g = &s->gradients[s->split_backward ? action.slot : 0];
-    const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
+    const int k = action.microbatch, i = k % SCHEDULE_BUFFERS;
+    Gradients* g = &s->gradients[action.chunk][k % s->pending[action.chunk]];
+    Boundary* x = &s->boundary[action.chunk];
     const int64_t n = (int64_t)a->N * s->model.C;
-    if (!s->layout.last_stage && (halves & INPUT_HALF)) {
-        comm_wait(&s->boundary.receive_backward[buffer]);
-        boundary_unpack(&t->groups, &s->layout.mesh, g->dx, s->boundary.gradient[buffer], n);
-    }
-    const Backward w = {s, a, g, halves, action.reduce, scale};
+    const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
+    if (input) comm_wait(&x->receive_backward[i]);
+    if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - SCHEDULE_BUFFERS
     const double started = seconds_now();
-    stage_backward(&w);
-    trace_span(t->tracing, "compute", names[halves], k, started, seconds_now());
-    if (!s->layout.first_stage && (halves & INPUT_HALF)) {
-        comm_wait(&s->boundary.send_backward[buffer]); // of micro-batch k - SCHEDULE_BUFFERS
-        device_copy(s->boundary.gradient_out[buffer], g->dx + boundary_offset(&s->layout.mesh, n),
+    if (input && !a->chunk->last) boundary_unpack(&t->groups, &s->layout.mesh, g->dx, x->gradient[i], n);
+    const float scale = (float)(1 / ((double)t->settings.global_batch * s->T)); // the gradient is that of the mean loss
+    const Backward w = {s, a, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce, scale};
+    chunk_backward(&w);
+    if (input && !a->chunk->first)
+        device_copy(x->gradient_out[i], g->dx + boundary_offset(&s->layout.mesh, n),
                     (size_t)boundary_elements(&s->layout.mesh, n) * sizeof(floatX));
-    }
+    trace_action(t, action, started);
 }
 
-// What all ranks have to agree on before they update: the loss, the norm of the gradient, that both are numbers; and the
-// time they have worked.
-static void update(Trainer* t, double loss, double busy, double started) {
-    const Settings* o = &t->settings;
+// Squares of a chunk's gradients, whose sums over the data ranks are complete. The one that is still to be summed over two
+// stages (buckets_tie) waits for that.
+static void run_reduce(Trainer* t, Action action, double* squares) {
     Stage* s = &t->stage;
     const Layout* layout = &s->layout;
+    const Slice* wte = layout_is_tied(layout, &s->model) ? layout_slice(layout, -1, WTE) : NULL;
+    const double started = seconds_now();
+    if (action.kind == REDUCE)
+        buckets_finish(&s->grads, layout, action.chunk);
+    else
+        buckets_tie(&s->grads, &t->groups, layout);
+    for (int b = 0; b < layout->buckets; b++) {
+        const bool tied = wte && wte->bucket == b;
+        if (action.kind == TIE ? tied : !tied && layout->bucket[b].chunk == action.chunk)
+            gradient_squares(s, b, squares);
+    }
+    trace_action(t, action, started);
+}
+
+// Ends the run: a loss or a gradient is not a number.
+static void refuse_step(Trainer* t, int not_finite) {
+    const int tensors = t->stage.layout.tensors;
+    Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
+    model_tensors(list, &t->stage.model);
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        "step %lld: the loss is %g and the gradient of %s is not finite; %s. Try a smaller --lr, a longer --warmup or "
+        "a --clip",
+        (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor",
+        t->settings.clip > 0 ? "nothing was updated" : "checkpoints are from before it");
+    comm_die_together(&t->world, EXIT_RUN, text);
+}
+
+// All ranks meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time that
+// they have worked.
+static void run_norm(Trainer* t, Action action, Progress* progress) {
+    const Settings* o = &t->settings;
+    const Layout* layout = &t->stage.layout;
     const int tensors = layout->tensors;
+    const double started = seconds_now();
     double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
-    gradient_squares(s, sums);
-    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? loss : 0;
-    sums[tensors + 1] = busy;
+    memcpy(sums, progress->squares, (size_t)tensors * sizeof(double));
+    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? progress->loss : 0;
+    sums[tensors + 1] = started - progress->started - progress->waited;
     sum_over_mesh(&t->groups, sums, tensors + 2);
     int not_finite;
-    t->loss = sums[tensors] / ((double)o->global_batch * s->T);
+    t->loss = sums[tensors] / ((double)o->global_batch * t->stage.T);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite);
-    t->bubble =
-        layout->mesh.p > 1 ? fmax(0, (seconds_now() - started) * mesh_size(&layout->mesh) / sums[tensors + 1] - 1) : 0;
+    const double rank_seconds = (seconds_now() - progress->started) * mesh_size(&layout->mesh);
+    t->bubble = layout->mesh.p > 1 ? fmax(0, rank_seconds / sums[tensors + 1] - 1) : 0;
     free(sums);
-    if (not_finite >= 0 || !isfinite(t->loss)) {
-        Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
-        model_tensors(list, &s->model);
-        char text[512];
-        snprintf(text, sizeof text,
-                 "step %lld: the loss is %g and the gradient of %s is not finite; nothing was updated. Try a smaller "
-                 "--lr, a longer --warmup or a --clip",
-                 (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
-        comm_die_together(&t->world, EXIT_RUN, text);
+    if (not_finite >= 0 || !isfinite(t->loss)) refuse_step(t, not_finite);
+    progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
+    trace_action(t, action, started);
+}
+
+static void run_update(Trainer* t, Action action, double grad_scale) {
+    const double started = seconds_now();
+    chunk_update(&t->stage, action.chunk, &t->settings, t->step + 1, learning_rate(&t->settings, t->step), grad_scale);
+    trace_action(t, action, started);
+}
+
+static void run_action(Trainer* t, const Pass* pass, Action action, Progress* progress) {
+    switch (action.kind) {
+    case RECEIVE_FORWARD:
+    case RECEIVE_BACKWARD: start_receive(t, pass, action); break;
+    case SEND_FORWARD:
+    case SEND_BACKWARD: start_send(t, pass, action); break;
+    case FORWARD: run_forward(t, pass, action, progress); break;
+    case BACKWARD:
+    case BACKWARD_INPUT:
+    case BACKWARD_WEIGHT: run_backward(t, action); break;
+    case REDUCE:
+    case TIE: run_reduce(t, action, progress->squares); break;
+    case NORM: run_norm(t, action, progress); break;
+    case UPDATE: run_update(t, action, progress->grad_scale); break;
+    case ACTION_KINDS: break;
     }
-    const double clip = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    const double began = seconds_now();
-    stage_update(s, o, t->step + 1, learning_rate(o, t->step), clip);
-    trace_span(t->tracing, "compute", "update", -1, began, seconds_now());
 }
 
 // Executes a schedule. Returns the sum of the losses that this rank has seen.
-static double run_schedule(Trainer* t, const Schedule* schedule, const Pass* pass) {
+static double run_schedule(Trainer* t, const Pass* pass) {
     Stage* s = &t->stage;
-    Boundary* x = &s->boundary;
-    const Mesh* mesh = &s->layout.mesh;
-    const int before = mesh->pipeline - 1, after = mesh->pipeline + 1;
-    const float scale = (float)(1 / ((double)t->settings.global_batch * s->T)); // the gradient is that of the mean loss
-    const double started = seconds_now();
-    double loss = 0, busy = 0;
-    for (int i = 0; i < schedule->n; i++) {
-        const Action action = schedule->actions[i];
-        const int k = action.microbatch, buffer = k % SCHEDULE_BUFFERS;
-        const int64_t n = k < 0 ? 0 : message_elements(t, pass, schedule, k);
-        const double begin = seconds_now(), waited = t->groups.pipeline.waited;
-        switch (action.kind) {
-        case RECEIVE_FORWARD:
-            start_receive(t, &x->receive_forward[buffer], x->input[buffer], before, n, message_tag(k, TAG_FORWARD));
-            break;
-        case FORWARD: loss = run_forward(t, pass, schedule, action, loss); break;
-        case SEND_FORWARD:
-            start_send(t, &x->send_forward[action.slot],
-                       s->activations[action.slot].x[s->layout.layers] + boundary_offset(mesh, n), after, n,
-                       message_tag(k, TAG_FORWARD));
-            break;
-        case RECEIVE_BACKWARD:
-            start_receive(t, &x->receive_backward[buffer], x->gradient[buffer], after, n, message_tag(k, TAG_BACKWARD));
-            break;
-        case BACKWARD: run_backward(t, action, BOTH_HALVES, scale); break;
-        case BACKWARD_INPUT: run_backward(t, action, INPUT_HALF, scale); break;
-        case BACKWARD_WEIGHT: run_backward(t, action, WEIGHT_HALF, scale); break;
-        case SEND_BACKWARD:
-            start_send(t, &x->send_backward[buffer], x->gradient_out[buffer], before, n, message_tag(k, TAG_BACKWARD));
-            break;
-        case REDUCE: buckets_finish(&s->grads, &t->groups, &s->layout); break;
-        case UPDATE: update(t, loss, busy, started); break;
-        case ACTION_KINDS: break;
-        }
-        busy += seconds_now() - begin - (t->groups.pipeline.waited - waited);
+    const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
+    const double waited = pipeline->waited + embedding->waited;
+    Progress progress = {0, NULL, seconds_now(), 0, 1};
+    progress.squares = (double*)checked_calloc((size_t)s->layout.tensors, sizeof(double), "the gradient's norm");
+    for (int i = 0; i < pass->schedule->n; i++) {
+        progress.waited = pipeline->waited + embedding->waited - waited;
+        run_action(t, pass, pass->schedule->actions[i], &progress);
     }
-    for (int i = 0; i < s->slots; i++) comm_wait(&x->send_forward[i]);
-    for (int i = 0; i < SCHEDULE_BUFFERS; i++) comm_wait(&x->send_backward[i]);
-    return loss;
+    for (int i = 0; i < s->slots; i++) comm_wait(&s->send_forward[i]);
+    for (int i = 0; i < s->layout.mesh.v * SCHEDULE_BUFFERS; i++)
+        comm_wait(&s->boundary[i / SCHEDULE_BUFFERS].send_backward[i % SCHEDULE_BUFFERS]);
+    free(progress.squares);
+    return progress.loss;
 }
 
 // The bytes that this rank has sent so far.
@@ -884,10 +1016,13 @@ static Bytes bytes_sent(const Trainer* t) {
 // One update on the next global batch.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
-    const Pass pass = {&t->train, t->sequences, t->sequences + batch, true};
+    const Pass pass = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true};
     const Bytes before = bytes_sent(t);
+    const double started = seconds_now();
     stage_zero_gradients(&t->stage);
-    run_schedule(t, &t->schedule, &pass);
+    trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
+    run_schedule(t, &pass);
+    trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     const Bytes after = bytes_sent(t);
     double sums[3] = {after.tensor - before.tensor, after.pipeline - before.pipeline, after.data - before.data};
     sum_over_mesh(&t->groups, sums, 3);
@@ -906,9 +1041,9 @@ static double validate(Trainer* t) {
     const Mesh* mesh = &s->layout.mesh;
     const int64_t count = min_i64(t->settings.eval_sequences, t->val.count), groups = (count + s->B - 1) / s->B;
     const int m = (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
-    const Pass pass = {&t->val, 0, count, false};
-    Schedule forward = schedule_build_forward(mesh->pipeline, mesh->p, m);
-    double sum = run_schedule(t, &forward, &pass);
+    Schedule forward = schedule_build_forward(&t->schedule, m);
+    const Pass pass = {&forward, &t->val, 0, count, false};
+    double sum = run_schedule(t, &pass);
     schedule_free(&forward);
     if (!s->layout.last_stage || mesh->tensor > 0) sum = 0;
     sum_over_mesh(&t->groups, &sum, 1);
@@ -934,29 +1069,41 @@ typedef struct {
     uint64_t seed, stream;
 } Sampler;
 
-// Feeds one token at a position of the sequence through all stages; its keys and values go into the cache. On the last
-// stage a->logits are those of the token after it.
+// Hands one token's channels on to the next part of the model, or takes them from the one before; a chunk of the same
+// rank finds them where the other one left them.
+static void decode_pass(Trainer* t, floatX* x, ActionKind kind, int chunk) {
+    Comm* pipeline = &t->groups.pipeline;
+    const int peer = schedule_peer(&t->schedule, kind, chunk);
+    if (peer < 0 || peer == pipeline->rank) return;
+    CommRequest message = kind == SEND_FORWARD
+                              ? comm_send_start(pipeline, x, t->stage.model.C, COMM_FLOAT, peer, TAG_FORWARD)
+                              : comm_receive_start(pipeline, x, t->stage.model.C, COMM_FLOAT, peer, TAG_FORWARD);
+    comm_wait(&message);
+}
+
+// Feeds one token at a position of the sequence through the whole model; its keys and values go into the cache. On the
+// last stage the head's logits are those of the token after it.
 static void decode(Trainer* t, int32_t token, int position) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
-    Comm* pipeline = &t->groups.pipeline;
-    activations_shape(a, s, 1, 1, position);
-    a->inputs[0] = token;
-    const int64_t C = s->model.C;
-    if (s->layout.first_stage) {
-        embed(s, a);
-    } else {
-        CommRequest input = comm_receive_start(pipeline, a->x[0], C, COMM_FLOAT, pipeline->rank - 1, TAG_FORWARD);
-        comm_wait(&input);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        const floatX* before = c > 0 ? chunk_output(a) : NULL;
+        activations_shape(a, s, c, 0, 1, 1, position);
+        a->inputs[0] = token;
+        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
+            device_copy(a->x[0], before, (size_t)s->model.C * sizeof(floatX));
+        decode_pass(t, a->x[0], RECEIVE_FORWARD, c);
+        if (a->chunk->first) embed(s, a);
+        blocks_forward(s, a);
+        if (a->chunk->last) head_forward(s, a);
+        decode_pass(t, chunk_output(a), SEND_FORWARD, c);
     }
-    for (int l = 0; l < s->layout.layers; l++) block_forward(s, a, l);
-    if (s->layout.last_stage) {
-        head_forward(s, a);
-    } else {
-        CommRequest output =
-            comm_send_start(pipeline, a->x[s->layout.layers], C, COMM_FLOAT, pipeline->rank + 1, TAG_FORWARD);
-        comm_wait(&output);
-    }
+}
+
+// The pipeline rank that has the head.
+static int head_holder(const Trainer* t) {
+    const Pipeline* plan = &t->schedule.plan;
+    return pipeline_holder(plan, plan->p * plan->v - 1);
 }
 
 // Draws token number i on the last stage and tells it to all; -1 when the time is over.
@@ -964,7 +1111,7 @@ static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
     Stage* s = &t->stage;
     int32_t next = 0;
     if (s->layout.last_stage) {
-        comm_all_gather(&t->groups.tensor, sampler->logits, s->activations[0].logits, s->layout.V, COMM_FLOAT);
+        comm_all_gather(&t->groups.tensor, sampler->logits, s->head[0].logits, s->layout.V, COMM_FLOAT);
         if (s->layout.mesh.tensor == 0) {
             const double u = random_uniform(sampler->seed, sampler->stream, (uint64_t)i);
             next = seconds_now() > sampler->deadline
@@ -973,7 +1120,7 @@ static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
         }
         comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
     }
-    comm_broadcast(&t->groups.pipeline, &next, 1, COMM_INT32, s->layout.mesh.p - 1);
+    comm_broadcast(&t->groups.pipeline, &next, 1, COMM_INT32, head_holder(t));
     return next;
 }
 
@@ -1156,8 +1303,11 @@ static void print_rank(Stage* s, int last_alike, int m) {
         snprintf(ranks, sizeof ranks, "%d..%d", rank, last_alike);
     else
         snprintf(ranks, sizeof ranks, "%d", rank);
-    printf("  %-11s %3d %3d %3d   %4d..%-4d", ranks, mesh->tensor, mesh->pipeline, mesh->data, s->layout.first_layer,
-           s->layout.first_layer + s->layout.layers - 1);
+    printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
+    for (int c = 0; c < mesh->v; c++) {
+        const Chunk* chunk = &s->layout.chunk[c];
+        printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
+    }
     Arena* arenas[ARENAS];
     stage_arenas(s, arenas);
     for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / 1e6);
@@ -1170,35 +1320,23 @@ static void print_ranks(const Trainer* t) {
     const Stage* mine = &t->stage;
     const Mesh* mesh = &mine->layout.mesh;
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
-    printf(
-        "\n  rank          t   p   d    layers    MB: params      grads  optimizer activation    scratch   together   "
-        "sends:  tp        pp        dp\n");
+    printf("\n  rank          t   p   d    layers %*s   MB: params      grads  optimizer activation    scratch   "
+           "together   "
+           "sends:  tp        pp        dp\n",
+           10 * (mesh->v - 1), "");
     for (int rank = 0; rank < n; rank += step) {
         Mesh other = *mesh;
         other.tensor = rank % mesh->t, other.data = rank / mesh->t % mesh->d;
         other.pipeline = rank / (mesh->t * mesh->d);
         Stage s;
         Error error;
-        Schedule schedule = schedule_build_1f1b(other.pipeline, mesh->p, t->schedule.m, false, mesh->zero == 2);
-        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, schedule.slots, false, &error))
-            die("%s", error.text);
-        print_rank(&s, rank + step - 1, schedule.m);
+        Schedule schedule = schedule_build(&t->schedule.plan, other.pipeline);
+        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &error)) die("%s", error.text);
+        print_rank(&s, rank + step - 1, schedule.plan.m);
         stage_free(&s);
         schedule_free(&schedule);
     }
     printf("\n");
-}
-
-// The tables of all stages.
-static Schedule* all_stages(const Mesh* mesh, int m) {
-    Schedule* stages = (Schedule*)checked_malloc((size_t)mesh->p * sizeof(Schedule), "the schedule");
-    for (int i = 0; i < mesh->p; i++) stages[i] = schedule_build_1f1b(i, mesh->p, m, false, mesh->zero == 2);
-    return stages;
-}
-
-static void free_stages(Schedule* stages, int p) {
-    for (int i = 0; i < p; i++) schedule_free(&stages[i]);
-    free(stages);
 }
 
 static void print_mesh(const Trainer* t) {
@@ -1213,10 +1351,15 @@ static void print_mesh(const Trainer* t) {
                              : " with ZeRO-2",
            recompute[mesh->recompute]);
     printf("schedule  ");
-    Schedule* stages = all_stages(mesh, t->schedule.m);
-    if (mesh->p > 1) printf("1F1B, bubble (p - 1) / m = %.3f\n", (mesh->p - 1.0) / t->schedule.m);
+    const Pipeline* plan = &t->schedule.plan;
+    Schedule* stages = schedules_build(plan);
+    if (mesh->p > 1) {
+        printf("%s", schedule_name(plan->kind));
+        if (mesh->v > 1) printf(" with %d chunks a stage", mesh->v);
+        printf(", by formula a bubble of %.3f of the work at equal stages\n", pipeline_bubble(plan));
+    }
     schedule_draw(stages, mesh->p, stdout);
-    free_stages(stages, mesh->p);
+    schedules_free(stages, mesh->p);
 }
 
 static void print_plan(Trainer* t, double peak) {
@@ -1231,7 +1374,7 @@ static void print_plan(Trainer* t, double peak) {
            m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, parameters);
     printf("data      %s\n", data);
     printf("batch     %lld sequences of %d tokens in %d micro-batch%s of %d", (long long)o->global_batch, s->T,
-           t->schedule.m, t->schedule.m == 1 ? "" : "es", s->B);
+           t->schedule.plan.m, t->schedule.plan.m == 1 ? "" : "es", s->B);
     printf(s->layout.mesh.d > 1 ? " on each of %d replicas\n" : "\n", s->layout.mesh.d);
     printf("device    %s", device);
     if (t->world.size > 1) {
@@ -1263,7 +1406,7 @@ static Traffic traffic_of_mesh(const Trainer* t) {
         Layout layout;
         Error error;
         if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.m);
+        const Traffic one = traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.plan.m);
         layout_free(&layout);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
@@ -1418,7 +1561,15 @@ static void write_trace(Trainer* t) {
     FILE* out = is_main(t) ? fopen(path, "w") : NULL;
     Error error;
     agree(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
-    const bool ok = trace_gather(out, &t->world, &t->stage.layout.mesh, &t->trace);
+    const Pipeline* plan = &t->schedule.plan;
+    const Mesh* mesh = &t->stage.layout.mesh;
+    char about[256]; // what dev/draw needs to know
+    snprintf(about, sizeof about,
+             "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s,"
+             "\"clip\":%s}",
+             schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, mesh->v, plan->m,
+             plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false", plan->clip ? "true" : "false");
+    const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
     if (!is_main(t)) return;
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
@@ -1497,8 +1648,16 @@ static void train(Trainer* t, double peak, double started) {
     if (o->sample_every) sample(t, 512);
 }
 
-// From here on what this rank does and says is recorded.
+// From here on what this rank does and says is recorded. A file that cannot be written is refused now, not at the end.
 static void start_tracing(Trainer* t) {
+    const char* path = t->settings.trace;
+    struct stat st;
+    Error error;
+    const bool new_file = is_main(t) && stat(path, &st) != 0;
+    FILE* out = is_main(t) ? fopen(path, "a") : NULL;
+    agree(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    if (out) fclose(out);
+    if (new_file) unlink(path);
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     trace_init(&t->trace, 1 << 20);
@@ -1506,14 +1665,19 @@ static void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-// The schedule of this rank, proved together with those of the other stages.
-static void plan_schedule(Trainer* t, const Mesh* mesh) {
-    const int m = (int)(t->settings.global_batch / mesh->d / t->settings.micro_batch);
-    Schedule* stages = all_stages(mesh, m);
-    Error error;
-    if (!schedule_check(stages, mesh->p, &error)) die("internal error: the schedule is wrong: %s", error.text);
-    free_stages(stages, mesh->p);
-    t->schedule = schedule_build_1f1b(mesh->pipeline, mesh->p, m, false, mesh->zero == 2);
+// The schedule of this rank, proved together with those of the other stages. Returns false if there is none for so many
+// micro-batches.
+static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, Error* error) {
+    const Settings* o = &t->settings;
+    const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
+    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, o->clip > 0};
+    if (!pipeline_check(&plan, error)) return false;
+    Schedule* stages = schedules_build(&plan);
+    Error wrong;
+    if (!schedule_check(stages, mesh->p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
+    schedules_free(stages, mesh->p);
+    t->schedule = schedule_build(&plan, mesh->pipeline);
+    return true;
 }
 
 // Refuses a run that the machine's memory cannot hold, before any of it is taken.
@@ -1574,6 +1738,7 @@ int main(int argc, char** argv) {
         return 0;
     }
     check_settings(o);
+    settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
     open_files(t);
@@ -1586,9 +1751,8 @@ int main(int argc, char** argv) {
     if (o->micro_batch * T > INT32_MAX) {
         die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
     }
-    if (!mesh_check(&mesh, &model, T, &error)) die_usage("%s", error.text);
-    plan_schedule(t, &mesh);
-    if (!stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, t->schedule.slots, false, &error)) {
+    if (!mesh_check(&mesh, &model, T, &error) || !plan_schedule(t, &model, &mesh, &error) ||
+        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &error)) {
         die_usage("%s", error.text);
     }
     open_loaders(t);

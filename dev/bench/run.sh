@@ -1,11 +1,11 @@
 #!/bin/bash
 # make bench: everything that the README's tables say, on this machine, each contestant in the same run.
-#   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh]      default: all
+#   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh] [schedules]      default: all
 # Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get install libopenblas0 libdnnl2), PyTorch if
 # /usr/bin/python3 can import torch (apt-get install python3-torch), llm.c if LLMC=folder names a checkout of it.
 set -u
 BUILD=${BUILD:-build}
-what="${*:-matmul kernels attention step mesh}"
+what="${*:-matmul kernels attention step mesh schedules}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; $(date +%F); $(git rev-parse --short HEAD 2>/dev/null)"
@@ -14,6 +14,9 @@ echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(
 field() {
     tail -n +2 "$2" | sed "s/.*\"$1\":\([0-9.]*\).*/\1/" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
+
+# middle FILE: the same of any numbers, with all their digits
+middle() { sort -g "$1" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 
 # number NAME JSON: the number called NAME in a line of JSON
 number() { expr "$2" : ".*\"$1\": *\([0-9.]*\)"; }
@@ -91,6 +94,44 @@ mesh() { # two ranks beside one rank with as many threads, in turn, three times;
     done
 }
 
+schedules() { # two stages, four micro-batches: every schedule in turn, five times; what the tables predict beside it
+    text=$(ls data/*/input.txt 2>/dev/null | head -n 1)
+    model="--layers 8 --hidden 512 --heads 8 --seq 256 --global-batch 4 --micro-batch 1 --steps 12 --warmup 0"
+    rm -f "$work/schedules"
+    for round in 1 2 3 4 5; do
+        for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
+            # shellcheck disable=SC2086  # a list of words
+            scripts/mpirun.sh -np 2 ./train_gpt --pp 2 --schedule $schedule $model ${text:+--data "$text"} --eval-every 0 \
+                --sample-every 0 --trace "$work/trace.json" >"$work/out" 2>&1 &&
+                "$BUILD/draw_schedule" --trace "$work/trace.json" >"$work/drawn" || { cat "$work/out"; exit 1; }
+            [ $round = 1 ] && [ $schedule = 1f1b ] && sed '/^step_ms/d' "$work/drawn"
+            sed -n "s/^step_ms/$round $schedule/p" "$work/drawn" >>"$work/schedules"
+        done
+    done
+    echo "$model --pp 2"
+    echo "medians of five rounds; gain: over 1f1b in the same round, measured, and as the tables predict it from the times of"
+    echo "each run's own actions; share: of the predicted gain"
+    printf '%-14s %10s %10s %7s %18s %18s %10s\n' "" "step, ms" predicted error "bubble, predicted" "gain, predicted" share
+    # a line: round schedule measured M predicted P bubble measured A predicted B
+    for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
+        for what in 4 6 9 11; do
+            awk -v s=$schedule -v f=$what '$2 == s { print $f }' "$work/schedules" >"$work/column.$what"
+        done
+        awk -v s=$schedule '
+            $2 == "1f1b" { m[$1] = $4; p[$1] = $6 }
+            $2 == s { ms[$1] = $4; ps[$1] = $6 }
+            END { for (r in ms) print m[r] / ms[r] - 1, p[r] / ps[r] - 1 }' "$work/schedules" >"$work/gains"
+        cut -d' ' -f1 "$work/gains" >"$work/gain" && cut -d' ' -f2 "$work/gains" >"$work/hoped"
+        awk -v s=$schedule -v m="$(middle "$work/column.4")" -v p="$(middle "$work/column.6")" \
+            -v a="$(middle "$work/column.9")" -v b="$(middle "$work/column.11")" -v g="$(middle "$work/gain")" \
+            -v h="$(middle "$work/hoped")" 'BEGIN {
+                printf "%-14s %10.1f %10.1f %6.1f%% %8.3f %9.3f %7.1f%% %9.1f%%", s, m, p, 100 * (p / m - 1), a, b, 100 * g, 100 * h
+                if (s != "1f1b") printf " %9.0f%%", 100 * g / h
+                print ""
+            }'
+    done
+}
+
 for part in $what; do
     echo
     echo "== $part"
@@ -101,6 +142,7 @@ for part in $what; do
         step 4 256
         ;;
     mesh) mesh ;;
+    schedules) schedules ;;
     *) "$BUILD/bench_$part" ;;
     esac
 done

@@ -32,12 +32,18 @@ PIPELINE = "t=1 p=2 d=1 gpt2 tied zero 0 B="
 DATA = "t=1 p=1 d=2 gpt2 tied zero 0 B="
 ZERO1 = "t=1 p=1 d=2 gpt2 zero 1 B="
 ZERO2 = "t=1 p=1 d=2 gpt2 tied zero 2 B="
+GPIPE = "t=1 p=2 d=1 gpipe/1 gpt2 tied zero 0 B="
+INTERLEAVED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 B="
+UNCLIPPED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 full B=1 of 8 unclipped"
+INTERLEAVED_ZERO1 = "t=1 p=2 d=2 interleaved/2 gpt2 tied zero 1 B="
+ZB_H1 = "t=1 p=2 d=1 zb-h1/1 gpt2 tied zero 0 B="
+ZB_V = "t=1 p=2 d=1 zb-v/2 gpt2 tied zero 0 B="
 TENSOR_PIPELINE = "t=2 p=2 d=1 gpt2 tied zero 0 B="
 TENSOR_DATA = "t=2 p=1 d=2 gpt2 tied zero 0 B="
 PIPELINE_ZERO1 = "t=1 p=2 d=2 gpt2 tied zero 1 B="
 SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
 
-TRAINER, EXCHANGE, PARALLEL = "train_gpt.cu", "exchange.h", "parallel.h"
+TRAINER, EXCHANGE, PARALLEL, SCHEDULE = "train_gpt.cu", "exchange.h", "parallel.h", "schedule.h"
 
 # What is wrong; the case that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -61,7 +67,7 @@ FAULTS = [
      "weight(s, -1, head_kind(s)), N, C, V);\n        sum = sum_rows_start(",
      "weight(s, -1, head_kind(s)), N, C, V);\n        if (0) sum = sum_rows_start("),
     ("cross-entropy: every rank takes its own maximum", TENSOR, TRAINER,
-     "    comm_all_reduce(tensor, a->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
+     "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
     ("cross-entropy: no sum of exp over the vocabulary's parts", TENSOR, TRAINER,
      "    comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);", ""),
     ("cross-entropy: maximum in place of the sum of exp", TENSOR, TRAINER,
@@ -116,9 +122,9 @@ FAULTS = [
     ("ZeRO-1: a tied embedding is summed over the data group again, not over the stages", PIPELINE_ZERO1, EXCHANGE,
      "comm_all_reduce(&g->embedding, grads->shares", "comm_all_reduce(&g->data, grads->shares"),
     ("a stage sends what went into its last block", PIPELINE, TRAINER,
-     "s->activations[action.slot].x[s->layout.layers] +", "s->activations[action.slot].x[s->layout.layers - 1] +"),
+     "forward ? chunk_output(a) +", "forward ? a->x[a->chunk->layers - 1] +"),
     ("a stage does not wait for its input", PIPELINE, TRAINER,
-     "        comm_wait(&s->boundary.receive_forward[buffer]);", ""),
+     "    comm_wait(&x->receive_forward[i]);", ""),
     ("boundary: tensor ranks send the wrong parts", TENSOR_PIPELINE, EXCHANGE,
      "mesh->tensor * (n / mesh->t)", "(mesh->t - 1 - mesh->tensor) * (n / mesh->t)"),
     ("boundary: every tensor rank sends the first part of the gradient", TENSOR_PIPELINE, TRAINER,
@@ -128,7 +134,37 @@ FAULTS = [
      "                mesh->sequence_parallel ? n / mesh->t : n);",
      "    (void)g, device_copy(x, message, (size_t)boundary_elements(mesh, n) * sizeof(floatX));"),
     ("decoding: a stage sends what went into its first block", PIPELINE, TRAINER,
-     "comm_send_start(pipeline, a->x[s->layout.layers], C", "comm_send_start(pipeline, a->x[0], C"),
+     "decode_pass(t, chunk_output(a), SEND_FORWARD, c);", "decode_pass(t, a->x[0], SEND_FORWARD, c);"),
+    # Schedules: chunks, halves of the backward pass, reductions and updates inside of the step
+    ("gpipe: all micro-batches share one head", GPIPE, TRAINER, "&s->head[k % s->heads]", "&s->head[0]"),
+    ("interleaved: every chunk goes through the blocks of the first", INTERLEAVED, TRAINER,
+     "block_forward(s, a, a->chunk->begin + l);", "block_forward(s, a, l);"),
+    ("interleaved: only the first chunk's gradients count in the norm", INTERLEAVED, TRAINER,
+     "layout->bucket[b].chunk == action.chunk)", "layout->bucket[b].chunk == 0)"),
+    ("interleaved: only the first chunk is updated", INTERLEAVED, TRAINER,
+     "s->layout.bucket[slice->bucket].chunk != chunk) continue;",
+     "s->layout.bucket[slice->bucket].chunk != 0) continue;"),
+    ("interleaved, ZeRO-1: every update gathers all chunks", INTERLEAVED_ZERO1, EXCHANGE,
+     "        if (layout->bucket[b].chunk != chunk) continue;", "        (void)chunk;"),
+    ("interleaved: the table updates a chunk before its reduction", UNCLIPPED, SCHEDULE,
+     "    schedule_add(s, REDUCE, chunk, -1);\n"
+     "    if (!s->plan.clip && !chunk_is_tied(s, chunk)) schedule_add(s, UPDATE, chunk, -1);",
+     "    if (!s->plan.clip && !chunk_is_tied(s, chunk)) schedule_add(s, UPDATE, chunk, -1);\n"
+     "    schedule_add(s, REDUCE, chunk, -1);"),
+    ("unclipped: the tied embedding is updated before its two gradients are summed", UNCLIPPED, TRAINER,
+     "    else\n        buckets_tie(&s->grads, &t->groups, layout);", ""),
+    ("zb-h1: all micro-batches between the halves share one place", ZB_H1, TRAINER,
+     "s->gradients[action.chunk][k % s->pending[action.chunk]]", "s->gradients[action.chunk][0]"),
+    ("zb-h1: the weight half comes with the input half, too", ZB_H1, TRAINER,
+     "(input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0)",
+     "(input ? BOTH_HALVES : 0) | (weights ? WEIGHT_HALF : 0)"),
+    ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, TRAINER,
+     "s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2", "s->layout.mesh.p == 1"),
+    ("zb-v: placed in a loop", ZB_V, PARALLEL,
+     "return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);",
+     "return virtual_stage(mesh->p, false, mesh->pipeline, chunk);"),
+    ("zb-v, decoding: the second chunk does not get what the first one left", ZB_V, TRAINER,
+     "            device_copy(a->x[0], before, (size_t)s->model.C * sizeof(floatX));", "            (void)before;"),
     # All groups: the norm of the gradient, the loss
     ("gradient's norm: every tensor rank counts what all hold", TENSOR, PARALLEL,
      "return layout->mesh.tensor % s->copies == 0 && (", "return ("),
@@ -140,10 +176,10 @@ FAULTS = [
     ("gradient's norm: not summed over the pipeline", PIPELINE, EXCHANGE,
      "&g->data, &g->pipeline};\n    for", "&g->data, &g->heads};\n    for"),
     ("loss: of the first data rank only", DATA, TRAINER,
-     "layout->last_stage && layout->mesh.tensor == 0 ? loss",
-     "layout->last_stage && layout->mesh.tensor == 0 && layout->mesh.data == 0 ? loss"),
+     "layout->last_stage && layout->mesh.tensor == 0 ? progress->loss",
+     "layout->last_stage && layout->mesh.tensor == 0 && layout->mesh.data == 0 ? progress->loss"),
     ("loss: every tensor rank counts", TENSOR, TRAINER,
-     "layout->last_stage && layout->mesh.tensor == 0 ? loss", "layout->last_stage ? loss"),
+     "layout->last_stage && layout->mesh.tensor == 0 ? progress->loss", "layout->last_stage ? progress->loss"),
     ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
 ]
 

@@ -4,7 +4,7 @@ every (t, p, d) with t p d <= 8 and compares it, after 20 steps, with one rank:
 
     losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
         token by token, the bytes sent (against the formulas of parallel.h, which must fit exactly)
-    bit for bit where t = d = 1: any p, any recomputation, any cut of the batch into micro-batches
+    bit for bit where t = d = 1: any p, any schedule, any recomputation, any cut of the batch into micro-batches
     elsewhere within 1e-5, relative to the largest entry of a tensor: the order of additions is another one
     copies of a parameter on several ranks are the same bits at the end
 
@@ -16,7 +16,8 @@ gradients stay as small as they are.
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
 Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met); with it all combinations are. --short: only meshes of 1 or 2 an axis. --mesh: all settings
+all pairs of settings are met), and every other schedule than 1F1B with one choice of all of that; with it all
+combinations are run with 1F1B and twelve choices with every other schedule. --short: only meshes of 1 or 2 an axis. --mesh: all settings
 of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
 
 ranks: 8
@@ -28,7 +29,7 @@ ranks sanitized: 2
 
 #include "test.h"
 
-enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 18 };
+enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 40 };
 
 // ----------------------------------------------------------------------------------------------------------------
 // Cases
@@ -44,6 +45,7 @@ typedef struct {
     Mesh mesh; // coordinates do not matter
     int B, G;  // micro-batch; global batch
     int steps;
+    bool clip;
 } Case;
 
 // Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3, for
@@ -58,8 +60,11 @@ static ModelConfig case_model(const ModelChoice* c) {
 
 static int family_of(Arch arch, int t) { return t == 5 || t == 7 ? 1 : arch == ARCH_LLAMA && t % 3 == 0 ? 2 : 0; }
 
-// Sequences in an update: d divides them.
-static int global_batch_of(int d) { return d == 5 ? 10 : d == 7 ? 14 : d % 3 == 0 ? 12 : 8; }
+// Sequences in an update: d divides them and, if it can be, p the share of each replica.
+static int global_batch_of(int p, int d) {
+    if (p == 5 || d == 5) return 10;
+    return p == 7 || d == 7 ? 14 : p % 3 == 0 || d % 3 == 0 ? 12 : 8;
+}
 
 // Cases of one mesh: all settings, or (turn >= 0) one choice of them for each model.
 static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
@@ -70,8 +75,12 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
             const bool sequence = setting % 2 == 1;
             const int zero = setting / 2 % 3, recompute = setting / 6;
             if ((sequence && t == 1) || (zero > 0 && d == 1)) continue;
-            Case c = {
-                {arch, model % 2 == 0, family_of(arch, t)}, mesh_of_rank(0, t, p, d), 1, global_batch_of(d), STEPS};
+            Case c = {{arch, model % 2 == 0, family_of(arch, t)},
+                      mesh_of_rank(0, t, p, d),
+                      1,
+                      global_batch_of(p, d),
+                      STEPS,
+                      true};
             c.mesh.sequence_parallel = sequence, c.mesh.zero = zero, c.mesh.recompute = (Recompute)recompute;
             c.mesh.scatter = (setting + model + p) % 3 != 0;
             c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
@@ -86,14 +95,50 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
     return 4;
 }
 
+// One choice of model and settings, for a schedule; those that the schedule does without are replaced.
+static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int choice) {
+    const Arch arch = choice % 2 ? ARCH_LLAMA : ARCH_GPT2;
+    const bool splits = schedule_splits_backward(kind);
+    const int zero = choice / 2 % 3, recompute = choice / 3 % 3;
+    Case c = {{arch, choice / 3 % 2 == 0, family_of(arch, t)},
+              mesh_of_rank(0, t, p, d),
+              1,
+              global_batch_of(p, d),
+              STEPS,
+              choice % 3 > 0};
+    c.mesh.schedule = kind, c.mesh.v = v;
+    c.mesh.sequence_parallel = t > 1 && choice / 2 % 2, c.mesh.scatter = choice % 5 > 0;
+    c.mesh.zero = d == 1 ? 0 : splits && zero == 2 ? 1 : zero;
+    c.mesh.recompute = splits && recompute == 2 ? RECOMPUTE_SELECTIVE : (Recompute)recompute;
+    if (c.G / d % (2 * p) == 0 && choice % 4 == 0) c.B = 2;
+    return c;
+}
+
+// Every schedule but 1F1B, with so many choices of the rest.
+static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int* turn) {
+    static const struct {
+        ScheduleKind kind;
+        int v;
+    } schedules[] = {{GPIPE, 1}, {INTERLEAVED, 2}, {INTERLEAVED, 3}, {INTERLEAVED, 4}, {ZB_H1, 1}, {ZB_V, 2}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof schedules / sizeof schedules[0] && p > 1; i++) {
+        for (int choice = 0; choice < choices && p * schedules[i].v <= LAYERS; choice++)
+            list[n++] = schedule_case(t, p, d, schedules[i].kind, schedules[i].v, turn ? (*turn)++ : choice);
+    }
+    return n;
+}
+
 // What a case is called in its line.
 static void case_name(char name[128], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
     const Mesh* mesh = &c->mesh;
-    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s zero %d%s%s B=%d of %d", mesh->t, mesh->p, mesh->d,
+    char schedule[32] = "";
+    if (mesh->schedule != ONE_F_ONE_B)
+        snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(mesh->schedule), mesh->v);
+    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "",
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
-             mesh->scatter ? "" : " whole", c->B, c->G);
+             mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
 }
 
 // Keeps the cases whose name contains text; returns how many these are.
@@ -134,17 +179,18 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     t->settings = settings_default();
     Settings* o = &t->settings;
     o->data = tokens_path, o->micro_batch = c->B, o->global_batch = c->G, o->steps = STEPS, o->warmup = 3;
-    o->lr = 2e-4, o->min_lr = 2e-5, o->eps = 1e-3, o->clip = 0.5, o->eval_sequences = 7;
+    o->lr = 2e-4, o->min_lr = 2e-5, o->eps = 1e-3, o->eval_sequences = 7;
+    o->clip = c->clip ? 0.5 : 0;
     t->world = *world;
     Mesh mesh = mesh_of_rank(world->rank, c->mesh.t, c->mesh.p, c->mesh.d);
     mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
     mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
-    mesh.last_layers = c->mesh.last_layers;
+    mesh.last_layers = c->mesh.last_layers, mesh.schedule = c->mesh.schedule, mesh.v = c->mesh.v;
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
-    plan_schedule(t, &mesh);
-    if (!stage_plan(&t->stage, &m, mesh, c->B, m.T, t->schedule.slots, false, &error)) die("%s", error.text);
+    if (!plan_schedule(t, &m, &mesh, &error) || !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, &error))
+        die("%s", error.text);
     if (!dataloader_init(&t->train, &t->train_files, 0, 19000, m.T, m.V, 1, true, &error) ||
         !dataloader_init(&t->val, &t->train_files, 19000, 20000, m.T, m.V, 0, false, &error))
         die("%s", error.text);
@@ -168,8 +214,8 @@ static void decode_text(Trainer* t, float* logits) {
     float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
     for (int i = 0; i < DECODED; i++) {
         decode(t, (i * 31 + 7) % V_TEST, i);
-        if (s->layout.last_stage) comm_all_gather(&t->groups.tensor, all, s->activations[0].logits, V, COMM_FLOAT);
-        comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, s->layout.mesh.p - 1);
+        if (s->layout.last_stage) comm_all_gather(&t->groups.tensor, all, s->head[0].logits, V, COMM_FLOAT);
+        comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, head_holder(t));
         memcpy(logits + (size_t)i * V_TEST, all, V_TEST * sizeof(float));
     }
     free(all);
@@ -189,12 +235,13 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
 // One rank alone: every rank makes some of the references and writes them to files that all read.
 
 static void reference_path(char path[128], const Case* c) {
-    snprintf(path, 128, "build/test_equivalence_%d%d%d_%d.ref", c->model.arch, c->model.tied, c->model.family, c->G);
+    snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d.ref", c->model.arch, c->model.tied, c->model.family,
+             c->clip, c->G);
 }
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
-    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps};
+    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip};
     return one;
 }
 
@@ -380,17 +427,19 @@ int main(int argc, char** argv) {
     if (world.rank == 0) write_tokens();
     comm_barrier(&world);
     Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
-    int cases = 0, turn = 0, end[9] = {0}; // the cases of n ranks end at end[n]
+    int cases = 0, turn = 0, schedule_turn = 0, end[9] = {0}; // the cases of n ranks end at end[n]
     for (int n = 1; n <= world.size && n <= 8; n++) {
         for (int t = 1; t <= n; t++) {
             for (int p = 1; p <= n / t; p++) {
                 const int d = n / (t * p);
                 if (n % (t * p) != 0 || (few && n > 2)) continue;
                 if (one && (atoi(argv[2]) != t || atoi(argv[3]) != p || atoi(argv[4]) != d)) continue;
-                const int more = cases_of_mesh(list + cases, t, p, d, full || one ? NULL : &turn);
-                if (few) list[cases + 1] = list[cases + 3]; // gpt2 tied, llama untied
-                if (few) list[cases].steps = list[cases + 1].steps = 2;
-                cases += few ? 2 : more;
+                int more = cases_of_mesh(list + cases, t, p, d, full || one ? NULL : &turn);
+                if (few) list[cases + 1] = list[cases + 3], more = 2; // gpt2 tied, llama untied
+                more += cases_of_schedules(list + cases + more, t, p, d, full || one ? 12 : 1,
+                                           full || one ? NULL : &schedule_turn);
+                for (int i = cases; i < cases + more && few; i++) list[i].steps = 2;
+                cases += more;
             }
         }
         end[n] = cases = end[n - 1] + keep_named(list + end[n - 1], cases - end[n - 1], only);

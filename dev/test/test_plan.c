@@ -113,13 +113,16 @@ static void test_stages(void) {
     bool same = true, right = true;
     ModelConfig m = {"", ARCH_GPT2, 0, 4, 1, 1, 4, 8, 8, true, 1e-5, 0};
     for (m.L = 1; m.L <= 13; m.L++) {
-        for (int p = 1; p <= 9; p++) {
+        for (int stages = 1; stages <= 9; stages++) {
             for (int wish = 0; wish < 15 * 15; wish++) {
+                const int v = stages % 3 == 0 && wish % 2 ? 3 : stages % 2 == 0 && wish % 4 > 1 ? 2 : 1, p = stages / v;
+                if (v > 1 && p == 1) continue;
                 Mesh mesh = mesh_of_rank(0, 1, p, 1);
+                mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
                 mesh.first_layers = wish / 15, mesh.last_layers = wish % 15;
                 int layers[9], first = 0;
                 Error error = {""};
-                const bool fits = deal_layers(layers, m.L, p, mesh.first_layers, mesh.last_layers);
+                const bool fits = deal_layers(layers, m.L, stages, mesh.first_layers, mesh.last_layers);
                 const bool accepts = mesh_check(&mesh, &m, 8, &error);
                 same = same && fits == accepts;
                 if (!fits || !accepts) {
@@ -127,9 +130,9 @@ static void test_stages(void) {
                     continue;
                 }
                 accepted++;
-                for (int i = 0; i <= p; i++) {
+                for (int i = 0; i <= stages; i++) {
                     right = right && stage_first_layer(&mesh, m.L, i) == first;
-                    if (i < p) first += layers[i];
+                    if (i < stages) first += layers[i];
                 }
             }
         }
@@ -184,6 +187,39 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
            layout->buckets == layout->layers + outside;
 }
 
+// The block of the model that is this rank's block number `local`, and the chunk that it is in, counted out: chunk after
+// chunk, each of which is part c p + r of the model, or, on the way back in a V, c p + p - 1 - r.
+static int count_out(const Layout* layout, const ModelConfig* m, int local, int* chunk) {
+    const Mesh* mesh = &layout->mesh;
+    for (*chunk = 0; *chunk < mesh->v; (*chunk)++) {
+        const bool back = mesh->schedule == ZB_V && *chunk == 1;
+        const int part = *chunk * mesh->p + (back ? mesh->p - 1 - mesh->pipeline : mesh->pipeline);
+        const int first = stage_first_layer(mesh, m->L, part), layers = stage_first_layer(mesh, m->L, part + 1) - first;
+        if (local < layers) return first + local;
+        local -= layers;
+    }
+    return -1;
+}
+
+// Every bucket is of the chunk that its gradients come from: a block's, the first one with the embedding, the last one
+// with the head; an embedding that is the head too, and lies here once, of the one that ends later, the first.
+static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
+    bool ok = true;
+    for (int local = 0; local < layout->layers; local++) {
+        int chunk;
+        const int layer = count_out(layout, m, local, &chunk);
+        const Slice* s = layout_slice(layout, local, NORM1_W);
+        ok = ok && s && s->tensor.layer == layer && layout->bucket[s->bucket].chunk == chunk;
+    }
+    const Slice *wte = layout_slice(layout, -1, WTE), *head = layout_slice(layout, -1, HEAD_W);
+    const Slice* norm = layout_slice(layout, -1, FINAL_NORM_W);
+    const int last = layout->mesh.v - 1;
+    if (wte) ok = ok && layout->bucket[wte->bucket].chunk == (layout->first_stage ? 0 : last);
+    if (head) ok = ok && layout->bucket[head->bucket].chunk == last;
+    if (norm) ok = ok && layout->bucket[norm->bucket].chunk == last;
+    return ok && (norm != NULL) == layout->last_stage;
+}
+
 // The numbers of a layout are those of its slices, and its table finds each slice.
 static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
     const int HS = m->C / m->NH;
@@ -196,7 +232,8 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
             found++;
             const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
             ok = ok && s->tensor.kind == (TensorKind)kind && block == (layer >= 0);
-            ok = ok && (!block || s->tensor.layer == layout->first_layer + layer);
+            int chunk;
+            ok = ok && (!block || s->tensor.layer == count_out(layout, m, layer, &chunk));
             switch (s->tensor.kind) {
             case WTE:
             case HEAD_W:
@@ -270,25 +307,30 @@ static bool elements_add(Elements* e, const Layout* layout) {
     return ok;
 }
 
-static void test_layout(const ModelConfig* m, int t, int p, int d, int first_layers, int last_layers) {
+// like: sizes, schedule, uneven stages.
+static void test_layout(const ModelConfig* m, Mesh like) {
+    const int t = like.t, p = like.p, d = like.d;
     Elements e = elements_new(m);
     bool ok = true;
     for (int rank = 0; rank < t * p * d && ok; rank++) {
         Layout layout;
         Error error;
         Mesh mesh = mesh_of_rank(rank, t, p, d);
-        mesh.first_layers = first_layers, mesh.last_layers = last_layers;
+        mesh.first_layers = like.first_layers, mesh.last_layers = like.last_layers;
+        mesh.v = like.v, mesh.schedule = like.schedule;
         if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
-        ok = elements_add(&e, &layout) && buckets_are_right(&layout, m, d) && numbers_are_right(&layout, m);
+        ok = elements_add(&e, &layout) && buckets_are_right(&layout, m, d) && numbers_are_right(&layout, m) &&
+             chunks_are_right(&layout, m);
         layout_free(&layout);
     }
     for (int i = 0; i < e.n; i++) {
-        const int stages = e.list[i].kind == WTE && m->tied && p > 1 ? 2 : 1; // first and last
+        const int stages = e.list[i].kind == WTE && m->tied && p > 1 && like.schedule != ZB_V ? 2 : 1; // first and last
         const int held = d * stages * expected_copies(&e.list[i], m, t);
         for (int64_t k = 0; k < e.list[i].rows * e.list[i].cols; k++)
             ok = ok && e.held[i][k] == held && e.owned[i][k] == d;
     }
-    check(ok, "%s on t=%d p=%d d=%d: every element is held as often as it should be, and owned once", m->name, t, p, d);
+    check(ok, "%s on t=%d p=%d d=%d, %s of %d: every element is held as often as it should be, and owned once", m->name,
+          t, p, d, schedule_name(like.schedule), like.v);
     elements_free(&e);
 }
 
@@ -299,12 +341,24 @@ static void test_layouts(const ModelConfig* m) {
         for (int p = 1; t * p <= 16; p++) {
             const Mesh mesh = mesh_of_rank(0, t, p, 1);
             if (!mesh_check(&mesh, m, m->T, &error)) continue;
-            for (int d = 1; t * p * d <= 16; d++) test_layout(m, t, p, d, 0, 0);
+            for (int d = 1; t * p * d <= 16; d++) test_layout(m, mesh_of_rank(0, t, p, d));
         }
     }
-    test_layout(m, 1, 2, 2, 1, 0);
-    test_layout(m, 1, 2, 3, 0, m->L - 1);
-    test_layout(m, 1, 2, 1, m->L - 1, 1);
+    const int wishes[3][3] = {{2, 1, 0}, {3, 0, m->L - 1}, {1, m->L - 1, 1}}; // d, layers of the first and last stage
+    for (int i = 0; i < 3; i++) {
+        Mesh mesh = mesh_of_rank(0, 1, 2, wishes[i][0]);
+        mesh.first_layers = wishes[i][1], mesh.last_layers = wishes[i][2];
+        test_layout(m, mesh);
+    }
+    for (int p = 2; p <= 4; p++) { // chunks
+        for (int v = 2; p * v <= m->L; v++) {
+            Mesh mesh = mesh_of_rank(0, m->NH % 2 == 0 && m->F % 2 == 0 ? 2 : 1, p, 2);
+            mesh.v = v, mesh.schedule = INTERLEAVED;
+            if (mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
+            mesh.schedule = ZB_V;
+            if (v == 2 && mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
+        }
+    }
 }
 
 // Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, and always those of
@@ -412,8 +466,8 @@ static void test_refused(void) {
         {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL},
         {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline"},
         {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline"},
-        {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 with 5 layers in the first and 0 in the last stage"},
-        {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 with 3 layers in the first and 3 in the last stage"},
+        {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 stages with 5 layers in the first and 0 in the last"},
+        {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 stages with 3 layers in the first and 3 in the last"},
         {1, 2, 8, 8, 32, 64, 16, 2, 3, false, "none may be left over"},
         {1, 2, 8, 8, 32, 64, 16, 3, 3, false, NULL},
         {1, 3, 8, 8, 32, 64, 16, 1, 4, false, NULL},
@@ -433,6 +487,36 @@ static void test_refused(void) {
     }
 }
 
+// What a schedule has to do with the rest of the mesh.
+static void test_refused_schedules(void) {
+    static const struct {
+        ScheduleKind schedule;
+        int p, v, zero;
+        Recompute recompute;
+        const char* message; // NULL: it fits
+    } cases[] = {
+        {INTERLEAVED, 2, 3, 2, RECOMPUTE_FULL, NULL},
+        {INTERLEAVED, 2, 4, 0, RECOMPUTE_NONE, "--pp 2 x --vp 4 stages for --layers 6"},
+        {INTERLEAVED, 1, 2, 0, RECOMPUTE_NONE, "--schedule interleaved with --vp 2 needs a pipeline"},
+        {ZB_V, 3, 2, 1, RECOMPUTE_SELECTIVE, NULL},
+        {ZB_V, 4, 2, 1, RECOMPUTE_SELECTIVE, "--pp 4 x --vp 2 stages for --layers 6"},
+        {ZB_V, 3, 2, 2, RECOMPUTE_NONE, "--schedule zb-v keeps weight gradients for later, which --zero 2"},
+        {ZB_H1, 3, 1, 2, RECOMPUTE_NONE, "--schedule zb-h1 keeps weight gradients for later, which --zero 2"},
+        {ZB_H1, 3, 1, 0, RECOMPUTE_FULL, "--schedule zb-h1 would compute everything twice again"},
+        {GPIPE, 3, 1, 2, RECOMPUTE_FULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ModelConfig m = {"", ARCH_LLAMA, 6, 48, 8, 8, 32, 16, 64, false, 1e-5, 10000};
+        Mesh mesh = mesh_of_rank(0, 1, cases[i].p, 2);
+        mesh.v = cases[i].v, mesh.schedule = cases[i].schedule, mesh.zero = cases[i].zero;
+        mesh.recompute = cases[i].recompute;
+        Error error = {""};
+        const bool ok = mesh_check(&mesh, &m, 16, &error);
+        check(cases[i].message ? !ok && strstr(error.text, cases[i].message) : ok, "p=%d v=%d: %s", cases[i].p,
+              cases[i].v, ok ? "accepted" : error.text);
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Traffic
 
@@ -443,6 +527,7 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
         Mesh mesh = mesh_of_rank(rank, like.t, like.p, like.d);
         mesh.sequence_parallel = like.sequence_parallel, mesh.scatter = like.scatter;
         mesh.zero = like.zero, mesh.recompute = like.recompute;
+        mesh.v = like.v, mesh.schedule = like.schedule;
         Layout layout;
         Error error;
         if (!layout_build(&layout, m, mesh, T, &error)) die("%s", error.text);
@@ -478,9 +563,12 @@ static void test_traffic(const ModelConfig* m, Mesh mesh) {
     const double layers = t * d * k * m->L * times * bsh * part;
     // Embedding: 2 halves of a sum. Head: 2, with sequence parallelism 3. Cross-entropy: three numbers a token, summed.
     double ends = t * d * k * part * ((2 + (sequence ? 3 : 2)) * bsh + 3 * 2 * 4 * b * s);
-    double messages = 2 * (p - 1) * d * k * bsh; // both directions of each boundary: if they are scattered, all parts
+    // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts in
+    // the middle lie on one rank.
+    const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.schedule == ZB_V ? 1 : 0);
+    double messages = 2 * away * d * k * bsh;
     if (!sequence && !mesh.scatter) messages *= t;
-    if (!sequence && mesh.scatter) ends += 2 * (p - 1) * t * d * k * bsh * part;
+    if (!sequence && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
     const double norms = (m->arch == ARCH_GPT2 ? 2 : 1) * (2.0 * m->L + 1) * h + (m->arch == ARCH_GPT2 ? m->T * h : 0);
     const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
@@ -488,7 +576,7 @@ static void test_traffic(const ModelConfig* m, Mesh mesh) {
     if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * norms;
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
     const double rows = ceil(m->V / t), bucket = ceil(rows * h / (16 * d)) * 16 * d;
-    const double tied = m->tied && p > 1 ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
+    const double tied = m->tied && p > 1 && mesh.schedule != ZB_V ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
     const double expected[] = {layers, ends, messages, tied, data};
     const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
     double worst = 0;
@@ -497,8 +585,9 @@ static void test_traffic(const ModelConfig* m, Mesh mesh) {
         worst = fmax(worst, error);
     }
     char what[128];
-    snprintf(what, sizeof what, "%s t=%.0f p=%.0f d=%.0f %s%s%s zero %d: bytes of %.0f ranks", m->name, t, p, d,
-             sequence ? "sequence " : "", mesh.scatter ? "scatter " : "", full ? "full" : "", mesh.zero, n);
+    snprintf(what, sizeof what, "%s t=%.0f p=%.0f d=%.0f %s %s%s%s zero %d: bytes of %.0f ranks", m->name, t, p, d,
+             schedule_name(mesh.schedule), sequence ? "sequence " : "", mesh.scatter ? "scatter " : "",
+             full ? "full" : "", mesh.zero, n);
     check_error(what, worst, 1e-12); // sums of fewer than 1000 numbers, each rounded to 2^-53
 }
 
@@ -512,6 +601,9 @@ static void test_traffics(const ModelConfig* m) {
             mesh.recompute = way >> 2 & 1 ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
             if (mesh.sequence_parallel && mesh.t == 1) continue;
             test_traffic(m, mesh);
+            Error error;
+            mesh.v = 2, mesh.schedule = way % 2 ? INTERLEAVED : ZB_V;
+            if (mesh_check(&mesh, m, 8, &error)) test_traffic(m, mesh);
         }
     }
 }
@@ -701,6 +793,7 @@ int main(void) {
     for (int t = 1; t <= 8; t *= 2) test_partial(&models[1], t), test_partial(&models[2], t);
     test_tensor_parallel();
     test_refused();
+    test_refused_schedules();
     for (int i = 0; i < 4; i++) test_traffics(&models[i]);
     test_traffic_by_hand();
     test_fused_rows();

@@ -29,7 +29,7 @@ static Text write_parts(const Part* parts, int count) {
         const Part* p = &parts[i];
         ok = trace_write_rank(out, p->rank, p->label, p->spans, p->n, p->dropped, p->zero) && ok;
     }
-    ok = trace_end_file(out) && ok;
+    ok = trace_end_file(out, NULL) && ok;
     if (fclose(out) != 0 || !ok) die("test_trace: writing to memory failed");
     return text;
 }
@@ -381,11 +381,11 @@ static void test_threads(void) {
 static void test_strings(void) {
     Trace trace;
     trace_init(&trace, 3);
-    trace_span(&trace, "a track of many bytes", "a name of many more bytes", 2147483647, 1, 2);
+    trace_span(&trace, "a track of many bytes", "a name of many more bytes than there is room for", 2147483647, 1, 2);
     trace_span(&trace, "quote\" slash\\", "line\nname \xff", 0, 1, 2);
     trace_span(&trace, "", "", -1, 1, 2);
     check(strcmp(trace.spans[0].track, "a track of many") == 0 &&
-              strcmp(trace.spans[0].name, "a name of many more") == 0,
+              strcmp(trace.spans[0].name, "a name of many more bytes t") == 0,
           "long names are cut");
     const Part part = {0, "\"rank\" 0\\", trace.spans, trace.n, 0, trace.zero};
     Text text = write_parts(&part, 1);
@@ -393,7 +393,7 @@ static void test_strings(void) {
     check(read->events == 3 && strcmp(read->rank[0].name, "\"rank\" 0\\") == 0 &&
               strcmp(read->thread[0].name, "") == 0 && strcmp(read->event[0].name, "") == 0 &&
               strcmp(read->thread[1].name, "a track of many") == 0 &&
-              strcmp(read->event[1].name, "a name of many more 2147483647") == 0 &&
+              strcmp(read->event[1].name, "a name of many more bytes t 2147483647") == 0 &&
               strcmp(read->thread[2].name, "quote\" slash\\") == 0 &&
               strcmp(read->event[2].name, "line\nname \xEF\xBF\xBD 0") == 0,
           "strings with quotes, controls and bytes that are not UTF-8");
@@ -420,9 +420,27 @@ static void test_label(void) {
     free(text.text);
 }
 
+// What the file says about itself.
+static void test_about(void) {
+    Text text = {NULL, 0};
+    FILE* out = open_memstream(&text.text, &text.size);
+    if (!out) die("test_trace: no memory for a file");
+    const bool ok = trace_begin_file(out) && trace_end_file(out, "{\"p\":2}") && fclose(out) == 0;
+    Json json;
+    Error error;
+    int64_t p = 0;
+    const bool parsed = ok && json_parse(&json, "the trace", text.text, text.size, &error);
+    const JsonNode* about = parsed ? json_get(&json.nodes[0], "otherData") : NULL;
+    check(about && json_get_integer(&p, &json, about, "p", 1, 9, &error) && p == 2 &&
+              json_get(&json.nodes[0], "traceEvents"),
+          "the file says what was traced");
+    if (parsed) json_free(&json);
+    free(text.text);
+}
+
 // Spans go from rank to rank as bytes.
 static void test_bytes(void) {
-    check(sizeof(TraceSpan) == sizeof(char[16]) + sizeof(char[20]) + sizeof(int32_t) + 2 * sizeof(double),
+    check(sizeof(TraceSpan) == sizeof(char[16]) + sizeof(char[28]) + sizeof(int32_t) + 2 * sizeof(double),
           "a span has %zu bytes, none of them padding", sizeof(TraceSpan));
     TraceSpan spans[2];
     memset(&spans[0], 1, sizeof spans[0]);
@@ -493,13 +511,13 @@ static void test_failure(void) {
         printf("skipped: there is no /dev/full\n");
         return;
     }
-    check(trace_begin_file(full) && trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0) && !trace_end_file(full),
+    check(trace_begin_file(full) && trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0) && !trace_end_file(full, NULL),
           "a full disk: told at the end, when all was in the buffer");
     fclose(full);
     full = fopen("/dev/full", "w");
     setvbuf(full, NULL, _IONBF, 0);
     check(!trace_begin_file(full), "a full disk: told by trace_begin_file");
-    check(!trace_end_file(full), "a full disk: told by trace_end_file, though nothing is left to be flushed");
+    check(!trace_end_file(full, NULL), "a full disk: told by trace_end_file, though nothing is left to be flushed");
     fclose(full);
     full = fopen("/dev/full", "w");
     setvbuf(full, NULL, _IONBF, 0);
@@ -522,6 +540,7 @@ int main(void) {
     }
     test_strings();
     test_label();
+    test_about();
     test_bytes();
     test_full(3, 4,
               "threefold: rank 3: the trace is full after 4 spans, further ones are dropped; trace fewer steps\n");
