@@ -22,8 +22,8 @@ Data group. A bucket of gradients is summed as soon as its last gradient is know
 the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket (reduce-scatter), and the
 updated parameters come back (all-gather).
 
-Heads group: ranks that hold the same key/value heads. Embedding group: first and last stage, where one matrix is both
-embedding and head.
+Heads group: ranks that hold the same key/value heads. Embedding group: the ranks of the embedding and of the head, where
+these are one matrix on two of them.
 */
 #ifndef EXCHANGE_H
 #define EXCHANGE_H
@@ -199,7 +199,12 @@ static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* l
     }
 }
 
-// Waits for the sums of a chunk's gradients.
+// Lets the sums that are on their way go on.
+static inline void buckets_progress(GradientBuckets* grads, const Layout* layout) {
+    comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
+}
+
+// Waits for the sums of a chunk's gradients; -1: of those that buckets_tie sums further. (ZeRO 2: of all on their way.)
 static inline void buckets_finish(GradientBuckets* grads, const Layout* layout, int chunk) {
     if (layout->mesh.zero == 2) {
         for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);
@@ -223,7 +228,7 @@ static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* 
                         COMM_SUM);
 }
 
-// ZeRO: every data rank has updated its part of each bucket of a chunk's parameters; now all get all.
+// ZeRO: every data rank has updated its part of each bucket of a chunk (-1: see Bucket); now all get all.
 static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         floatX* bucket = params + layout->bucket[b].offset;

@@ -42,10 +42,10 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
-    int v;                         // parts of the model (chunks) that each pipeline rank holds; see schedule.h
+    int v;                         // chunks, virtual stages, that each pipeline rank holds; see schedule.h
     ScheduleKind schedule;         // says which ones, and the order of the work
     int tensor, pipeline, data;    // this rank's coordinates
-    int first_layers, last_layers; // blocks of the first and of the last of p v parts; 0: their even share
+    int first_layers, last_layers; // blocks of the first and of the last virtual stage; 0: their even share
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
@@ -67,16 +67,16 @@ static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
 }
 
-// Parts into which the pipeline cuts the model, and the one that is a chunk of this rank.
-static inline int mesh_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
+// Virtual stages into which the pipeline cuts the model, and the number of the one that is a chunk of this rank.
+static inline int mesh_virtual_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
 
-static inline int mesh_stage(const Mesh* mesh, int chunk) {
+static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
     return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);
 }
 
-// The first block of a stage. Stages without a wish of their own share the rest evenly, earlier ones get the remainder.
+// The first block of a virtual stage. Those without a wish of their own share the rest evenly, earlier ones get the remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
-    const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_stages(mesh);
+    const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_virtual_stages(mesh);
     if (stage == 0) return 0;
     if (stage == stages) return L;
     if (stage == stages - 1 && last) return L - last;
@@ -88,7 +88,7 @@ static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
 static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Error* error) {
     if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
         return fail(error, "--first-layers and --last-layers need a pipeline, --pp 2 or more");
-    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_stages(mesh);
+    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
     const int sharing = stages - wishes;
     const int64_t left = (int64_t)m->L - mesh->first_layers - mesh->last_layers;
     char what[64];
@@ -96,12 +96,14 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Err
         snprintf(what, sizeof what, "--pp %d x --vp %d stages", mesh->p, mesh->v);
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
+    const bool shorter = mesh->schedule == INTERLEAVED && m->L / mesh->p > 1; // fewer chunks would do
     if (sharing ? left < sharing : left != 0) {
         return wishes ? fail(error,
                              "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
                              "every stage needs at least one, and none may be left over",
                              what, mesh->first_layers, mesh->last_layers, m->L)
-                      : fail(error, "%s for --layers %d: a stage needs at least one", what, m->L);
+                      : fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what,
+                             m->L, shorter ? "--vp" : "--pp", shorter ? m->L / mesh->p : m->L / mesh->v);
     }
     return true;
 }
@@ -117,13 +119,13 @@ static inline bool mesh_check_schedule(const Mesh* mesh, Error* error) {
     if (mesh->zero == 2)
         return fail(
             error,
-            "--schedule %s keeps weight gradients for later, which --zero 2 has no memory for; use --zero 1, or "
-            "--schedule 1f1b or interleaved",
+            "--schedule %s leaves weight gradients for later, which --zero 2 has no memory for; use --zero 1, or "
+            "--schedule gpipe, 1f1b or interleaved",
             name);
     if (mesh->recompute == RECOMPUTE_FULL)
         return fail(error,
-                    "--schedule %s would compute everything twice again with --recompute full; use --recompute "
-                    "selective, or --schedule 1f1b or interleaved",
+                    "--schedule %s would run every block's forward pass again for each half of the backward pass with "
+                    "--recompute full; use --recompute selective, or --schedule gpipe, 1f1b or interleaved",
                     name);
     return true;
 }
@@ -159,12 +161,12 @@ typedef struct {
 typedef struct {
     int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
     int first, slices;
-    int chunk; // that its gradients come from
+    int chunk; // that its gradients come from; -1: they are a part, and another rank has the other (layout_is_tied)
 } Bucket;
 
-// A part of the model: consecutive blocks.
+// One of the virtual stages (schedule.h) that a rank holds: consecutive blocks.
 typedef struct {
-    int stage;               // its place among the p v parts
+    int number;              // of the virtual stage
     int first_layer, layers; // of the model
     int begin;               // its first block among those of this rank
     bool first, last;        // it begins with the embedding; it ends with the head
@@ -207,6 +209,12 @@ static inline bool layout_holds(const Layout* layout, const ModelConfig* m, cons
     if (tensor->layer == m->L) return layout->last_stage;
     if (tensor->layer < 0) return layout->first_stage || (tensor->kind == WTE && m->tied && layout->last_stage);
     return layout_local_layer(layout, tensor->layer) >= 0;
+}
+
+// Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
+// gradient. Where both uses lie on one rank they share one slice.
+static inline bool layout_is_tied(const Layout* layout, const ModelConfig* m) {
+    return m->tied && layout->first_stage != layout->last_stage;
 }
 
 // The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs to
@@ -254,7 +262,8 @@ static inline void layout_append(Layout* layout, const ModelConfig* m, const Ten
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, m)) {
         layout_close_bucket(layout);
-        const Bucket bucket = {layout->elements, 0, layout->n, 0, tensor_chunk(layout, m, tensor)};
+        const bool tied = tensor->kind == WTE && layout_is_tied(layout, m);
+        const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, m, tensor)};
         layout->bucket[layout->buckets++] = bucket;
     }
     Slice* s = &layout->slices[layout->n];
@@ -271,11 +280,11 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
     layout->chunk = (Chunk*)checked_calloc((size_t)mesh->v, sizeof(Chunk), "the layout's chunks");
     for (int c = 0; c < mesh->v; c++) {
         Chunk* chunk = &layout->chunk[c];
-        chunk->stage = mesh_stage(mesh, c);
-        chunk->first_layer = stage_first_layer(mesh, m->L, chunk->stage);
-        chunk->layers = stage_first_layer(mesh, m->L, chunk->stage + 1) - chunk->first_layer;
+        chunk->number = mesh_virtual_stage(mesh, c);
+        chunk->first_layer = stage_first_layer(mesh, m->L, chunk->number);
+        chunk->layers = stage_first_layer(mesh, m->L, chunk->number + 1) - chunk->first_layer;
         chunk->begin = layout->layers;
-        chunk->first = chunk->stage == 0, chunk->last = chunk->stage == mesh_stages(mesh) - 1;
+        chunk->first = chunk->number == 0, chunk->last = chunk->number == mesh_virtual_stages(mesh) - 1;
         layout->layers += chunk->layers;
         layout->first_stage = layout->first_stage || chunk->first;
         layout->last_stage = layout->last_stage || chunk->last;
@@ -356,12 +365,6 @@ static inline const Slice* layout_slice(const Layout* layout, int layer, TensorK
     return i < 0 ? NULL : &layout->slices[i];
 }
 
-// Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
-// gradient. Where both uses lie on one rank they share one slice.
-static inline bool layout_is_tied(const Layout* layout, const ModelConfig* m) {
-    return m->tied && layout->first_stage != layout->last_stage;
-}
-
 // The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
 static inline int64_t bucket_share(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / layout->mesh.d;
@@ -421,7 +424,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     traffic.ends += k * last * (sum * N + 2 * sum * N);             // cross-entropy: maximum; sum and target
     double boundaries = 0, away = 0;                                // between chunks; those with other ranks
     for (int c = 0; c < mesh->v; c++) {
-        const int stage = layout->chunk[c].stage, stages = mesh_stages(mesh);
+        const int stage = layout->chunk[c].number, stages = mesh_virtual_stages(mesh);
         const int neighbours[2] = {stage - 1, stage + 1};
         for (int i = 0; i < 2; i++) {
             if (neighbours[i] < 0 || neighbours[i] == stages) continue;

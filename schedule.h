@@ -31,7 +31,8 @@ Every stage has a table of its own and works through it from top to bottom. c is
     REDUCE c              wait for the data-parallel sums of the chunk's gradients
     TIE                   where one matrix is embedding and head and lies on two stages: sum its two gradients
     NORM                  all stages meet: loss and norm of the whole gradient
-    UPDATE c              optimizer on the chunk's parameters
+    UPDATE c              optimizer on the chunk's parameters, without the matrix of TIE
+    UPDATE_TIED           optimizer on that matrix
 
 A message between two chunks of one stage is a message to itself. Two receive buffers a chunk and direction mean that
 receives are posted ahead of their use: a message arrives while its receiver computes. Messages have no tags: the n-th
@@ -62,7 +63,8 @@ is the time that stages are idle, relative to the time that they work; at equal 
     build    pipeline_check, schedules_build, schedule_build_forward: the tables. A builder writes down the order of
              forwards and backwards; what follows from it (slots, messages, reductions) is the same code for all.
     check    schedule_check: a proof from the tables of all stages, see there
-    cost     schedule_times, schedule_bubble: when every action starts and ends, at given seconds
+    cost     schedule_times, schedule_bubble: when every action starts and ends, at given seconds; schedule_in_flight: how
+             many micro-batches are in memory at most
     draw     schedule_draw: that timeline as a picture of characters
 */
 #ifndef SCHEDULE_H
@@ -102,13 +104,14 @@ typedef enum {
     TIE,
     NORM,
     UPDATE,
+    UPDATE_TIED,
     ACTION_KINDS // how many there are
 } ActionKind;
 
 typedef struct {
     ActionKind kind;
-    int chunk;      // -1 for TIE and NORM
-    int microbatch; // -1 for REDUCE, TIE, NORM and UPDATE
+    int chunk;      // -1 for TIE, NORM and UPDATE_TIED
+    int microbatch; // -1 for these, REDUCE and UPDATE
     int slot;       // of FORWARD, SEND_FORWARD and the backward kinds; -1 for the others
     bool reduce;    // of BACKWARD and BACKWARD_WEIGHT: hand gradients to the data-parallel reduction as they get ready
 } Action;
@@ -133,7 +136,8 @@ static inline const char* action_name(ActionKind kind) {
                                   "reduce",
                                   "tie",
                                   "norm",
-                                  "update"};
+                                  "update",
+                                  "update tied"};
     return (unsigned)kind < ACTION_KINDS ? names[kind] : "unknown action";
 }
 
@@ -358,7 +362,7 @@ static inline void schedule_free(Schedule* s) {
 }
 
 static inline Schedule schedule_new(const Pipeline* plan, int stage) {
-    const size_t most = 7 * (size_t)plan->m * (size_t)plan->v + 2 * (size_t)plan->v + 2; // see action kinds
+    const size_t most = 7 * (size_t)plan->m * (size_t)plan->v + 2 * (size_t)plan->v + 3; // see action kinds
     Schedule s = {*plan, stage, 0, 0, NULL};
     s.actions = (Action*)checked_malloc(most * sizeof(Action), "the schedule");
     return s;
@@ -456,7 +460,7 @@ static inline void schedule_add_computing(Schedule* s, const Schedule* order, in
 // A chunk's gradients are complete. Where the update does not depend on what other stages have, it follows at once.
 static inline void schedule_add_reduce(Schedule* s, int chunk) {
     schedule_add(s, REDUCE, chunk, -1);
-    if (!s->plan.clip && !chunk_is_tied(s, chunk)) schedule_add(s, UPDATE, chunk, -1);
+    if (!s->plan.clip) schedule_add(s, UPDATE, chunk, -1);
 }
 
 // Reductions and updates stand inside the cool-down: those of a chunk come one computing action after the chunk's last
@@ -469,9 +473,8 @@ static inline void schedule_add_reduces(Schedule* s, const Schedule* order, int 
 static inline void schedule_add_ending(Schedule* s) {
     if (schedule_has_tie(s)) schedule_add(s, TIE, -1, -1);
     if (s->plan.clip) schedule_add(s, NORM, -1, -1);
-    for (int c = 0; c < s->plan.v; c++) {
-        if (s->plan.clip || chunk_is_tied(s, c)) schedule_add(s, UPDATE, c, -1);
-    }
+    for (int c = 0; c < s->plan.v && s->plan.clip; c++) schedule_add(s, UPDATE, c, -1);
+    if (schedule_has_tie(s)) schedule_add(s, UPDATE_TIED, -1, -1);
     if (!s->plan.clip) schedule_add(s, NORM, -1, -1);
 }
 
@@ -534,7 +537,7 @@ static inline void schedules_free(Schedule* stages, int p) {
 // started and its receive has been posted, whichever is later (a rendezvous).
 
 // Seconds of every kind of action on every virtual stage, (ACTION_KINDS, stages). Of a send: how long its message is on
-// its way; starting it takes no time, and so do receives. Of TIE and NORM: as of a stage's chunk 0.
+// its way; starting it takes no time, and so do receives. Of what has no chunk: as of a stage's chunk 0.
 typedef struct {
     int stages; // virtual ones
     double* seconds;
@@ -785,7 +788,7 @@ typedef struct {
     Item* kept;        // (slots) what the slot is kept for
     Item* output;      // (slots) whose output is in the slot
     ChunkState* chunk; // (v)
-    unsigned whole;    // a bit for TIE and NORM, if done
+    unsigned whole;    // a bit for TIE, NORM and UPDATE_TIED, if done
 } StageState;
 
 __attribute__((format(printf, 4, 5))) static inline bool schedule_refuse(const Schedule* s, int i, Error* error,
@@ -957,19 +960,20 @@ static inline bool rule_ending(const StageState* st, int i, Error* error) {
     const Schedule* s = st->s;
     const Action a = s->actions[i];
     const bool tied = st->whole >> TIE & 1, normed = st->whole >> NORM & 1;
-    if (a.kind == REDUCE && st->chunk[a.chunk].weights < s->plan.m)
-        return schedule_refuse(s, i, error, "weight gradients of micro-batch %d are missing",
-                               st->chunk[a.chunk].weights);
-    if (a.kind == TIE && !schedule_has_tie(s)) return schedule_refuse(s, i, error, "there is nothing to tie");
-    for (int c = 0; c < s->plan.v && (a.kind == NORM || a.kind == TIE); c++) {
-        if ((a.kind == NORM || chunk_is_tied(s, c)) && !(st->chunk[c].whole >> REDUCE & 1))
+    if ((a.kind == TIE || a.kind == UPDATE_TIED) && !schedule_has_tie(s))
+        return schedule_refuse(s, i, error, "there is nothing to tie");
+    for (int c = 0; c < s->plan.v; c++) {
+        const bool sums = a.kind == REDUCE ? c == a.chunk : a.kind == TIE && chunk_is_tied(s, c);
+        if (sums && st->chunk[c].weights < s->plan.m)
+            return schedule_refuse(s, i, error, "weight gradients of micro-batch %d are missing", st->chunk[c].weights);
+        const bool reduced = st->chunk[c].whole >> REDUCE & 1;
+        if (!reduced && (a.kind == NORM || (a.kind == UPDATE && c == a.chunk)))
             return schedule_refuse(s, i, error, "chunk %d has not been reduced", c);
     }
-    if (a.kind == NORM && schedule_has_tie(s) && !tied) return schedule_refuse(s, i, error, "needs tie before it");
-    if (a.kind != UPDATE) return true;
-    if (!(st->chunk[a.chunk].whole >> REDUCE & 1)) return schedule_refuse(s, i, error, "needs reduce before it");
-    if (chunk_is_tied(s, a.chunk) && !tied) return schedule_refuse(s, i, error, "needs tie before it");
-    if (s->plan.clip && !normed) return schedule_refuse(s, i, error, "needs norm before it");
+    if (!tied && schedule_has_tie(s) && (a.kind == NORM || a.kind == UPDATE_TIED))
+        return schedule_refuse(s, i, error, "needs tie before it");
+    if (!normed && s->plan.clip && (a.kind == UPDATE || a.kind == UPDATE_TIED))
+        return schedule_refuse(s, i, error, "needs norm before it");
     return true;
 }
 
@@ -1009,8 +1013,10 @@ static inline bool schedule_check_complete(const StageState* st, Error* error) {
             return fail(error, "schedule of stage %d: %s of chunk %d is missing", s->stage,
                         first_action_of(of_chunk & ~st->chunk[c].whole), c);
     }
-    if (st->training && !(st->whole >> NORM & 1)) return fail(error, "schedule of stage %d: norm is missing", s->stage);
-    return true;
+    const unsigned of_tie = schedule_has_tie(s) ? 1u << TIE | 1u << UPDATE_TIED : 0;
+    const unsigned whole = st->training ? 1u << NORM | of_tie : 0;
+    if (st->whole == whole) return true;
+    return fail(error, "schedule of stage %d: %s is missing", s->stage, first_action_of(whole & ~st->whole));
 }
 
 static inline bool schedule_check_actions(StageState* st, Error* error) {

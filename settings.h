@@ -74,8 +74,7 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
         option_choice("schedule", &s->schedule, "gpipe|1f1b|interleaved|zb-h1|zb-v",
                       "order of a pipeline's work; interleaved and zb-v cut it finer, zb-* backward passes in halves"),
-        option_int("vp", &s->vp, 1, 1000,
-                   "parts of the model that each stage of an interleaved pipeline holds [2 where there are several]"),
+        option_int("vp", &s->vp, 1, 1000, "chunks of the model on each stage [2 for interleaved and zb-v, else 1]"),
         option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
         option_flag("sequence-parallel", &s->sequence_parallel,
                     "norms and residual stream on 1/tp of the positions each"),
@@ -180,7 +179,8 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
     if (o->vp > 1 && !schedule_given) o->schedule = INTERLEAVED;
     if (!o->vp) o->vp = o->schedule == INTERLEAVED || o->schedule == ZB_V ? 2 : 1;
     if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vp == 1)) return;
-    die_usage("--%s needs a pipeline, --pp 2 or more", schedule_given ? "schedule" : "vp");
+    die_usage("--%s needs a pipeline, --pp 2 or more",
+              schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vp");
 }
 
 // The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not there.
@@ -202,8 +202,8 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
-    mesh.zero = mesh.d > 1 ? (int)o->zero : 0;
-    mesh.recompute = (Recompute)o->recompute; // one replica has nothing to divide
+    mesh.zero = mesh.d > 1 ? (int)o->zero : 0; // one replica has nothing to divide
+    mesh.recompute = (Recompute)o->recompute;
     return mesh;
 }
 
@@ -211,8 +211,10 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
 // times as many of them as stages if it can.
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
+    const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a replica has a multiple of so many micro-batches
     if (!o->global_batch) {
-        o->global_batch = o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)o->dp);
+        o->global_batch =
+            o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));
     }
     if (o->global_batch % o->dp != 0) {
         die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
@@ -220,7 +222,6 @@ static inline void settings_batch(Settings* o) {
     const int64_t replica = o->global_batch / o->dp;
     if (!o->micro_batch) {
         o->micro_batch = max_i64(1, min_i64(16, replica / many));
-        const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a multiple of so many micro-batches
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
     }

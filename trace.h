@@ -3,7 +3,7 @@ trace.h: what each rank did and when, as one picture for all ranks: open the fil
 https://ui.perfetto.dev. It shows what totals only sum up: bubbles of the pipeline, and communication that is, or is
 not, hidden behind computation (figures 3 and 4 of Narayanan et al. 2021 are such pictures).
 
-Recording. A span is a name and a track with the times where it begins and ends, 64 bytes without a pointer. A rank
+Recording. A span is a name and a track with the times where it begins and ends, 72 bytes without a pointer. A rank
 records its spans in an array of fixed size: one copy per span, no lock, no file; a call with trace = NULL does nothing.
 When the array is full, further spans are counted and dropped: what is recorded is the beginning of the run, whole.
 
@@ -30,7 +30,7 @@ all ranks leave one barrier; on one machine the clock is shared, and all take th
 #include "base.h"
 #include "json.h"
 
-enum { TRACE_TRACK_BYTES = 16, TRACE_NAME_BYTES = 28 }; // with their NUL; longer strings are cut
+enum { TRACE_TRACK_BYTES = 16, TRACE_NAME_BYTES = 36 }; // with their NUL; longer strings are cut
 
 // Plain bytes without padding.
 typedef struct {

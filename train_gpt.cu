@@ -167,6 +167,7 @@ static void take_activations(Activations* a, const Stage* s, Arena* arena) {
     const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
     a->inputs = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
     a->targets = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
+    // Any chunk may use any slot, so each has room for the longest one.
     for (int l = 0; l <= most_layers(s); l++) a->x[l] = arena_floats(arena, R * C);
     for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
 }
@@ -531,7 +532,7 @@ static void gradients_end(const Backward* w, int layer, TensorKind kind) {
     const Layout* layout = &w->s->layout;
     if (!w->reduce) return;
     bucket_end(grads, w->s->groups, layout, layout_slice(layout, layer, kind)->bucket);
-    comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
+    buckets_progress(grads, layout);
 }
 
 static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const floatX* x, const floatX* mean,
@@ -607,9 +608,9 @@ static void attention_block_backward(const Backward* w, int layer) {
 }
 
 // What the forward pass did not keep: the same operations on the same numbers, so the same bits.
-static void block_recompute(const Stage* s, Activations* a, int layer) {
+static void block_recompute(const Stage* s, Activations* a, int layer, int halves) {
     if (s->layout.mesh.recompute == RECOMPUTE_FULL) block_forward_inner(s, a, layer);
-    if (s->layout.mesh.recompute != RECOMPUTE_SELECTIVE) return;
+    if (s->layout.mesh.recompute != RECOMPUTE_SELECTIVE || !(halves & WEIGHT_HALF)) return; // inputs of matrices
     norm1_forward(s, a, layer);
     norm2_forward(s, a, layer);
     activation_forward(s, a, layer);
@@ -617,7 +618,7 @@ static void block_recompute(const Stage* s, Activations* a, int layer) {
 
 static void block_backward(const Backward* w, int layer) {
     gradients_begin(w, layer, NORM1_W);
-    block_recompute(w->s, w->a, layer);
+    block_recompute(w->s, w->a, layer, w->halves);
     mlp_backward(w, layer);
     attention_block_backward(w, layer);
     if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);
@@ -731,8 +732,8 @@ static double gradient_norm(const double* squares, int tensors, int* not_finite)
     return sqrt(total);
 }
 
-// AdamW (Loshchilov and Hutter 2019) on what this rank updates of a chunk; step counts from 1; grad_scale multiplies the
-// gradient.
+// AdamW (Loshchilov and Hutter 2019) on what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale
+// multiplies the gradient.
 static void chunk_update(const Stage* s, int chunk, const Settings* o, int64_t step, double lr, double grad_scale) {
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
@@ -854,17 +855,15 @@ static void start_send(Trainer* t, const Pass* pass, Action action) {
         message_tag(pass->schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 
-// Records what this rank has done since `started`, apart from waiting for others.
+// Records an action, from when its message was there. What it waits for inside (tensor and data group, other stages at TIE
+// and NORM) is part of it.
 static void trace_action(Trainer* t, Action action, double started) {
-    static const char* names[ACTION_KINDS] = {
-        "forward", "backward", "backward, inputs", "backward, weights", "", "", "", "", "reduce", "tie",
-        "norm",    "update"};
     char name[TRACE_NAME_BYTES];
     if (!t->tracing) return;
     if (action.chunk >= 0 && t->schedule.plan.v > 1)
-        snprintf(name, sizeof name, "chunk %d %s", action.chunk, names[action.kind]);
+        snprintf(name, sizeof name, "chunk %d %s", action.chunk, action_name(action.kind));
     else
-        snprintf(name, sizeof name, "%s", names[action.kind]);
+        snprintf(name, sizeof name, "%s", action_name(action.kind));
     trace_span(t->tracing, "compute", name, action.microbatch, started, seconds_now());
 }
 
@@ -875,9 +874,9 @@ static void run_forward(Trainer* t, const Pass* pass, Action action, Progress* p
     const int k = action.microbatch, i = k % SCHEDULE_BUFFERS;
     Boundary* x = &s->boundary[action.chunk];
     comm_wait(&s->send_forward[action.slot]); // of the micro-batch that used this slot before
+    load_microbatch(t, a, pass, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
     const double started = seconds_now();
-    load_microbatch(t, a, pass, action.chunk, k);
     if (!a->chunk->first)
         boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
     chunk_forward(s, a);
@@ -906,21 +905,16 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Squares of a chunk's gradients, whose sums over the data ranks are complete. The one that is still to be summed over two
-// stages (buckets_tie) waits for that.
+// Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these too)
+// and squares them.
 static void run_reduce(Trainer* t, Action action, double* squares) {
     Stage* s = &t->stage;
     const Layout* layout = &s->layout;
-    const Slice* wte = layout_is_tied(layout, &s->model) ? layout_slice(layout, -1, WTE) : NULL;
     const double started = seconds_now();
-    if (action.kind == REDUCE)
-        buckets_finish(&s->grads, layout, action.chunk);
-    else
-        buckets_tie(&s->grads, &t->groups, layout);
+    buckets_finish(&s->grads, layout, action.chunk);
+    if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);
     for (int b = 0; b < layout->buckets; b++) {
-        const bool tied = wte && wte->bucket == b;
-        if (action.kind == TIE ? tied : !tied && layout->bucket[b].chunk == action.chunk)
-            gradient_squares(s, b, squares);
+        if (layout->bucket[b].chunk == action.chunk) gradient_squares(s, b, squares);
     }
     trace_action(t, action, started);
 }
@@ -982,7 +976,8 @@ static void run_action(Trainer* t, const Pass* pass, Action action, Progress* pr
     case REDUCE:
     case TIE: run_reduce(t, action, progress->squares); break;
     case NORM: run_norm(t, action, progress); break;
-    case UPDATE: run_update(t, action, progress->grad_scale); break;
+    case UPDATE:
+    case UPDATE_TIED: run_update(t, action, progress->grad_scale); break;
     case ACTION_KINDS: break;
     }
 }
@@ -997,6 +992,7 @@ static double run_schedule(Trainer* t, const Pass* pass) {
     for (int i = 0; i < pass->schedule->n; i++) {
         progress.waited = pipeline->waited + embedding->waited - waited;
         run_action(t, pass, pass->schedule->actions[i], &progress);
+        buckets_progress(&s->grads, &s->layout);
     }
     for (int i = 0; i < s->slots; i++) comm_wait(&s->send_forward[i]);
     for (int i = 0; i < s->layout.mesh.v * SCHEDULE_BUFFERS; i++)
@@ -1034,14 +1030,21 @@ static void train_step(Trainer* t) {
 // ================================================================================================================
 // 3. Around the step: validation, sampling, what people and programs read, checkpoints
 
-// Mean loss over the first `count` sequences of the validation text, the same ones every time. Data ranks take groups of
-// B in turn, so some may have one less.
+static int64_t validation_sequences(const Trainer* t) { return min_i64(t->settings.eval_sequences, t->val.count); }
+
+// Data ranks take groups of B in turn, so some may have one less.
+static int validation_microbatches(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int64_t groups = (validation_sequences(t) + t->stage.B - 1) / t->stage.B;
+    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
+}
+
+// Mean loss over the first sequences of the validation text, the same ones every time.
 static double validate(Trainer* t) {
     Stage* s = &t->stage;
     const Mesh* mesh = &s->layout.mesh;
-    const int64_t count = min_i64(t->settings.eval_sequences, t->val.count), groups = (count + s->B - 1) / s->B;
-    const int m = (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
-    Schedule forward = schedule_build_forward(&t->schedule, m);
+    const int64_t count = validation_sequences(t);
+    Schedule forward = schedule_build_forward(&t->schedule, validation_microbatches(t));
     const Pass pass = {&forward, &t->val, 0, count, false};
     double sum = run_schedule(t, &pass);
     schedule_free(&forward);
@@ -1304,9 +1307,12 @@ static void print_rank(Stage* s, int last_alike, int m) {
     else
         snprintf(ranks, sizeof ranks, "%d", rank);
     printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
-    for (int c = 0; c < mesh->v; c++) {
+    for (int c = 0; c < mesh->v; c++) { // of many chunks the first and the last
         const Chunk* chunk = &s->layout.chunk[c];
-        printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
+        if (mesh->v <= 3 || c % (mesh->v - 1) == 0)
+            printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
+        else if (c == 1)
+            printf("   ...    ");
     }
     Arena* arenas[ARENAS];
     stage_arenas(s, arenas);
@@ -1323,7 +1329,7 @@ static void print_ranks(const Trainer* t) {
     printf("\n  rank          t   p   d    layers %*s   MB: params      grads  optimizer activation    scratch   "
            "together   "
            "sends:  tp        pp        dp\n",
-           10 * (mesh->v - 1), "");
+           10 * ((int)min_i64(mesh->v, 3) - 1), "");
     for (int rank = 0; rank < n; rank += step) {
         Mesh other = *mesh;
         other.tensor = rank % mesh->t, other.data = rank / mesh->t % mesh->d;
@@ -1337,6 +1343,16 @@ static void print_ranks(const Trainer* t) {
         schedule_free(&schedule);
     }
     printf("\n");
+}
+
+// How many micro-batches stages hold in memory at once; of many stages the first and the last.
+static void print_slots(const Schedule* stages, const Mesh* mesh) {
+    printf("slots     ");
+    for (int i = 0; i < mesh->p; i++) {
+        if (mesh->p <= 16 || i < 4 || i >= mesh->p - 4) printf("%d ", stages[i].slots);
+        if (mesh->p > 16 && i == 4) printf("... ");
+    }
+    printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
 }
 
 static void print_mesh(const Trainer* t) {
@@ -1359,6 +1375,7 @@ static void print_mesh(const Trainer* t) {
         printf(", by formula a bubble of %.3f of the work at equal stages\n", pipeline_bubble(plan));
     }
     schedule_draw(stages, mesh->p, stdout);
+    if (mesh->p > 1) print_slots(stages, mesh);
     schedules_free(stages, mesh->p);
 }
 
@@ -1665,19 +1682,49 @@ static void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
+static void prove(const Schedule* stages, int p) {
+    Error wrong;
+    if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
+}
+
+// What --global-batch would have to be for the nearest number of micro-batches that the schedule can serve.
+static bool name_nearest_batches(const Pipeline* plan, int64_t of_one, Error* error) {
+    const int below = plan->m / plan->p * plan->p;
+    if (plan->kind != INTERLEAVED || plan->m % plan->p == 0) return false;
+    char nearest[64] = "";
+    if (below > 0) snprintf(nearest, sizeof nearest, "%lld or ", (long long)(below * of_one));
+    const size_t end = strlen(error->text);
+    snprintf(error->text + end, sizeof error->text - end, ", that is --global-batch %s%lld", nearest,
+             (long long)((below + plan->p) * of_one));
+    return false;
+}
+
 // The schedule of this rank, proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
 static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
     const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, o->clip > 0};
-    if (!pipeline_check(&plan, error)) return false;
+    if (!pipeline_check(&plan, error)) return name_nearest_batches(&plan, o->micro_batch * mesh->d, error);
     Schedule* stages = schedules_build(&plan);
-    Error wrong;
-    if (!schedule_check(stages, mesh->p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
+    prove(stages, mesh->p);
     schedules_free(stages, mesh->p);
     t->schedule = schedule_build(&plan, mesh->pipeline);
     return true;
+}
+
+// The same of the forward passes of a validation.
+static void prove_validation(const Trainer* t) {
+    const int p = t->schedule.plan.p, m = validation_microbatches(t);
+    if (m == 0) return;
+    Schedule* stages = schedules_build(&t->schedule.plan);
+    for (int i = 0; i < p; i++) {
+        const Schedule forward = schedule_build_forward(&stages[i], m);
+        schedule_free(&stages[i]);
+        stages[i] = forward;
+    }
+    prove(stages, p);
+    schedules_free(stages, p);
 }
 
 // Refuses a run that the machine's memory cannot hold, before any of it is taken.
@@ -1756,6 +1803,7 @@ int main(int argc, char** argv) {
         die_usage("%s", error.text);
     }
     open_loaders(t);
+    if (o->eval_every) prove_validation(t);
     double peak = 0;
     if (!o->dry_run) {
         comm_barrier(&t->world);

@@ -83,7 +83,8 @@ static inline SvgKind picture_kind(ActionKind kind) {
     case REDUCE:
     case TIE:
     case NORM: return SVG_REDUCE;
-    case UPDATE: return SVG_UPDATE;
+    case UPDATE:
+    case UPDATE_TIED: return SVG_UPDATE;
     default: return SVG_OTHER;
     }
 }
@@ -199,11 +200,8 @@ static inline bool read_digits(const char** at, int* value) {
     return true;
 }
 
-// "chunk 1 backward, inputs 7": kind, chunk and micro-batch.
+// "chunk 1 backward input half 7": kind, chunk and micro-batch.
 static inline Traced traced_name(const char* name) {
-    static const char* words[TRACED_KINDS] = {
-        "forward", "backward", "backward, inputs", "backward, weights", NULL, NULL, NULL, NULL, "reduce",
-        "tie",     "norm",     "update",           "zero gradients"};
     Traced x = {NOT_TRACED, 0, -1, 0, 0};
     const char* at = name;
     if (strncmp(at, "chunk ", 6) == 0) {
@@ -218,7 +216,9 @@ static inline Traced traced_name(const char* name) {
         n = (size_t)(space - at);
     }
     for (int kind = 0; kind < TRACED_KINDS && x.kind == NOT_TRACED; kind++) {
-        if (words[kind] && strlen(words[kind]) == n && memcmp(at, words[kind], n) == 0) x.kind = kind;
+        const char* word = kind == ZERO_GRADIENTS ? "zero gradients" : action_name((ActionKind)kind);
+        const bool traced = !action_transfers((ActionKind)kind);
+        if (traced && strlen(word) == n && memcmp(at, word, n) == 0) x.kind = kind;
     }
     return x;
 }
@@ -758,7 +758,7 @@ static inline Prices measured_prices(const Measured* x, Steps steps) {
     prices.transfer = fmax(0, sample_take_mean(&sample));
     for (int number = 0; number < plan->p * plan->v; number++) {
         const int r = pipeline_holder(plan, number), chunk = number / plan->p;
-        const ActionKind own[] = {FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, REDUCE, UPDATE};
+        const ActionKind own[] = {FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, REDUCE, UPDATE, UPDATE_TIED};
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             *cost_of(&prices.costs, own[i], number) = price_of(x, steps, &sample, r, own[i], chunk);
         *cost_of(&prices.costs, TIE, number) = prices.tie, *cost_of(&prices.costs, NORM, number) = prices.norm;

@@ -147,12 +147,12 @@ FAULTS = [
     ("interleaved, ZeRO-1: every update gathers all chunks", INTERLEAVED_ZERO1, EXCHANGE,
      "        if (layout->bucket[b].chunk != chunk) continue;", "        (void)chunk;"),
     ("interleaved: the table updates a chunk before its reduction", UNCLIPPED, SCHEDULE,
-     "    schedule_add(s, REDUCE, chunk, -1);\n"
-     "    if (!s->plan.clip && !chunk_is_tied(s, chunk)) schedule_add(s, UPDATE, chunk, -1);",
-     "    if (!s->plan.clip && !chunk_is_tied(s, chunk)) schedule_add(s, UPDATE, chunk, -1);\n"
-     "    schedule_add(s, REDUCE, chunk, -1);"),
+     "    schedule_add(s, REDUCE, chunk, -1);\n    if (!s->plan.clip) schedule_add(s, UPDATE, chunk, -1);",
+     "    if (!s->plan.clip) schedule_add(s, UPDATE, chunk, -1);\n    schedule_add(s, REDUCE, chunk, -1);"),
     ("unclipped: the tied embedding is updated before its two gradients are summed", UNCLIPPED, TRAINER,
-     "    else\n        buckets_tie(&s->grads, &t->groups, layout);", ""),
+     "    if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);", ""),
+    ("a tied embedding is updated with its chunk, not after its sum", PIPELINE, PARALLEL,
+     "tied ? -1 : tensor_chunk(layout, m, tensor)", "tensor_chunk(layout, m, tensor)"),
     ("zb-h1: all micro-batches between the halves share one place", ZB_H1, TRAINER,
      "s->gradients[action.chunk][k % s->pending[action.chunk]]", "s->gradients[action.chunk][0]"),
     ("zb-h1: the weight half comes with the input half, too", ZB_H1, TRAINER,

@@ -392,6 +392,7 @@ static double origin_cost(const Origin* o, ActionKind kind, int stage) {
     case BACKWARD_WEIGHT: return 0.9e-3 - 2e-5 * stage;
     case REDUCE: return 5e-5 + 1e-5 * stage;
     case UPDATE: return 3e-4 - 2e-5 * stage;
+    case UPDATE_TIED: return 2e-4;
     case TIE: return o->tie;
     case NORM: return o->norm;
     default: return 0;
@@ -413,14 +414,11 @@ static Costs origin_costs(const Origin* o) {
 }
 
 static void add_action(Trace* trace, const Schedule* s, Action a, double start, double end) {
-    static const char* names[] = {
-        "forward", "backward", "backward, inputs", "backward, weights", "", "", "", "", "reduce", "tie",
-        "norm",    "update"};
     char name[64];
     if (s->plan.v > 1 && a.chunk >= 0)
-        snprintf(name, sizeof name, "chunk %d %s", a.chunk, names[a.kind]);
+        snprintf(name, sizeof name, "chunk %d %s", a.chunk, action_name(a.kind));
     else
-        snprintf(name, sizeof name, "%s", names[a.kind]);
+        snprintf(name, sizeof name, "%s", action_name(a.kind));
     trace_span(trace, "compute", name, a.microbatch, start, end);
 }
 
@@ -507,7 +505,9 @@ static void check_prices(const char* what, const Origin* o, const Text* text) {
                 bool occurs = kind <= FORWARD || (kind == BACKWARD) != schedule_splits_backward(o->plan.kind);
                 if (kind == TIE) occurs = schedule_has_tie(&stages[0]);
                 if (action_transfers((ActionKind)kind)) occurs = o->plan.p > 1 && kind % 2 == SEND_FORWARD % 2;
-                if (kind == REDUCE || kind >= NORM) occurs = true;
+                if (kind == REDUCE || kind == NORM || kind == UPDATE) occurs = true;
+                if (kind == UPDATE_TIED)
+                    occurs = i < o->plan.p && schedule_has_tie(&stages[pipeline_holder(&o->plan, i)]);
                 const double found = *cost_of(&prices.costs, (ActionKind)kind, i);
                 const double true_cost = occurs ? *cost_of(&expected, (ActionKind)kind, i) : 0;
                 worst = fmax(worst, fabs(found - true_cost));
@@ -755,9 +755,9 @@ static void test_names(void) {
     } cases[] = {{"forward 12", FORWARD, 0, 12},
                  {"chunk 3 forward 0", FORWARD, 3, 0},
                  {"backward 7", BACKWARD, 0, 7},
-                 {"backward, inputs 7", BACKWARD_INPUT, 0, 7},
-                 {"chunk 1 backward, weights 10", BACKWARD_WEIGHT, 1, 10},
-                 {"chunk 1 backward, inputs 999999999", BACKWARD_INPUT, 1, 999999999},
+                 {"backward input half 7", BACKWARD_INPUT, 0, 7},
+                 {"chunk 1 backward weight half 10", BACKWARD_WEIGHT, 1, 10},
+                 {"chunk 1 backward input half 999999999", BACKWARD_INPUT, 1, 999999999},
                  {"chunk 12 update", UPDATE, 12, -1},
                  {"tie", TIE, 0, -1},
                  {"zero gradients", ZERO_GRADIENTS, 0, -1},

@@ -199,7 +199,8 @@ def trace(path, t, p, d, m, steps):
             found = [e['name'] for e in compute if e['name'].startswith(what)]
             assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, found)
         assert sum(e['name'] == 'update' for e in compute) == steps
-        ends = ['reduce'] + (['tie'] if p > 1 and rank // (t * d) in (0, p - 1) else []) + ['norm', 'update']
+        tied = p > 1 and rank // (t * d) in (0, p - 1)
+        ends = ['reduce', 'tie', 'norm', 'update', 'update tied'] if tied else ['reduce', 'norm', 'update']
         assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
         assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
         passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
@@ -224,7 +225,8 @@ def chunks(path, p, v, m, steps, halves):
         for chunk in range(v):
             prefix = f'chunk {chunk} ' if v > 1 else ''
             mine = [e['name'][len(prefix):] for e in spans if e['name'].startswith(prefix)]
-            whats = ('forward', 'backward') if halves == 'whole' else ('forward', 'backward, inputs', 'backward, weights')
+            whats = ('forward', 'backward') if halves == 'whole' else \
+                ('forward', 'backward input half', 'backward weight half')
             for what in whats:
                 found = [n for n in mine if n.rsplit(' ', 1)[0] == what]
                 assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, chunk, found)
@@ -524,7 +526,7 @@ refuses 2 "--pp 2 x --vp 3 stages for --layers 4" 2 "${small[@]}" --pp 2 --vp 3
 refuses 2 "--schedule needs a pipeline" 2 "${small[@]}" --schedule gpipe
 refuses 2 "--vp needs a pipeline" 2 "${small[@]}" --vp 2
 refuses 2 "which --zero 2 has no memory for" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
-refuses 2 "with --recompute full; use" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
+refuses 2 "with --recompute full; use --recompute selective" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
 told 1 "not finite; checkpoints are from before it" "4 ranks with a learning rate of 1000 and no clipping"

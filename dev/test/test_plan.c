@@ -202,7 +202,8 @@ static int count_out(const Layout* layout, const ModelConfig* m, int local, int*
 }
 
 // Every bucket is of the chunk that its gradients come from: a block's, the first one with the embedding, the last one
-// with the head; an embedding that is the head too, and lies here once, of the one that ends later, the first.
+// with the head; an embedding that is the head too, of the one that ends later, the first, or of none where two ranks have
+// one use of it each.
 static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     bool ok = true;
     for (int local = 0; local < layout->layers; local++) {
@@ -214,7 +215,9 @@ static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     const Slice *wte = layout_slice(layout, -1, WTE), *head = layout_slice(layout, -1, HEAD_W);
     const Slice* norm = layout_slice(layout, -1, FINAL_NORM_W);
     const int last = layout->mesh.v - 1;
-    if (wte) ok = ok && layout->bucket[wte->bucket].chunk == (layout->first_stage ? 0 : last);
+    const bool apart =
+        m->tied && layout->first_stage != layout->last_stage; // the other half of its gradient is elsewhere
+    if (wte) ok = ok && layout->bucket[wte->bucket].chunk == (apart ? -1 : 0);
     if (head) ok = ok && layout->bucket[head->bucket].chunk == last;
     if (norm) ok = ok && layout->bucket[norm->bucket].chunk == last;
     return ok && (norm != NULL) == layout->last_stage;
@@ -462,7 +465,8 @@ static void test_refused(void) {
         {1, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel needs --tp 2"},
         {4, 1, 8, 8, 32, 64, 18, 0, 0, true, "--tp 4 does not divide --seq 18"},
         {4, 1, 8, 8, 32, 64, 18, 0, 0, false, NULL},
-        {1, 7, 8, 8, 32, 64, 16, 0, 0, false, "--pp 7 stages for --layers 6"},
+        {1, 7, 8, 8, 32, 64, 16, 0, 0, false,
+         "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6"},
         {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL},
         {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline"},
         {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline"},
@@ -496,13 +500,15 @@ static void test_refused_schedules(void) {
         const char* message; // NULL: it fits
     } cases[] = {
         {INTERLEAVED, 2, 3, 2, RECOMPUTE_FULL, NULL},
-        {INTERLEAVED, 2, 4, 0, RECOMPUTE_NONE, "--pp 2 x --vp 4 stages for --layers 6"},
+        {INTERLEAVED, 2, 4, 0, RECOMPUTE_NONE,
+         "--pp 2 x --vp 4 stages for --layers 6: a stage needs at least one, so --vp can be at most 3"},
         {INTERLEAVED, 1, 2, 0, RECOMPUTE_NONE, "--schedule interleaved with --vp 2 needs a pipeline"},
         {ZB_V, 3, 2, 1, RECOMPUTE_SELECTIVE, NULL},
-        {ZB_V, 4, 2, 1, RECOMPUTE_SELECTIVE, "--pp 4 x --vp 2 stages for --layers 6"},
-        {ZB_V, 3, 2, 2, RECOMPUTE_NONE, "--schedule zb-v keeps weight gradients for later, which --zero 2"},
-        {ZB_H1, 3, 1, 2, RECOMPUTE_NONE, "--schedule zb-h1 keeps weight gradients for later, which --zero 2"},
-        {ZB_H1, 3, 1, 0, RECOMPUTE_FULL, "--schedule zb-h1 would compute everything twice again"},
+        {ZB_V, 4, 2, 1, RECOMPUTE_SELECTIVE,
+         "--pp 4 x --vp 2 stages for --layers 6: a stage needs at least one, so --pp can be at most 3"},
+        {ZB_V, 3, 2, 2, RECOMPUTE_NONE, "--schedule zb-v leaves weight gradients for later, which --zero 2"},
+        {ZB_H1, 3, 1, 2, RECOMPUTE_NONE, "--schedule zb-h1 leaves weight gradients for later, which --zero 2"},
+        {ZB_H1, 3, 1, 0, RECOMPUTE_FULL, "--schedule zb-h1 would run every block's forward pass again for each half"},
         {GPIPE, 3, 1, 2, RECOMPUTE_FULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

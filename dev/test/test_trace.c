@@ -385,7 +385,7 @@ static void test_strings(void) {
     trace_span(&trace, "quote\" slash\\", "line\nname \xff", 0, 1, 2);
     trace_span(&trace, "", "", -1, 1, 2);
     check(strcmp(trace.spans[0].track, "a track of many") == 0 &&
-              strcmp(trace.spans[0].name, "a name of many more bytes t") == 0,
+              strcmp(trace.spans[0].name, "a name of many more bytes than ther") == 0,
           "long names are cut");
     const Part part = {0, "\"rank\" 0\\", trace.spans, trace.n, 0, trace.zero};
     Text text = write_parts(&part, 1);
@@ -393,7 +393,7 @@ static void test_strings(void) {
     check(read->events == 3 && strcmp(read->rank[0].name, "\"rank\" 0\\") == 0 &&
               strcmp(read->thread[0].name, "") == 0 && strcmp(read->event[0].name, "") == 0 &&
               strcmp(read->thread[1].name, "a track of many") == 0 &&
-              strcmp(read->event[1].name, "a name of many more bytes t 2147483647") == 0 &&
+              strcmp(read->event[1].name, "a name of many more bytes than ther 2147483647") == 0 &&
               strcmp(read->thread[2].name, "quote\" slash\\") == 0 &&
               strcmp(read->event[2].name, "line\nname \xEF\xBF\xBD 0") == 0,
           "strings with quotes, controls and bytes that are not UTF-8");
@@ -440,7 +440,7 @@ static void test_about(void) {
 
 // Spans go from rank to rank as bytes.
 static void test_bytes(void) {
-    check(sizeof(TraceSpan) == sizeof(char[16]) + sizeof(char[28]) + sizeof(int32_t) + 2 * sizeof(double),
+    check(sizeof(TraceSpan) == sizeof(char[16]) + sizeof(char[36]) + sizeof(int32_t) + 2 * sizeof(double),
           "a span has %zu bytes, none of them padding", sizeof(TraceSpan));
     TraceSpan spans[2];
     memset(&spans[0], 1, sizeof spans[0]);
