@@ -1,7 +1,6 @@
 /*
 schedule.h: the order of a step's work as a table. The trainer executes the table, --dry-run and dev/draw draw it, the
-tests prove it, a planner prices it: one list of actions for all of them, built here by pure functions that know no MPI
-and no CUDA.
+tests prove it: one list of actions for all of them, built here by pure functions that know no MPI and no CUDA.
 
 The model is cut into p v parts, the virtual stages, one after another. p processes, the stages, hold v of them each:
 its chunks. A step sends m micro-batches through all virtual stages and back and then updates once.
@@ -38,27 +37,29 @@ A message between two chunks of one stage is a message to itself. Two receive bu
 receives are posted ahead of their use: a message arrives while its receiver computes. Messages have no tags: the n-th
 message of a direction from one stage to another meets the n-th receive posted for it. Messages of different pairs of
 stages or directions do not hold each other up; whoever executes the table has to see to that (MPI does; streams need
-one for each).
+one for each). (The trainer gives its messages tags all the same: a wrong order is then an error, not a wrong number.)
 
 Schedules. A forward pass takes f seconds a micro-batch and chunk, the two halves of a backward pass b and w. The bubble
 is the time that stages are idle, relative to the time that they work; at equal stages:
 
-    gpipe        all forwards, then all backwards (Huang et al. 2019, "GPipe"). bubble (p - 1) / m, m slots.
+    gpipe        all forwards, then all backwards (Huang et al. 2019, "GPipe"). bubble (p - 1) / m; m slots.
     1f1b         first p - r - 1 forwards on stage r, until the first gradient can be on its way; then one forward and
                  one backward in turn; then the backwards that are left (Narayanan et al. 2020 and 2021, "Efficient
                  large-scale language model training on GPU clusters using Megatron-LM", section 2.2, Figure 4).
-                 bubble (p - 1) / m, at most p slots.
+                 bubble (p - 1) / m; min(p - r, m) slots.
     interleaved  1F1B over chunks in a loop (the same paper): groups of p micro-batches go through chunk 0, 1, ... in
-                 turn; chunks are shorter, so is the wait for the first. bubble (p - 1) / (v m); v times the messages.
+                 turn; chunks are shorter, so is the wait for the first. bubble (p - 1) / (v m);
+                 min(2 (p - r - 1) + (v - 1) p + 1, v m) slots, each of 1/v of the size;
+                 (p v - 1) / (p - 1) times the messages.
     zb-h1        1F1B with the backward pass in halves (Qi et al. 2024, "Zero bubble pipeline parallelism"): weight
-                 halves wait until a slot is needed, or until there is nothing else to do.
-                 bubble ((p - 1) (f + b) - min(p - 1, m - 1) w) / (m (f + b + w)) where w <= f and w <= b (a longer weight
-                 half holds others up); min(p, m) slots.
-    zb-v         halves, and two chunks in a V (Qi et al. 2024, section 6): the stage that ends a forward pass is the one
-                 that began it and has the gradients at once. At f = b = w stage r starts r f later than stage 0 and,
-                 with m >= 2 p - 1, is never idle from then to its end. Since all wait for each other at NORM that is
-                 still a bubble of max((p - 1) / (6 m), (4 p - 2 - 2 m) / (6 m)); min(2 p, 2 m, m + r + 1) slots, each of
-                 half the size.
+                 halves wait until a slot is needed, or until there is nothing else to do. Where w <= f and w <= b (a
+                 longer weight half holds others up) bubble ((p - 1) (f + b) - min(p - 1, m - 1) w) / (m (f + b + w));
+                 min(p, m) slots.
+    zb-v         halves, and two chunks in a V (Qi et al. 2024, section 6): the stage that ends a forward pass is the
+                 one that began it and has the gradients at once. At f = b = w stage r starts r f later than stage 0
+                 and, with m >= 2 p - 1, is never idle from then to its end. Since all wait for each other at NORM that
+                 is still a bubble of max((p - 1) / (6 m), (4 p - 2 - 2 m) / (6 m)); min(2 p, 2 m, m + r + 1) slots,
+                 each of half the size; twice the messages.
 
     build    pipeline_check, schedules_build, schedule_build_forward: the tables. A builder writes down the order of
              forwards and backwards; what follows from it (slots, messages, reductions) is the same code for all.
@@ -72,7 +73,8 @@ is the time that stages are idle, relative to the time that they work; at equal 
 
 #include "base.h"
 
-enum { SCHEDULE_BUFFERS = 2 }; // of a chunk: receive buffers a direction; send buffers for gradients
+enum { SCHEDULE_BUFFERS = 2 };       // of a chunk: receive buffers a direction; send buffers for gradients
+enum { SCHEDULE_LARGEST = 1 << 21 }; // p v m: some hundred megabytes of tables
 
 typedef enum { GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_V, SCHEDULE_KINDS } ScheduleKind;
 
@@ -221,6 +223,11 @@ static inline bool pipeline_check(const Pipeline* x, Error* error) {
     if (x->p < 1 || x->v < 1 || x->m < 1)
         return fail(error, "a schedule needs at least one stage, chunk and micro-batch, not %d, %d and %d", x->p, x->v,
                     x->m);
+    if ((int64_t)x->p * x->v > SCHEDULE_LARGEST || (int64_t)x->p * x->v * x->m > SCHEDULE_LARGEST)
+        return fail(error,
+                    "%d stages of %d chunks and %d micro-batches make tables of more than %d passes; use a larger "
+                    "--micro-batch",
+                    x->p, x->v, x->m, SCHEDULE_LARGEST);
     if (x->kind == ZB_V && x->v != 2) return fail(error, "--schedule zb-v has --vp 2 chunks a stage, not %d", x->v);
     if (x->kind == INTERLEAVED && x->v < 2)
         return fail(error, "--schedule interleaved needs --vp 2 or more; with one chunk a stage it is --schedule 1f1b");
@@ -304,28 +311,32 @@ static inline void order_both_halves(Schedule* s, int chunk, int k) {
     schedule_add_work(s, BACKWARD_WEIGHT, chunk, k);
 }
 
-// Qi et al. 2024. Stage r starts with as many forwards of chunk 0 as it takes until the first micro-batch comes back in
-// chunk 1; its followers, r of them towards the tip of the V, need one of each chunk before gradients come. Then one of
-// everything in turn. At the end the r first input halves of each chunk go without their weight halves, which fill the
-// time afterwards. Written for as many micro-batches as fill the pipeline; work on those that do not exist is left out.
+// Qi et al. 2024. Written for f = b = w; with other times it stays right and is no longer the best: schedule_times tells
+// the bubble (Qi et al. search an order for measured times). Also written for as many micro-batches as fill the pipeline;
+// work on those that do not exist is left out.
 static inline void order_zb_v(Schedule* s) {
     const int p = s->plan.p, r = s->stage, m = (int)max_i64(s->plan.m, 2 * p - 1);
     int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // of each chunk: done
+    // Down to the tip of the V and up again: so many forwards before the first micro-batch is back in chunk 1.
     while (forward[0] < 2 * (p - r) - 1) schedule_add_work(s, FORWARD, 0, forward[0]++);
+    // The r stages above have to see it in chunk 1 before a gradient comes: meanwhile a forward of each chunk in turn.
     for (int i = 0; i < r; i++) {
         schedule_add_work(s, FORWARD, 1, forward[1]++);
         schedule_add_work(s, FORWARD, 0, forward[0]++);
     }
+    // The first gradients, of chunk 1, go down to the tip and up again to chunk 0.
     for (int i = r; i < p; i++) {
         schedule_add_work(s, FORWARD, 1, forward[1]++);
         order_both_halves(s, 1, input[1]++);
     }
+    // One of everything in turn.
     while (forward[1] < m) {
         if (forward[0] < m) schedule_add_work(s, FORWARD, 0, forward[0]++);
         order_both_halves(s, 0, input[0]++);
         schedule_add_work(s, FORWARD, 1, forward[1]++);
         order_both_halves(s, 1, input[1]++);
     }
+    // The end: input halves first, as others wait for them; the weight halves that they leave fill the time afterwards.
     memcpy(weight, input, sizeof weight);
     for (int i = 0; i < r; i++) {
         schedule_add_work(s, BACKWARD_INPUT, 0, input[0]++);
@@ -457,25 +468,28 @@ static inline void schedule_add_computing(Schedule* s, const Schedule* order, in
     schedule_add_next_receive(s, order, i);
 }
 
-// A chunk's gradients are complete. Where the update does not depend on what other stages have, it follows at once.
-static inline void schedule_add_reduce(Schedule* s, int chunk) {
-    schedule_add(s, REDUCE, chunk, -1);
-    if (!s->plan.clip) schedule_add(s, UPDATE, chunk, -1);
-}
-
-// Reductions and updates stand inside the cool-down: those of a chunk come one computing action after the chunk's last
-// gradients, which have been on their way for so long.
-static inline void schedule_add_reduces(Schedule* s, const Schedule* order, int i) {
-    const Action a = order->actions[i];
-    if (action_adds_weight_gradients(a.kind) && a.microbatch == s->plan.m - 1) schedule_add_reduce(s, a.chunk);
-}
-
-static inline void schedule_add_ending(Schedule* s) {
+// Where the last gradients of a chunk are added, their sums over the data ranks set out. With clipping nobody needs these
+// before NORM: they go on during the cool-down and are waited for at its end.
+static inline void schedule_add_ending_clipped(Schedule* s) {
+    for (int c = 0; c < s->plan.v; c++) schedule_add(s, REDUCE, c, -1);
     if (schedule_has_tie(s)) schedule_add(s, TIE, -1, -1);
-    if (s->plan.clip) schedule_add(s, NORM, -1, -1);
-    for (int c = 0; c < s->plan.v && s->plan.clip; c++) schedule_add(s, UPDATE, c, -1);
+    schedule_add(s, NORM, -1, -1);
+    for (int c = 0; c < s->plan.v; c++) schedule_add(s, UPDATE, c, -1);
     if (schedule_has_tie(s)) schedule_add(s, UPDATE_TIED, -1, -1);
-    if (!s->plan.clip) schedule_add(s, NORM, -1, -1);
+}
+
+// Without, a chunk is updated inside the cool-down, one computing action after its last gradients: so long its sums have
+// been on their way.
+static inline void schedule_add_early_update(Schedule* s, const Schedule* order, int i) {
+    const Action a = order->actions[i];
+    if (!action_adds_weight_gradients(a.kind) || a.microbatch < s->plan.m - 1) return;
+    schedule_add(s, REDUCE, a.chunk, -1);
+    schedule_add(s, UPDATE, a.chunk, -1);
+}
+
+static inline void schedule_add_ending_unclipped(Schedule* s) {
+    if (schedule_has_tie(s)) schedule_add(s, TIE, -1, -1), schedule_add(s, UPDATE_TIED, -1, -1);
+    schedule_add(s, NORM, -1, -1);
 }
 
 static inline Schedule schedule_from_order(const Schedule* order, bool training) {
@@ -484,9 +498,10 @@ static inline Schedule schedule_from_order(const Schedule* order, bool training)
     schedule_add_first_receives(&s, order);
     for (int i = 0; i < order->n; i++) {
         schedule_add_computing(&s, order, i);
-        if (training && i > 0) schedule_add_reduces(&s, order, i - 1);
+        if (training && !s.plan.clip && i > 0) schedule_add_early_update(&s, order, i - 1);
     }
-    if (training) schedule_add_reduces(&s, order, order->n - 1), schedule_add_ending(&s);
+    if (training && s.plan.clip) schedule_add_ending_clipped(&s);
+    if (training && !s.plan.clip) schedule_add_early_update(&s, order, order->n - 1), schedule_add_ending_unclipped(&s);
     return s;
 }
 
@@ -776,7 +791,6 @@ enum { INPUT_BUFFER, GRADIENT_BUFFER, SEND_BUFFER, BUFFER_KINDS, NO_BUFFER = -1 
 // What is known of one chunk.
 typedef struct {
     int forwards, inputs, weights;              // done: forward passes, input halves, weight halves
-    bool handed;                                // the last weight gradients were handed to the reduction
     unsigned whole;                             // a bit for REDUCE and UPDATE, if done
     int buffer[BUFFER_KINDS][SCHEDULE_BUFFERS]; // the micro-batch in the buffer, or on its way into it; -1: none
 } ChunkState;
@@ -840,7 +854,7 @@ static inline unsigned chunk_complete(const Schedule* s, int chunk, bool trainin
 
 static inline const char* first_action_of(unsigned bits) {
     int kind = 0;
-    while (!(bits >> kind & 1)) kind++;
+    while (kind < ACTION_KINDS && !(bits >> kind & 1)) kind++;
     return action_name((ActionKind)kind);
 }
 
@@ -1120,14 +1134,16 @@ Proves from the tables of all p stages alone:
     each table    every micro-batch goes through every chunk forward once and backward once, as a whole or as two halves
                   in order; what an action needs was computed or is being received; a slot holds one micro-batch from
                   forward to the end of backward; no buffer is overwritten before it was used; a chunk takes the
-                  micro-batches in order; reduce flags; every chunk is reduced and updated once, after what that needs
+                  micro-batches in order; reduce flags; every chunk is reduced and updated once, after what that needs,
+                  and so is a matrix that lies on two stages
     each pair     every send meets the receive of the same micro-batch at the same boundary
     all           no deadlock, even if no message is ever kept on its way and every send waits for its receiver
 
 The first part leaves out that actions wait. The last one shows that every wait ends: each stage's own order is fixed
 and each message has one sender and one receiver, so what an action waits for depends on nobody's speed, and one run to
 the end stands for all. Where sends wait less, or networks keep messages, each action waits for a part of the same
-things. Since slots and buffers are checked, slots and SCHEDULE_BUFFERS bound the memory of a step.
+things. Since slots and buffers are checked, slots, SCHEDULE_BUFFERS and, of a backward pass in halves, schedule_in_flight
+bound the memory of a step.
 */
 static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
     if (!schedule_check_headers(stages, p, error)) return false;
@@ -1135,10 +1151,10 @@ static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
     for (int r = 0; r < p; r++) {
         if (!schedule_check_stage(&stages[r], training, error)) return false;
     }
-    for (int number = 0; number < p * stages[0].plan.v - 1; number++) {
+    const int pairs = (int)min_i64(p * stages[0].plan.v - 1, 2 * p); // then the channels repeat
+    for (int number = 0; number < pairs; number++) {
         const Schedule* a = &stages[pipeline_holder(&stages[0].plan, number)];
         const Schedule* b = &stages[pipeline_holder(&stages[0].plan, number + 1)];
-        if (number >= 2 * p) break; // the channels repeat
         if (!schedule_check_messages(a, SEND_FORWARD, b, RECEIVE_FORWARD, error)) return false;
         if (!schedule_check_messages(b, SEND_BACKWARD, a, RECEIVE_BACKWARD, error)) return false;
     }
@@ -1152,9 +1168,10 @@ static inline char action_letter(ActionKind kind) {
     return kind == FORWARD ? 'F' : kind == BACKWARD_WEIGHT ? 'W' : 'B';
 }
 
-// F5, or F5a, F5b where there are several chunks.
+// F5, or F5a, F5b where there are several chunks; F5.0, F5.1 where there are more than letters.
 static inline int action_label(char* text, size_t size, const Schedule* s, Action a) {
-    const char chunk[2] = {s->plan.v > 1 ? (char)('a' + a.chunk % 26) : '\0', '\0'};
+    if (s->plan.v > 26) return snprintf(text, size, "%c%d.%d", action_letter(a.kind), a.microbatch, a.chunk);
+    const char chunk[2] = {s->plan.v > 1 ? (char)('a' + a.chunk) : '\0', '\0'};
     return snprintf(text, size, "%c%d%s", action_letter(a.kind), a.microbatch, chunk);
 }
 
@@ -1192,7 +1209,8 @@ static inline void schedule_draw_action(char* line, int cell, const Schedule* s,
 static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out) {
     const bool chunks = stages[0].plan.v > 1;
     const int width = 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
-    const int cell = snprintf(NULL, 0, "F%d ", stages[0].plan.m - 1) + chunks;
+    const Action widest = {FORWARD, stages[0].plan.v - 1, stages[0].plan.m - 1, 0, false};
+    const int cell = action_label(NULL, 0, &stages[0], widest) + 1;
     Costs costs = costs_equal(p * stages[0].plan.v, 1, 1, 1, 0);
     Timeline t = schedule_times(stages, p, &costs, false);
     const int units = (int)t.length, half = (width - label - 5) / cell / 2; // 5: "... " and "|"

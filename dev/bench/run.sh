@@ -94,41 +94,52 @@ mesh() { # two ranks beside one rank with as many threads, in turn, three times;
     done
 }
 
-schedules() { # two stages, four micro-batches: every schedule in turn, five times; what the tables predict beside it
+# gain FILE SCHEDULE COLUMN: how much longer 1f1b takes than SCHEDULE, median of the rounds, by a column of lines
+# "round schedule measured predicted as-measured-in-1f1b's-run"
+gain() { awk -v s="$2" -v c="$3" '$2 == "1f1b" { one[$1] = $c } $2 == s { x[$1] = $c }
+    END { for (r in x) print one[r] / x[r] - 1 }' "$1" >"$work/gain" && middle "$work/gain"; }
+
+schedules() { # two stages, four micro-batches: every schedule in turn, seven times; what the tables predict beside it
     text=$(ls data/*/input.txt 2>/dev/null | head -n 1)
     model="--layers 8 --hidden 512 --heads 8 --seq 256 --global-batch 4 --micro-batch 1 --steps 12 --warmup 0"
-    rm -f "$work/schedules"
-    for round in 1 2 3 4 5; do
-        for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
+    names="1f1b gpipe interleaved zb-h1 zb-v"
+    rm -f "$work/schedules" "$work/bubbles"
+    for round in 1 2 3 4 5 6 7; do
+        for schedule in $names; do
             # shellcheck disable=SC2086  # a list of words
-            scripts/mpirun.sh -np 2 ./train_gpt --pp 2 --schedule $schedule $model ${text:+--data "$text"} --eval-every 0 \
-                --sample-every 0 --trace "$work/trace.json" >"$work/out" 2>&1 &&
+            scripts/mpirun.sh -np 2 ./train_gpt --pp 2 --schedule $schedule $model ${text:+--data "$text"} \
+                --eval-every 0 --sample-every 0 --trace "$work/trace.json" >"$work/out" 2>&1 &&
                 "$BUILD/draw_schedule" --trace "$work/trace.json" >"$work/drawn" || { cat "$work/out"; exit 1; }
-            [ $round = 1 ] && [ $schedule = 1f1b ] && sed '/^step_ms/d' "$work/drawn"
-            sed -n "s/^step_ms/$round $schedule/p" "$work/drawn" >>"$work/schedules"
+            [ $schedule != 1f1b ] || sed -n 's/^as \([^ ]*\) *step *\([0-9.]*\).*/\1 \2/p' "$work/drawn" >"$work/as"
+            [ $round != 1 ] || [ $schedule != 1f1b ] || sed '/^step_ms/d' "$work/drawn"
+            as=$(sed -n "s/^$schedule //p" "$work/as")
+            sed -n "s/^step_ms measured \([^ ]*\) predicted \([^ ]*\) .*/$round $schedule \1 \2 $as/p" "$work/drawn" \
+                >>"$work/schedules"
+            sed -n "s/.* bubble measured \([^ ]*\) predicted \([^ ]*\)/$schedule \1 \2/p" "$work/drawn" >>"$work/bubbles"
         done
     done
-    echo "$model --pp 2"
-    echo "medians of five rounds; gain: over 1f1b in the same round, measured, and as the tables predict it from the times of"
-    echo "each run's own actions; share: of the predicted gain"
-    printf '%-14s %10s %10s %7s %18s %18s %10s\n' "" "step, ms" predicted error "bubble, predicted" "gain, predicted" share
-    # a line: round schedule measured M predicted P bubble measured A predicted B
-    for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
-        for what in 4 6 9 11; do
-            awk -v s=$schedule -v f=$what '$2 == s { print $f }' "$work/schedules" >"$work/column.$what"
+    echo "$model --pp 2; medians of seven rounds"
+    echo "predicted: by the tables, from the times of the run's own actions, step by step. gain: over 1f1b in the same"
+    echo "round; predicted likewise; and foretold from 1f1b's times alone, parts and halves being even shares of them"
+    printf '%-12s %9s %9s %7s %7s %9s %8s %9s %9s\n' "" "step, ms" predicted error bubble predicted gain predicted foretold
+    for schedule in $names; do
+        for column in 3 4; do
+            awk -v s=$schedule -v c=$column '$2 == s { print $c }' "$work/schedules" >"$work/column.$column"
+            awk -v s=$schedule -v c=$column '$1 == s { print $(c - 1) }' "$work/bubbles" >"$work/bubble.$column"
         done
-        awk -v s=$schedule '
-            $2 == "1f1b" { m[$1] = $4; p[$1] = $6 }
-            $2 == s { ms[$1] = $4; ps[$1] = $6 }
-            END { for (r in ms) print m[r] / ms[r] - 1, p[r] / ps[r] - 1 }' "$work/schedules" >"$work/gains"
-        cut -d' ' -f1 "$work/gains" >"$work/gain" && cut -d' ' -f2 "$work/gains" >"$work/hoped"
-        awk -v s=$schedule -v m="$(middle "$work/column.4")" -v p="$(middle "$work/column.6")" \
-            -v a="$(middle "$work/column.9")" -v b="$(middle "$work/column.11")" -v g="$(middle "$work/gain")" \
-            -v h="$(middle "$work/hoped")" 'BEGIN {
-                printf "%-14s %10.1f %10.1f %6.1f%% %8.3f %9.3f %7.1f%% %9.1f%%", s, m, p, 100 * (p / m - 1), a, b, 100 * g, 100 * h
-                if (s != "1f1b") printf " %9.0f%%", 100 * g / h
-                print ""
+        awk -v s=$schedule -v m="$(middle "$work/column.3")" -v p="$(middle "$work/column.4")" \
+            -v a="$(middle "$work/bubble.3")" -v b="$(middle "$work/bubble.4")" \
+            -v g="$(gain "$work/schedules" $schedule 3)" -v h="$(gain "$work/schedules" $schedule 4)" \
+            -v f="$(gain "$work/schedules" $schedule 5)" 'BEGIN {
+                printf "%-12s %9.1f %9.1f %6.1f%% %7.3f %9.3f", s, m, p, 100 * (p / m - 1), a, b
+                if (s == "1f1b" || s == "gpipe") { print ""; exit }
+                held = g >= 0.9 * h && p / m > 0.95 && p / m < 1.05
+                printf " %7.1f%% %8.1f%% %8.1f%%   %s\n", 100 * g, 100 * h, 100 * f, held ? "holds" : "MISSED"
             }'
+    done
+    echo "holds: at least 90 % of the predicted gain, and a prediction within 5 %. rounds, ms:"
+    for schedule in $names; do
+        awk -v s=$schedule '$2 == s { line = line sprintf(" %.0f", $3) } END { print "  " s ":" line }' "$work/schedules"
     done
 }
 

@@ -613,6 +613,33 @@ static void test_measured(void) {
     test_measured_plan(ZB_V, 1, 2, 3, true, true);
 }
 
+// A run with 1F1B, passes of 1 and 2 s: foretold for the schedules that cut these evenly, against their formulas.
+static void test_other_schedules(void) {
+    const int p = 4, m = 8;
+    const Pipeline was = {ONE_F_ONE_B, p, 1, m, false, false, true};
+    Schedule* stages = schedules_build(&was);
+    Measured x;
+    memset(&x, 0, sizeof x);
+    x.stages = stages;
+    Prices prices;
+    memset(&prices, 0, sizeof prices);
+    prices.costs = costs_equal(p, 1, 1, 1, 0), prices.before = 0.25, prices.after = 0.5;
+    for (int i = 0; i < p; i++) {
+        *cost_of(&prices.costs, BACKWARD_INPUT, i) = *cost_of(&prices.costs, BACKWARD_WEIGHT, i) = 0;
+        *cost_of(&prices.costs, UPDATE, i) = 0.125;
+    }
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        const Pipeline plan = {
+            (ScheduleKind)kind, p, kind == INTERLEAVED || kind == ZB_V ? 2 : 1, m, false, false, true};
+        Schedule* others = schedules_build(&plan);
+        Timeline t = predicted_with(&x, &prices, others);
+        const double expected = 3 * m * (1 + pipeline_bubble(&plan)) + 0.75 + 0.125;
+        check_error(schedule_name(plan.kind), fabs(t.length - expected), 1e-12);
+        timeline_free(&t), schedules_free(others, p);
+    }
+    costs_free(&prices.costs), schedules_free(stages, p);
+}
+
 // Without --step: the one nearest to the median, never the first. A rank that lacks the last spans: fewer steps.
 static void test_steps(void) {
     Origin o = origin_of(ONE_F_ONE_B, 2, 1, 2, false, true);
@@ -945,6 +972,7 @@ int main(void) {
     test_names();
     test_measured();
     test_steps();
+    test_other_schedules();
     test_refused();
     test_command_line();
     test_mutations();

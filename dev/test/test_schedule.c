@@ -593,22 +593,21 @@ static bool reduce_flags_right(const Schedule* s) {
     return true;
 }
 
-// What a stage's table ends with: what depends on other stages. The matrix of two stages is updated when both have
-// summed it; if gradients are clipped, it and the chunks are updated when all stages have met.
+// What a stage's table ends with. The matrix of two stages is updated when both have summed it; if gradients are clipped,
+// sums are waited for at the end, and the matrix and the chunks are updated when all stages have met.
 static int ending_by_hand(const Schedule* s, Action* ending) {
     const Pipeline* x = &s->plan;
     const bool twin = stage_has_twin(x, s->stage);
-    const ActionKind kinds[2][3] = {{TIE, UPDATE_TIED, NORM}, {TIE, NORM, UPDATE}};
+    const ActionKind clipped[] = {REDUCE, TIE, NORM, UPDATE, UPDATE_TIED}, unclipped[] = {TIE, UPDATE_TIED, NORM};
     int n = 0;
-    for (int i = 0; i < 3; i++) {
-        const ActionKind kind = kinds[x->clip][i];
-        for (int c = 0; c < (kind == UPDATE ? x->v : 1); c++) {
-            const Action a = {kind, kind == UPDATE ? c : -1, -1, -1, false};
-            if (kind == NORM || kind == UPDATE || twin) ending[n++] = a;
+    for (int i = 0; i < (x->clip ? 5 : 3); i++) {
+        const ActionKind kind = x->clip ? clipped[i] : unclipped[i];
+        const bool of_chunks = kind == REDUCE || kind == UPDATE;
+        for (int c = 0; c < (of_chunks ? x->v : 1); c++) {
+            const Action a = {kind, of_chunks ? c : -1, -1, -1, false};
+            if (of_chunks || kind == NORM || twin) ending[n++] = a;
         }
     }
-    const Action matrix = {UPDATE_TIED, -1, -1, -1, false};
-    if (x->clip && twin) ending[n++] = matrix;
     return n;
 }
 
@@ -617,22 +616,21 @@ static bool same_action(Action a, Action b) {
            a.reduce == b.reduce;
 }
 
-// A chunk's reduction leaves its last gradients one computing action's time. Its update follows at once, unless
-// gradients are clipped: even where one matrix of the chunk has to wait for another stage.
+// Unclipped, a chunk's reduction leaves its last gradients one computing action's time, and its update follows at once,
+// even where one matrix of the chunk has to wait for another stage.
 static bool ending_right(const Schedule* s) {
     const Pipeline* x = &s->plan;
     const bool split = x->kind == ZB_H1 || x->kind == ZB_V;
-    Action ending[MOST_CHUNKS + 3];
+    Action ending[2 * MOST_CHUNKS + 3];
     const int first = s->n - ending_by_hand(s, ending);
     for (int i = first; i < s->n; i++) {
         if (i < 0 || !same_action(s->actions[i], ending[i - first])) return false;
     }
-    for (int c = 0; c < x->v; c++) {
+    for (int c = 0; c < x->v && !x->clip; c++) {
         const int sum = index_of(s, split ? BACKWARD_WEIGHT : BACKWARD, c, x->m - 1);
         const int reduce = index_of(s, REDUCE, c, -1), update = index_of(s, UPDATE, c, -1);
-        if (sum < 0 || reduce < sum || reduce >= first || update < reduce) return false;
+        if (sum < 0 || reduce < sum || reduce >= first || update != reduce + 1) return false;
         if (computing_between(s, sum, reduce) != least(1, computing_between(s, sum, s->n))) return false;
-        if (x->clip ? update < first : update != reduce + 1) return false;
     }
     return true;
 }
@@ -1902,6 +1900,12 @@ static void test_plans_refused(void) {
         {GPIPE, 0, 1, 1, "a schedule needs at least one stage, chunk and micro-batch, not 0, 1 and 1"},
         {INTERLEAVED, 2, 0, 1, "a schedule needs at least one stage, chunk and micro-batch, not 2, 0 and 1"},
         {ZB_V, 2, 2, -3, "a schedule needs at least one stage, chunk and micro-batch, not 2, 2 and -3"},
+        {GPIPE, 2, 1, 1 << 21,
+         "2 stages of 1 chunks and 2097152 micro-batches make tables of more than 2097152 passes; use a larger "
+         "--micro-batch"},
+        {INTERLEAVED, 2147483647, 2147483647, 2147483647,
+         "2147483647 stages of 2147483647 chunks and 2147483647 micro-batches make tables of more than 2097152 passes; "
+         "use a larger --micro-batch"},
     };
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         const Pipeline plan = plan_of((ScheduleKind)plans[i].kind, plans[i].p, plans[i].v, plans[i].m, 0);
