@@ -103,7 +103,7 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
     text=$(ls data/*/input.txt 2>/dev/null | head -n 1)
     model="--layers 8 --hidden 512 --heads 8 --seq 256 --global-batch 4 --micro-batch 1 --steps 12 --warmup 0"
     names="1f1b gpipe interleaved zb-h1 zb-v"
-    rm -f "$work/schedules" "$work/bubbles"
+    rm -f "$work/schedules" "$work/bubbles" "$work/steps"
     for round in 1 2 3 4 5 6 7; do
         for schedule in $names; do
             # shellcheck disable=SC2086  # a list of words
@@ -113,6 +113,7 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
             [ $schedule != 1f1b ] || sed -n 's/^as \([^ ]*\) *step *\([0-9.]*\).*/\1 \2/p' "$work/drawn" >"$work/as"
             [ $round != 1 ] || [ $schedule != 1f1b ] || sed '/^step_ms/d' "$work/drawn"
             as=$(sed -n "s/^$schedule //p" "$work/as")
+            sed -n "s/^step .*| *\([0-9.]*\) ms .*/$schedule \1/p" "$work/out" | tail -n +2 >>"$work/steps"
             sed -n "s/^step_ms measured \([^ ]*\) predicted \([^ ]*\) .*/$round $schedule \1 \2 $as/p" "$work/drawn" \
                 >>"$work/schedules"
             sed -n "s/.* bubble measured \([^ ]*\) predicted \([^ ]*\)/$schedule \1 \2/p" "$work/drawn" >>"$work/bubbles"
@@ -120,21 +121,26 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
     done
     echo "$model --pp 2; medians of seven rounds"
     echo "predicted: by the tables, from the times of the run's own actions, step by step. gain: over 1f1b in the same"
-    echo "round; predicted likewise; and foretold from 1f1b's times alone, parts and halves being even shares of them"
-    printf '%-12s %9s %9s %7s %7s %9s %8s %9s %9s\n' "" "step, ms" predicted error bubble predicted gain predicted foretold
+    echo "round; predicted likewise; foretold: from 1f1b's times alone, parts and halves being even shares of them; fastest:"
+    echo "of the fastest tenth of all steps; idle: what the bubbles alone make of it, (1 + 1f1b's) / (1 + its own)"
+    printf '%-12s %8s %9s %6s %8s %6s %9s %7s %9s %8s %8s %6s\n' "" "step, ms" predicted error fastest bubble predicted \
+        gain predicted foretold fastest idle
+    quick() { awk -v s=$1 '$1 == s { print $2 }' "$work/steps" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 9) / 10)] }'; }
     for schedule in $names; do
         for column in 3 4; do
             awk -v s=$schedule -v c=$column '$2 == s { print $c }' "$work/schedules" >"$work/column.$column"
             awk -v s=$schedule -v c=$column '$1 == s { print $(c - 1) }' "$work/bubbles" >"$work/bubble.$column"
         done
-        awk -v s=$schedule -v m="$(middle "$work/column.3")" -v p="$(middle "$work/column.4")" \
-            -v a="$(middle "$work/bubble.3")" -v b="$(middle "$work/bubble.4")" \
-            -v g="$(gain "$work/schedules" $schedule 3)" -v h="$(gain "$work/schedules" $schedule 4)" \
-            -v f="$(gain "$work/schedules" $schedule 5)" 'BEGIN {
-                printf "%-12s %9.1f %9.1f %6.1f%% %7.3f %9.3f", s, m, p, 100 * (p / m - 1), a, b
+        a=$(middle "$work/bubble.3") q=$(quick $schedule)
+        [ $schedule != 1f1b ] || { a1=$a q1=$q; }
+        awk -v s=$schedule -v m="$(middle "$work/column.3")" -v p="$(middle "$work/column.4")" -v q="$q" -v q1="$q1" \
+            -v a="$a" -v a1="$a1" -v b="$(middle "$work/bubble.4")" -v g="$(gain "$work/schedules" $schedule 3)" \
+            -v h="$(gain "$work/schedules" $schedule 4)" -v f="$(gain "$work/schedules" $schedule 5)" 'BEGIN {
+                printf "%-12s %8.0f %9.0f %5.1f%% %8.0f %6.3f %9.3f", s, m, p, 100 * (p / m - 1), q, a, b
                 if (s == "1f1b" || s == "gpipe") { print ""; exit }
                 held = g >= 0.9 * h && p / m > 0.95 && p / m < 1.05
-                printf " %7.1f%% %8.1f%% %8.1f%%   %s\n", 100 * g, 100 * h, 100 * f, held ? "holds" : "MISSED"
+                printf " %6.1f%% %8.1f%% %7.1f%% %7.1f%% %5.1f%%  %s\n", 100 * g, 100 * h, 100 * f, 100 * (q1 / q - 1),
+                    100 * ((1 + a1) / (1 + a) - 1), held ? "holds" : "MISSED"
             }'
     done
     echo "holds: at least 90 % of the predicted gain, and a prediction within 5 %. rounds, ms:"
