@@ -2061,6 +2061,18 @@ static void test_drawing_width(int most_sizes) {
     check(widest > 0 && widest <= 110, "the widest legend has %d characters, at most 110", widest);
 }
 
+// Letters tell chunks apart as long as there are enough of them.
+static void test_labels(void) {
+    const Action last = {BACKWARD_WEIGHT, 25, 3, -1, false}, beyond = {FORWARD, 26, 12, -1, false};
+    Schedule s;
+    memset(&s, 0, sizeof s);
+    char text[2][32];
+    s.plan.v = 26, action_label(text[0], sizeof text[0], &s, last);
+    s.plan.v = 27, action_label(text[1], sizeof text[1], &s, beyond);
+    check(strcmp(text[0], "W3z") == 0 && strcmp(text[1], "F12.26") == 0, "26 chunks have letters, 27 numbers: %s %s",
+          text[0], text[1]);
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_plans_served();
@@ -2080,6 +2092,7 @@ int main(int argc, char** argv) {
     test_many_changes(brief ? 6000 : 60000);
     test_random_steps(brief ? 1000 : 8000);
     test_drawings();
+    test_labels();
     test_drawing_width(brief ? 5 : 6);
     return test_end();
 }
