@@ -128,6 +128,15 @@ static inline void* checked_calloc(size_t count, size_t size, const char* what) 
     return p;
 }
 
+// A list that is full gets twice the room, at least `least` elements of `size` bytes; *capacity follows.
+static inline void* checked_grow(void* list, int* capacity, int least, size_t size, const char* what) {
+    if (*capacity > INT32_MAX / 2) die("out of memory: more than %d elements for %s", *capacity, what);
+    *capacity = *capacity ? 2 * *capacity : least;
+    void* more = realloc(list, (size_t)*capacity * size);
+    if (!more) die("out of memory: %.1f MB for %s", (double)*capacity * (double)size / 1e6, what);
+    return more;
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 // Ten rounds of multiply and xor turn (key, counter) into 128 random bits.

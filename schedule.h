@@ -83,6 +83,12 @@ static inline const char* schedule_name(ScheduleKind kind) {
     return (unsigned)kind < SCHEDULE_KINDS ? names[kind] : "unknown schedule";
 }
 
+// The same names in the same order, for a command line.
+static inline const char* schedule_choices(void) { return "gpipe|1f1b|interleaved|zb-h1|zb-v"; }
+
+// Chunks of a stage where nobody says how many.
+static inline int schedule_usual_chunks(ScheduleKind kind) { return kind == INTERLEAVED || kind == ZB_V ? 2 : 1; }
+
 // What a schedule is built from.
 typedef struct {
     ScheduleKind kind;
@@ -176,6 +182,9 @@ static inline int pipeline_holder(const Pipeline* plan, int number) {
     return virtual_stage_holder(plan->p, schedule_is_folded(plan->kind), number);
 }
 
+// The number of the last virtual stage.
+static inline int pipeline_last(const Pipeline* plan) { return plan->p * plan->v - 1; }
+
 static inline int schedule_virtual_stage(const Schedule* s, int chunk) {
     return virtual_stage(s->plan.p, schedule_is_folded(s->plan.kind), s->stage, chunk);
 }
@@ -183,12 +192,12 @@ static inline int schedule_virtual_stage(const Schedule* s, int chunk) {
 static inline bool chunk_is_first(const Schedule* s, int chunk) { return schedule_virtual_stage(s, chunk) == 0; }
 
 static inline bool chunk_is_last(const Schedule* s, int chunk) {
-    return schedule_virtual_stage(s, chunk) == s->plan.p * s->plan.v - 1;
+    return schedule_virtual_stage(s, chunk) == pipeline_last(&s->plan);
 }
 
 // The virtual stage at the other end of a chunk's transfer; -1 if there is none, or if it is no transfer.
 static inline int transfer_other_end(const Schedule* s, ActionKind kind, int chunk) {
-    const int number = schedule_virtual_stage(s, chunk), last = s->plan.p * s->plan.v - 1;
+    const int number = schedule_virtual_stage(s, chunk), last = pipeline_last(&s->plan);
     if (kind == RECEIVE_FORWARD || kind == SEND_BACKWARD) return number - 1;
     if (kind == SEND_FORWARD || kind == RECEIVE_BACKWARD) return number < last ? number + 1 : -1;
     return -1;
@@ -203,7 +212,7 @@ static inline int schedule_peer(const Schedule* s, ActionKind kind, int chunk) {
 // Whether this chunk has one of two gradients of the same matrix, and another stage the other one.
 static inline bool chunk_is_tied(const Schedule* s, int chunk) {
     const Pipeline* plan = &s->plan;
-    return plan->tied && pipeline_holder(plan, 0) != pipeline_holder(plan, plan->p * plan->v - 1) &&
+    return plan->tied && pipeline_holder(plan, 0) != pipeline_holder(plan, pipeline_last(plan)) &&
            (chunk_is_first(s, chunk) || chunk_is_last(s, chunk));
 }
 
@@ -215,6 +224,16 @@ static inline bool schedule_has_tie(const Schedule* s) {
 
 // ----------------------------------------------------------------------------------------------------------------
 // Build: the order of the work
+
+// "4 or 8": the numbers of micro-batches nearest to m that interleaved can serve, each times `times`.
+static inline const char* pipeline_nearest(char text[64], const Pipeline* x, int64_t times) {
+    const int64_t below = x->m / x->p * x->p, above = below + x->p;
+    if (below > 0)
+        snprintf(text, 64, "%lld or %lld", (long long)(times * below), (long long)(times * above));
+    else
+        snprintf(text, 64, "%lld", (long long)(times * above));
+    return text;
+}
 
 // Refuses, by the options' names, what a schedule cannot serve, and says what it can.
 static inline bool pipeline_check(const Pipeline* x, Error* error) {
@@ -234,16 +253,11 @@ static inline bool pipeline_check(const Pipeline* x, Error* error) {
     if (x->kind != ZB_V && x->kind != INTERLEAVED && x->v != 1)
         return fail(error, "--schedule %s has one chunk a stage; --vp %d needs --schedule interleaved", name, x->v);
     if (x->kind == INTERLEAVED && x->m % x->p != 0) {
-        const int below = x->m / x->p * x->p, above = below + x->p;
         char nearest[64];
-        if (below > 0)
-            snprintf(nearest, sizeof nearest, "%d or %d", below, above);
-        else
-            snprintf(nearest, sizeof nearest, "%d", above);
         return fail(error,
                     "--schedule interleaved takes micro-batches (--global-batch / --dp / --micro-batch) in groups of "
                     "--pp %d, and %d is not a multiple of it; the nearest that work: %s",
-                    x->p, x->m, nearest);
+                    x->p, x->m, pipeline_nearest(nearest, x, 1));
     }
     return true;
 }
@@ -660,7 +674,7 @@ static inline double* transfer_started(const Simulation* x, ActionKind kind, int
 // there is none such.
 static inline double message_time(const Simulation* x, int from, int to, int k) {
     const Pipeline* plan = &x->stages[0].plan;
-    const int last = plan->p * plan->v - 1;
+    const int last = pipeline_last(plan);
     if (k < 0 || from < 0 || to < 0 || from > last || to > last) return 0;
     const ActionKind send = to > from ? SEND_FORWARD : SEND_BACKWARD;
     const ActionKind receive = to > from ? RECEIVE_FORWARD : RECEIVE_BACKWARD;
@@ -676,7 +690,7 @@ static inline Item* send_buffer(const StageProgress* g, Action a) {
 // When the last of the stages that meet at this action has come: INFINITY if not all have.
 static inline double meeting_time(const Simulation* x, ActionKind kind) {
     const Pipeline* plan = &x->stages[0].plan;
-    const int first = pipeline_holder(plan, 0), last = pipeline_holder(plan, plan->p * plan->v - 1);
+    const int first = pipeline_holder(plan, 0), last = pipeline_holder(plan, pipeline_last(plan));
     if (kind == TIE) return fmax(x->progress[first].arrived[TIE], x->progress[last].arrived[TIE]);
     double all = 0;
     for (int r = 0; r < plan->p; r++) all = fmax(all, x->progress[r].arrived[NORM]);

@@ -72,7 +72,7 @@ static inline int settings_table(Option* table, Settings* s) {
         option_heading("mesh: ranks = tp x pp x dp"),
         option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
-        option_choice("schedule", &s->schedule, "gpipe|1f1b|interleaved|zb-h1|zb-v",
+        option_choice("schedule", &s->schedule, schedule_choices(),
                       "order of a pipeline's work; interleaved and zb-v cut it finer, zb-* backward passes in halves"),
         option_int("vp", &s->vp, 1, 1000, "chunks of the model on each stage [2 for interleaved and zb-v, else 1]"),
         option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
@@ -177,7 +177,7 @@ static inline void check_settings(Settings* o) {
 // --vp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
 static inline void settings_schedule(Settings* o, bool schedule_given) {
     if (o->vp > 1 && !schedule_given) o->schedule = INTERLEAVED;
-    if (!o->vp) o->vp = o->schedule == INTERLEAVED || o->schedule == ZB_V ? 2 : 1;
+    if (!o->vp) o->vp = schedule_usual_chunks((ScheduleKind)o->schedule);
     if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vp == 1)) return;
     die_usage("--%s needs a pipeline, --pp 2 or more",
               schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vp");

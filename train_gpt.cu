@@ -136,6 +136,10 @@ static int most_layers(const Stage* s) { // of a chunk
 
 static bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
 
+// N and R of a whole micro-batch: what memory is taken for.
+static int64_t most_tokens(const Stage* s) { return (int64_t)s->B * s->T; }
+static int64_t most_rows(const Stage* s) { return most_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
+
 // This rank's channels: of q, k and v together, and of the first matrix of the mlp.
 static int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
 static int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
@@ -146,7 +150,7 @@ static int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s
 // input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
 // this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
 static void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
-    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
     const Recompute recompute = again ? s->layout.mesh.recompute : RECOMPUTE_NONE;
     if (recompute == RECOMPUTE_FULL) {
         *y = *again;
@@ -164,7 +168,7 @@ static void take_layer(LayerActivations* y, const Stage* s, const LayerActivatio
 }
 
 static void take_activations(Activations* a, const Stage* s, Arena* arena) {
-    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
     a->inputs = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
     a->targets = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
     // Any chunk may use any slot, so each has room for the longest one.
@@ -173,7 +177,7 @@ static void take_activations(Activations* a, const Stage* s, Arena* arena) {
 }
 
 static void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
-    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
     h->final_norm = arena_floats(arena, R * C);
     h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
     h->logits = arena_floats(arena, N * s->layout.V);
@@ -182,7 +186,7 @@ static void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
 }
 
 static void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
-    const int64_t N = (int64_t)s->B * s->T, C = s->model.C;
+    const int64_t N = most_tokens(s), C = s->model.C;
     d->dqkv = arena_floats(arena, N * qkv_size(s)), d->dmiddle = arena_floats(arena, N * C);
     d->dfc = arena_floats(arena, N * fc_size(s)), d->dout = arena_floats(arena, N * C);
 }
@@ -190,7 +194,7 @@ static void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena
 // What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
 // needs any: one block's memory is enough for all.
 static void take_gradients(Stage* s, Arena* arena) {
-    const int64_t N = (int64_t)s->B * s->T, R = splits_rows(s) ? N / s->layout.mesh.t : N, C = s->model.C;
+    const int64_t R = most_rows(s), C = s->model.C;
     LayerGradients shared;
     memset(&shared, 0, sizeof shared);
     if (!s->split_backward) take_layer_gradients(&shared, s, arena);
@@ -208,7 +212,7 @@ static void take_gradients(Stage* s, Arena* arena) {
 }
 
 static void take_boundary(Stage* s, Arena* arena) {
-    const int64_t n = boundary_elements(&s->layout.mesh, (int64_t)s->B * s->T * s->model.C);
+    const int64_t n = boundary_elements(&s->layout.mesh, most_tokens(s) * s->model.C);
     for (int c = 0; c < s->layout.mesh.v; c++) {
         Boundary* x = &s->boundary[c];
         for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
@@ -243,7 +247,7 @@ static void take_parameters(Stage* s) {
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
 static void stage_take_memory(Stage* s) {
-    const int64_t N = (int64_t)s->B * s->T, C = s->model.C, R = splits_rows(s) ? N / s->layout.mesh.t : N;
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
     Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
     take_parameters(s);
     if (s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
@@ -1105,8 +1109,7 @@ static void decode(Trainer* t, int32_t token, int position) {
 
 // The pipeline rank that has the head.
 static int head_holder(const Trainer* t) {
-    const Pipeline* plan = &t->schedule.plan;
-    return pipeline_holder(plan, plan->p * plan->v - 1);
+    return pipeline_holder(&t->schedule.plan, pipeline_last(&t->schedule.plan));
 }
 
 // Draws token number i on the last stage and tells it to all; -1 when the time is over.
@@ -1687,25 +1690,19 @@ static void prove(const Schedule* stages, int p) {
     if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
 }
 
-// What --global-batch would have to be for the nearest number of micro-batches that the schedule can serve.
-static bool name_nearest_batches(const Pipeline* plan, int64_t of_one, Error* error) {
-    const int below = plan->m / plan->p * plan->p;
-    if (plan->kind != INTERLEAVED || plan->m % plan->p == 0) return false;
-    char nearest[64] = "";
-    if (below > 0) snprintf(nearest, sizeof nearest, "%lld or ", (long long)(below * of_one));
-    const size_t end = strlen(error->text);
-    snprintf(error->text + end, sizeof error->text - end, ", that is --global-batch %s%lld", nearest,
-             (long long)((below + plan->p) * of_one));
-    return false;
-}
-
 // The schedule of this rank, proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
 static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
     const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, o->clip > 0};
-    if (!pipeline_check(&plan, error)) return name_nearest_batches(&plan, o->micro_batch * mesh->d, error);
+    if (!pipeline_check(&plan, error)) {
+        char nearest[64];
+        if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
+        const Error why = *error;
+        return fail(error, "%.800s, that is --global-batch %s", why.text,
+                    pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
+    }
     Schedule* stages = schedules_build(&plan);
     prove(stages, mesh->p);
     schedules_free(stages, mesh->p);
@@ -1715,9 +1712,17 @@ static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh
 
 // The same of the forward passes of a validation.
 static void prove_validation(const Trainer* t) {
-    const int p = t->schedule.plan.p, m = validation_microbatches(t);
+    const Pipeline* plan = &t->schedule.plan;
+    const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
+    const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
+    if (most * plan->p * plan->v > SCHEDULE_LARGEST)
+        die_usage("--eval-sequences %lld: %lld micro-batches are more than a schedule takes; use fewer sequences, or a "
+                  "larger "
+                  "--micro-batch",
+                  (long long)t->settings.eval_sequences, (long long)most);
+    const int p = plan->p, m = validation_microbatches(t);
     if (m == 0) return;
-    Schedule* stages = schedules_build(&t->schedule.plan);
+    Schedule* stages = schedules_build(plan);
     for (int i = 0; i < p; i++) {
         const Schedule forward = schedule_build_forward(&stages[i], m);
         schedule_free(&stages[i]);

@@ -33,7 +33,7 @@ enum { DRAW_OPTIONS = 16 };
 static inline int draw_table(Option* table, DrawOptions* o) {
     const Option rows[] = {
         option_heading("a schedule at given costs"),
-        option_choice("schedule", &o->kind, "gpipe|1f1b|interleaved|zb-h1|zb-v", ""),
+        option_choice("schedule", &o->kind, schedule_choices(), ""),
         option_int("pp", &o->p, 1, 256, "stages"),
         option_int("vp", &o->v, 1, 32, "chunks of each stage [what the schedule needs]"),
         option_int("microbatches", &o->m, 1, 1024, "in a step"),
@@ -153,8 +153,8 @@ static inline SvgPicture predicted_picture(const Pipeline* plan, const DrawOptio
 }
 
 static inline int draw_predicted(const DrawOptions* o, Error* error) {
-    const int needs = o->kind == INTERLEAVED || o->kind == ZB_V ? 2 : 1;
-    const Pipeline plan = {(ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : needs, (int)o->m, false, false, false};
+    const int usual = schedule_usual_chunks((ScheduleKind)o->kind);
+    const Pipeline plan = {(ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : usual, (int)o->m, false, false, false};
     if (!pipeline_check(&plan, error)) return EXIT_ARGUMENTS;
     if (!o->out) return fail(error, "--out FILE.svg is missing: where the picture goes"), EXIT_ARGUMENTS;
     SvgPicture picture = predicted_picture(&plan, o);
@@ -180,7 +180,7 @@ static inline void print_others(FILE* out, const Measured* x, const Prices* pric
         Pipeline plan = x->stages[0].plan;
         Error error;
         plan.kind = (ScheduleKind)kind;
-        plan.v = kind == ZB_V ? 2 : kind == INTERLEAVED ? (int)max_i64(2, plan.v) : 1;
+        plan.v = kind == INTERLEAVED ? (int)max_i64(2, plan.v) : schedule_usual_chunks(plan.kind);
         if (plan.p == 1 || !pipeline_check(&plan, &error)) continue;
         Schedule* stages = schedules_build(&plan);
         Timeline t = predicted_with(x, prices, stages);

@@ -485,12 +485,8 @@ typedef struct {
 } Sample;
 
 static inline void sample_add(Sample* s, double value) {
-    if (s->n == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 64;
-        double* more = (double*)realloc(s->values, (size_t)s->capacity * sizeof(double));
-        if (!more) die("out of memory: %d measured values", s->capacity);
-        s->values = more;
-    }
+    if (s->n == s->capacity)
+        s->values = (double*)checked_grow(s->values, &s->capacity, 64, sizeof(double), "measured values");
     s->values[s->n++] = value;
 }
 

@@ -77,12 +77,8 @@ static inline SvgPanel* svg_add_panel(SvgPicture* picture, const char* title, co
 }
 
 static inline void svg_add_box(SvgPanel* panel, SvgBox box) {
-    if (panel->n == panel->capacity) {
-        panel->capacity = panel->capacity ? 2 * panel->capacity : 256;
-        SvgBox* more = (SvgBox*)realloc(panel->boxes, (size_t)panel->capacity * sizeof(SvgBox));
-        if (!more) die("out of memory: %d boxes of the picture", panel->capacity);
-        panel->boxes = more;
-    }
+    if (panel->n == panel->capacity)
+        panel->boxes = (SvgBox*)checked_grow(panel->boxes, &panel->capacity, 256, sizeof(SvgBox), "the picture");
     panel->boxes[panel->n++] = box;
 }
 

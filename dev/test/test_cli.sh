@@ -80,6 +80,9 @@ refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out
 refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --out whole_gpt2 --resume
 refuses 2 "as many tokens as" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2
+refuses 2 "make tables of more than" --data text.txt --micro-batch 1 --global-batch 4194304 --dry-run
+refuses 2 "micro-batches are more than a schedule takes" --dry-run --layers 64 --pp 64 --seq 2 \
+    --micro-batch 1 --eval-sequences 100000
 refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012

@@ -807,7 +807,7 @@ static void test_names(void) {
 // The command line
 
 static int run_tool(const char* line, Error* error) {
-    char words[512], name[] = "draw_schedule";
+    char words[1024], name[] = "draw_schedule";
     char* argv[32] = {name};
     int argc = 1;
     snprintf(words, sizeof words, "%s", line);
@@ -820,8 +820,10 @@ static int run_tool(const char* line, Error* error) {
 }
 
 static void test_command_line(void) {
-    char folder[] = "/tmp/test_draw_XXXXXX", path[64], line[256];
-    if (!mkdtemp(folder)) die("test_draw: no folder in /tmp");
+    const char* tmp = getenv("TMPDIR");
+    char folder[200], path[256], line[1024];
+    snprintf(folder, sizeof folder, "%.150s/test_draw_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder)) die("cannot make a folder %s", folder);
     snprintf(path, sizeof path, "%s/x.svg", folder);
     const struct {
         const char* line;
@@ -862,14 +864,14 @@ static void test_command_line(void) {
         snprintf(line, sizeof line, "--out %s", path);
         const int status = run_tool(line, &error);
         setrlimit(RLIMIT_FSIZE, &before);
-        char part[80];
+        char part[300];
         snprintf(part, sizeof part, "%s.part", path);
         check(status == 1 && strstr(error.text, "writing failed"), "a file that cannot grow: %s", error.text);
         check(access(path, F_OK) != 0 && access(part, F_OK) != 0, "no half file is left");
     }
     const Origin o = origin_of(ZB_V, 2, 2, 4, true, true);
     Text text = origin_trace(&o);
-    char trace[64];
+    char trace[256];
     Error error;
     snprintf(trace, sizeof trace, "%s/trace.json", folder);
     FILE* out = fopen(trace, "w");

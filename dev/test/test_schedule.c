@@ -1918,6 +1918,16 @@ static void test_plans_refused(void) {
     check(strcmp(schedule_name((ScheduleKind)7), "unknown schedule") == 0 && pipeline_bubble(&unknown) != 0 &&
               strcmp(schedule_name(ZB_V), "zb-v") == 0,
           "names of schedules");
+    char choices[128] = "";
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
+        strcat(strcat(choices, kind ? "|" : ""), schedule_name((ScheduleKind)kind));
+    check(strcmp(choices, schedule_choices()) == 0, "the command line offers %s", schedule_choices());
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        const Pipeline usual = plan_of((ScheduleKind)kind, 2, schedule_usual_chunks((ScheduleKind)kind), 4, 0);
+        Error error = {""};
+        check(pipeline_check(&usual, &error), "%s has %d chunks where nobody says how many %s",
+              schedule_name(usual.kind), usual.v, error.text);
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
