@@ -3,8 +3,13 @@
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make pictures     draw the pipeline schedules: dev/draw/*.svg
+# make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make help         this list, and what was found
 #
+# make DEVICE=cpu           for the processor's cores    make DEVICE=cuda          for NVIDIA GPUs (chosen where one is found)
+# make DEVICE=emulated      the GPU's kernels, on the processor: slow, for tests and debuggers
+# make PRECISION=bf16       type of parameters and activations on a GPU: bf16, fp16 or fp32
+# make GPU_ARCH="80 90"     GPUs to make code for; native: the one that is here
 # make CC=clang             another compiler             make ARCH=x86-64-v3      code for another machine than this one
 # make BLAS=openblas        OpenBLAS instead of our own  make DEBUG=1             -O1 -g, AddressSanitizer and UBSan
 # make MPICC=mpicc.mpich    another MPI                  make MPI=no              without MPI: one process
@@ -20,6 +25,8 @@ MPI ?= yes
 MPICC ?= mpicc
 # The launcher that belongs to it, mpirun.mpich for mpicc.mpich; say MPIRUN=... where the names do not follow this.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+PRECISION ?= bf16
 
 # --------------------------------------------------------------------------------------------------------------------
 # What is there, and what that means
@@ -37,8 +44,30 @@ found_cc := $(CC): $(shell $(CC) --version | head -n 1)
 ARCH_FLAG := $(if $(filter yes,$(call works,-march=$(ARCH))),-march=$(ARCH))
 OPENMP := $(if $(filter yes,$(call works,-fopenmp)),-fopenmp)
 found_openmp := $(if $(OPENMP),found: all cores are used,NOT found: one core is used (for gcc it is in libgomp, for clang in libomp-dev))
-found_nvcc := $(if $(shell command -v nvcc),found; this version has the CPU kernels only,not found; this version has the CPU kernels only)
-found_nccl := $(if $(wildcard /usr/include/nccl.h /usr/local/cuda/include/nccl.h),found; not used by the CPU kernels,not found; not used by the CPU kernels)
+
+# A GPU: what nvcc and the driver say. The device is the GPU where both are there, unless DEVICE says otherwise.
+gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
+DEVICE ?= $(if $(gpu_name),cuda,cpu)
+ifeq ($(filter cpu cuda emulated,$(DEVICE)),)
+$(error DEVICE=$(DEVICE) is not known: cpu, cuda or emulated)
+endif
+ifeq ($(filter bf16 fp16 fp32,$(PRECISION)),)
+$(error PRECISION=$(PRECISION) is not known: bf16, fp16 or fp32)
+endif
+ifeq ($(DEVICE)$(NVCC),cuda)
+$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or put its bin folder on PATH)
+endif
+GPU_ARCH ?= $(if $(gpu_name),native,80 90 100)
+cuda_home := $(patsubst %/bin/nvcc,%,$(NVCC))
+nccl_header := $(firstword $(wildcard /usr/include/nccl.h $(cuda_home)/include/nccl.h))
+NCCL_FLAGS := $(if $(nccl_header),-DUSE_NCCL)
+NCCL_LIBS := $(if $(nccl_header),-lnccl)
+found_nvcc := $(if $(NVCC),$(NVCC): release $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'),not found)
+found_gpu := $(or $(gpu_name),not found)
+found_nccl := $(if $(nccl_header),$(nccl_header),not found: GPUs of several ranks exchange through the host)
+device_cpu := the processor's cores, fp32
+device_cuda := GPUs (sm $(GPU_ARCH)), $(PRECISION)
+device_emulated := a GPU emulated on the processor, $(PRECISION)
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -88,7 +117,9 @@ OpenMP      $(found_openmp)
 matrices    $(found_blas)
 MPI         $(found_mpi)
 nvcc        $(found_nvcc)
+GPU         $(found_gpu)
 NCCL        $(found_nccl)
+built for   $(device_$(DEVICE))
 endef
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -99,8 +130,23 @@ SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sa
 ifeq ($(DEBUG),1)
 FAST := $(SANITIZED)
 endif
-COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
+WARNINGS := -Wall -Wextra
+COMPILE = $(CC) -std=gnu11 $(WARNINGS) $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
+
+# The same sources as C++, with the CUDA kernels on the processor; and by nvcc. $(1): the precision. CUDA's threadIdx is unsigned,
+# and every kernel compares it with an int.
+CXX := $(if $(findstring clang,$(CC)),clang++,g++)
+precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(filter fp16,$(1)),FP16,FP32))
+EMULATE = $(CXX) -std=gnu++17 $(WARNINGS) -Wno-unknown-pragmas -Wno-sign-compare $(MPI_FLAGS) $(precision_flag) $(OPENMP) -pthread -MMD -MP -x c++
+EMULATED_FAST := -O2 $(ARCH_FLAG)
+EMULATED_LIBS := $(MPI_LIBS) -lm -ldl
+gencode = $(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a))
+NVCC_ARCH := $(if $(filter native,$(GPU_ARCH)),-arch=native,$(call gencode,$(GPU_ARCH)))
+comma := ,
+NVCC_HOST := -Wall,-Wextra$(if $(OPENMP),$(comma)-fopenmp,$(comma)-Wno-unknown-pragmas)
+NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(NCCL_FLAGS) $(precision_flag) -x cu
+NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(NCCL_LIBS) -lcublasLt -lm
 
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c)) test_gpt
 FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
@@ -112,28 +158,79 @@ report:
 	$(info $(report))
 	@:
 
+all_flags = $(COMPILE) $(FAST) $(SANITIZED) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(NCCL_FLAGS)
 # Changes when the flags do, so that everything is compiled again.
 $(BUILD)/flags: always
 	@mkdir -p $(BUILD)/sanitized
-	@echo '$(COMPILE) $(FAST) $(SANITIZED) $(LIBS)' | cmp -s - $@ || echo '$(COMPILE) $(FAST) $(SANITIZED) $(LIBS)' > $@
+	@echo '$(all_flags)' | cmp -s - $@ || echo '$(all_flags)' > $@
 
+# $(call build_cpu|build_cuda|build_emulated,PROGRAM)
+build_cpu = $(COMPILE) $(FAST) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
+build_cuda = $(call NVCC_COMPILE,$(PRECISION)) -MMD -MP -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(NVCC_LIBS)
+build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(EMULATED_LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags
-	$(COMPILE) $(FAST) -MF $(BUILD)/train_gpt.d -MT $@ -x c $< -o $@ $(LIBS)
+	$(call build_$(DEVICE),train_gpt)
 
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
 
+# The GPU's side, in every precision: on the emulator, that under the sanitizers (AddressSanitizer with UBSan; ThreadSanitizer,
+# whose threads are those of CUDA, so OpenMP's stay out), and by nvcc. $(BUILD)/WHERE/PRECISION/PROGRAM
+CUDA_TESTS := $(patsubst dev/test/%.cu,%,$(wildcard dev/test/cuda_*.cu))
+ASAN := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+TSAN := -O1 -g -fsanitize=thread $(ARCH_FLAG)
+define build_gpu
+@mkdir -p $(@D)
+$(1) -MF $@.d -MT $@ $< -o $@
+endef
+define gpu_rules
+$(BUILD)/emulated/$(1)/%: %.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) $$(EMULATED_FAST)) $$(EMULATED_LIBS)
+$(BUILD)/emulated/$(1)/%: %.c $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) $$(EMULATED_FAST)) $$(EMULATED_LIBS)
+$(BUILD)/asan/$(1)/%: %.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) $$(ASAN)) $$(EMULATED_LIBS)
+$(BUILD)/tsan/$(1)/%: %.cu $(BUILD)/flags
+	$$(call build_gpu,$$(filter-out -fopenmp,$$(call EMULATE,$(1))) $$(TSAN)) $$(EMULATED_LIBS)
+$(BUILD)/cuda/$(1)/%: %.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call NVCC_COMPILE,$(1)) -MMD -MP) $$(NVCC_LIBS)
+$(BUILD)/cuda/$(1)/%: %.c $(BUILD)/flags
+	$$(call build_gpu,$$(call NVCC_COMPILE,$(1)) -MMD -MP) $$(NVCC_LIBS)
+endef
+$(foreach p,bf16 fp16 fp32,$(eval $(call gpu_rules,$(p))))
+
+# The linear layers by cuBLASLt's calls, of which dev/test/fake has an imitation that computes on the processor.
+define fake_rules
+$(BUILD)/emulated/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) -DFAKE_CUBLASLT $$(EMULATED_FAST)) $$(EMULATED_LIBS)
+$(BUILD)/asan/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) -DFAKE_CUBLASLT $$(ASAN)) $$(EMULATED_LIBS)
+endef
+$(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
+
+# What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
+ifneq ($(shell command -v $(CXX)),)
+KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
+GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%) emulated/$(p)/cuda_matmul_fake) \
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%) $(s)/fp32/cuda_attention) asan/bf16/cuda_matmul_fake \
+    $(foreach s,emulated asan tsan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) emulated/bf16/test_gpt emulated/fp32/test_gpt
+GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) asan/bf16/train_gpt
+endif
+
 vpath %.c dev/test dev/bench dev/draw
+vpath %.cu dev/test dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
 
 $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) $< -o $@ $(LIBS)
 
-build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt
+build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+    $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 test: report build_tests
-	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" dev/test/run.sh
+	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
+	    GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
 
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
@@ -154,4 +251,4 @@ clean:
 
 always:
 .PHONY: always all report test equivalence bench pictures help clean build_tests build_benches
--include $(BUILD)/*.d $(BUILD)/sanitized/*.d
+-include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

@@ -38,6 +38,16 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 #define RESTRICT restrict
 #endif
 
+// A function that CUDA kernels may call too. How far a loop is unrolled (nvcc has no words for that in a host's code).
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#define UNROLL(n)
+#else
+#define HOST_DEVICE
+#define UNROLL(n) UNROLL_PRAGMA(GCC unroll n)
+#define UNROLL_PRAGMA(text) _Pragma(#text)
+#endif
+
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
@@ -145,12 +155,11 @@ typedef struct {
     uint32_t word[4];
 } Random4;
 
-static inline Random4 philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
+HOST_DEVICE static inline Random4 philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++) {
+    UNROLL(10) for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
@@ -183,8 +192,7 @@ static inline float log_of_uniform(float u) {
 // the circle. Without a branch or a call, so that loops over blocks become vector code: a billion weights in seconds.
 static inline void random_normal4(float out[4], uint64_t seed, uint64_t stream, uint64_t block) {
     const Random4 r = philox(seed, stream, block);
-#pragma GCC unroll 2
-    for (int i = 0; i < 4; i += 2) {
+    UNROLL(2) for (int i = 0; i < 4; i += 2) {
         const float radius = sqrtf(-2 * log_of_uniform(((float)(r.word[i] >> 8) + 0.5f) * 0x1p-24f));
         const uint32_t turned = r.word[i + 1] + 0x20000000u, quarter = turned >> 30;
         const float a = (float)((int32_t)(turned << 2 >> 2) - 0x20000000) * (6.28318531f * 0x1p-32f), a2 = a * a;

@@ -29,7 +29,7 @@ these are one matrix on two of them.
 #define EXCHANGE_H
 
 #include "comm.h"
-#include "kernels/device.h"
+#include "kernels/kernels.h"
 #include "parallel.h"
 
 typedef struct {
@@ -53,6 +53,7 @@ static inline void groups_open(Groups* g, Comm* world, const Layout* layout, con
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
     g->data = comm_split(world, mesh->tensor + t * mesh->pipeline, mesh->data, "data");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
+    comm_open_lanes(&g->pipeline, schedule_is_folded(mesh->schedule));
     g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
     g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
 }
@@ -87,22 +88,22 @@ static inline CommRequest no_request(void) {
 // all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.
 static inline void gather_rows(Groups* g, bool split, floatX* all, const floatX* mine, int64_t n) {
     if (split)
-        comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOAT);
+        comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOATX);
     else if (all != mine)
         device_copy(all, mine, (size_t)n * sizeof(floatX));
 }
 
 // mine: this rank's rows of the sum over the ranks of partial (n). Where rows are not split mine is partial itself.
 static inline CommRequest sum_rows_start(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
-    if (split) return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);
-    return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM);
+    if (split) return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
+    return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
 static inline void sum_rows(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
     if (split)
-        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);
+        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
     else
-        comm_all_reduce(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM);
+        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -129,16 +130,16 @@ static inline void boundary_unpack(Groups* g, const Mesh* mesh, floatX* x, const
 
 enum { ZERO2_BUFFERS = 2 };
 
-// The gradients of one stage. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
+// The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
 typedef struct {
-    floatX* all;    // (layout.elements), or NULL with ZeRO 2
-    floatX* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
-    floatX *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
-    int bucket_in[ZERO2_BUFFERS];                            // whose gradient is on its way from there, or -1
-    int next;                                                // buffer
-    floatX** of_bucket;                                      // where each bucket's gradients are computed now
-    CommRequest* request;                                    // of each bucket (ZeRO 2: of each buffer)
+    float* all;    // (layout.elements), or NULL with ZeRO 2
+    float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
+    int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
+    int next;                                               // buffer
+    float** of_bucket;                                      // where each bucket's gradients are computed now
+    CommRequest* request;                                   // of each bucket (ZeRO 2: of each buffer)
 } GradientBuckets;
 
 static inline int64_t largest_bucket(const Layout* layout) {
@@ -152,10 +153,7 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
     const int b = grads->bucket_in[i];
     if (b < 0) return;
     comm_wait(&grads->request[i]);
-    floatX* share = grads->shares + bucket_share_offset(layout, b);
-    const int64_t n = bucket_share(layout, b);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t e = 0; e < n; e++) share[e] += grads->arriving[i][e];
+    accumulate(grads->shares + bucket_share_offset(layout, b), grads->arriving[i], bucket_share(layout, b));
     grads->bucket_in[i] = -1;
 }
 
@@ -164,7 +162,7 @@ static inline void bucket_begin(GradientBuckets* grads, const Layout* layout, in
     if (layout->mesh.zero < 2) return;
     const int i = grads->next;
     buckets_collect(grads, layout, i);
-    device_zero(grads->buffer[i], (size_t)layout->bucket[b].elements * sizeof(floatX));
+    device_zero(grads->buffer[i], (size_t)layout->bucket[b].elements * sizeof(float));
     grads->of_bucket[b] = grads->buffer[i];
 }
 
@@ -234,7 +232,7 @@ static inline void buckets_gather(floatX* params, Groups* g, const Layout* layou
         floatX* bucket = params + layout->bucket[b].offset;
         const int64_t n = bucket_share(layout, b);
         if (layout->bucket[b].chunk != chunk) continue;
-        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOAT);
+        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }
 }
 

@@ -407,11 +407,14 @@ typedef struct {
     double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter and an all-gather of parameters
 } Traffic;
 
-// m micro-batches of B sequences of T tokens.
-static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches) {
+// micro_batches of B sequences of T tokens. `element`: bytes of an activation or a parameter; gradients and statistics of
+// rows are float32.
+static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches,
+                                      size_t element_bytes) {
     const Mesh* mesh = &layout->mesh;
-    const double element = sizeof(float), t = mesh->t, d = mesh->d, N = (double)B * T, k = micro_batches;
-    const double sum = 2 * (t - 1) / t * element, half = sum / 2; // of all-reduce; of its two halves
+    const double element = (double)element_bytes, single = sizeof(float), t = mesh->t, d = mesh->d, N = (double)B * T,
+                 k = micro_batches;
+    const double sum = 2 * (t - 1) / t * element, half = sum / 2; // an element's all-reduce; either half of it
     const double x = N * m->C, first = layout->first_stage, last = layout->last_stage;
     const bool sequence = mesh->sequence_parallel, full = mesh->recompute == RECOMPUTE_FULL;
     // Without sequence parallelism: two sums on the way in, two on the way back; the recomputed block needs the first
@@ -421,7 +424,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     Traffic traffic = {k * layout->layers * block * x, 0, 0, 0, 0};
     traffic.ends = k * first * (sequence ? 2 * half * x : sum * x); // embedding
     traffic.ends += k * last * (sequence ? 3 * half * x : sum * x); // head
-    traffic.ends += k * last * (sum * N + 2 * sum * N);             // cross-entropy: maximum; sum and target
+    traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single;    // cross-entropy: maximum; sum and target
     double boundaries = 0, away = 0;                                // between chunks; those with other ranks
     for (int c = 0; c < mesh->v; c++) {
         const int stage = layout->chunk[c].number, stages = mesh_virtual_stages(mesh);
@@ -437,18 +440,19 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
         const Slice* s = &layout->slices[i];
         const double copies = s->copies, times = mesh->zero == 2 ? k : 1;
         if (slice_is_partial(s, mesh)) {
-            traffic.ends += times * 2 * (copies - 1) / copies * element * (double)slice_elements(s);
+            traffic.ends += times * 2 * (copies - 1) / copies * single * (double)slice_elements(s);
         }
     }
     traffic.pipeline = k * away * x * element / (sequence || mesh->scatter ? t : 1);
     const Slice* wte = layout_slice(layout, -1, WTE);
     const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
     if (layout_is_tied(layout, m)) {
-        traffic.tied = element * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
+        traffic.tied = single * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
     }
-    const double reductions = mesh->zero == 2 ? k + 1 : 2;
-    traffic.data = (d - 1) / d * element * reductions * (double)layout->elements;
-    if (twice) traffic.data += (d - 1) / d * element * k * (double)layout->bucket[wte->bucket].elements;
+    const double reductions =
+        mesh->zero == 2 ? k : 1; // sums of gradients that scatter; then these or parameters gather
+    traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? element : single)) * (double)layout->elements;
+    if (twice) traffic.data += (d - 1) / d * single * k * (double)layout->bucket[wte->bucket].elements;
     return traffic;
 }
 

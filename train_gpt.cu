@@ -7,8 +7,11 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
     4. main
 
 A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
-order it works, exchange.h what it says to the others; a process started alone is the mesh 1 x 1 x 1. The kernels are the
-C reference of kernels/ (*.h).
+order it works, exchange.h what it says to the others; a process started alone is the mesh 1 x 1 x 1.
+
+The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, device.h memory. Parameters and
+activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's memory,
+statistics of rows and losses are float32 everywhere. What a kernel makes is read by the host only after device_to_host.
 
 Notation: B sequences of T tokens in a micro-batch, N = B T rows; C, F, NH, NKV, HS, V as in model.h. NH, NKV, F and V of
 a layout are this rank's share. R rows of the residual stream: N, or N / t with --sequence-parallel.
@@ -16,23 +19,11 @@ a layout are this rank's share. R rows of the residual stream: N, or N / t with 
 #include "base.h"
 #include "checkpoint.h"
 #include "comm.h"
+#include "cores.h"
 #include "dataloader.h"
 #include "exchange.h"
 #include "json.h"
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
-#include "kernels/crossentropy.h"
-#include "kernels/device.h"
-#include "kernels/embedding.h"
-#include "kernels/gelu.h"
-#include "kernels/layernorm.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
-#include "kernels/peak.h"
-#include "kernels/residual.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/kernels.h"
 #include "model.h"
 #include "parallel.h"
 #include "schedule.h"
@@ -40,37 +31,38 @@ a layout are this rank's share. R rows of the residual stream: N, or N / t with 
 #include "tokenizer.h"
 #include "trace.h"
 
-#include <sys/resource.h>
-
 // ================================================================================================================
 // 1. A stage: the blocks that this process holds, and their memory
 
 // What the forward pass of one micro-batch leaves for its backward pass.
 typedef struct {
-    floatX *norm1, *mean1, *rstd1; // (R, C), (R), (R); RMSNorm has no mean
-    floatX *qkv, *attention, *lse; // (N, (NH + 2 NKV) HS), (N, NH HS), (B, NH, T)
-    floatX* middle;                // (R, C): the residual stream between attention and mlp
-    floatX *norm2, *mean2, *rstd2;
-    floatX *fc, *act; // (N, F or 2F), (N, F): before and after GELU or SwiGLU
+    floatX *norm1, *norm2;                // (R, C)
+    float *mean1, *rstd1, *mean2, *rstd2; // (R); RMSNorm has no mean
+    floatX *qkv, *attention;              // (N, (NH + 2 NKV) HS), (N, NH HS)
+    float* lse;                           // (B, NH, T)
+    floatX* middle;                       // (R, C): the residual stream between attention and mlp
+    floatX *fc, *act;                     // (N, F or 2F), (N, F): before and after GELU or SwiGLU
 } LayerActivations;
 
 // The same of the head.
 typedef struct {
-    floatX *final_norm, *final_mean, *final_rstd;
-    floatX* logits;                                    // (N, V); the backward pass turns it into its own gradient
-    floatX *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
+    floatX* final_norm;                               // (R, C)
+    float *final_mean, *final_rstd;                   // (R)
+    floatX* logits;                                   // (N, V); they are turned into their own gradient
+    float *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage.
 typedef struct {
     const Chunk* chunk;
     int B, T, N, R;
-    bool split;                // rows are split over the tensor ranks: R = N / t
-    int position;              // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
-    int32_t *inputs, *targets; // (N)
-    floatX** x;                // layers + 1 of (R, C): the residual stream before each block and after the last
-    LayerActivations* layers;  // of the chunk
-    HeadActivations* head;     // NULL where the chunk does not end with the head
+    bool split;   // rows are split over the tensor ranks: R = N / t
+    int position; // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
+    const int32_t *inputs, *targets; // (N)
+    float scale;                     // of the loss whose gradient is wanted; 0: none is
+    floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
+    LayerActivations* layers;        // of the chunk
+    HeadActivations* head;           // NULL where the chunk does not end with the head
 } Activations;
 
 // What the input half of the backward pass leaves for the weight half: the gradient of every linear layer's output.
@@ -100,18 +92,19 @@ typedef struct {
     bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
     floatX* params;      // layout.elements
     GradientBuckets grads;
-    float *moment1, *moment2;      // layout.elements, or a share of each bucket with ZeRO
-    floatX* grad_embedding;        // (V, C), only where one matrix is embedding and head: see embed_backward
-    floatX* rope;                  // (T, HS): cosines and sines
-    Activations* activations;      // (slots)
-    HeadActivations* head;         // (heads)
-    LayerActivations recomputed;   // what the blocks do not keep but compute again
-    Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
-    floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
-    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
-    floatX* cache;                 // (layers, T, 2 NKV HS): keys and values of the text that is being written
-    Boundary* boundary;            // (v)
-    CommRequest* send_forward;     // (slots)
+    float *moment1, *moment2, *master; // layout.elements, or a share of each bucket with ZeRO; master: HAS_MASTERS
+    float* grad_embedding;             // (V, C), only where one matrix is embedding and head: see embed_backward
+    float* rope;                       // (T, HS): cosines and sines
+    double* sums;                      // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    Activations* activations;          // (slots)
+    HeadActivations* head;             // (heads)
+    LayerActivations recomputed;       // what the blocks do not keep but compute again
+    Gradients** gradients;             // (v, pending); all the same memory if the halves are not split
+    floatX *branch, *dact, *dnorm;     // scratch of one block: (R, C), (N, F or NH HS), (R, C)
+    floatX *partial, *gathered; // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
+    floatX* cache;              // (layers, T, 2 NKV HS): keys and values of the text that is being written
+    Boundary* boundary;         // (v)
+    CommRequest* send_forward;  // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
@@ -120,7 +113,7 @@ static floatX* weight(const Stage* s, int layer, TensorKind kind) {
     return slice ? s->params + slice->offset : NULL;
 }
 
-static floatX* gradient(const Stage* s, int layer, TensorKind kind) {
+static float* gradient(const Stage* s, int layer, TensorKind kind) {
     const Slice* slice = layout_slice(&s->layout, layer, kind);
     if (!slice) return NULL;
     return s->grads.of_bucket[slice->bucket] + (slice->offset - s->layout.bucket[slice->bucket].offset);
@@ -158,37 +151,35 @@ static void take_layer(LayerActivations* y, const Stage* s, const LayerActivatio
     }
     y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
     y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
-    y->qkv = arena_floats(arena, N * qkv_size(s));
-    y->attention = arena_floats(arena, N * heads_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
-    y->middle = arena_floats(arena, R * C), y->fc = arena_floats(arena, N * fc_size(s));
+    y->qkv = arena_values(arena, N * qkv_size(s));
+    y->attention = arena_values(arena, N * heads_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
+    y->middle = arena_values(arena, R * C), y->fc = arena_values(arena, N * fc_size(s));
     const bool keep = recompute == RECOMPUTE_NONE;
-    y->norm1 = keep ? arena_floats(arena, R * C) : again->norm1;
-    y->norm2 = keep ? arena_floats(arena, R * C) : again->norm2;
-    y->act = keep ? arena_floats(arena, N * s->layout.F) : again->act;
+    y->norm1 = keep ? arena_values(arena, R * C) : again->norm1;
+    y->norm2 = keep ? arena_values(arena, R * C) : again->norm2;
+    y->act = keep ? arena_values(arena, N * s->layout.F) : again->act;
 }
 
 static void take_activations(Activations* a, const Stage* s, Arena* arena) {
-    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
-    a->inputs = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
-    a->targets = (int32_t*)arena_take(arena, N * (int64_t)sizeof(int32_t));
+    const int64_t R = most_rows(s), C = s->model.C;
     // Any chunk may use any slot, so each has room for the longest one.
-    for (int l = 0; l <= most_layers(s); l++) a->x[l] = arena_floats(arena, R * C);
+    for (int l = 0; l <= most_layers(s); l++) a->x[l] = arena_values(arena, R * C);
     for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
 }
 
 static void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
     const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
-    h->final_norm = arena_floats(arena, R * C);
+    h->final_norm = arena_values(arena, R * C);
     h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
-    h->logits = arena_floats(arena, N * s->layout.V);
+    h->logits = arena_values(arena, N * s->layout.V);
     h->row_max = arena_floats(arena, N), h->row_sum = arena_floats(arena, 2 * N);
     h->target_logit = h->row_sum ? h->row_sum + N : NULL, h->losses = arena_floats(arena, N);
 }
 
 static void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
     const int64_t N = most_tokens(s), C = s->model.C;
-    d->dqkv = arena_floats(arena, N * qkv_size(s)), d->dmiddle = arena_floats(arena, N * C);
-    d->dfc = arena_floats(arena, N * fc_size(s)), d->dout = arena_floats(arena, N * C);
+    d->dqkv = arena_values(arena, N * qkv_size(s)), d->dmiddle = arena_values(arena, N * C);
+    d->dfc = arena_values(arena, N * fc_size(s)), d->dout = arena_values(arena, N * C);
 }
 
 // What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
@@ -198,11 +189,11 @@ static void take_gradients(Stage* s, Arena* arena) {
     LayerGradients shared;
     memset(&shared, 0, sizeof shared);
     if (!s->split_backward) take_layer_gradients(&shared, s, arena);
-    floatX* dx = s->split_backward ? NULL : arena_floats(arena, R * C);
+    floatX* dx = s->split_backward ? NULL : arena_values(arena, R * C);
     for (int c = 0; c < s->layout.mesh.v; c++) {
         for (int i = 0; i < s->pending[c]; i++) {
             Gradients* g = &s->gradients[c][i];
-            g->dx = s->split_backward ? arena_floats(arena, R * C) : dx;
+            g->dx = s->split_backward ? arena_values(arena, R * C) : dx;
             for (int l = 0; l < s->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
                 if (s->split_backward) take_layer_gradients(&g->layers[l], s, arena);
@@ -216,9 +207,9 @@ static void take_boundary(Stage* s, Arena* arena) {
     for (int c = 0; c < s->layout.mesh.v; c++) {
         Boundary* x = &s->boundary[c];
         for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
-            if (!s->layout.chunk[c].first) x->input[i] = arena_floats(arena, n);
-            if (!s->layout.chunk[c].first) x->gradient_out[i] = arena_floats(arena, n);
-            if (!s->layout.chunk[c].last) x->gradient[i] = arena_floats(arena, n);
+            if (!s->layout.chunk[c].first) x->input[i] = arena_values(arena, n);
+            if (!s->layout.chunk[c].first) x->gradient_out[i] = arena_values(arena, n);
+            if (!s->layout.chunk[c].last) x->gradient[i] = arena_values(arena, n);
         }
     }
 }
@@ -232,7 +223,7 @@ static void take_parameters(Stage* s) {
     const Layout* layout = &s->layout;
     const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
     GradientBuckets* grads = &s->grads;
-    s->params = arena_floats(&s->memory_params, n);
+    s->params = arena_values(&s->memory_params, n);
     if (layout->mesh.zero < 2) grads->all = arena_floats(&s->memory_grads, n);
     if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
     for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
@@ -241,8 +232,8 @@ static void take_parameters(Stage* s) {
     }
     for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
     if (has_two_gradients(s)) s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->V * s->model.C);
-    s->moment1 = (float*)arena_take(&s->memory_optimizer, share * (int64_t)sizeof(float));
-    s->moment2 = (float*)arena_take(&s->memory_optimizer, share * (int64_t)sizeof(float));
+    s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
+    if (HAS_MASTERS) s->master = arena_floats(&s->memory_optimizer, share);
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
@@ -255,12 +246,13 @@ static void stage_take_memory(Stage* s) {
     for (int i = 0; i < s->heads; i++) take_head(&s->head[i], s, activations);
     take_gradients(s, scratch);
     take_boundary(s, activations);
-    s->branch = arena_floats(scratch, R * C);
-    s->dact = arena_floats(scratch, N * max_i64(s->layout.F, heads_size(s)));
-    s->dnorm = arena_floats(scratch, R * C);
-    if (splits_rows(s)) s->partial = arena_floats(scratch, N * C), s->gathered = arena_floats(scratch, N * C);
+    s->branch = arena_values(scratch, R * C);
+    s->dact = arena_values(scratch, N * max_i64(s->layout.F, heads_size(s)));
+    s->dnorm = arena_values(scratch, R * C);
+    if (splits_rows(s)) s->partial = arena_values(scratch, N * C), s->gathered = arena_values(scratch, N * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
-    s->cache = arena_floats(scratch, (int64_t)s->layout.layers * s->T * 2 * s->layout.NKV * model_head_size(&s->model));
+    s->sums = (double*)arena_take(scratch, (s->layout.tensors + 1) * (int64_t)sizeof(double));
+    s->cache = arena_values(scratch, (int64_t)s->layout.layers * s->T * 2 * s->layout.NKV * model_head_size(&s->model));
 }
 
 // Room for pointers: everything of the stage that is not in an arena.
@@ -281,7 +273,7 @@ static void stage_take_lists(Stage* s) {
         for (int i = 0; i < s->pending[c]; i++)
             s->gradients[c][i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
     }
-    s->grads.of_bucket = (floatX**)checked_calloc(buckets, sizeof(floatX*), "the buckets");
+    s->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
     s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
 }
@@ -383,26 +375,57 @@ static const floatX* all_rows(const Stage* s, const Activations* a, const floatX
     return s->gathered;
 }
 
-// LayerNorm or RMSNorm of the rows of x, with the weights of one of the model's norms.
-static void norm_forward(const Stage* s, floatX* out, floatX* mean, floatX* rstd, const floatX* x, int layer,
-                         TensorKind w, TensorKind b, int R) {
+// One of the model's norms, LayerNorm or RMSNorm: where its results go, and its weights. out = NULL: none.
+typedef struct {
+    floatX* out;
+    float *mean, *rstd;
+    const floatX *w, *b;
+} Norm;
+
+static Norm norm1_of(const Stage* s, const Activations* a, int layer) {
+    const LayerActivations* y = kept(a, layer);
+    const Norm n = {y->norm1, y->mean1, y->rstd1, weight(s, layer, NORM1_W), weight(s, layer, NORM1_B)};
+    return n;
+}
+
+static Norm norm2_of(const Stage* s, const Activations* a, int layer) {
+    const LayerActivations* y = kept(a, layer);
+    const Norm n = {y->norm2, y->mean2, y->rstd2, weight(s, layer, NORM2_W), weight(s, layer, NORM2_B)};
+    return n;
+}
+
+// The norm that reads the residual stream behind a block: the next block's first one, the final one, or none where the
+// stream goes on to another chunk.
+static Norm norm_behind(const Stage* s, const Activations* a, int layer) {
+    const Norm none = {NULL, NULL, NULL, NULL, NULL};
+    if (layer + 1 < a->chunk->begin + a->chunk->layers) return norm1_of(s, a, layer + 1);
+    if (!a->chunk->last) return none;
+    const HeadActivations* h = a->head;
+    const Norm n = {h->final_norm, h->final_mean, h->final_rstd, weight(s, -1, FINAL_NORM_W),
+                    weight(s, -1, FINAL_NORM_B)};
+    return n;
+}
+
+static void norm_forward(const Stage* s, Norm n, const floatX* x, int R) {
     const int C = s->model.C;
     const float eps = (float)s->model.eps;
-    if (s->model.arch == ARCH_GPT2) {
-        layernorm_forward(out, mean, rstd, x, weight(s, layer, w), weight(s, layer, b), R, C, eps);
-    } else {
-        rmsnorm_forward(out, rstd, x, weight(s, layer, w), R, C, eps);
-    }
+    if (s->model.arch == ARCH_GPT2)
+        layernorm_forward(n.out, n.mean, n.rstd, x, n.w, n.b, R, C, eps);
+    else
+        rmsnorm_forward(n.out, n.rstd, x, n.w, R, C, eps);
 }
 
-static void norm1_forward(const Stage* s, Activations* a, int layer) {
-    const LayerActivations* y = kept(a, layer);
-    norm_forward(s, y->norm1, y->mean1, y->rstd1, stream(a, layer), layer, NORM1_W, NORM1_B, a->R);
-}
-
-static void norm2_forward(const Stage* s, Activations* a, int layer) {
-    const LayerActivations* y = kept(a, layer);
-    norm_forward(s, y->norm2, y->mean2, y->rstd2, y->middle, layer, NORM2_W, NORM2_B, a->R);
+// sum = x + branch + bias, and the norm of the sum.
+static void residual_norm_forward(const Stage* s, Norm n, floatX* sum, const floatX* x, const floatX* branch,
+                                  const floatX* bias, int R) {
+    const int C = s->model.C;
+    const float eps = (float)s->model.eps;
+    if (!n.out)
+        residual_forward(sum, x, branch, bias, R, C);
+    else if (s->model.arch == ARCH_GPT2)
+        residual_layernorm_forward(sum, n.out, n.mean, n.rstd, x, branch, bias, n.w, n.b, R, C, eps);
+    else
+        residual_rmsnorm_forward(sum, n.out, n.rstd, x, branch, bias, n.w, R, C, eps);
 }
 
 static void activation_forward(const Stage* s, Activations* a, int layer) {
@@ -420,7 +443,7 @@ static void attention_of_heads(const Stage* s, Activations* a, int layer) {
     const LayerActivations* y = kept(a, layer);
     const bool decodes = a->position >= 0;
     if (s->rope) {
-        const floatX* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
+        const float* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
         rope_forward(y->qkv, table, a->B, a->T, NH + NKV, HS, qkv_size(s));
     }
     if (decodes)
@@ -430,28 +453,36 @@ static void attention_of_heads(const Stage* s, Activations* a, int layer) {
         attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, NH, NKV, HS);
 }
 
-// middle = x[layer] + attention(norm1(x[layer])); then fc = W norm2(middle) and its activation function: everything that
-// the backward pass of a block needs.
+// fc = W norm2 + bias, and its activation function.
+static void fc_forward(const Stage* s, Activations* a, int layer) {
+    const LayerActivations* y = kept(a, layer);
+    const floatX *x = all_rows(s, a, y->norm2), *w = weight(s, layer, FC_W), *bias = weight(s, layer, FC_B);
+    if (s->model.arch == ARCH_GPT2) {
+        linear_gelu_forward(y->act, y->fc, x, w, bias, a->N, s->model.C, s->layout.F);
+    } else {
+        linear_forward(y->fc, x, w, bias, a->N, s->model.C, fc_size(s));
+        activation_forward(s, a, layer);
+    }
+}
+
+// middle = x[layer] + attention(norm1), norm1 being there; then fc = W norm2(middle) and its activation function:
+// everything that the backward pass of a block needs.
 static void block_forward_inner(const Stage* s, Activations* a, int layer) {
     const int C = s->model.C;
     const LayerActivations* y = kept(a, layer);
     floatX* partial = partial_rows(s, a, s->branch);
 
-    norm1_forward(s, a, layer);
     linear_forward(y->qkv, all_rows(s, a, y->norm1), weight(s, layer, QKV_W), weight(s, layer, QKV_B), a->N, C,
                    qkv_size(s));
     attention_of_heads(s, a, layer);
     linear_forward(partial, y->attention, weight(s, layer, ATTN_PROJ_W), NULL, a->N, heads_size(s), C);
     sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
-    residual_forward(y->middle, stream(a, layer), s->branch, weight(s, layer, ATTN_PROJ_B), a->R, C);
-
-    norm2_forward(s, a, layer);
-    linear_forward(y->fc, all_rows(s, a, y->norm2), weight(s, layer, FC_W), weight(s, layer, FC_B), a->N, C,
-                   fc_size(s));
-    activation_forward(s, a, layer);
+    residual_norm_forward(s, norm2_of(s, a, layer), y->middle, stream(a, layer), s->branch,
+                          weight(s, layer, ATTN_PROJ_B), a->R);
+    fc_forward(s, a, layer);
 }
 
-// x[layer + 1] = middle + mlp(norm2(middle))
+// x[layer + 1] = middle + mlp(norm2(middle)), and the norm that reads it.
 static void block_forward(const Stage* s, Activations* a, int layer) {
     const int C = s->model.C;
     const LayerActivations* y = kept(a, layer);
@@ -459,7 +490,8 @@ static void block_forward(const Stage* s, Activations* a, int layer) {
     block_forward_inner(s, a, layer);
     linear_forward(partial, y->act, weight(s, layer, MLP_PROJ_W), NULL, a->N, s->layout.F, C);
     sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
-    residual_forward(stream(a, layer + 1), y->middle, s->branch, weight(s, layer, MLP_PROJ_B), a->R, C);
+    residual_norm_forward(s, norm_behind(s, a, layer), stream(a, layer + 1), y->middle, s->branch,
+                          weight(s, layer, MLP_PROJ_B), a->R);
 }
 
 // A rank has the rows of its tokens and zeros for the others': the sum over the ranks is the embedding.
@@ -474,12 +506,16 @@ static void embed(const Stage* s, Activations* a) {
     position_forward(a->x[0], weight(s, -1, WPE), first, a->R, T, C);
 }
 
-// logits = final norm(x) W^T: this rank's share of the vocabulary.
+// logits = final norm W^T: this rank's share of the vocabulary.
 static void head_forward(const Stage* s, Activations* a) {
-    const int C = s->model.C;
     const HeadActivations* h = a->head;
-    norm_forward(s, h->final_norm, h->final_mean, h->final_rstd, chunk_output(a), -1, FINAL_NORM_W, FINAL_NORM_B, a->R);
-    linear_forward(h->logits, all_rows(s, a, h->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, C, s->layout.V);
+    linear_forward(h->logits, all_rows(s, a, h->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, s->model.C,
+                   s->layout.V);
+}
+
+// Where one rank has the whole vocabulary and a gradient is wanted, the logits become it at once.
+static bool makes_gradient_of_logits(const Stage* s, const Activations* a) {
+    return s->layout.mesh.t == 1 && a->scale != 0;
 }
 
 // Vocabulary parallel: three numbers a row go between the ranks, the logits never do.
@@ -487,9 +523,13 @@ static void crossentropy(const Stage* s, Activations* a) {
     const int N = a->N, V = s->layout.V, tokens = s->layout.tokens;
     Comm* tensor = &s->groups->tensor;
     HeadActivations* h = a->head;
+    if (makes_gradient_of_logits(s, a)) {
+        crossentropy_fused(h->losses, h->logits, a->targets, a->scale, N, tokens, V);
+        return;
+    }
     crossentropy_max(h->row_max, h->logits, N, tokens, V);
     comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
-    floatX* sum = h->row_sum;
+    float* sum = h->row_sum;
     crossentropy_sum(sum, sum + N, h->logits, h->row_max, a->targets, N, tokens, V, s->layout.first_token);
     comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
     h->target_logit = sum + N;
@@ -497,6 +537,7 @@ static void crossentropy(const Stage* s, Activations* a) {
 }
 
 static void blocks_forward(const Stage* s, Activations* a) {
+    norm_forward(s, norm1_of(s, a, a->chunk->begin), a->x[0], a->R);
     for (int l = 0; l < a->chunk->layers; l++) block_forward(s, a, a->chunk->begin + l);
 }
 
@@ -523,7 +564,6 @@ typedef struct {
     Gradients* g;
     int halves;
     bool reduce; // the gradients are complete after this pass: buckets go to the data group as they get ready
-    float scale; // of the loss
 } Backward;
 
 // Buckets of gradients (exchange.h): begin before something is added, end when nothing more will be.
@@ -539,8 +579,8 @@ static void gradients_end(const Backward* w, int layer, TensorKind kind) {
     buckets_progress(grads, layout);
 }
 
-static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const floatX* x, const floatX* mean,
-                          const floatX* rstd, int layer, TensorKind w, TensorKind b, int R) {
+static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
+                          const float* rstd, int layer, TensorKind w, TensorKind b, int R) {
     const int C = s->model.C;
     if (s->model.arch == ARCH_GPT2) {
         layernorm_backward(dx, gradient(s, layer, w), gradient(s, layer, b), dout, x, weight(s, layer, w), mean, rstd,
@@ -551,10 +591,24 @@ static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const 
 }
 
 // dW += dout^T x and, where there is a bias, db += sum of the rows of dout
-static void linear_backward_weight_and_bias(const Stage* s, int layer, TensorKind w, TensorKind b, const floatX* dout,
-                                            const floatX* x, int N, int C, int OC) {
-    linear_backward_weight(gradient(s, layer, w), dout, x, N, C, OC);
-    if (s->model.arch == ARCH_GPT2) linear_backward_bias(gradient(s, layer, b), dout, N, OC);
+static void weight_gradients(const Stage* s, int layer, TensorKind w, TensorKind b, const floatX* dout, const floatX* x,
+                             int N, int C, int OC) {
+    if (s->model.arch == ARCH_GPT2)
+        linear_backward_weight_and_bias(gradient(s, layer, w), gradient(s, layer, b), dout, x, N, C, OC);
+    else
+        linear_backward_weight(gradient(s, layer, w), dout, x, N, C, OC);
+}
+
+// dfc, the gradient before the activation function, from dout, that of the mlp's result.
+static void activation_backward(const Stage* s, LayerGradients* d, const LayerActivations* y, int layer, int N) {
+    const int C = s->model.C, F = s->layout.F;
+    const floatX* w = weight(s, layer, MLP_PROJ_W);
+    if (s->model.arch == ARCH_GPT2) {
+        linear_gelu_backward_input(d->dfc, s->dact, d->dout, w, y->fc, N, F, C);
+    } else {
+        linear_backward_input(s->dact, d->dout, w, N, F, C);
+        swiglu_backward(d->dfc, s->dact, y->fc, N, F);
+    }
 }
 
 static void mlp_backward(const Backward* w, int layer) {
@@ -566,17 +620,13 @@ static void mlp_backward(const Backward* w, int layer) {
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, w->a, s->dnorm);
         gather_rows(s->groups, w->a->split, d->dout, w->g->dx, (int64_t)N * C);
-        linear_backward_input(s->dact, d->dout, weight(s, layer, MLP_PROJ_W), N, F, C);
-        if (s->model.arch == ARCH_GPT2)
-            gelu_backward(d->dfc, s->dact, y->fc, (int64_t)N * F);
-        else
-            swiglu_backward(d->dfc, s->dact, y->fc, N, F);
+        activation_backward(s, d, y, layer, N);
         linear_backward_input(partial, d->dfc, weight(s, layer, FC_W), N, C, fc_size(s));
         sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
     }
     if (w->halves & WEIGHT_HALF) {
-        linear_backward_weight_and_bias(s, layer, MLP_PROJ_W, MLP_PROJ_B, d->dout, y->act, N, F, C);
-        linear_backward_weight_and_bias(s, layer, FC_W, FC_B, d->dfc, all_rows(s, w->a, y->norm2), N, C, fc_size(s));
+        weight_gradients(s, layer, MLP_PROJ_W, MLP_PROJ_B, d->dout, y->act, N, F, C);
+        weight_gradients(s, layer, FC_W, FC_B, d->dfc, all_rows(s, w->a, y->norm2), N, C, fc_size(s));
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
@@ -601,9 +651,8 @@ static void attention_block_backward(const Backward* w, int layer) {
         sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
     }
     if (w->halves & WEIGHT_HALF) {
-        linear_backward_weight_and_bias(s, layer, ATTN_PROJ_W, ATTN_PROJ_B, d->dmiddle, y->attention, N, heads_size(s),
-                                        C);
-        linear_backward_weight_and_bias(s, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, w->a, y->norm1), N, C, QKV);
+        weight_gradients(s, layer, ATTN_PROJ_W, ATTN_PROJ_B, d->dmiddle, y->attention, N, heads_size(s), C);
+        weight_gradients(s, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, w->a, y->norm1), N, C, QKV);
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
@@ -613,11 +662,16 @@ static void attention_block_backward(const Backward* w, int layer) {
 
 // What the forward pass did not keep: the same operations on the same numbers, so the same bits.
 static void block_recompute(const Stage* s, Activations* a, int layer, int halves) {
-    if (s->layout.mesh.recompute == RECOMPUTE_FULL) block_forward_inner(s, a, layer);
-    if (s->layout.mesh.recompute != RECOMPUTE_SELECTIVE || !(halves & WEIGHT_HALF)) return; // inputs of matrices
-    norm1_forward(s, a, layer);
-    norm2_forward(s, a, layer);
-    activation_forward(s, a, layer);
+    const Recompute recompute = s->layout.mesh.recompute;
+    const bool selective = recompute == RECOMPUTE_SELECTIVE && (halves & WEIGHT_HALF); // inputs of matrices
+    if (!selective && recompute != RECOMPUTE_FULL) return;
+    norm_forward(s, norm1_of(s, a, layer), stream(a, layer), a->R);
+    if (recompute == RECOMPUTE_FULL) {
+        block_forward_inner(s, a, layer);
+    } else {
+        norm_forward(s, norm2_of(s, a, layer), kept(a, layer)->middle, a->R);
+        activation_forward(s, a, layer);
+    }
 }
 
 static void block_backward(const Backward* w, int layer) {
@@ -637,8 +691,9 @@ static void head_backward(const Backward* w) {
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, a, s->dnorm);
-        crossentropy_backward(h->logits, h->row_max, h->row_sum, a->targets, w->scale, N, s->layout.tokens, V,
-                              s->layout.first_token);
+        if (!makes_gradient_of_logits(s, a))
+            crossentropy_backward(h->logits, h->row_max, h->row_sum, a->targets, a->scale, N, s->layout.tokens, V,
+                                  s->layout.first_token);
         linear_backward_input(partial, h->logits, weight(s, -1, head_kind(s)), N, C, V);
         sum = sum_rows_start(s->groups, a->split, s->dnorm, partial, (int64_t)N * C);
     }
@@ -671,9 +726,9 @@ static void embed_backward(const Backward* w) {
         gradients_end(w, -1, WPE);
     }
     gradients_begin(w, -1, WTE);
-    floatX *dwte = gradient(s, -1, WTE), *sum = has_two_gradients(s) ? s->grad_embedding : dwte;
+    float *dwte = gradient(s, -1, WTE), *sum = has_two_gradients(s) ? s->grad_embedding : dwte;
     embedding_backward(sum, all_rows(s, a, w->g->dx), a->inputs, a->N, C, s->layout.first_token, V);
-    if (has_two_gradients(s) && w->reduce) residual_forward(dwte, dwte, s->grad_embedding, NULL, V, C);
+    if (has_two_gradients(s) && w->reduce) accumulate(dwte, s->grad_embedding, (int64_t)V * C);
     gradients_end(w, -1, WTE);
 }
 
@@ -708,11 +763,11 @@ static int64_t updated_place(const Stage* s, const Slice* slice, int64_t at) {
            (layout->bucket[b].offset + layout->mesh.data * bucket_share(layout, b));
 }
 
-static floatX* summed_gradients(const Stage* s) { return s->layout.mesh.zero ? s->grads.shares : s->grads.all; }
+static float* summed_gradients(const Stage* s) { return s->layout.mesh.zero ? s->grads.shares : s->grads.all; }
 
-// Sum of squares of the gradient of each tensor in a bucket, into squares (layout.tensors): this rank's contribution, such
-// that the sum over all ranks counts every parameter once.
-static void gradient_squares(const Stage* s, int bucket, double* squares) {
+// Sum of squares of the gradient of each tensor in a bucket, into s->sums: this rank's contribution, such that the sum over
+// all ranks counts every parameter once.
+static void gradient_squares(const Stage* s, int bucket) {
     const Mesh* mesh = &s->layout.mesh;
     const Bucket* b = &s->layout.bucket[bucket];
     for (int i = b->first; i < b->first + b->slices; i++) {
@@ -720,7 +775,7 @@ static void gradient_squares(const Stage* s, int bucket, double* squares) {
         int64_t from, to;
         updated_part(s, slice, &from, &to);
         if (!slice_is_owned(slice, &s->layout) || (!mesh->zero && mesh->data > 0) || from >= to) continue;
-        squares[slice->index] = sum_of_squares(summed_gradients(s) + updated_place(s, slice, from), to - from);
+        sum_of_squares(s->sums + slice->index, summed_gradients(s) + updated_place(s, slice, from), to - from);
     }
 }
 
@@ -736,6 +791,12 @@ static double gradient_norm(const double* squares, int tensors, int* not_finite)
     return sqrt(total);
 }
 
+// 16-bit parameters are rounded at random. Copies of a tensor on other ranks are rounded alike: by the tensor's name, the
+// place in the slice, and the step.
+static uint64_t rounding_key(const Slice* slice, const Settings* o) {
+    return (uint64_t)o->seed ^ hash_string(slice->tensor.name);
+}
+
 // AdamW (Loshchilov and Hutter 2019) on what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale
 // multiplies the gradient.
 static void chunk_update(const Stage* s, int chunk, const Settings* o, int64_t step, double lr, double grad_scale) {
@@ -746,10 +807,27 @@ static void chunk_update(const Stage* s, int chunk, const Settings* o, int64_t s
         if (from >= to || s->layout.bucket[slice->bucket].chunk != chunk) continue;
         const int64_t at = updated_place(s, slice, from);
         const double decay = slice->tensor.vector ? 0 : o->weight_decay;
-        adamw_update(s->params + from, summed_gradients(s) + at, s->moment1 + at, s->moment2 + at, to - from, (float)lr,
-                     (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale);
+        float* master = HAS_MASTERS ? s->master + at : NULL;
+        adamw_update(s->params + from, master, summed_gradients(s) + at, s->moment1 + at, s->moment2 + at, to - from,
+                     (float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale,
+                     rounding_key(slice, o), (uint64_t)(from - slice->offset));
     }
     if (s->layout.mesh.zero) buckets_gather(s->params, s->groups, &s->layout, chunk);
+}
+
+// The rounded parameters that the update of this step left, again from their float32 values: so a run that is taken up
+// again goes on with the same bits.
+static void round_parameters(const Stage* s, const Settings* o, int64_t step) {
+    for (int i = 0; i < s->layout.n && HAS_MASTERS; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        int64_t from, to;
+        updated_part(s, slice, &from, &to);
+        if (from >= to) continue;
+        adamw_round(s->params + from, s->master + updated_place(s, slice, from), to - from, step,
+                    rounding_key(slice, o), (uint64_t)(from - slice->offset));
+    }
+    for (int chunk = -1; chunk < s->layout.mesh.v && HAS_MASTERS && s->layout.mesh.zero; chunk++)
+        buckets_gather(s->params, s->groups, &s->layout, chunk);
 }
 
 static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.base, s->memory_grads.size); }
@@ -761,6 +839,12 @@ typedef struct {
     double tensor, pipeline, data; // bytes sent in a step, by all ranks together
 } Bytes;
 
+// The tokens of the micro-batches of one run through a schedule: inputs of all, then targets of all.
+typedef struct {
+    int32_t *host, *device;
+    int64_t tokens; // that there is room for, of either
+} TokenBatch;
+
 typedef struct {
     Settings settings;
     Comm world;
@@ -770,12 +854,13 @@ typedef struct {
     Schedule schedule;
     TokenFiles train_files, val_files;
     DataLoader train, val;
+    TokenBatch batch;
     Trace trace, *tracing;            // the second is NULL where nothing is recorded
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
-    double bubble;                    // of the last step: time without work / time with work, mean of all ranks
-    Bytes bytes;                      // of the last step
+    double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
+    Bytes bytes;   // of the last step
 } Trainer;
 
 // The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
@@ -787,10 +872,8 @@ typedef struct {
     bool trains;
 } Pass;
 
-// What a run through a schedule adds up.
+// A run through a schedule. What it adds up is in stage.sums.
 typedef struct {
-    double loss;            // sum of the losses that this rank has seen
-    double* squares;        // (layout.tensors) of the gradient
     double started, waited; // when it began; seconds spent waiting for other stages
     double grad_scale;      // of the update: clipping
 } Progress;
@@ -802,24 +885,60 @@ static int64_t microbatch_first(const Trainer* t, const Pass* pass, int k) {
     return pass->first + number * t->stage.B;
 }
 
-// Shapes a for micro-batch k in a chunk and loads its tokens, where the chunk needs them.
-static void load_microbatch(Trainer* t, Activations* a, const Pass* pass, int chunk, int k) {
-    const Stage* s = &t->stage;
-    const int64_t first = microbatch_first(t, pass, k);
-    activations_shape(a, s, chunk, k, (int)min_i64(s->B, pass->end - first), s->T, -1);
-    Error error;
-    for (int b = 0; b < a->B && (a->chunk->first || a->chunk->last); b++) {
-        const int64_t at = (int64_t)b * s->T;
-        if (!dataloader_sequence(a->inputs + at, a->targets + at, pass->loader, (uint64_t)(first + b), &error)) {
-            die("%s", error.text);
-        }
-    }
+static int microbatch_sequences(const Trainer* t, const Pass* pass, int k) {
+    return (int)min_i64(t->stage.B, pass->end - microbatch_first(t, pass, k));
 }
 
-// Sum of the losses of a micro-batch, token by token in order, onto sum.
-static double add_losses(double sum, const Activations* a) {
-    for (int i = 0; i < a->N; i++) sum += (double)a->head->losses[i];
-    return sum;
+static void batch_reserve(TokenBatch* batch, int64_t tokens) {
+    if (batch->tokens >= tokens) return;
+    const size_t bytes = 2 * (size_t)tokens * sizeof(int32_t), before = 2 * (size_t)batch->tokens * sizeof(int32_t);
+    if (!DEVICE_IS_HOST) free(batch->host);
+    device_free(batch->device, before);
+    batch->device = (int32_t*)device_malloc(bytes, "the tokens of a batch");
+    batch->host = DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(bytes, "the tokens of a batch");
+    batch->tokens = tokens;
+}
+
+static void batch_free(TokenBatch* batch) {
+    if (!DEVICE_IS_HOST) free(batch->host);
+    device_free(batch->device, 2 * (size_t)batch->tokens * sizeof(int32_t));
+    memset(batch, 0, sizeof *batch);
+}
+
+// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head.
+static void load_batch(Trainer* t, const Pass* pass) {
+    const Stage* s = &t->stage;
+    const int64_t room = (int64_t)pass->schedule->plan.m * s->B * s->T;
+    Error error;
+    if (!s->layout.first_stage && !s->layout.last_stage) return;
+    batch_reserve(&t->batch, room);
+    for (int k = 0; k < pass->schedule->plan.m; k++) {
+        for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
+            int32_t* inputs = t->batch.host + ((int64_t)k * s->B + b) * s->T;
+            const uint64_t sequence = (uint64_t)(microbatch_first(t, pass, k) + b);
+            if (!dataloader_sequence(inputs, inputs + t->batch.tokens, pass->loader, sequence, &error))
+                die("%s", error.text);
+        }
+    }
+    if (DEVICE_IS_HOST) return;
+    device_from_host(t->batch.device, t->batch.host, (size_t)room * sizeof(int32_t));
+    device_from_host(t->batch.device + t->batch.tokens, t->batch.host + t->batch.tokens,
+                     (size_t)room * sizeof(int32_t));
+}
+
+// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
+static double gradient_factor(const Trainer* t) {
+    return NARROW_RANGE ? (double)t->settings.global_batch * t->stage.T : 1;
+}
+
+// Shapes a for micro-batch k in a chunk.
+static void shape_microbatch(const Trainer* t, Activations* a, const Pass* pass, int chunk, int k) {
+    const Stage* s = &t->stage;
+    const int32_t* inputs = t->batch.device + (int64_t)k * s->B * s->T;
+    activations_shape(a, s, chunk, k, microbatch_sequences(t, pass, k), s->T, -1);
+    if (a->chunk->first || a->chunk->last) a->inputs = inputs, a->targets = inputs + t->batch.tokens;
+    const double tokens = (double)t->settings.global_batch * s->T;
+    a->scale = pass->trains ? (float)(gradient_factor(t) / tokens) : 0; // the gradient is that of the mean loss
 }
 
 // Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of the
@@ -832,7 +951,7 @@ static int message_tag(const Schedule* schedule, int chunk, int k, int direction
 
 static int64_t message_elements(const Trainer* t, const Pass* pass, int k) {
     const Stage* s = &t->stage;
-    const int64_t B = min_i64(s->B, pass->end - microbatch_first(t, pass, k));
+    const int64_t B = microbatch_sequences(t, pass, k);
     return boundary_elements(&s->layout.mesh, B * s->T * s->model.C);
 }
 
@@ -842,7 +961,7 @@ static void start_receive(Trainer* t, const Pass* pass, Action action) {
     Boundary* x = &t->stage.boundary[action.chunk];
     *(forward ? &x->receive_forward[i] : &x->receive_backward[i]) =
         comm_receive_start(&t->groups.pipeline, forward ? x->input[i] : x->gradient[i], message_elements(t, pass, k),
-                           COMM_FLOAT, schedule_peer(pass->schedule, action.kind, action.chunk),
+                           COMM_FLOATX, schedule_peer(pass->schedule, action.kind, action.chunk),
                            message_tag(pass->schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 
@@ -855,8 +974,18 @@ static void start_send(Trainer* t, const Pass* pass, Action action) {
                                  : s->boundary[action.chunk].gradient_out[i];
     const int receiver = transfer_other_end(pass->schedule, action.kind, action.chunk) / s->layout.mesh.p;
     *(forward ? &s->send_forward[action.slot] : &s->boundary[action.chunk].send_backward[i]) = comm_send_start(
-        &t->groups.pipeline, from, n, COMM_FLOAT, schedule_peer(pass->schedule, action.kind, action.chunk),
+        &t->groups.pipeline, from, n, COMM_FLOATX, schedule_peer(pass->schedule, action.kind, action.chunk),
         message_tag(pass->schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+}
+
+// Whether times that the host measures say something about the work. A GPU works while the host goes on, so it is waited
+// for where a trace is wanted; elsewhere that would only cost time.
+static bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->tracing; }
+
+// The time, once all that was started is done.
+static double time_of_work(const Trainer* t) {
+    if (measures_time(t)) device_synchronize();
+    return seconds_now();
 }
 
 // Records an action, from when its message was there. What it waits for inside (tensor and data group, other stages at TIE
@@ -864,6 +993,7 @@ static void start_send(Trainer* t, const Pass* pass, Action action) {
 static void trace_action(Trainer* t, Action action, double started) {
     char name[TRACE_NAME_BYTES];
     if (!t->tracing) return;
+    device_synchronize();
     if (action.chunk >= 0 && t->schedule.plan.v > 1)
         snprintf(name, sizeof name, "chunk %d %s", action.chunk, action_name(action.kind));
     else
@@ -872,19 +1002,19 @@ static void trace_action(Trainer* t, Action action, double started) {
 }
 
 // A chunk's share of one pass over a micro-batch, once its input is there.
-static void run_forward(Trainer* t, const Pass* pass, Action action, Progress* progress) {
+static void run_forward(Trainer* t, const Pass* pass, Action action) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[action.slot];
     const int k = action.microbatch, i = k % SCHEDULE_BUFFERS;
     Boundary* x = &s->boundary[action.chunk];
     comm_wait(&s->send_forward[action.slot]); // of the micro-batch that used this slot before
-    load_microbatch(t, a, pass, action.chunk, k);
+    shape_microbatch(t, a, pass, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
-    const double started = seconds_now();
+    const double started = time_of_work(t);
     if (!a->chunk->first)
         boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
     chunk_forward(s, a);
-    if (a->chunk->last) progress->loss = add_losses(progress->loss, a);
+    if (a->chunk->last) losses_add(s->sums + s->layout.tensors, a->head->losses, a->N);
     trace_action(t, action, started);
 }
 
@@ -898,10 +1028,9 @@ static void run_backward(Trainer* t, Action action) {
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
     if (input) comm_wait(&x->receive_backward[i]);
     if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - SCHEDULE_BUFFERS
-    const double started = seconds_now();
+    const double started = time_of_work(t);
     if (input && !a->chunk->last) boundary_unpack(&t->groups, &s->layout.mesh, g->dx, x->gradient[i], n);
-    const float scale = (float)(1 / ((double)t->settings.global_batch * s->T)); // the gradient is that of the mean loss
-    const Backward w = {s, a, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce, scale};
+    const Backward w = {s, a, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce};
     chunk_backward(&w);
     if (input && !a->chunk->first)
         device_copy(x->gradient_out[i], g->dx + boundary_offset(&s->layout.mesh, n),
@@ -911,14 +1040,14 @@ static void run_backward(Trainer* t, Action action) {
 
 // Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these too)
 // and squares them.
-static void run_reduce(Trainer* t, Action action, double* squares) {
+static void run_reduce(Trainer* t, Action action) {
     Stage* s = &t->stage;
     const Layout* layout = &s->layout;
     const double started = seconds_now();
     buckets_finish(&s->grads, layout, action.chunk);
     if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);
     for (int b = 0; b < layout->buckets; b++) {
-        if (layout->bucket[b].chunk == action.chunk) gradient_squares(s, b, squares);
+        if (layout->bucket[b].chunk == action.chunk) gradient_squares(s, b);
     }
     trace_action(t, action, started);
 }
@@ -946,18 +1075,22 @@ static void run_norm(Trainer* t, Action action, Progress* progress) {
     const int tensors = layout->tensors;
     const double started = seconds_now();
     double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
-    memcpy(sums, progress->squares, (size_t)tensors * sizeof(double));
-    sums[tensors] = layout->last_stage && layout->mesh.tensor == 0 ? progress->loss : 0;
+    comm_synchronize(&t->world);
+    device_to_host(sums, t->stage.sums, (size_t)(tensors + 1) * sizeof(double));
+    if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;
     sums[tensors + 1] = started - progress->started - progress->waited;
     sum_over_mesh(&t->groups, sums, tensors + 2);
     int not_finite;
     t->loss = sums[tensors] / ((double)o->global_batch * t->stage.T);
-    t->grad_norm = gradient_norm(sums, tensors, &not_finite);
+    t->grad_norm = gradient_norm(sums, tensors, &not_finite) / gradient_factor(t);
     const double rank_seconds = (seconds_now() - progress->started) * mesh_size(&layout->mesh);
-    t->bubble = layout->mesh.p > 1 ? fmax(0, rank_seconds / sums[tensors + 1] - 1) : 0;
+    t->bubble = layout->mesh.p == 1 ? 0
+                : measures_time(t)  ? fmax(0, rank_seconds / sums[tensors + 1] - 1)
+                                    : (double)NAN;
     free(sums);
     if (not_finite >= 0 || !isfinite(t->loss)) refuse_step(t, not_finite);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
+    progress->grad_scale /= gradient_factor(t);
     trace_action(t, action, started);
 }
 
@@ -973,12 +1106,12 @@ static void run_action(Trainer* t, const Pass* pass, Action action, Progress* pr
     case RECEIVE_BACKWARD: start_receive(t, pass, action); break;
     case SEND_FORWARD:
     case SEND_BACKWARD: start_send(t, pass, action); break;
-    case FORWARD: run_forward(t, pass, action, progress); break;
+    case FORWARD: run_forward(t, pass, action); break;
     case BACKWARD:
     case BACKWARD_INPUT:
     case BACKWARD_WEIGHT: run_backward(t, action); break;
     case REDUCE:
-    case TIE: run_reduce(t, action, progress->squares); break;
+    case TIE: run_reduce(t, action); break;
     case NORM: run_norm(t, action, progress); break;
     case UPDATE:
     case UPDATE_TIED: run_update(t, action, progress->grad_scale); break;
@@ -986,13 +1119,14 @@ static void run_action(Trainer* t, const Pass* pass, Action action, Progress* pr
     }
 }
 
-// Executes a schedule. Returns the sum of the losses that this rank has seen.
-static double run_schedule(Trainer* t, const Pass* pass) {
+// Executes a schedule. The sum of the losses that this rank has seen is the last of stage.sums.
+static void run_schedule(Trainer* t, const Pass* pass) {
     Stage* s = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
-    Progress progress = {0, NULL, seconds_now(), 0, 1};
-    progress.squares = (double*)checked_calloc((size_t)s->layout.tensors, sizeof(double), "the gradient's norm");
+    Progress progress = {seconds_now(), 0, 1};
+    device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
+    load_batch(t, pass);
     for (int i = 0; i < pass->schedule->n; i++) {
         progress.waited = pipeline->waited + embedding->waited - waited;
         run_action(t, pass, pass->schedule->actions[i], &progress);
@@ -1001,8 +1135,6 @@ static double run_schedule(Trainer* t, const Pass* pass) {
     for (int i = 0; i < s->slots; i++) comm_wait(&s->send_forward[i]);
     for (int i = 0; i < s->layout.mesh.v * SCHEDULE_BUFFERS; i++)
         comm_wait(&s->boundary[i / SCHEDULE_BUFFERS].send_backward[i % SCHEDULE_BUFFERS]);
-    free(progress.squares);
-    return progress.loss;
 }
 
 // The bytes that this rank has sent so far.
@@ -1050,15 +1182,18 @@ static double validate(Trainer* t) {
     const int64_t count = validation_sequences(t);
     Schedule forward = schedule_build_forward(&t->schedule, validation_microbatches(t));
     const Pass pass = {&forward, &t->val, 0, count, false};
-    double sum = run_schedule(t, &pass);
+    double sum;
+    run_schedule(t, &pass);
     schedule_free(&forward);
+    comm_synchronize(&t->world);
+    device_to_host(&sum, s->sums + s->layout.tensors, sizeof sum);
     if (!s->layout.last_stage || mesh->tensor > 0) sum = 0;
     sum_over_mesh(&t->groups, &sum, 1);
     return sum / ((double)count * s->T);
 }
 
 // Draws from softmax(logits / temperature): the first index where the running sum passes u in [0, 1).
-static int sample_softmax(const floatX* logits, int V, double temperature, double u) {
+static int sample_softmax(const float* logits, int V, double temperature, double u) {
     double top = logits[0], sum = 0, running = 0;
     for (int i = 1; i < V; i++) top = fmax(top, (double)logits[i]);
     for (int i = 0; i < V; i++) sum += exp(((double)logits[i] - top) / temperature);
@@ -1071,7 +1206,7 @@ static int sample_softmax(const floatX* logits, int V, double temperature, doubl
 
 // A text that the model writes: what is needed to find the next token.
 typedef struct {
-    floatX* logits; // (t V): of the whole vocabulary
+    float* logits; // (t V): of the whole vocabulary
     double temperature, deadline;
     uint64_t seed, stream;
 } Sampler;
@@ -1083,8 +1218,8 @@ static void decode_pass(Trainer* t, floatX* x, ActionKind kind, int chunk) {
     const int peer = schedule_peer(&t->schedule, kind, chunk);
     if (peer < 0 || peer == pipeline->rank) return;
     CommRequest message = kind == SEND_FORWARD
-                              ? comm_send_start(pipeline, x, t->stage.model.C, COMM_FLOAT, peer, TAG_FORWARD)
-                              : comm_receive_start(pipeline, x, t->stage.model.C, COMM_FLOAT, peer, TAG_FORWARD);
+                              ? comm_send_start(pipeline, x, t->stage.model.C, COMM_FLOATX, peer, TAG_FORWARD)
+                              : comm_receive_start(pipeline, x, t->stage.model.C, COMM_FLOATX, peer, TAG_FORWARD);
     comm_wait(&message);
 }
 
@@ -1093,10 +1228,12 @@ static void decode_pass(Trainer* t, floatX* x, ActionKind kind, int chunk) {
 static void decode(Trainer* t, int32_t token, int position) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
+    batch_reserve(&t->batch, 1);
+    device_from_host(t->batch.device, &token, sizeof token);
     for (int c = 0; c < s->layout.mesh.v; c++) {
         const floatX* before = c > 0 ? chunk_output(a) : NULL;
         activations_shape(a, s, c, 0, 1, 1, position);
-        a->inputs[0] = token;
+        a->inputs = t->batch.device;
         if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
             device_copy(a->x[0], before, (size_t)s->model.C * sizeof(floatX));
         decode_pass(t, a->x[0], RECEIVE_FORWARD, c);
@@ -1112,12 +1249,20 @@ static int head_holder(const Trainer* t) {
     return pipeline_holder(&t->schedule.plan, pipeline_last(&t->schedule.plan));
 }
 
+// Logits of the token after the one that was decoded last, (t V) of the whole vocabulary, on the ranks of the last stage.
+static void whole_logits(Trainer* t, float* logits) {
+    const Stage* s = &t->stage;
+    float* mine = logits + (int64_t)s->layout.mesh.tensor * s->layout.V;
+    device_to_floats(mine, s->head[0].logits, s->layout.V);
+    comm_all_gather(&t->groups.tensor, logits, mine, s->layout.V, COMM_FLOAT);
+}
+
 // Draws token number i on the last stage and tells it to all; -1 when the time is over.
 static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
     Stage* s = &t->stage;
     int32_t next = 0;
     if (s->layout.last_stage) {
-        comm_all_gather(&t->groups.tensor, sampler->logits, s->head[0].logits, s->layout.V, COMM_FLOAT);
+        whole_logits(t, sampler->logits);
         if (s->layout.mesh.tensor == 0) {
             const double u = random_uniform(sampler->seed, sampler->stream, (uint64_t)i);
             next = seconds_now() > sampler->deadline
@@ -1142,7 +1287,7 @@ static void sample(Trainer* t, int count) {
     const int V = s->model.V;
     if (is_main(t)) printf("The model writes:\n\n");
     int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
-    floatX* logits = (floatX*)checked_malloc((size_t)s->layout.V * s->layout.mesh.t * sizeof(floatX), "a sample");
+    float* logits = (float*)checked_malloc((size_t)s->layout.V * s->layout.mesh.t * sizeof(float), "a sample");
     const Sampler sampler = {logits, 0.8, seconds_now() + 20, (uint64_t)t->settings.seed,
                              hash_string("sample") + (uint64_t)t->step};
     TextWriter writer = {stdout, "", 0, 0};
@@ -1172,8 +1317,7 @@ static void sample(Trainer* t, int count) {
 
 // Most memory that a rank ever held, in bytes.
 static int64_t peak_bytes(Trainer* t) {
-    struct rusage usage;
-    int64_t bytes = getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+    int64_t bytes = device_peak_bytes();
     comm_all_reduce(&t->world, &bytes, 1, COMM_INT64, COMM_MAX);
     return bytes;
 }
@@ -1217,8 +1361,13 @@ static void log_step(FILE* log, const Trainer* t, double seconds, double mfu, in
         fprintf(log, "%.4f", mfu);
     else
         fprintf(log, "null");
-    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f},\"bubble\":%.4f,\"peak_bytes\":%lld}\n",
-            t->bytes.tensor, t->bytes.pipeline, t->bytes.data, t->bubble, (long long)peak);
+    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f},\"bubble\":", t->bytes.tensor, t->bytes.pipeline,
+            t->bytes.data);
+    if (isnan(t->bubble))
+        fprintf(log, "null");
+    else
+        fprintf(log, "%.4f", t->bubble);
+    fprintf(log, ",\"peak_bytes\":%lld}\n", (long long)peak);
     if (fflush(log) != 0 || ferror(log)) die("%s/log.jsonl: cannot write: %s", t->settings.out, strerror(errno));
 }
 
@@ -1302,7 +1451,7 @@ static void open_loaders(Trainer* t) {
 // One line: what a rank holds and, in MB a step, what it sends.
 static void print_rank(Stage* s, int last_alike, int m) {
     const Mesh* mesh = &s->layout.mesh;
-    const Traffic traffic = traffic_of_step(&s->layout, &s->model, s->B, s->T, m);
+    const Traffic traffic = traffic_of_step(&s->layout, &s->model, s->B, s->T, m, sizeof(floatX));
     const int rank = mesh_rank(mesh);
     char ranks[32];
     if (last_alike > rank)
@@ -1386,7 +1535,7 @@ static void print_plan(Trainer* t, double peak) {
     Stage* s = &t->stage;
     const ModelConfig* m = &s->model;
     const Settings* o = &t->settings;
-    char device[256], data[512];
+    char device[256], data[512], text[128];
     device_name(device, sizeof device);
     tokens_describe(data, sizeof data, &t->train_files);
     const double parameters = (double)model_parameters(m);
@@ -1400,8 +1549,12 @@ static void print_plan(Trainer* t, double peak) {
     if (t->world.size > 1) {
         printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",
                t->place.machines, t->place.machines == 1 ? "" : "s");
+        const char* carrier = comm_device_text(&t->world);
+        if (carrier[0]) printf(", %s", carrier);
     }
-    if (peak > 0) printf("; measured peak %.0f GFLOP/s. mfu = (6 parameters + 6 L C T) tokens/s / peak", peak / 1e9);
+    if (!DEVICE_IS_HOST) printf(", %s", FLOATX_NAME);
+    if (peak > 0)
+        printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak", device_peak_text(text, sizeof text, peak));
     printf("\n");
     print_mesh(t);
     if (mesh_size(&s->layout.mesh) > 1) {
@@ -1426,7 +1579,8 @@ static Traffic traffic_of_mesh(const Trainer* t) {
         Layout layout;
         Error error;
         if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.plan.m);
+        const Traffic one =
+            traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.plan.m, sizeof(floatX));
         layout_free(&layout);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
@@ -1465,34 +1619,43 @@ static CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// One bucket's moments, whole: where they are, or put together in copy (2 of the largest bucket).
-static void whole_moments(const Stage* s, int b, float* copy, const float* moments[2]) {
+// Where this rank has the three values of its parameters in float32: weights, first and second moments. With ZeRO moments
+// are shares, and so are the weights where they are kept in float32 beside the rounded ones.
+static float* stage_values(const Stage* s, int what) {
+    float* weights = HAS_MASTERS ? s->master : (float*)s->params;
+    return what == 0 ? weights : what == 1 ? s->moment1 : s->moment2;
+}
+
+static bool is_share(const Stage* s, int what) { return s->layout.mesh.zero && (what > 0 || HAS_MASTERS); }
+
+// One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
+static const float* whole_values(const Stage* s, int b, int what, float* copy) {
     const Layout* layout = &s->layout;
+    const float* values = stage_values(s, what);
     const int64_t n = bucket_share(layout, b);
-    const float* mine[2] = {s->moment1, s->moment2};
-    for (int i = 0; i < 2; i++) {
-        if (layout->mesh.zero) {
-            float* whole = copy + i * largest_bucket(layout);
-            comm_all_gather(&s->groups->data, whole, mine[i] + bucket_share_offset(layout, b), n, COMM_FLOAT);
-            moments[i] = whole;
-        } else {
-            moments[i] = mine[i] + layout->bucket[b].offset;
-        }
+    if (is_share(s, what)) {
+        float* mine = copy + layout->mesh.data * n;
+        device_to_host(mine, values + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
+        comm_all_gather(&s->groups->data, copy, mine, n, COMM_FLOAT);
+        return copy;
     }
+    if (DEVICE_IS_HOST) return values + layout->bucket[b].offset;
+    device_to_host(copy, values + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
+    return copy;
 }
 
 // Writes what this rank has to write. After a failure it goes on with what the others wait for.
 static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error) {
     const Layout* layout = &s->layout;
-    const size_t room = layout->mesh.zero ? 2 * (size_t)largest_bucket(layout) : 0;
-    float* copy = (float*)checked_malloc(room * sizeof(float), "the moments of a bucket");
+    const int64_t room = largest_bucket(layout);
+    float* copy = (float*)checked_malloc(CHECKPOINT_VALUES * (size_t)room * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets; b++) {
-        const float* moments[2];
-        whole_moments(s, b, copy, moments);
+        const float* values[CHECKPOINT_VALUES];
+        for (int what = 0; what < CHECKPOINT_VALUES; what++)
+            values[what] = whole_values(s, b, what, copy + what * room);
         if (!ok || b % layout->mesh.d != layout->mesh.data) continue;
-        ok = checkpoint_write_bucket(writer, layout, b, s->params + layout->bucket[b].offset, moments[0], moments[1],
-                                     error);
+        ok = checkpoint_write_bucket(writer, layout, b, values[0], values[1], values[2], error);
     }
     free(copy);
     return ok;
@@ -1521,19 +1684,28 @@ static void save_checkpoint(Trainer* t) {
     agree(t, !is_main(t) || checkpoint_publish(out, state.step, &error), &error);
 }
 
+// Sets one value of the parameters of a bucket from `whole` (the bucket's elements, host memory).
+static void set_values(const Stage* s, int b, int what, const float* whole) {
+    const Layout* layout = &s->layout;
+    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_share(layout, b);
+    if (what == 0) device_from_floats(s->params + at, whole, n);
+    if (what == 0 && !HAS_MASTERS) return;
+    if (is_share(s, what))
+        device_from_host(stage_values(s, what) + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
+                         (size_t)share * sizeof(float));
+    else
+        device_from_host(stage_values(s, what) + at, whole, (size_t)n * sizeof(float));
+}
+
 static bool read_slices(Trainer* t, const CheckpointReader* reader, Error* error) {
     const Stage* s = &t->stage;
     const Layout* layout = &s->layout;
-    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the moments of a bucket");
-    float* mine[3] = {s->params, s->moment1, s->moment2};
+    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
-        for (int what = 0; what < 3 && ok; what++) {
-            const bool share = what > 0 && layout->mesh.zero;
-            const int64_t n = share ? bucket_share(layout, b) : layout->bucket[b].elements;
+        for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
-            memcpy(mine[what] + (share ? bucket_share_offset(layout, b) : layout->bucket[b].offset),
-                   whole + (share ? layout->mesh.data * n : 0), (size_t)n * sizeof(float));
+            if (ok) set_values(s, b, what, whole);
         }
     }
     free(whole);
@@ -1571,6 +1743,7 @@ static bool resume_checkpoint(Trainer* t) {
         }
     }
     t->step = state.step, t->sequences = state.sequences;
+    round_parameters(&t->stage, o, t->step);
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     return true;
 }
@@ -1598,18 +1771,58 @@ static void write_trace(Trainer* t) {
 // ================================================================================================================
 // 4. main
 
+// A GPU's first step would take memory, load kernels and try out products: all of that waits for messages that are
+// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any messages.
+static void warm_up(Trainer* t) {
+    Stage* s = &t->stage;
+    Activations* a = &s->activations[0];
+    if (DEVICE_IS_HOST) return;
+    batch_reserve(&t->batch, most_tokens(s));
+    device_zero(t->batch.device, 2 * (size_t)t->batch.tokens * sizeof(int32_t));
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        activations_shape(a, s, c, 0, s->B, s->T, -1);
+        a->inputs = t->batch.device, a->targets = t->batch.device + t->batch.tokens;
+        a->scale = 1;
+        chunk_forward(s, a);
+        const Backward w = {s, a, &s->gradients[c][0], BOTH_HALVES, false};
+        chunk_backward(&w);
+    }
+    comm_synchronize(&t->world);
+}
+
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+// Host memory for the weights of the stage in float32, zeroed: the parameters themselves where they are that.
+static float* weights_begin(const Stage* s) {
+    if (DEVICE_IS_HOST) return (float*)s->params;
+    return (float*)checked_calloc((size_t)s->layout.elements, sizeof(float), "the initial weights");
+}
+
+// Gives them to the device.
+static void weights_end(const Stage* s, float* weights) {
+    if (DEVICE_IS_HOST) return;
+    for (int b = 0; b < s->layout.buckets; b++) set_values(s, b, 0, weights + s->layout.bucket[b].offset);
+    free(weights);
+}
+
+static void draw_weights(const Stage* s, int64_t seed) {
+    float* weights = weights_begin(s);
+    layout_initialize(weights, &s->layout, (uint64_t)seed);
+    weights_end(s, weights);
+}
 
 // Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed.
 static bool set_weights(Trainer* t) {
-    Stage* s = &t->stage;
+    const Stage* s = &t->stage;
     const Settings* o = &t->settings;
     Error error;
     if (o->resume && resume_checkpoint(t)) return true;
     if (o->init) {
-        agree(t, checkpoint_init(o->init, &s->model, &s->layout, s->params, &error), &error);
+        float* weights = weights_begin(s);
+        agree(t, checkpoint_init(o->init, &s->model, &s->layout, weights, &error), &error);
+        weights_end(s, weights);
     } else {
-        layout_initialize(s->params, &s->layout, (uint64_t)o->seed);
+        draw_weights(s, o->seed);
     }
     return false;
 }
@@ -1637,6 +1850,7 @@ static void train(Trainer* t, double peak, double started) {
     const bool resumed = set_weights(t);
     FILE* log = o->out && is_main(t) ? log_open(o->out, resumed, t->step) : NULL;
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
+    warm_up(t);
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
     if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
@@ -1736,7 +1950,7 @@ static void prove_validation(const Trainer* t) {
 static void check_memory(Trainer* t) {
     double needed = stage_bytes(&t->stage);
     comm_all_reduce(&t->world, &needed, 1, COMM_DOUBLE, COMM_MAX);
-    needed *= t->place.ranks_here;
+    needed *= device_ranks_sharing(t->place.ranks_here);
     const double there = device_bytes();
     Error error;
     agree(t,
@@ -1790,6 +2004,10 @@ int main(int argc, char** argv) {
         return 0;
     }
     check_settings(o);
+    if (!o->dry_run) {
+        device_open(t->place.rank_here);
+        comm_open_device(&t->world);
+    }
     settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
@@ -1812,8 +2030,7 @@ int main(int argc, char** argv) {
     double peak = 0;
     if (!o->dry_run) {
         comm_barrier(&t->world);
-        peak = fma_peak_flops(device_threads(), 0.05); // per thread: more of them than cores are not faster
-        peak *= fmin(1, (double)t->place.cores_here / ((double)device_threads() * t->place.ranks_here));
+        peak = device_peak_flops(t->place.cores_here, t->place.ranks_here);
         comm_all_reduce(&t->world, &peak, 1, COMM_DOUBLE, COMM_SUM);
     }
     if (is_main(t)) print_plan(t, peak);
@@ -1827,6 +2044,7 @@ int main(int argc, char** argv) {
         train(t, peak, started);
         groups_close(&t->groups);
     }
+    batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
     trace_free(&t->trace);

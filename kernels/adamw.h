@@ -17,10 +17,12 @@ Every element is on its own, so any slice may be updated alone (ZeRO does), with
 
 #include "../base.h"
 
-// p, m, v (n) are updated from g (n). step counts from 1.
-static inline void adamw_update(float* RESTRICT p, const float* RESTRICT g, float* RESTRICT m, float* RESTRICT v,
-                                int64_t n, float lr, float beta1, float beta2, float eps, float weight_decay,
-                                int64_t step, float grad_scale) {
+// p, m, v (n) are updated from g (n). step counts from 1. master, key and first are for parameters of 16 bits (adamw.cuh):
+// here p is float32, master is NULL, and nothing is rounded.
+static inline void adamw_update(float* RESTRICT p, float* master, const float* RESTRICT g, float* RESTRICT m,
+                                float* RESTRICT v, int64_t n, float lr, float beta1, float beta2, float eps,
+                                float weight_decay, int64_t step, float grad_scale, uint64_t key, uint64_t first) {
+    (void)master, (void)key, (void)first;
     const float decay = (float)(1.0 - (double)lr * weight_decay);
     const float step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
     const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
@@ -32,6 +34,11 @@ static inline void adamw_update(float* RESTRICT p, const float* RESTRICT g, floa
         v[i] = vi;
         p[i] = decay * p[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
     }
+}
+
+// Parameters of 16 bits as the update of `step` left them, from their float32 values. There are none here.
+static inline void adamw_round(float* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
+    (void)p, (void)master, (void)n, (void)step, (void)key, (void)first;
 }
 
 #endif

@@ -70,27 +70,21 @@ static inline int column_begin(int row) { return row / ATT_WIDTH * ATT_WIDTH; }
 __attribute__((always_inline)) static inline void tile_product(float* c, int ldc, const float* a, int a_row, int a_col,
                                                                const float* b, int ldb, int K, bool add, int vectors) {
     AttVector sum[ATT_ROWS][2];
-#pragma GCC unroll 8
-    for (int i = 0; i < ATT_ROWS; i++) {
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) {
+    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+        UNROLL(2) for (int v = 0; v < vectors; v++) {
             const AttVector zero = {0};
             sum[i][v] = add ? *(const AttVector*)(c + i * ldc + v * ATT_LANES) : zero;
         }
     }
     for (int k = 0; k < K; k++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < ATT_ROWS; i++) {
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) {
+        UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+            UNROLL(2) for (int v = 0; v < vectors; v++) {
                 sum[i][v] += a[i * a_row + k * a_col] * *(const AttVector*)(b + k * ldb + v * ATT_LANES);
             }
         }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < ATT_ROWS; i++) {
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) *(AttVector*)(c + i * ldc + v * ATT_LANES) = sum[i][v];
+    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+        UNROLL(2) for (int v = 0; v < vectors; v++) * (AttVector*)(c + i * ldc + v * ATT_LANES) = sum[i][v];
     }
 }
 

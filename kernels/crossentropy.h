@@ -13,6 +13,8 @@ go between the ranks, and the logits never do:
     crossentropy_loss       losses
     crossentropy_backward   logits become their gradient
 
+Where the vocabulary lies on one rank whole, crossentropy_fused does all four, a row at a time.
+
 A target of -1 marks a row to leave out: loss 0, gradient 0. Its row_sum is set to 0, which no other row has: the
 largest logit of a row gives e^0 = 1.
 
@@ -24,43 +26,65 @@ logits (N, stride): a row is `stride` floats, of which the first V_local count; 
 #include "sum.h"
 #include "vec.h"
 
-// row_max (N): the largest logit of each row, -infinity if there is none. It passes over a NaN: the sum will not.
-static inline void crossentropy_max(float* RESTRICT row_max, const float* RESTRICT logits, int N, int V_local,
-                                    int stride) {
+// The largest of n logits, -infinity if there is none. It passes over a NaN: the sum will not.
+static inline float row_largest(const float* x, int n) {
     enum { LANES = SUM_LANES };
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) {
-        const float* x = logits + (int64_t)n * stride;
-        float lane[LANES];
-        for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
-        int begin = 0;
-        for (; begin + LANES <= V_local; begin += LANES) {
-            for (int j = 0; j < LANES; j++) lane[j] = x[begin + j] > lane[j] ? x[begin + j] : lane[j];
-        }
-        for (int j = 0; begin + j < V_local; j++) lane[j] = x[begin + j] > lane[j] ? x[begin + j] : lane[j];
-        float largest = -INFINITY;
-        for (int j = 0; j < LANES; j++) largest = lane[j] > largest ? lane[j] : largest;
-        row_max[n] = largest;
+    float lane[LANES];
+    for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
+    int begin = 0;
+    for (; begin + LANES <= n; begin += LANES) {
+        for (int j = 0; j < LANES; j++) lane[j] = x[begin + j] > lane[j] ? x[begin + j] : lane[j];
     }
+    for (int j = 0; begin + j < n; j++) lane[j] = x[begin + j] > lane[j] ? x[begin + j] : lane[j];
+    float largest = -INFINITY;
+    for (int j = 0; j < LANES; j++) largest = lane[j] > largest ? lane[j] : largest;
+    return largest;
 }
 
 static inline float term_exp(SumRow row, int c) { return fast_exp(row.x[c] - row.k); }
+
+// The sum of e^(x - max) over n logits.
+static inline float row_sum_exp(const float* x, float max, int n) {
+    enum { BLOCK = 2048 }; // blocks keep the float32 sums short
+    double sum = 0;
+    for (int begin = 0; begin < n; begin += BLOCK) {
+        const SumRow row = {x + begin, NULL, NULL, max};
+        sum += row_sum_of(term_exp, row, (int)min_i64(BLOCK, n - begin));
+    }
+    return (float)sum;
+}
+
+// In nats. A sum of 0: a row to leave out.
+static inline float row_loss(float sum, float target_logit) {
+    return sum == 0 ? 0 : (float)(log((double)sum) - target_logit);
+}
+
+// The n logits of a row become scale times the gradient of its loss; what is behind them becomes 0. `target` may be in
+// another slice.
+static inline void row_gradient(float* x, float max, float sum, int64_t target, float scale, int n, int stride) {
+    const float factor = scale / sum;
+#pragma omp simd
+    for (int v = 0; v < n; v++) x[v] = fast_exp(x[v] - max) * factor;
+    if (target >= 0 && target < n) x[target] -= scale;
+    memset(x + n, 0, (size_t)(stride - n) * sizeof(float));
+}
+
+// row_max (N): the largest logit of each row, -infinity if there is none.
+static inline void crossentropy_max(float* RESTRICT row_max, const float* RESTRICT logits, int N, int V_local,
+                                    int stride) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) row_max[n] = row_largest(logits + (int64_t)n * stride, V_local);
+}
 
 // row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
 static inline void crossentropy_sum(float* RESTRICT row_sum, float* RESTRICT target_logit, const float* RESTRICT logits,
                                     const float* RESTRICT row_max, const int32_t* targets, int N, int V_local,
                                     int stride, int first_token) {
-    enum { BLOCK = 2048 }; // blocks keep the float32 sums short
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const float* x = logits + (int64_t)n * stride;
         const int64_t target = (int64_t)targets[n] - first_token;
-        double sum = 0;
-        for (int begin = 0; targets[n] >= 0 && begin < V_local; begin += BLOCK) {
-            const SumRow row = {x + begin, NULL, NULL, row_max[n]};
-            sum += row_sum_of(term_exp, row, (int)min_i64(BLOCK, V_local - begin));
-        }
-        row_sum[n] = (float)sum;
+        row_sum[n] = targets[n] >= 0 ? row_sum_exp(x, row_max[n], V_local) : 0;
         target_logit[n] = targets[n] >= 0 && target >= 0 && target < V_local ? x[target] - row_max[n] : 0;
     }
 }
@@ -68,7 +92,7 @@ static inline void crossentropy_sum(float* RESTRICT row_sum, float* RESTRICT tar
 // losses (N), in nats.
 static inline void crossentropy_loss(float* RESTRICT losses, const float* RESTRICT row_sum,
                                      const float* RESTRICT target_logit, int N) {
-    for (int n = 0; n < N; n++) losses[n] = row_sum[n] == 0 ? 0 : (float)(log((double)row_sum[n]) - target_logit[n]);
+    for (int n = 0; n < N; n++) losses[n] = row_loss(row_sum[n], target_logit[n]);
 }
 
 // logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
@@ -77,15 +101,28 @@ static inline void crossentropy_backward(float* RESTRICT logits, const float* RE
                                          int V_local, int stride, int first_token) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        float* x = logits + (int64_t)n * stride;
-        const int used = targets[n] >= 0 ? V_local : 0;
-        const int64_t target = (int64_t)targets[n] - first_token;
-        const float max = row_max[n], factor = scale / row_sum[n];
-#pragma omp simd
-        for (int v = 0; v < used; v++) x[v] = fast_exp(x[v] - max) * factor;
-        if (target >= 0 && target < used) x[target] -= scale;
-        memset(x + used, 0, (size_t)(stride - used) * sizeof(float));
+        row_gradient(logits + (int64_t)n * stride, row_max[n], row_sum[n], (int64_t)targets[n] - first_token, scale,
+                     targets[n] >= 0 ? V_local : 0, stride);
     }
+}
+
+// All of the above for a vocabulary of V that is not cut, with the same bits: losses (N) in nats, and logits (N, stride)
+// become scale times their gradient.
+static inline void crossentropy_fused(float* RESTRICT losses, float* RESTRICT logits, const int32_t* targets,
+                                      float scale, int N, int V, int stride) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) {
+        float* x = logits + (int64_t)n * stride;
+        const int used = targets[n] >= 0 ? V : 0;
+        const float max = row_largest(x, used), sum = row_sum_exp(x, max, used);
+        losses[n] = row_loss(sum, targets[n] >= 0 && targets[n] < V ? x[targets[n]] - max : 0);
+        row_gradient(x, max, sum, targets[n], scale, used, stride);
+    }
+}
+
+// *sum += losses (N), one after the other.
+static inline void losses_add(double* sum, const float* losses, int N) {
+    for (int n = 0; n < N; n++) *sum += losses[n];
 }
 
 #endif

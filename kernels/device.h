@@ -1,24 +1,99 @@
 /*
-device.h: the seam between the trainer and the machine it computes on. Here the device is the CPU: device memory is host
-memory and a copy is a memcpy. The trainer never touches parameters or activations except through the kernels and these
-functions, so the same text drives a GPU when another header stands in for this one.
+device.h: the seam between the trainer and the machine it computes on. The trainer never touches parameters or activations
+except through the kernels and these functions, so the same text runs on
 
-    floatX      the type of parameters and activations: float32 here
-    Arena       one block of device memory per purpose, sized by a plan before it is taken
+    CPU cores       device memory is host memory and a copy is a memcpy                      (kernels/NAME.h)
+    a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
+    an emulated GPU USE_CUDA, compiled by g++: the same through kernels/cuda_on_cpu.h
+
+    floatX          the type of parameters and activations: float32 on the CPU, by default bf16 on a GPU
+    Arena           one block of device memory per purpose, sized by a plan before it is taken
+
+Work on a GPU is only started: kernels run one after the other on one stream, and the host goes on. device_to_host and
+device_synchronize wait for what was started before.
 */
 #ifndef DEVICE_H
 #define DEVICE_H
 
 #include "../base.h"
+
+#include <sys/resource.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
+#ifdef USE_CUDA
+#include "gpu.cuh"
+#else
 typedef float floatX;
+#endif
+
+enum {
+#ifdef USE_CUDA
+    DEVICE_IS_HOST = 0, // device memory cannot be read by the host
+#else
+    DEVICE_IS_HOST = 1,
+#endif
+    HAS_MASTERS = sizeof(floatX) < sizeof(float), // parameters are kept in float32 too, as the optimizer needs them
+#ifdef PRECISION_FP16
+    NARROW_RANGE = 1 // below 6e-8 there is nothing but 0
+#else
+    NARROW_RANGE = 0
+#endif
+};
+
+#if !defined(USE_CUDA) || defined(PRECISION_FP32)
+#define FLOATX_NAME "fp32"
+#elif defined(PRECISION_FP16)
+#define FLOATX_NAME "fp16"
+#else
+#define FLOATX_NAME "bf16"
+#endif
 
 // ----------------------------------------------------------------------------------------------------------------
 // Memory
 
+#ifdef USE_CUDA
+// Zeroed memory. Freed by device_free.
+static inline void* device_malloc(size_t bytes, const char* what) {
+    void* p = NULL;
+    if (bytes == 0) return NULL;
+    const cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaErrorMemoryAllocation)
+        die("out of GPU memory: %.1f MB for %s; use a smaller --micro-batch or model", (double)bytes / 1e6, what);
+    cuda_check(e, what);
+    cuda_check(cudaMemset(p, 0, bytes), what);
+    return p;
+}
+
+static inline void device_free(void* p, size_t bytes) {
+    (void)bytes;
+    if (p) cuda_check(cudaFree(p), "cudaFree");
+}
+
+static inline void device_from_host(void* device, const void* host, size_t bytes) {
+    cuda_check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "a copy to the GPU");
+}
+static inline void device_to_host(void* host, const void* device, size_t bytes) {
+    cuda_check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "a copy from the GPU");
+}
+static inline void device_copy(void* to, const void* from, size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, 0), "a copy on the GPU");
+}
+static inline void device_zero(void* p, size_t bytes) {
+    if (bytes > 0) cuda_check(cudaMemsetAsync(p, 0, bytes, 0), "zeroing memory");
+}
+
+// Whether p is in device memory, which MPI cannot read.
+static inline bool device_holds(const void* p) {
+    cudaPointerAttributes about;
+    if (!p || cudaPointerGetAttributes(&about, p) != cudaSuccess) return false;
+    return about.type == cudaMemoryTypeDevice;
+}
+
+// Waits for all kernels and copies that were started; not for messages of other ranks that nothing depends on yet.
+static inline void device_synchronize(void) { cuda_check(cudaStreamSynchronize(0), "work on the GPU"); }
+#else
 // Zeroed memory, on huge pages where the system has them: a matrix of 150 MB on 4 KB pages spends its time on page
 // tables. Freed by device_free.
 static inline void* device_malloc(size_t bytes, const char* what) {
@@ -44,6 +119,37 @@ static inline void device_zero(void* p, size_t bytes) {
     for (int64_t i = 0; i < n; i++) memset((char*)p + i * chunk, 0, (size_t)min_i64(chunk, (int64_t)bytes - i * chunk));
 }
 
+static inline bool device_holds(const void* p) {
+    (void)p;
+    return false; // all memory is the host's
+}
+
+static inline void device_synchronize(void) {}
+#endif
+
+// floats of the host become floatX, rounded to nearest, and back. n elements.
+static inline void device_from_floats(floatX* device, const float* host, int64_t n) {
+    if (sizeof(floatX) == sizeof(float)) {
+        device_from_host(device, host, (size_t)n * sizeof(float));
+        return;
+    }
+    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy to the GPU");
+    for (int64_t i = 0; i < n; i++) rounded[i] = (floatX)host[i];
+    device_from_host(device, rounded, (size_t)n * sizeof(floatX));
+    free(rounded);
+}
+
+static inline void device_to_floats(float* host, const floatX* device, int64_t n) {
+    if (sizeof(floatX) == sizeof(float)) {
+        device_to_host(host, device, (size_t)n * sizeof(float));
+        return;
+    }
+    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy from the GPU");
+    device_to_host(rounded, device, (size_t)n * sizeof(floatX));
+    for (int64_t i = 0; i < n; i++) host[i] = (float)rounded[i];
+    free(rounded);
+}
+
 // An arena hands out pieces of one block. Before arena_allocate it only adds up what is asked for and returns NULL, so
 // the code that takes the pieces is run twice: once to measure, once for real.
 typedef struct {
@@ -54,15 +160,19 @@ typedef struct {
 
 static inline void* arena_take(Arena* arena, int64_t bytes) {
     const size_t offset = arena->used;
-    arena->used += round_up((size_t)bytes, 64); // a cache line, and the widest vector
+    arena->used += round_up((size_t)bytes, 256); // a cache line and the widest vector; what a GPU's copies like best
     if (!arena->base) return NULL;
     if (arena->used > arena->size)
         die("internal error: the arena for %s is %zu bytes too small", arena->what, arena->used - arena->size);
     return arena->base + offset;
 }
 
-static inline floatX* arena_floats(Arena* arena, int64_t n) {
+static inline floatX* arena_values(Arena* arena, int64_t n) {
     return (floatX*)arena_take(arena, n * (int64_t)sizeof(floatX));
+}
+
+static inline float* arena_floats(Arena* arena, int64_t n) {
+    return (float*)arena_take(arena, n * (int64_t)sizeof(float));
 }
 
 static inline void arena_allocate(Arena* arena) {
@@ -105,8 +215,62 @@ static inline void device_tame_threads(char** argv) {
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); // if it fails, the run is only slower
 }
 
+#ifdef USE_CUDA
+// To be called before anything else on the device: takes the GPU of this rank, number rank_here of those on this machine.
+// Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with one line.
+static inline void device_open(int rank_here) {
+    int count = 0;
+    const cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess || count == 0)
+        die("no CUDA device (%s): this program needs an NVIDIA GPU and its driver; make DEVICE=cpu builds one that "
+            "does not",
+            e != cudaSuccess ? cudaGetErrorString(e) : "none is there");
+    cuda_check(cudaSetDevice(rank_here % count), "taking the GPU");
+}
+
+// Bytes of memory that the device has in all.
+static inline double device_bytes(void) {
+    size_t unused = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
+    return (double)total;
+}
+
+// Bytes of it that are in use, by all processes.
+static inline int64_t device_peak_bytes(void) {
+    size_t unused = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
+    return (int64_t)(total - unused);
+}
+
+static inline int device_count(void) {
+    int count = 1;
+    cuda_check(cudaGetDeviceCount(&count), "the number of GPUs");
+    return count;
+}
+
+// How many of the ranks on this machine share the memory of a device.
+static inline int device_ranks_sharing(int ranks_here) { return (ranks_here + device_count() - 1) / device_count(); }
+
+// "NVIDIA H200": the GPU's name as the driver gives it.
+static inline void device_name(char* name, size_t size) {
+    cudaDeviceProp about;
+    int device = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&about, device) == cudaSuccess;
+    snprintf(name, size, "%s", known ? about.name : "a GPU, which is not here");
+}
+#else
+static inline void device_open(int rank_here) { (void)rank_here; }
+
 // Bytes of memory that the device has in all.
 static inline double device_bytes(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
+
+// Most bytes that this process ever held.
+static inline int64_t device_peak_bytes(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+static inline int device_ranks_sharing(int ranks_here) { return ranks_here; }
 
 // "AMD EPYC, 2 threads": the processor's name as the system gives it.
 static inline void device_name(char* name, size_t size) {
@@ -119,5 +283,7 @@ static inline void device_name(char* name, size_t size) {
     const int threads = device_threads();
     snprintf(name, size, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
 }
+
+#endif
 
 #endif

@@ -16,6 +16,7 @@ results do not depend on the number of threads, nor on how a batch is cut into m
 #ifndef LAYERNORM_H
 #define LAYERNORM_H
 
+#include "residual.h"
 #include "sum.h"
 
 static inline float term_squared_deviation(SumRow row, int c) { // k: the mean
@@ -41,6 +42,14 @@ static inline void layernorm_forward(float* RESTRICT out, float* RESTRICT mean, 
         mean[n] = m;
         rstd[n] = r;
     }
+}
+
+// sum = residual + (branch + bias), out = layernorm(sum), all (N, C); sum may be residual itself, bias may be NULL.
+static inline void residual_layernorm_forward(float* sum, float* out, float* mean, float* rstd, const float* residual,
+                                              const float* branch, const float* bias, const float* w, const float* b,
+                                              int N, int C, float eps) {
+    residual_forward(sum, residual, branch, bias, N, C);
+    layernorm_forward(out, mean, rstd, sum, w, b, N, C, eps);
 }
 
 // The gradient of one row: d (C) += dx.

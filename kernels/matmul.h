@@ -6,6 +6,7 @@ matmul.h: the float32 matrix product on CPU cores, and the linear layers made of
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
     linear_backward_bias()       db += the sum of dout over rows
+    linear_gelu_forward(), linear_gelu_backward_input(), linear_backward_weight_and_bias(): two steps a GPU can fuse
 
 Nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few percent of
 what a core can do: it waits for loads. A core starts one or two vector multiply-adds a cycle, and they have to be fed.
@@ -43,6 +44,7 @@ promises nothing.
 #define MATMUL_H
 
 #include "../base.h"
+#include "gelu.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -69,7 +71,7 @@ typedef struct {
 enum { MATMUL_MAX_MR = 8, MATMUL_MAX_NR = 48 };
 
 // The loops over a tile must unroll completely: registers have no index.
-#define MATMUL_UNROLL _Pragma("GCC unroll 8")
+#define MATMUL_UNROLL UNROLL(8)
 
 #ifdef MATMUL_X86
 // 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers.
@@ -469,6 +471,28 @@ static inline void linear_backward_bias(float* RESTRICT db, const float* RESTRIC
             for (int64_t o = first; o < end; o++) db[o] += dout[n * OC + o];
         }
     }
+}
+
+// fc = x w^T + bias, act = gelu(fc). x (N, C), w (F, C), bias (F) or NULL, fc and act (N, F).
+static inline void linear_gelu_forward(float* act, float* fc, const float* x, const float* w, const float* bias, int N,
+                                       int C, int F) {
+    linear_forward(fc, x, w, bias, N, C, F);
+    gelu_forward(act, fc, (int64_t)N * F);
+}
+
+// dfc = (dout w) gelu'(fc): the layer after a GELU, backwards through both. dout (N, C), w (C, F); fc, dfc (N, F). dact
+// (N, F) is for dout w, where that is not kept in registers: what it holds afterwards is not defined.
+static inline void linear_gelu_backward_input(float* dfc, float* dact, const float* dout, const float* w,
+                                              const float* fc, int N, int F, int C) {
+    linear_backward_input(dact, dout, w, N, F, C);
+    gelu_backward(dfc, dact, fc, (int64_t)N * F);
+}
+
+// dw += dout^T x, db += the sum of the rows of dout.
+static inline void linear_backward_weight_and_bias(float* dw, float* db, const float* dout, const float* x, int N,
+                                                   int C, int OC) {
+    linear_backward_weight(dw, dout, x, N, C, OC);
+    linear_backward_bias(db, dout, N, OC);
 }
 
 #endif

@@ -25,13 +25,13 @@ static inline double sum_of_squares_block(const float* g, int n) {
     return sum;
 }
 
-// Sum of squares of g (n).
-static inline double sum_of_squares(const float* g, int64_t n) {
+// *sum = sum of squares of g (n).
+static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
     enum {
         BLOCK = 1 << 14,
         ROUND = 1024
     }; // a round of blocks is summed at a time, so that no memory has to be allocated
-    double sum = 0;
+    double total = 0;
     for (int64_t start = 0; start < n; start += (int64_t)BLOCK * ROUND) {
         double part[ROUND];
         const int blocks = (int)min_i64(ROUND, (n - start + BLOCK - 1) / BLOCK);
@@ -40,9 +40,9 @@ static inline double sum_of_squares(const float* g, int64_t n) {
             const int64_t at = start + (int64_t)i * BLOCK;
             part[i] = sum_of_squares_block(g + at, (int)min_i64(BLOCK, n - at));
         }
-        for (int i = 0; i < blocks; i++) sum += part[i];
+        for (int i = 0; i < blocks; i++) total += part[i];
     }
-    return sum;
+    *sum = total;
 }
 
 #endif

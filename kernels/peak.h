@@ -7,7 +7,7 @@ busy: 12 here, and with the two constants they fit in 16 registers.
 #ifndef PEAK_H
 #define PEAK_H
 
-#include "../base.h"
+#include "device.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -100,6 +100,18 @@ static inline double fma_peak_flops(int threads, double seconds) {
     double best = 0;
     for (int trial = 0; trial < 5; trial++) best = fmax(best, fma_trial(loop, threads, seconds / 5));
     return best;
+}
+
+// A rank's share of what the machine's cores can do: the peak of its threads, of which more than cores are not faster.
+static inline double device_peak_flops(int cores_here, int ranks_here) {
+    const int threads = device_threads();
+    return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * ranks_here));
+}
+
+// "measured peak 290 GFLOP/s", of all ranks together; written to text.
+static inline const char* device_peak_text(char* text, size_t size, double flops) {
+    snprintf(text, size, "measured peak %.0f GFLOP/s", flops / 1e9);
+    return text;
 }
 
 #endif

@@ -28,4 +28,10 @@ static inline void residual_forward(float* out, const float* residual, const flo
     }
 }
 
+// sum (n) += x.
+static inline void accumulate(float* RESTRICT sum, const float* RESTRICT x, int64_t n) {
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
 #endif

@@ -12,6 +12,7 @@ Threads own rows of out and dx, and columns of dw, where rows are added in order
 #ifndef RMSNORM_H
 #define RMSNORM_H
 
+#include "residual.h"
 #include "sum.h"
 
 static inline float term_square(SumRow row, int c) { return row.x[c] * row.x[c]; }
@@ -29,6 +30,14 @@ static inline void rmsnorm_forward(float* RESTRICT out, float* RESTRICT rstd, co
         for (int c = 0; c < C; c++) o[c] = row.x[c] * r * w[c];
         rstd[n] = r;
     }
+}
+
+// sum = residual + (branch + bias), out = rmsnorm(sum), all (N, C); sum may be residual itself, bias may be NULL.
+static inline void residual_rmsnorm_forward(float* sum, float* out, float* rstd, const float* residual,
+                                            const float* branch, const float* bias, const float* w, int N, int C,
+                                            float eps) {
+    residual_forward(sum, residual, branch, bias, N, C);
+    rmsnorm_forward(out, rstd, sum, w, N, C, eps);
 }
 
 // The gradient of one row: d (C) += dx.

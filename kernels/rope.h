@@ -14,19 +14,10 @@ HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sine
 #ifndef ROPE_H
 #define ROPE_H
 
-#include "../base.h"
+#include "rope_table.h"
 
-// table (T, HS): computed in float64, rounded once.
-static inline void rope_table(float* table, int T, int HS, double theta) {
-    const int half = HS / 2;
-    for (int i = 0; i < half; i++) {
-        const double frequency = pow(theta, -2.0 * i / HS);
-        for (int t = 0; t < T; t++) {
-            table[(int64_t)t * HS + i] = (float)cos(t * frequency);
-            table[(int64_t)t * HS + half + i] = (float)sin(t * frequency);
-        }
-    }
-}
+// table (T, HS), in device memory; here that is the host's.
+static inline void rope_table(float* table, int T, int HS, double theta) { rope_table_fill(table, T, HS, theta); }
 
 // Turns the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times a.
 static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,

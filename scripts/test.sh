@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what the tests need if it is missing (make, gcc, python3, Open MPI), builds, and runs all tests. g++ and
-# clang check the sources too where they are installed.
+# Installs what the tests need if it is missing (make, gcc, g++, python3, Open MPI), builds, and runs all tests. clang and
+# nvcc check the sources too where they are installed.
 # The last line is "N passed, N failed"; exit status 0 only if none failed.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/install.sh make:make gcc:gcc /usr/include/stdio.h:libc6-dev python3:python3 \
+scripts/install.sh make:make gcc:gcc g++:g++ /usr/include/stdio.h:libc6-dev python3:python3 \
     mpicc:libopenmpi-dev mpirun:openmpi-bin
 make -s -j "$(getconf _NPROCESSORS_ONLN)" build_tests
 exec make -s test

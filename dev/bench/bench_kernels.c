@@ -51,10 +51,15 @@ static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->b, f->x, f->mean,
 static void run_crossentropy_backward(Buffers* f) {
     crossentropy_backward(f->x, f->mean, f->rstd, f->tokens, 1e-3f, N, V, V, 0);
 }
+static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->x, f->tokens, 1e-3f, N, V, V); }
 static void run_adamw(Buffers* f) {
-    adamw_update(f->x, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f);
+    adamw_update(f->x, NULL, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0, 0);
 }
-static void run_norm(Buffers* f) { f->sink += sum_of_squares(f->x, P); }
+static void run_norm(Buffers* f) {
+    double sum;
+    sum_of_squares(&sum, f->x, P);
+    f->sink += sum;
+}
 
 // elements: what the kernel works on, for Gelem/s; bytes: read and written at least once (a += is both); calls in a
 // step.
@@ -125,6 +130,7 @@ int main(void) {
         {"crossentropy_max", run_max, NV, f4 * NV, 1},
         {"crossentropy_sum", run_sum, NV, f4 * NV, 1},
         {"crossentropy_backward", run_crossentropy_backward, NV, 2 * f4 * NV, 1},
+        {"crossentropy_fused", run_crossentropy_fused, NV, 2 * f4 * NV, 0},
         {"gelu_backward", run_gelu_backward, NF, 3 * f4 * NF, 12},
         {"layernorm_backward", run_layernorm_backward, NC, 4 * f4 * NC, 25},
         {"embedding_backward", run_embedding_backward, NC, 3 * f4 * NC, 1},

@@ -15,7 +15,9 @@ With one of these words as argument the program does one thing that ends it, to 
     peer        a message to a rank that does not exist                 1 line, status 1
     place       prints every rank's share of the machine                status 0
 */
+#include "../../alike.h"
 #include "../../comm.h"
+#include "../../cores.h"
 #include "test.h"
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -635,10 +637,10 @@ static void test_fingerprints(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // The machine
 
-static int cores_of_this_process(int32_t holders[COMM_MAX_CORES]) {
+static int cores_of_this_process(int32_t holders[MAX_CORES]) {
     int n = 0;
-    comm_own_cores(holders);
-    for (int i = 0; i < COMM_MAX_CORES; i++) n += holders[i];
+    cores_own(holders);
+    for (int i = 0; i < MAX_CORES; i++) n += holders[i];
     return n;
 }
 
@@ -649,7 +651,7 @@ static void test_parts(void) {
             int at = 0;
             for (int rank = 0; rank < ranks; rank++) {
                 int first;
-                const int end = comm_core_part(n, rank, ranks, &first);
+                const int end = cores_part(n, rank, ranks, &first);
                 ok = ok && first == at && end - first >= n / ranks && end - first <= (n + ranks - 1) / ranks;
                 at = end;
             }
@@ -661,20 +663,20 @@ static void test_parts(void) {
 
 // Which cores a rank gets, told from the masks of all ranks by brute force.
 static void test_cores(void) {
-    int32_t before[COMM_MAX_CORES], after[COMM_MAX_CORES], users[COMM_MAX_CORES];
+    int32_t before[MAX_CORES], after[MAX_CORES], users[MAX_CORES];
     unsetenv("OMP_NUM_THREADS");
     unsetenv("OMP_PROC_BIND");
     unsetenv("OMP_PLACES");
     unsetenv("GOMP_CPU_AFFINITY");
     const int own_before = cores_of_this_process(before);
-    const bool widened = comm_is_bound_by_default();
+    const bool widened = cores_bound_by_default();
 
     CommPlace place;
     setenv("OMP_NUM_THREADS", "3", 1); // settled by the user: nobody is tied
     if (!widened) {
         comm_share_cores(&world, &place);
         cores_of_this_process(after);
-        check_all(memcmp(before, after, sizeof before) == 0 && place.threads == comm_openmp_threads(),
+        check_all(memcmp(before, after, sizeof before) == 0 && place.threads == openmp_threads(),
                   "cores: OMP_NUM_THREADS is left as it is");
     }
     unsetenv("OMP_NUM_THREADS");
@@ -686,9 +688,9 @@ static void test_cores(void) {
     memcpy(users, after, sizeof users);
     int most = 1, here = world.size, cores = 0;
 #ifdef USE_MPI
-    if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, users, COMM_MAX_CORES, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD);
+    if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, users, MAX_CORES, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD);
 #endif
-    for (int i = 0; i < COMM_MAX_CORES; i++) most = users[i] > most ? users[i] : most, cores += users[i] > 0;
+    for (int i = 0; i < MAX_CORES; i++) most = users[i] > most ? users[i] : most, cores += users[i] > 0;
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     check_all(place.ranks_here == here && place.rank_here == world.rank && place.machines == 1 &&
@@ -696,7 +698,7 @@ static void test_cores(void) {
               "place: rank %d of %d on %s, one machine", place.rank_here, place.ranks_here, place.host);
     check_all(place.cores_here == cores && cores > 0, "place: %d cores", place.cores_here);
     if (!comm_is_launched())
-        check_all(own == own_before && place.threads == comm_openmp_threads(), "one rank, not launched: left as it is");
+        check_all(own == own_before && place.threads == openmp_threads(), "one rank, not launched: left as it is");
     else if (cores >= here)
         check_all(most == 1 && own == place.threads, "every rank has cores of its own, and as many threads (%d)", own);
     else
@@ -714,13 +716,13 @@ static void test_cores(void) {
 
 // A launcher that ties all ranks to the same core, unasked, as Open MPI would on a machine with one: not for long.
 static void test_untie(void) {
-    int32_t before[COMM_MAX_CORES], all[COMM_MAX_CORES];
-    int own[COMM_MAX_CORES], n = 0;
+    int32_t before[MAX_CORES], all[MAX_CORES];
+    int own[MAX_CORES], n = 0;
     cores_of_this_process(before);
-    for (int i = 0; i < COMM_MAX_CORES; i++) {
+    for (int i = 0; i < MAX_CORES; i++) {
         if (before[i]) own[n++] = i;
     }
-    comm_untie();
+    cores_untie();
     const int system_cores = cores_of_this_process(all);
     char* policy = getenv("OMPI_MCA_hwloc_base_binding_policy");
     policy = policy ? strdup(policy) : NULL;
@@ -730,34 +732,34 @@ static void test_untie(void) {
     setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
     int32_t core = own[0];
     comm_broadcast(&world, &core, 1, COMM_INT32, 0);
-    comm_tie_to_cores(&core, 1);
+    cores_tie(&core, 1);
     CommPlace place;
     comm_share_cores(&world, &place);
     check_all(place.cores_here == system_cores, "cores: tied to one of %d by default: untied", place.cores_here);
 
     unsetenv("OMPI_MCA_orte_bound_at_launch"); // somebody wanted it
-    comm_tie_to_cores(&core, 1);
+    cores_tie(&core, 1);
     comm_share_cores(&world, &place);
     check_all(place.cores_here == 1 && cores_of_this_process(all) == 1, "cores: tied to one by the user: left so");
     if (bound) setenv("OMPI_MCA_orte_bound_at_launch", bound, 1);
     if (policy) setenv("OMPI_MCA_hwloc_base_binding_policy", policy, 1);
     free(bound);
     free(policy);
-    comm_tie_to_cores(own, n);
+    cores_tie(own, n);
 }
 
 // Which masks are cut and which are kept, on a machine that is made up (nobody is tied: own = 0 or a return before).
 static void test_take(void) {
-    int32_t holders[COMM_MAX_CORES] = {0};
-    int cores[COMM_MAX_CORES];
-    for (int i = 0; i < COMM_MAX_CORES; i++) cores[i] = i;
+    int32_t holders[MAX_CORES] = {0};
+    int cores[MAX_CORES];
+    for (int i = 0; i < MAX_CORES; i++) cores[i] = i;
     CommPlace place = {1, 3, 1, 16, 0, ""};
     for (int i = 0; i < 16; i++) holders[i] = 1;
-    const bool kept = comm_take_cores(&place, cores, holders, 7) == 7;
+    const bool kept = cores_take(&place, cores, holders, 7) == 7;
     for (int i = 0; i < 16; i++) holders[i] = 3;
-    const bool cut = comm_take_cores(&place, cores, holders, 0) == 5; // [5, 10) of 16
+    const bool cut = cores_take(&place, cores, holders, 0) == 5; // [5, 10) of 16
     place.ranks_here = 17;
-    const bool crowded = comm_take_cores(&place, cores, holders, 16) == 1;
+    const bool crowded = cores_take(&place, cores, holders, 16) == 1;
     check_all(kept && cut && crowded, "cores of one's own are kept, shared ones cut, too few left alone");
 }
 
@@ -765,33 +767,31 @@ static void test_order_of_cores(void) {
 #ifdef __linux__
     // All cores of this machine, by the keys of the system: every core once, cores of one socket, and of one physical
     // core, side by side.
-    int32_t holders[COMM_MAX_CORES] = {0};
-    int cores[COMM_MAX_CORES], wanted = 0;
+    int32_t holders[MAX_CORES] = {0};
+    int cores[MAX_CORES], wanted = 0;
     const int n_system = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    for (int i = 0; i < n_system && i < COMM_MAX_CORES; i++) holders[i] = 1 + i % 2, wanted++;
-    const int n = comm_order_cores(cores, holders);
+    for (int i = 0; i < n_system && i < MAX_CORES; i++) holders[i] = 1 + i % 2, wanted++;
+    const int n = cores_order(cores, holders);
     bool ok = n == wanted;
     for (int i = 0; i < n; i++) {
         ok = ok && cores[i] >= 0 && cores[i] < wanted && holders[cores[i]] > 0;
         holders[cores[i]] = 0;
         if (i == 0) continue;
-        const int64_t socket = comm_topology(cores[i], "physical_package_id", 0);
-        const int64_t socket_before = comm_topology(cores[i - 1], "physical_package_id", 0);
+        const int64_t socket = core_topology(cores[i], "physical_package_id", 0);
+        const int64_t socket_before = core_topology(cores[i - 1], "physical_package_id", 0);
         ok = ok && (socket > socket_before ||
-                    (socket == socket_before && comm_topology(cores[i], "thread_siblings_list", cores[i]) >=
-                                                    comm_topology(cores[i - 1], "thread_siblings_list", cores[i - 1])));
+                    (socket == socket_before && core_topology(cores[i], "thread_siblings_list", cores[i]) >=
+                                                    core_topology(cores[i - 1], "thread_siblings_list", cores[i - 1])));
     }
     check_all(ok, "cores in the order of sockets and physical cores: %d", n);
-    bool keys =
-        comm_core_key(0, 1000, 1023) < comm_core_key(1, 0, 0) && comm_core_key(3, 1, 1023) < comm_core_key(3, 2, 0);
-    keys = keys && comm_core_key(1, 5, 5) < comm_core_key(1, 5, 21);
-    for (int core = 0; core < COMM_MAX_CORES; core++)
-        keys = keys && comm_core_of_key(comm_core_key(7, core / 2, core)) == core;
+    bool keys = core_key(0, 1000, 1023) < core_key(1, 0, 0) && core_key(3, 1, 1023) < core_key(3, 2, 0);
+    keys = keys && core_key(1, 5, 5) < core_key(1, 5, 21);
+    for (int core = 0; core < MAX_CORES; core++) keys = keys && core_of_key(core_key(7, core / 2, core)) == core;
     check_all(keys, "keys: by socket, then by physical core, then by number");
-    check_all(comm_topology(0, "no_such_file", 123) == 123, "topology: what is missing has a default");
+    check_all(core_topology(0, "no_such_file", 123) == 123, "topology: what is missing has a default");
     const int64_t a[] = {(int64_t)1 << 40, 5};
-    check_all(comm_compare_keys(&a[0], &a[1]) > 0 && comm_compare_keys(&a[1], &a[0]) < 0 &&
-                  comm_compare_keys(a, a) == 0,
+    check_all(core_compare_keys(&a[0], &a[1]) > 0 && core_compare_keys(&a[1], &a[0]) < 0 &&
+                  core_compare_keys(a, a) == 0,
               "keys are compared in 64 bits");
 #endif
 }
@@ -824,7 +824,7 @@ static void test_environment(void) {
         saved[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
         unsetenv(names[i]);
     }
-    bool launched = !comm_is_launched(), bound = !comm_is_bound_by_default();
+    bool launched = !comm_is_launched(), bound = !cores_bound_by_default();
     for (int i = 0; i < LAUNCHERS; i++) {
         setenv(names[i], "2", 1);
         launched = launched && comm_is_launched();
@@ -844,21 +844,21 @@ static void test_environment(void) {
     unsetenv("OMPI_COMM_WORLD_SIZE");
 
     setenv(names[ASKED], "core", 1);
-    bound = bound && !comm_is_bound_by_default(); // asked, but not bound
+    bound = bound && !cores_bound_by_default(); // asked, but not bound
     unsetenv(names[ASKED]);
     setenv(names[BOUND], "1", 1);
-    bound = bound && comm_is_bound_by_default();
+    bound = bound && cores_bound_by_default();
     for (int i = ASKED; i < MAP; i++) {
         setenv(names[i], "1", 1);
-        bound = bound && !comm_is_bound_by_default();
+        bound = bound && !cores_bound_by_default();
         unsetenv(names[i]);
     }
     setenv(names[MAP], "node", 1);
-    bound = bound && comm_is_bound_by_default();
+    bound = bound && cores_bound_by_default();
     setenv(names[MAP], "socket:PE=4", 1);
-    bound = bound && !comm_is_bound_by_default();
+    bound = bound && !cores_bound_by_default();
     setenv(names[MAP], "slot:pe=2", 1);
-    bound = bound && !comm_is_bound_by_default();
+    bound = bound && !cores_bound_by_default();
     check_all(bound, "environment: bound by default, or because the user asked");
     for (int i = 0; i < NAMES; i++) {
         if (saved[i])
@@ -876,10 +876,10 @@ static void test_environment(void) {
         kept[i] = getenv(settings[i]) ? strdup(getenv(settings[i])) : NULL;
         unsetenv(settings[i]);
     }
-    settled = settled && !comm_threads_are_settled();
+    settled = settled && !threads_are_settled();
     for (int i = 0; i < 5; i++) {
         setenv(settings[i], "1", 1);
-        settled = settled && comm_threads_are_settled();
+        settled = settled && threads_are_settled();
         unsetenv(settings[i]);
     }
     for (int i = 0; i < 5; i++) {
@@ -919,7 +919,7 @@ static int run_mode(const char* mode) {
     if (strcmp(mode, "peer") == 0 && world.rank == last) comm_send_start(&world, NULL, 0, COMM_FLOAT, world.size, 0);
     if (strcmp(mode, "place") == 0) {
         CommPlace place;
-        int32_t mine[COMM_MAX_CORES];
+        int32_t mine[MAX_CORES];
         comm_share_cores(&world, &place);
         const int n = cores_of_this_process(mine);
         printf("rank %d: %d machines, rank %d of %d here, %d cores here, %d own, %d threads, host %s\n", world.rank,

@@ -468,6 +468,35 @@ static void test_residual(int N, int C) {
     residual_forward(in_branch, x, in_branch, bias, N, C);
     right &= same(in_place, plain, n_all) && same(in_branch, plain, n_all);
     check(right, "residual_forward, %d x %d: with and without bias, out of place and in place", N, C);
+    float *more = floats(n_all, 1), *sum = copied(more, n_all);
+    accumulate(sum, x, n_all);
+    right = true;
+    for (int64_t i = 0; i < n_all; i++) right &= sum[i] == more[i] + x[i];
+    check(right, "accumulate, %lld numbers", (long long)n_all);
+    release(&memory);
+}
+
+// With a norm behind it: the same bits as one after the other.
+static void test_residual_norm(bool layer, int N, int C, bool has_bias) {
+    const int64_t n_all = (int64_t)N * C;
+    float *x = floats(n_all, 1), *branch = floats(n_all, 1), *w = floats(C, 1), *b = floats(C, 1);
+    float *bias = has_bias ? floats(C, 1) : NULL, *sum = poisoned(n_all), *plain_sum = poisoned(n_all);
+    float *out = poisoned(n_all), *plain = poisoned(n_all), *mean = poisoned(N), *plain_mean = poisoned(N);
+    float *rstd = poisoned(N), *plain_rstd = poisoned(N);
+    residual_forward(plain_sum, x, branch, bias, N, C);
+    if (layer) {
+        layernorm_forward(plain, plain_mean, plain_rstd, plain_sum, w, b, N, C, 1e-5f);
+        residual_layernorm_forward(sum, out, mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
+        residual_layernorm_forward(x, poisoned(n_all), mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
+    } else {
+        rmsnorm_forward(plain, plain_rstd, plain_sum, w, N, C, 1e-5f);
+        residual_rmsnorm_forward(sum, out, rstd, x, branch, bias, w, N, C, 1e-5f);
+        residual_rmsnorm_forward(x, poisoned(n_all), rstd, x, branch, bias, w, N, C, 1e-5f);
+    }
+    check(same(sum, plain_sum, n_all) && same(x, plain_sum, n_all) && same(out, plain, n_all) &&
+              same(rstd, plain_rstd, N) && (!layer || same(mean, plain_mean, N)),
+          "residual_%s_forward, %d x %d%s: the bits of both, in place too", layer ? "layernorm" : "rmsnorm", N, C,
+          has_bias ? ", bias" : "");
     release(&memory);
 }
 
@@ -540,7 +569,16 @@ static void test_crossentropy(int N, int V, int count, float size) {
     const int cut[4] = {0, count == 1 ? V : V / 4, count == 2 ? V : V / 4 + V / 2, V};
     if (count > 1 && N > 1) targets[1] = cut[1]; // the first token of a slice
     for (int i = 0; i < count; i++) s[i] = slice_new(logits, N, V, cut[i], cut[i + 1], padding);
-    crossentropy(s, count, losses, targets, scale, N);
+    if (count == 1) {
+        Slice one = slice_new(logits, N, V, 0, V, padding);
+        float* one_losses = poisoned(N);
+        crossentropy_fused(one_losses, one.logits, targets, scale, N, V, one.stride);
+        crossentropy(s, count, losses, targets, scale, N);
+        check(same(one_losses, losses, N) && same(one.logits, s[0].logits, (int64_t)N * one.stride),
+              "crossentropy_fused, %d x %d: the bits of the four functions", N, V);
+    } else {
+        crossentropy(s, count, losses, targets, scale, N);
+    }
 
     Wanted wanted_loss = wanted_new(N), wanted_gradient = wanted_new((int64_t)N * V);
     float* gradient = poisoned((int64_t)N * V);
@@ -614,6 +652,20 @@ static void test_crossentropy_special(void) {
     bool zeros = losses[5] == 0;
     for (int v = 0; v < V; v++) zeros &= s.logits[5 * V + v] == 0;
     check(zeros, "crossentropy: target -1: loss and gradient 0 whatever the logits");
+    Slice fused = slice_new(logits, N, V, 0, V, 0);
+    float* fused_losses = poisoned(N);
+    crossentropy_fused(fused_losses, fused.logits, targets, 1, N, V, V);
+    check(same(fused_losses, losses, N) && same(fused.logits, s.logits, N * V),
+          "crossentropy_fused: the same bits in all of these rows");
+    release(&memory);
+}
+
+static void test_losses_add(int N) {
+    float* losses = floats(N, 8);
+    double sum = 3.25, plain = sum;
+    for (int n = 0; n < N; n++) plain += losses[n];
+    losses_add(&sum, losses, N);
+    check(sum == plain, "losses_add, %d losses: one after the other, in float64", N);
     release(&memory);
 }
 
@@ -648,7 +700,7 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
             want(&wp, i, decayed - move,
                  wp.size[i] + (2 * fabs(decayed) + (5 * STEPS + 6) * lr * m_abs[i] / c1 / denominator));
         }
-        adamw_update(p, g, m, v, n, lr, beta1, beta2, eps, weight_decay, step, grad_scale);
+        adamw_update(p, NULL, g, m, v, n, lr, beta1, beta2, eps, weight_decay, step, grad_scale, 0, 0);
     }
     check_roundings("adamw_update: p after ten steps", 1, (int)n, p, &wp, 1);
     check_roundings("adamw_update: m", 1, (int)n, m, &wm, 3 * STEPS);
@@ -667,12 +719,15 @@ static void test_sum_of_squares(int64_t n) {
     const double k = (1 << 14) / 16 + 16 + (double)n / (1 << 14);
     char line[96];
     snprintf(line, sizeof line, "sum_of_squares, n = %lld: roundings of float64", (long long)n);
-    const double got = sum_of_squares(g, n), error = (double)fabsl(got - sum) / 0x1p-53;
+    double got = NAN;
+    sum_of_squares(&got, g, n);
+    const double error = (double)fabsl(got - sum) / 0x1p-53;
     check_error(line, n > 0 ? error / (double)sum : error, k);
     for (int64_t i = 0; i < n; i++) g[i] = (float)(i % 7) * 0x1p40f; // whole numbers: the sum is exact in any order
     int64_t whole = 0;
     for (int64_t i = 0; i < n; i++) whole += (i % 7) * (i % 7);
-    check(sum_of_squares(g, n) == (double)whole * 0x1p80, "sum_of_squares, n = %lld: every element once", (long long)n);
+    sum_of_squares(&got, g, n);
+    check(got == (double)whole * 0x1p80, "sum_of_squares, n = %lld: every element once", (long long)n);
     release(&memory);
 }
 
@@ -745,12 +800,20 @@ static void bits_crossentropy(const Arrays* m, int begin, int end) {
     crossentropy_loss(losses, row_sum, target, N);
     crossentropy_backward(logits, row_max, row_sum, targets, 0.1f, N, 2 * BITS_C, 2 * BITS_C, 0);
 }
+static void bits_crossentropy_fused(const Arrays* m, int begin, int end) {
+    crossentropy_fused(m->a[4] + begin, m->a[0] + 2 * begin * BITS_ROW, m->tokens + begin, 0.1f, end - begin,
+                       2 * BITS_C, 2 * BITS_C);
+}
+static void bits_accumulate(const Arrays* m, int begin, int end) {
+    accumulate(m->a[0] + begin, m->a[1] + begin, end - begin);
+}
 static void bits_adamw(const Arrays* m, int begin, int end) {
-    adamw_update(m->a[0] + begin, m->a[1] + begin, m->a[2] + begin, m->a[3] + begin, end - begin, 1e-2f, 0.9f, 0.95f,
-                 1e-8f, 0.1f, 3, 0.7f);
+    adamw_update(m->a[0] + begin, NULL, m->a[1] + begin, m->a[2] + begin, m->a[3] + begin, end - begin, 1e-2f, 0.9f,
+                 0.95f, 1e-8f, 0.1f, 3, 0.7f, 0, (uint64_t)begin);
 }
 static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one unit: the whole
-    const double sum = sum_of_squares(m->a[0], BITS_ELEMENTS);
+    double sum;
+    sum_of_squares(&sum, m->a[0], BITS_ELEMENTS);
     if (begin < end) memcpy(m->a[1], &sum, sizeof sum);
 }
 
@@ -805,6 +868,7 @@ int main(void) {
             test_norm(layer, 7, C, 0);
             test_norm(layer, 131, C, 0);
             test_norm(layer, 7, C, 1000);
+            test_residual_norm(layer, 7, C, i % 2 == 0);
         }
         test_residual(7, C);
         test_gelu(1001 * (i + 1));
@@ -829,6 +893,8 @@ int main(void) {
         }
     }
     test_crossentropy_special();
+    test_losses_add(0);
+    test_losses_add(1003);
     test_adamw(1003, 0.1f, 1, 1);
     test_adamw(17, 0, 0.25f, 1);
     test_adamw(1, 0.1f, 1, 1000000);
@@ -846,6 +912,8 @@ int main(void) {
     test_bits("swiglu", bits_swiglu, BITS_N);
     test_bits("residual", bits_residual, BITS_N);
     test_bits("crossentropy", bits_crossentropy, BITS_N);
+    test_bits("crossentropy_fused", bits_crossentropy_fused, BITS_N);
+    test_bits("accumulate", bits_accumulate, BITS_ELEMENTS);
     test_bits("adamw", bits_adamw, BITS_ELEMENTS);
     test_bits("sum_of_squares", bits_sum_of_squares, 1);
     return test_end();

@@ -537,7 +537,7 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
         Layout layout;
         Error error;
         if (!layout_build(&layout, m, mesh, T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_step(&layout, m, B, T, k);
+        const Traffic one = traffic_of_step(&layout, m, B, T, k, sizeof(float));
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline, sum.tied += one.tied;
         sum.data += one.data;
         // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves.
@@ -620,7 +620,7 @@ static void test_traffic_by_hand(void) {
     Layout layout;
     Error error;
     if (!layout_build(&layout, m, mesh_of_rank(0, 2, 2, 2), 2048, &error)) die("%s", error.text);
-    const Traffic traffic = traffic_of_step(&layout, m, 1, 2048, 1);
+    const Traffic traffic = traffic_of_step(&layout, m, 1, 2048, 1, sizeof(float));
     check(traffic.layers == 12.0 * 75497472, "12 blocks: 8 b s h / 2 x 4 bytes = 75,497,472 each");
     check(traffic.pipeline == 9437184, "a message: b s h / 2 x 4 bytes = 9,437,184");
     check(traffic.ends == 18874368 + 9437184, "the sum of the embedding, b s h x 4; gathering a message, half of that");

@@ -1,0 +1,286 @@
+/*
+comm_mpi.h: operations on host memory, carried by MPI. The only functions that call MPI are here.
+
+MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no 16-bit
+floats: they travel as uint16_t, and reductions of them are functions of ours.
+*/
+#ifndef COMM_MPI_H
+#define COMM_MPI_H
+
+#include "comm_types.h"
+#include "safetensors.h" // 16-bit floating point
+
+#ifdef USE_MPI
+// Ends the run if an MPI call has failed (its communicators return errors instead of aborting).
+static inline void comm_mpi_check(int code, const Comm* c, const char* what) {
+    if (code == MPI_SUCCESS) return;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    die("%s in group \"%s\" (rank %d of %d) failed: %s", what, c->name, c->rank, c->size, text);
+}
+
+static inline MPI_Datatype comm_mpi_type(CommType type) {
+    switch (type) {
+    case COMM_FLOAT: return MPI_FLOAT;
+    case COMM_DOUBLE: return MPI_DOUBLE;
+    case COMM_INT32: return MPI_INT32_T;
+    case COMM_INT64: return MPI_INT64_T;
+    case COMM_BF16:
+    case COMM_FP16: return MPI_UINT16_T;
+    case COMM_BYTE: break;
+    }
+    return MPI_BYTE;
+}
+
+// MPI knows no 16-bit floats: inout = inout op in, computed in float32 and rounded to nearest after every step.
+static inline void comm_reduce_sixteen(const uint16_t* in, uint16_t* inout, int n, bool bf16, CommOp op) {
+    for (int i = 0; i < n; i++) {
+        const float a = bf16 ? bf16_to_f32(in[i]) : f16_to_f32(in[i]);
+        const float b = bf16 ? bf16_to_f32(inout[i]) : f16_to_f32(inout[i]);
+        const float c = op == COMM_SUM ? a + b : (op == COMM_MAX ? a > b : a < b) ? a : b;
+        inout[i] = bf16 ? f32_to_bf16(c) : f32_to_f16(c);
+    }
+}
+static inline void comm_bf16_sum(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_SUM);
+}
+static inline void comm_bf16_max(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_MAX);
+}
+static inline void comm_bf16_min(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_MIN);
+}
+static inline void comm_fp16_sum(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_SUM);
+}
+static inline void comm_fp16_max(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_MAX);
+}
+static inline void comm_fp16_min(void* in, void* inout, int* n, MPI_Datatype* type) {
+    (void)type;
+    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_MIN);
+}
+
+static inline void comm_mpi_make_ops(CommJob* job, const Comm* world) {
+    MPI_User_function* const functions[2][3] = {{comm_bf16_sum, comm_bf16_max, comm_bf16_min},
+                                                {comm_fp16_sum, comm_fp16_max, comm_fp16_min}};
+    for (int i = 0; i < 6; i++)
+        comm_mpi_check(MPI_Op_create(functions[i / 3][i % 3], true, &job->sixteen[i / 3][i % 3]), world, "begin");
+}
+
+static inline MPI_Op comm_mpi_op(const CommRequest* r) {
+    if (r->type == COMM_BF16 || r->type == COMM_FP16) return r->comm->job->sixteen[r->type == COMM_FP16][r->op];
+    return r->op == COMM_SUM ? MPI_SUM : r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
+}
+
+// A vector is cut into pieces [first, first + count) of elements, whatever part of it belongs to whom.
+static inline int64_t comm_piece_elements(const CommRequest* r) {
+    return max_i64(1, r->comm->piece / comm_type_bytes(r->type));
+}
+
+// How many elements of piece i, [first, first + count), belong to each rank (size), and where they begin in it (size).
+static inline const int* comm_mpi_counts(CommRequest* r, int i, int64_t first, int count) {
+    const int size = r->comm->size;
+    const int64_t part = r->n / size;
+    int* counts = r->counts + (int64_t)i * 2 * size;
+    for (int rank = 0; rank < size; rank++) {
+        const int64_t begin = min_i64(max_i64(rank * part, first), first + count);
+        counts[rank] = (int)(max_i64(min_i64((rank + 1) * part, first + count), begin) - begin);
+        counts[size + rank] = (int)(begin - first);
+    }
+    return counts;
+}
+
+// buffer + index elements; buffer may be NULL where there are no elements.
+static inline char* comm_at(const void* buffer, int64_t index, CommType type) {
+    return buffer ? (char*)(uintptr_t)buffer + index * comm_type_bytes(type) : NULL;
+}
+
+// Hands piece i to MPI. Blocking calls return when it is done.
+static inline void comm_mpi_issue(CommRequest* r, int i) {
+    Comm* c = r->comm;
+    const MPI_Datatype type = comm_mpi_type(r->type);
+    const MPI_Op op = comm_mpi_op(r);
+    MPI_Request* q = r->blocking ? NULL : &r->mpi[i];
+    const int64_t first = i * comm_piece_elements(r);
+    const int count = (int)min_i64(comm_piece_elements(r), r->n - first);
+    const void* in = comm_at(r->in, first, r->type);
+    void* out = comm_at(r->out, first, r->type);
+    const int *counts = NULL, *starts = NULL;
+    const int64_t part = r->n / c->size;
+    int64_t in_part = 0; // where this rank's elements of the piece begin in its part
+    if (r->counts) {
+        counts = comm_mpi_counts(r, i, first, count);
+        starts = counts + c->size;
+        in_part = min_i64(max_i64(first + starts[c->rank] - part * c->rank, 0), part); // 0, part: it has none
+    }
+    int code = MPI_SUCCESS;
+    switch (r->kind) {
+    case COMM_ALL_REDUCE:
+        code = q ? MPI_Iallreduce(MPI_IN_PLACE, out, count, type, op, c->mpi, q)
+                 : MPI_Allreduce(MPI_IN_PLACE, out, count, type, op, c->mpi);
+        break;
+    case COMM_REDUCE_SCATTER:
+        out = comm_at(r->out, in_part, r->type);
+        code = q ? MPI_Ireduce_scatter(in, out, counts, type, op, c->mpi, q)
+                 : MPI_Reduce_scatter(in, out, counts, type, op, c->mpi);
+        break;
+    case COMM_ALL_GATHER:
+        in = r->in == comm_at(r->out, part * c->rank, r->type) ? MPI_IN_PLACE : comm_at(r->in, in_part, r->type);
+        code = q ? MPI_Iallgatherv(in, counts[c->rank], type, out, counts, starts, type, c->mpi, q)
+                 : MPI_Allgatherv(in, counts[c->rank], type, out, counts, starts, type, c->mpi);
+        break;
+    case COMM_BROADCAST:
+        code = q ? MPI_Ibcast(out, count, type, r->peer, c->mpi, q) : MPI_Bcast(out, count, type, r->peer, c->mpi);
+        break;
+    case COMM_SEND: code = MPI_Isend(in, count, type, r->peer, r->number, c->mpi, q); break;
+    case COMM_RECEIVE: code = MPI_Irecv(out, count, type, r->peer, r->number, c->mpi, q); break;
+    case COMM_BARRIER: code = MPI_Barrier(c->mpi); break;
+    }
+    comm_mpi_check(code, c, comm_kind_name(r->kind));
+}
+
+static inline void comm_mpi_start(CommRequest* r) {
+    const int64_t per = comm_piece_elements(r);
+    r->pieces = (int)max_i64(1, (r->n + per - 1) / per); // an empty message is a message
+    if (!r->blocking) r->mpi = (MPI_Request*)checked_malloc((size_t)r->pieces * sizeof *r->mpi, "MPI requests");
+    if (r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_GATHER)
+        r->counts = (int*)checked_malloc((size_t)r->pieces * 2 * (size_t)r->comm->size * sizeof(int), "MPI counts");
+    for (int i = 0; i < r->pieces; i++) comm_mpi_issue(r, i);
+}
+
+// A message has to be as long as the receiver expects: if not, the two ranks are at different places of the program.
+static inline void comm_mpi_check_length(const CommRequest* r, int i, int code, const MPI_Status* status) {
+    int error_class = MPI_SUCCESS, came = 0;
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
+    if (error_class != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) return; // not about the length
+    const int64_t first = i * comm_piece_elements(r), bytes = comm_type_bytes(r->type);
+    const int64_t expected = bytes * min_i64(comm_piece_elements(r), r->n - first);
+    MPI_Get_count(status, MPI_BYTE, &came);
+    if (error_class == MPI_SUCCESS && came == expected) return;
+    char length[64];
+    if (error_class == MPI_SUCCESS || came > expected)
+        snprintf(length, sizeof length, "%d", came);
+    else
+        snprintf(length, sizeof length, "more"); // MPI does not say
+    die("receive in group \"%s\": the message of rank %d with tag %d has %s bytes, rank %d expects %lld", r->comm->name,
+        r->peer, r->number, length, r->comm->rank, (long long)expected);
+}
+
+static inline void comm_mpi_wait(CommRequest* r) {
+    for (int i = 0; !r->blocking && i < r->pieces; i++) {
+        MPI_Status status;
+        const int code = MPI_Wait(&r->mpi[i], &status);
+        if (r->kind == COMM_RECEIVE) comm_mpi_check_length(r, i, code, &status);
+        comm_mpi_check(code, r->comm, comm_kind_name(r->kind));
+    }
+    free(r->mpi);
+    free(r->counts);
+    r->mpi = NULL;
+    r->counts = NULL;
+}
+
+// True if it is done; MPI makes progress meanwhile.
+static inline bool comm_mpi_is_done(CommRequest* r) {
+    int done = 1;
+    for (int i = 0; !r->blocking && i < r->pieces && done; i++)
+        comm_mpi_check(MPI_Request_get_status(r->mpi[i], &done, MPI_STATUS_IGNORE), r->comm, comm_kind_name(r->kind));
+    return done;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The job: begin and end; groups
+
+// True if all ranks come here, within COMM_TOGETHER seconds.
+static inline bool comm_all_come(void) {
+    MPI_Request request;
+    int all = 0;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
+    for (const double end = seconds_now() + COMM_TOGETHER; !all && seconds_now() < end; usleep(1000))
+        MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+    return all;
+}
+
+// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
+// found by all alike, and rank 0 speaks for them: they end in peace, unless this rank turns out to be the only one.
+static inline void comm_stop(int status) {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized) return;
+    if (status == EXIT_ARGUMENTS && comm_all_come()) {
+        comm_give_up(comm_job);
+        MPI_Finalize();
+        return;
+    }
+    if (status == EXIT_ARGUMENTS) comm_say_lonely();
+    comm_give_up(comm_job);
+    usleep(200000); // MPICH's mpirun drops what it has not yet read of this rank's last words when the job is aborted
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+static inline void comm_mpi_open(Comm* world) {
+    int provided = 0; // funneled: threads compute, the main thread alone talks
+    comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), world, "MPI_Init");
+    world->job = comm_job_new();
+    process.stop = comm_stop;
+    comm_mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), world, "begin");
+    comm_mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &world->rank), world, "begin");
+    comm_mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &world->size), world, "begin");
+    if (world->size > 1) process.rank = world->rank;
+    if (world->size > 1) world->mpi = MPI_COMM_WORLD;
+    if (provided < MPI_THREAD_FUNNELED)
+        die("this MPI does not allow threads at all: use one that has MPI_THREAD_FUNNELED");
+    comm_mpi_make_ops(world->job, world);
+}
+
+// Fills in a group from the communicator made for it, which inherits that errors are returned. A group of one needs
+// none.
+static inline void comm_mpi_adopt(Comm* c, MPI_Comm mpi) {
+    c->mpi = mpi;
+    comm_mpi_check(MPI_Comm_rank(mpi, &c->rank), c, "split");
+    comm_mpi_check(MPI_Comm_size(mpi, &c->size), c, "split");
+    if (c->size == 1) comm_mpi_check(MPI_Comm_free(&c->mpi), c, "split"); // sets MPI_COMM_NULL
+}
+
+static inline void comm_mpi_end(Comm* world) {
+    if (process.stop != comm_stop) return; // it has not begun
+    for (int i = 0; i < 6; i++) MPI_Op_free(&world->job->sixteen[i / 3][i % 3]);
+    MPI_Finalize();
+    world->mpi = MPI_COMM_NULL;
+}
+
+// "Open MPI v4.1.4", "MPICH Version: 4.0.2"
+static inline void comm_mpi_library(char* name, size_t size) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = 0; // "Open MPI v4.1.4, package ...", "MPICH Version:\t4.0.2\n..."
+    if (strchr(library, '\t')) *strchr(library, '\t') = ' ';
+    snprintf(name, size, "%.80s", library);
+}
+
+static inline void comm_mpi_split(Comm* child, const Comm* parent, int color, int key) {
+    MPI_Comm mpi;
+    comm_mpi_check(MPI_Comm_split(parent->mpi, color, key, &mpi), parent, "split");
+    comm_mpi_adopt(child, mpi);
+}
+
+static inline void comm_mpi_split_machine(Comm* child, const Comm* world) {
+    MPI_Comm mpi;
+    const int code = MPI_Comm_split_type(world->mpi, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &mpi);
+    comm_mpi_check(code, world, "split");
+    comm_mpi_adopt(child, mpi);
+}
+
+static inline void comm_mpi_free(Comm* c) {
+    if (c->mpi != MPI_COMM_NULL) comm_mpi_check(MPI_Comm_free(&c->mpi), c, "free");
+}
+#endif
+
+#endif

@@ -1,0 +1,332 @@
+/*
+comm_nccl.h: NCCL communicators, each with a stream of its own, for comm.h. NCCL moves what lies in the memory of GPUs, by
+kernels that run beside those that compute.
+
+Streams. What computes runs on the default stream, the compute stream. An operation of a group runs on the group's stream,
+between two events:
+
+    nccl_begin    the group's stream waits for what the compute stream has been given so far: the data are ready, and nobody
+                  reads any more what will be overwritten
+    nccl_end      an event behind the operation. Whoever needs the result waits for it.
+
+The host only enqueues all this and goes on. There is one exception: for the first operation of a kind, or the first message
+between two ranks, NCCL makes a connection, and the host waits until the other ranks come to the same place of the program.
+
+Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that waits
+on the GPU until its message comes; everything behind it on its stream waits with it. A rank of a pipeline posts receives
+long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other for ever.
+Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of these two
+ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That is what
+schedule_check (schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of each lane
+are received in the order in which they are sent.
+
+A kernel that waits forbids some things to the host until its message has come, because they wait for all kernels:
+cudaDeviceSynchronize, cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it. The last one is avoided by
+loading all at the start. And it needs a hardware queue of its own: streams that share one wait for each other. Both are
+settings of the driver: nccl_prepare.
+
+Errors. NCCL reports what happens on the way (a network that breaks, a rank that dies) to whoever asks: nccl_find_error asks
+all communicators. nccl_abort_all gives up whatever is still on its way, so that this process can end.
+*/
+#ifndef COMM_NCCL_H
+#define COMM_NCCL_H
+
+#include "kernels/device.h"
+#ifndef USE_CUDA
+#error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
+#endif
+#include <nccl.h>
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 1)
+#error "this NCCL is too old: ncclCommSplit came with 2.18"
+#endif
+
+enum {
+    NCCL_QUEUES = 32,    // of the hardware: as many as there can be
+    NCCL_LANE_CTAS = 4,  // multiprocessors that a lane takes, also while it waits. NCCL_MAX_CTAS overrides it
+    NCCL_LANES = 8,      // of a rank: to and from two neighbours, forward and backward
+    NCCL_TO_ONESELF = 16 // messages to oneself that have not met their other half
+};
+
+// A communicator, as one of its ranks sees it.
+typedef struct NcclGroup {
+    char name[64];
+    int rank, size;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    cudaEvent_t ready;      // on the compute stream, when an operation starts
+    struct NcclGroup* next; // in the list of all that are open
+} NcclGroup;
+
+// Before the first call of CUDA, where there are several ranks. What the user has set stays.
+static inline void nccl_prepare(void) {
+    char queues[16];
+    snprintf(queues, sizeof queues, "%d", (int)NCCL_QUEUES);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues, 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Errors
+
+__attribute__((noreturn)) static inline void nccl_fail(ncclResult_t code, const NcclGroup* g, const char* what) {
+    char last[512];
+    const char* more = ncclGetLastError(g->comm);
+    snprintf(last, sizeof last, "%s", more ? more : "");
+    last[strcspn(last, "\n")] = 0;
+    die("%s in group \"%s\" (rank %d of %d) failed: NCCL: %s%s%s%s", what, g->name, g->rank, g->size,
+        ncclGetErrorString(code), *last ? ": " : "", last,
+        code == ncclRemoteError ? "; look for the rank that ended first" : "; NCCL_DEBUG=WARN tells more");
+}
+
+static inline void nccl_check(ncclResult_t code, const NcclGroup* g, const char* what) {
+    if (code != ncclSuccess) nccl_fail(code, g, what);
+}
+
+// What has gone wrong on the way, in any open communicator; NULL: nothing.
+static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult_t* code) {
+    for (const NcclGroup* g = list; g; g = g->next) {
+        *code = ncclSuccess;
+        nccl_check(ncclCommGetAsyncError(g->comm, code), g, "asking for errors");
+        if (*code != ncclSuccess && *code != ncclInProgress) return g;
+    }
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Begin, end
+
+// comm has been made; NULL: this rank is alone in it, and there is nothing to be had.
+static inline NcclGroup* nccl_adopt(NcclGroup** list, const NcclGroup* made, ncclComm_t comm) {
+    if (!comm) return NULL;
+    NcclGroup* g = (NcclGroup*)checked_malloc(sizeof *g, "a group");
+    int rank = -1, size = 0;
+    *g = *made;
+    g->comm = comm;
+    nccl_check(ncclCommUserRank(comm, &rank), g, "begin");
+    nccl_check(ncclCommCount(comm, &size), g, "begin");
+    if (rank != g->rank || size != g->size)
+        die("internal error: group \"%s\": rank %d of %d is %d of %d to NCCL", g->name, g->rank, g->size, rank, size);
+    cuda_check(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream for messages");
+    cuda_check(cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming), "an event for messages");
+    g->next = *list;
+    *list = g;
+    return g;
+}
+
+static inline NcclGroup nccl_describe(const char* name, int rank, int size) {
+    NcclGroup g;
+    memset(&g, 0, sizeof g);
+    snprintf(g.name, sizeof g.name, "%s", name);
+    g.rank = rank, g.size = size;
+    return g;
+}
+
+// The communicator of all ranks, which have the same id.
+static inline NcclGroup* nccl_open(NcclGroup** list, const char* name, int rank, int size, ncclUniqueId id) {
+    const NcclGroup g = nccl_describe(name, rank, size);
+    ncclComm_t comm = NULL;
+    nccl_check(ncclCommInitRank(&comm, size, id, rank), &g, "begin");
+    return nccl_adopt(list, &g, comm);
+}
+
+// The communicator of the parent's ranks that gave the same color, of which there are `size`, this one number `rank`. All
+// of the parent's ranks call it. NULL for one that is alone. ctas: multiprocessors that it may take, 0: as NCCL likes.
+static inline NcclGroup* nccl_split(NcclGroup** list, const NcclGroup* parent, int color, int rank, int size, int ctas,
+                                    const char* name) {
+    const NcclGroup g = nccl_describe(name, rank, size);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    if (ctas > 0) config.maxCTAs = ctas;
+    if (size == 1) color = NCCL_SPLIT_NOCOLOR;
+    nccl_check(ncclCommSplit(parent->comm, color, rank, &comm, ctas > 0 ? &config : NULL), parent, "split");
+    return nccl_adopt(list, &g, comm);
+}
+
+static inline void nccl_forget(NcclGroup** list, NcclGroup* g) {
+    while (*list && *list != g) list = &(*list)->next;
+    if (*list) *list = g->next;
+    free(g);
+}
+
+// All members call it, with nothing in flight.
+static inline void nccl_close(NcclGroup** list, NcclGroup* g) {
+    if (!g) return;
+    cuda_check(cudaStreamSynchronize(g->stream), "the end of a group");
+    nccl_check(ncclCommDestroy(g->comm), g, "end");
+    cuda_check(cudaStreamDestroy(g->stream), "the end of a group");
+    cuda_check(cudaEventDestroy(g->ready), "the end of a group");
+    nccl_forget(list, g);
+}
+
+// Gives up all communicators at once, without the other ranks, and whatever goes wrong.
+static inline void nccl_abort_all(NcclGroup** list) {
+    while (*list) {
+        NcclGroup* g = *list;
+        ncclCommAbort(g->comm);
+        cudaStreamDestroy(g->stream);
+        cudaEventDestroy(g->ready);
+        nccl_forget(list, g);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Operations
+
+static inline void nccl_begin(const NcclGroup* g) {
+    cuda_check(cudaEventRecord(g->ready, 0), "the start of an operation");
+    cuda_check(cudaStreamWaitEvent(g->stream, g->ready, 0), "the start of an operation");
+}
+
+static inline cudaEvent_t nccl_end(const NcclGroup* g) {
+    cudaEvent_t done;
+    cuda_check(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "an event for messages");
+    cuda_check(cudaEventRecord(done, g->stream), "the start of an operation");
+    return done;
+}
+
+// What is launched on the compute stream from now on comes after the operation.
+static inline void nccl_wait(cudaEvent_t done) {
+    cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");
+    cuda_check(cudaEventDestroy(done), "waiting for an operation");
+}
+
+// Whether the compute stream (0) or another one has done all that it was given; the host does not wait.
+static inline bool nccl_stream_is_done(cudaStream_t stream) {
+    const cudaError_t e = cudaStreamQuery(stream);
+    if (e != cudaErrorNotReady) cuda_check(e, "work on the GPU");
+    if (e == cudaErrorNotReady) cudaGetLastError(); // not an error, but kept as the last one
+    return e == cudaSuccess;
+}
+
+static inline bool nccl_is_done(cudaEvent_t done) {
+    const cudaError_t e = cudaEventQuery(done);
+    if (e != cudaErrorNotReady) cuda_check(e, "an operation");
+    if (e == cudaErrorNotReady) cudaGetLastError();
+    return e == cudaSuccess;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Messages to oneself: a copy on the compute stream as soon as both halves have been started, in whatever order
+
+typedef struct {
+    int waiting; // halves that have not met the other one: all of them sends, or all receives
+    bool sends;
+    struct {
+        void* buffer;
+        size_t bytes;
+        int tag;
+    } half[NCCL_TO_ONESELF];
+    int64_t sent, received; // so far
+} NcclSelf;
+
+// Starts one half. Returns the number of the message.
+static inline int64_t nccl_to_oneself(NcclSelf* s, bool sends, void* buffer, size_t bytes, int tag) {
+    const int64_t number = sends ? s->sent++ : s->received++;
+    if (s->waiting == 0) s->sends = sends;
+    if (s->sends == sends) {
+        if (s->waiting == NCCL_TO_ONESELF) die("internal error: too many messages of a rank to itself");
+        s->half[s->waiting].buffer = buffer, s->half[s->waiting].bytes = bytes, s->half[s->waiting].tag = tag;
+        s->waiting++;
+        return number;
+    }
+    if (s->half[0].bytes != bytes || s->half[0].tag != tag)
+        die("internal error: a message to oneself: %zu bytes with tag %d meet %zu with tag %d", bytes, tag,
+            s->half[0].bytes, s->half[0].tag);
+    device_copy(sends ? s->half[0].buffer : buffer, sends ? buffer : s->half[0].buffer, bytes);
+    s->waiting--;
+    memmove(s->half, s->half + 1, (size_t)s->waiting * sizeof s->half[0]);
+    return number;
+}
+
+static inline bool nccl_self_is_done(const NcclSelf* s, int64_t number) {
+    return number < s->sent && number < s->received;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Lanes of a ring of ranks 0, 1, ..., size - 1, 0
+
+typedef struct {
+    int from, to, direction; // direction: 0 forward, 1 backward
+    NcclGroup* group;
+} NcclLane;
+
+typedef struct {
+    int n;
+    NcclLane lane[NCCL_LANES];
+    NcclSelf self[2]; // of each direction
+} NcclLanes;
+
+// NULL: there is no such lane.
+static inline NcclGroup* nccl_lane(const NcclLanes* lanes, int from, int to, int direction) {
+    for (int i = 0; lanes && i < lanes->n; i++) {
+        const NcclLane* l = &lanes->lane[i];
+        if (l->from == from && l->to == to && l->direction == direction) return l->group;
+    }
+    return NULL;
+}
+
+// Lane number i of the neighbours a and b, the next one of a.
+static inline NcclLane nccl_lane_between(int a, int b, int i) {
+    const NcclLane all[4] = {{a, b, 0, NULL}, {b, a, 1, NULL}, {b, a, 0, NULL}, {a, b, 1, NULL}};
+    return all[i];
+}
+
+// The first message makes the connection, while nobody waits for anything else: later the host of a rank that posts a
+// receive would have to wait for its sender.
+static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token) {
+    nccl_check(sends ? ncclSend(token, 4, ncclUint8, 1 - g->rank, g->comm, g->stream)
+                     : ncclRecv(token, 4, ncclUint8, 1 - g->rank, g->comm, g->stream),
+               g, "the first message");
+}
+
+// In which round two neighbours get their lanes: those of one round have no rank in common, as in the colours of the edges
+// of a ring, two if its length is even and three if it is odd.
+static inline int nccl_lane_round(int a, int size) { return size % 2 && a == size - 1 ? 2 : a % 2; }
+
+// Every stream of messages has a queue of the hardware to itself, as has the compute stream.
+static inline void nccl_check_queues(const NcclGroup* list) {
+    const char* queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int needed = 1 + NCCL_LANES;
+    for (const NcclGroup* g = list; g; g = g->next) needed++;
+    if (queues && atoi(queues) < needed)
+        die_usage(
+            "CUDA_DEVICE_MAX_CONNECTIONS is %s: the messages of a pipeline need %d, or they may wait for each other "
+            "for ever; leave it unset",
+            queues, needed);
+}
+
+// All members of the group call it. folded: messages of each direction go both ways, not only forward ones to the next
+// rank of the ring and backward ones to the one before. token: 4 bytes of device memory that nobody needs.
+static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, bool folded, void* token) {
+    NcclLanes* lanes = (NcclLanes*)checked_calloc(1, sizeof *lanes, "the lanes");
+    nccl_check_queues(*list);
+    const int pairs = g->size > 2 ? g->size : 1;     // of neighbours; of two ranks each is both the next one ...
+    const int each = folded || g->size == 2 ? 4 : 2; // ... and the one before
+    const int rounds = pairs == 1 ? 1 : 2 + g->size % 2;
+    for (int round = 0; round < rounds; round++) {
+        int mine = -1; // the pair that this rank belongs to
+        for (int a = 0; a < pairs; a++) {
+            const bool member = a == g->rank || (a + 1) % g->size == g->rank;
+            if (member && nccl_lane_round(a, g->size) == round) mine = a;
+        }
+        for (int i = 0; i < each; i++) {
+            NcclLane lane = nccl_lane_between(mine, (mine + 1) % g->size, i);
+            const int other = lane.from == g->rank ? lane.to : lane.from;
+            char name[64];
+            snprintf(name, sizeof name, "%.24s %s from %d to %d", g->name, lane.direction ? "backward" : "forward",
+                     lane.from, lane.to);
+            lane.group = nccl_split(list, g, mine, g->rank > other, mine < 0 ? 1 : 2, NCCL_LANE_CTAS, name);
+            if (!lane.group) continue;
+            lanes->lane[lanes->n++] = lane;
+            nccl_lane_connect(lane.group, lane.from == g->rank, token);
+        }
+    }
+    return lanes;
+}
+
+static inline void nccl_lanes_close(NcclGroup** list, NcclLanes* lanes) {
+    for (int i = 0; lanes && i < lanes->n; i++) nccl_close(list, lanes->lane[i].group);
+    free(lanes);
+}
+
+#endif

@@ -1,0 +1,227 @@
+/*
+comm_types.h: what a group of ranks is, and what an operation is: for comm.h, which explains both, and for those that carry
+operations: comm_mpi.h, comm_device.h.
+*/
+#ifndef COMM_TYPES_H
+#define COMM_TYPES_H
+
+#include "base.h"
+#include "kernels/device.h"
+#include "trace.h"
+#ifdef USE_MPI
+#define OMPI_SKIP_MPICXX // C++ compilers: the C interface is enough
+#define MPICH_SKIP_MPICXX
+#include <mpi.h>
+#endif
+#ifdef USE_NCCL
+#include "comm_nccl.h"
+#include "rendezvous.h"
+#endif
+
+typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16, COMM_FP16 } CommType;
+// That of parameters and activations: floatX.
+#if !defined(USE_CUDA) || defined(PRECISION_FP32)
+#define COMM_FLOATX COMM_FLOAT
+#elif defined(PRECISION_FP16)
+#define COMM_FLOATX COMM_FP16
+#else
+#define COMM_FLOATX COMM_BF16
+#endif
+typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommOp;
+typedef enum {
+    COMM_ALL_REDUCE,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_BROADCAST,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_BARRIER
+} CommKind;
+
+// MPI counts in int: longer vectors go in pieces of this many bytes.
+#define COMM_PIECE ((int64_t)1 << 30)
+// Shorter waits are left out of the trace, in seconds.
+#define COMM_SHORT_WAIT 20e-6
+// So many seconds a rank that ends for wrong arguments gives the others to do the same.
+#define COMM_TOGETHER 5
+// So many seconds a rank that dies gives NCCL to let go.
+#define COMM_LAST_WORDS 10
+// So many seconds one that sees an error of NCCL gives the rank where it began to say why.
+#define COMM_FIRST_WORD 2.0
+
+// What all groups of this process share.
+typedef struct {
+    char device_text[96]; // who carries device memory
+#ifdef USE_MPI
+    MPI_Op sixteen[2][3]; // reductions of bf16 and fp16: sum, max, min
+#endif
+#ifdef USE_NCCL
+    NcclGroup* open;        // all communicators
+    Rendezvous* rendezvous; // where MPI has not started the job; else NULL
+    char gpu[32];           // the address of this rank's GPU
+    void* scratch;          // device memory for host memory on its way; at least 256 bytes, ...
+    size_t scratch_bytes;   // ... so many
+    double looked;          // when it was last asked for ranks that have gone
+#endif
+} CommJob;
+
+static CommJob* comm_job; // for process.stop, which knows no group
+
+// A group, as one of its ranks sees it.
+typedef struct {
+    const char* name;   // "world", "tensor", ...: in messages and the trace
+    int rank, size;     // this process's place in the group
+    int64_t size_bytes; // size times the bytes that this rank has sent in this group: see comm_bytes
+    double waited;      // seconds that this rank has spent waiting in this group
+    int64_t piece;      // COMM_PIECE; the same on all ranks
+    Trace* trace;       // or NULL
+    CommJob* job;       // NULL for a process that no launcher has started
+#ifdef USE_MPI
+    MPI_Comm mpi; // MPI_COMM_NULL for a group of one, and where MPI has not started the job
+#endif
+#ifdef USE_NCCL
+    NcclGroup* nccl;  // NULL for a group of one, and where device memory goes through the host
+    NcclLanes* lanes; // or NULL
+#endif
+} Comm;
+
+// An operation, from its start to its wait. All zero: none, and waiting for it does nothing.
+typedef struct {
+    Comm* comm;
+    CommKind kind;
+    void* out; // these two are what the carrier sees
+    const void* in;
+    int64_t n; // elements of the whole vector, all ranks' parts together
+    CommType type;
+    CommOp op;
+    int peer;   // the rank that sends, receives or is the root of a broadcast
+    int number; // micro-batch, bucket, ...: shown in the trace, -1: none. The tag of a message
+    bool active, blocking;
+    double started, finished; // seconds_now(); finished: 0 until comm_progress has seen it
+    int pieces;
+#ifdef USE_MPI
+    MPI_Request* mpi; // (pieces)
+    int* counts;      // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+#endif
+#ifdef USE_CUDA
+    void* staged;  // the host's copy of what lies in device memory, or NULL
+    void* deliver; // where the result in the copy belongs
+#endif
+#ifdef USE_NCCL
+    cudaEvent_t done; // behind the operation on its stream, or NULL
+    NcclSelf* self;   // of a message to oneself, or NULL, ...
+    int64_t message;  // ... and its number
+#endif
+} CommRequest;
+
+static inline const char* comm_kind_name(CommKind kind) {
+    switch (kind) {
+    case COMM_ALL_REDUCE: return "all-reduce";
+    case COMM_REDUCE_SCATTER: return "reduce-scatter";
+    case COMM_ALL_GATHER: return "all-gather";
+    case COMM_BROADCAST: return "broadcast";
+    case COMM_SEND: return "send";
+    case COMM_RECEIVE: return "receive";
+    case COMM_BARRIER: break;
+    }
+    return "barrier";
+}
+
+static inline int64_t comm_type_bytes(CommType type) {
+    switch (type) {
+    case COMM_FLOAT:
+    case COMM_INT32: return 4;
+    case COMM_DOUBLE:
+    case COMM_INT64: return 8;
+    case COMM_BF16:
+    case COMM_FP16: return 2;
+    case COMM_BYTE: break;
+    }
+    return 1;
+}
+
+// Bytes that this rank has sent in this group: exact up to the rounding of this one division.
+static inline double comm_bytes(const Comm* c) { return (double)c->size_bytes / c->size; }
+
+// MPI has started the job, and carries what is in host memory.
+static inline bool comm_has_mpi(const Comm* c) {
+    (void)c;
+#ifdef USE_MPI
+    return c->mpi != MPI_COMM_NULL;
+#else
+    return false;
+#endif
+}
+
+// What comm_bytes counts for an operation, times the size of the group.
+static inline int64_t comm_size_bytes(const CommRequest* r) {
+    const int64_t bytes = r->n * comm_type_bytes(r->type), size = r->comm->size;
+    switch (r->kind) {
+    case COMM_ALL_REDUCE: return 2 * bytes * (size - 1);
+    case COMM_REDUCE_SCATTER:
+    case COMM_ALL_GATHER:
+    case COMM_BROADCAST: return bytes * (size - 1);
+    case COMM_SEND: return r->peer == r->comm->rank ? 0 : bytes * size; // to oneself: a copy
+    case COMM_RECEIVE:
+    case COMM_BARRIER: break;
+    }
+    return 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The job
+
+static inline bool comm_any_set(const char* const* names) {
+    for (; *names; names++) {
+        if (getenv(*names)) return true;
+    }
+    return false;
+}
+
+// True if a launcher (mpirun, mpiexec, srun, flux, aprun) has started this process, as the environment tells.
+static inline bool comm_is_launched(void) {
+    static const char* const names[] = {"OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "PMI_FD",
+                                        "PMIX_RANK",
+                                        "MPI_LOCALNRANKS",
+                                        "PALS_RANKID",
+                                        "FLUX_TASK_RANK",
+                                        "MV2_COMM_WORLD_SIZE",
+                                        NULL};
+    return comm_any_set(names);
+}
+
+// How many processes the launcher says it has started together; 1 if it does not say. mpirun inside of a Slurm job
+// passes Slurm's variables on, so these count only where no other is set.
+static inline int comm_launched_size(void) {
+    static const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
+                                        "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (getenv(names[i])) return atoi(getenv(names[i]));
+    }
+    return getenv("RANK") && getenv("WORLD_SIZE") ? atoi(getenv("WORLD_SIZE")) : 1; // torchrun
+}
+
+static inline CommJob* comm_job_new(void) {
+    comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
+    return comm_job;
+}
+
+// Lets go of what NCCL holds, without the other ranks. If that itself does not end, a signal ends the process.
+static inline void comm_give_up(CommJob* job) {
+    (void)job;
+#ifdef USE_NCCL
+    alarm(COMM_LAST_WORDS);
+    nccl_abort_all(&job->open);
+    alarm(0);
+#endif
+}
+
+static inline void comm_say_lonely(void) {
+    fprintf(stderr, "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks alike\n",
+            process.name, process.rank);
+}
+
+#endif

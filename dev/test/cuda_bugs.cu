@@ -1,0 +1,685 @@
+/*
+cuda_bugs.cu: kernels with one bug each. Does kernels/cuda_on_cpu.h see them, and nothing where there is none?
+
+Every kernel here has an argument `right`: with it, it is correct; without it, it has the bug that it is named after. The test
+starts itself once for each of them, as a process of its own that runs the kernel and compares what it computes. A bug is
+noticed if that process ends with a message, or with wrong results. The table at the end says what each build has to say:
+plain, with -fsanitize=address,undefined, and with -fsanitize=thread. A message that names a line of this file has to name one
+that is marked with "<-- here" in the kernel, first of all; otherwise it has to name the kernel. The correct kernels have to
+pass in every build, in all orders.
+
+For emulated GPUs only: on a real one, most of these would go unnoticed, and the others end all work on the GPU.
+*/
+#include "../../kernels/gpu.cuh"
+#include "test.h"
+
+#ifdef __CUDACC__
+int main() {
+    check(true, "nothing to do: the bugs are for emulated GPUs");
+    return test_end();
+}
+#else
+
+#include <string>
+#include <sys/wait.h>
+#include <vector>
+
+enum { BLOCKS = 4, THREADS = 64, N = BLOCKS * THREADS };
+
+#define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
+
+// ----------------------------------------------------------------------------------------------------------------
+// Threads that do not meet
+
+__global__ static void divergent_barrier(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX];
+    if (right || threadIdx.x < 32) {
+        __syncthreads(); // <-- here
+    } else {
+        __syncthreads(); // <-- here
+    }
+    out[INDEX] = s[THREADS - 1 - threadIdx.x];
+}
+
+__global__ static void deadlock(float* out, const float* in, int, bool right) {
+    const bool early = !right && threadIdx.x % 2 == 0 && threadIdx.x < 32;
+    if (early) __syncwarp(); // <-- here
+    __syncthreads();         // <-- here
+    if (!early) __syncwarp();
+    out[INDEX] = in[INDEX];
+}
+
+__global__ static void different_collectives(float* out, const float* in, int, bool right) {
+    float v = in[INDEX];
+    if (right || threadIdx.x % 32 < 16)
+        v += __shfl_xor_sync(~0u, v, 1); // <-- here
+    else
+        v += (float)__any_sync(~0u, v > 0); // <-- here
+    out[INDEX] = v;
+}
+
+__global__ static void caller_not_in_mask(float* out, const float* in, int, bool right) {
+    float v = in[INDEX];
+    if (threadIdx.x % 2 == 1) v += __shfl_xor_sync(right ? 0xaaaaaaaau : 0x55555555u, v, 2); // <-- here
+    out[INDEX] = v;
+}
+
+__global__ static void different_masks(float* out, const float* in, int, bool right) {
+    float v = in[INDEX];
+    v += __shfl_xor_sync(right || threadIdx.x % 32 < 16 ? ~0u : 0xffff0001u, v, 1); // <-- here
+    out[INDEX] = v;
+}
+
+__global__ static void lane_has_left(float* out, const float* in, int, bool right) {
+    if (!right && threadIdx.x % 32 >= 30) return;
+    out[INDEX] = in[INDEX] + __shfl_xor_sync(~0u, in[INDEX], 16); // <-- here
+}
+
+__global__ static void lane_takes_no_part(float* out, const float* in, int, bool right) {
+    float v = in[INDEX];
+    if (threadIdx.x % 32 < 16) v += __shfl_down_sync(0x0000ffffu, v, 1, right ? 16 : 32); // <-- here
+    out[INDEX] = v;
+}
+
+__global__ static void part_of_a_warp_multiplies(float* out, const float*, int, bool right) {
+    float d[4] = {};
+    const unsigned a[4] = {}, b[2] = {};
+    if (right || threadIdx.x < 40) mma_m16n8k16<bf16>(d, a, b); // <-- here
+    out[INDEX] = d[0];
+}
+
+__global__ static void named_barrier_of_too_many(float* out, const float* in, int, bool right) {
+    const unsigned count = right ? 32 : 96;
+    if (threadIdx.x < 32) cuda_on_cpu::barrier(1, count, 0, "bar.sync 1", cuda_on_cpu::Site::here()); // <-- here
+    out[INDEX] = in[INDEX];
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Races
+
+__global__ static void missing_barrier(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    if (right) __syncthreads();
+    out[INDEX] = s[THREADS - 1 - threadIdx.x]; // <-- here
+}
+
+// A warp that is fast begins the next round while others still read.
+__global__ static void missing_second_barrier(float* out, const float* in, int, bool right) {
+    __shared__ float s[2];
+    float sum = 0;
+    for (int i = 0; i < 3; i++) {
+        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = in[INDEX + i]; // <-- here
+        __syncthreads();
+        sum += s[1 - threadIdx.x / 32]; // <-- here
+        if (right) __syncthreads();
+    }
+    out[INDEX] = sum;
+}
+
+// Two buffers in turn need one barrier a round; one that is used every second round needs the other.
+__global__ static void two_buffers_one_too_few(float* out, const float* in, int, bool right) {
+    __shared__ float s[2][THREADS];
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        float* now = s[right ? i % 2 : 0];
+        now[threadIdx.x] = in[INDEX] + (float)i; // <-- here
+        __syncthreads();
+        sum += now[(threadIdx.x + 32) % THREADS]; // <-- here
+    }
+    out[INDEX] = sum;
+}
+
+__global__ static void missing_syncwarp(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    if (right) __syncwarp();
+    out[INDEX] = s[threadIdx.x ^ 1]; // <-- here
+}
+
+__global__ static void shuffle_is_no_fence(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    if (right)
+        __syncwarp();
+    else
+        __shfl_sync(~0u, 1, 0);
+    out[INDEX] = s[threadIdx.x ^ 1]; // <-- here
+}
+
+__global__ static void syncwarp_of_a_part(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    __syncwarp(right ? ~0u : threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u);
+    out[INDEX] = s[threadIdx.x ^ 16]; // <-- here
+}
+
+__global__ static void barrier_of_a_warp(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS];
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    if (right)
+        __syncthreads();
+    else
+        __syncwarp();
+    out[INDEX] = s[threadIdx.x ^ 32]; // <-- here
+}
+
+__global__ static void race_between_blocks(float* out, const float* in, int, bool right) {
+    out[INDEX] = in[INDEX];
+    if (threadIdx.x == 0 && right) atomicAdd(&out[N], 1.0f);
+    if (threadIdx.x == 0 && !right) out[N] += 1; // <-- here
+}
+
+// Blocks above each other in a grid of 2 x 2.
+__global__ static void race_of_rows(float* out, const float* in, int, bool right) {
+    const int x = blockIdx.x * THREADS + threadIdx.x, y = blockIdx.y;
+    out[right ? y * 2 * THREADS + x : x] = in[y * 2 * THREADS + x]; // <-- here
+}
+
+__global__ static void needs_blocks_in_order(float* out, const float* in, int, bool right) {
+    const float before = right || blockIdx.x == 0 ? 1 : out[INDEX - THREADS]; // <-- here
+    out[INDEX] = before + in[INDEX];                                          // <-- here
+}
+
+// The last block adds up what all have left. The fence comes between a block's sum and its count.
+__global__ static void missing_fence(float* out, const float* in, int, bool right) {
+    unsigned* count = (unsigned*)&out[N];
+    __shared__ bool last;
+    if (threadIdx.x == 0) {
+        out[N + 1 + blockIdx.x] = in[INDEX]; // <-- here
+        if (right) __threadfence();
+        last = atomicAdd(count, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    float sum = 0;
+    if (last)
+        for (unsigned b = 0; b < gridDim.x; b++) sum += out[N + 1 + b]; // <-- here
+    if (last) out[threadIdx.x] = sum;
+}
+
+// A thread has waited for its own copies; those of others need a barrier.
+__global__ static void copies_of_other_threads(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x); // <-- here
+    copy_async_commit();
+    copy_async_wait<0>();
+    if (right) __syncthreads();
+    out[INDEX] = s[N - 1 - INDEX]; // <-- here
+}
+
+__global__ static void copy_into_a_buffer_in_use(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    float sum = 0;
+    for (int i = 0; i < 2; i++) {
+        copy_async16(s + 4 * threadIdx.x, in + 4 * (threadIdx.x ^ (unsigned)i)); // <-- here
+        copy_async_commit();
+        copy_async_wait<0>();
+        __syncthreads();
+        sum += s[(4 * threadIdx.x + 128 + (unsigned)i) % N]; // <-- here
+        if (right) __syncthreads();
+    }
+    out[INDEX] = sum;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Values that are not there yet
+
+__global__ static void missing_wait(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
+    copy_async_commit();
+    if (right) copy_async_wait<0>();
+    __syncthreads();
+    out[INDEX] = s[4 * threadIdx.x + 1];
+}
+
+__global__ static void waits_for_too_few(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
+    copy_async_commit();
+    if (right)
+        copy_async_wait<0>();
+    else
+        copy_async_wait<1>();
+    __syncthreads();
+    out[INDEX] = s[4 * threadIdx.x + 1];
+}
+
+__global__ static void missing_commit(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
+    if (right) copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    out[INDEX] = s[4 * threadIdx.x + 1];
+}
+
+__global__ static void uninitialized_global(float* out, const float* in, int, bool right) {
+    if (right || threadIdx.x > 0) out[INDEX] = in[INDEX];
+}
+
+__global__ static void uninitialized_dynamic_shared(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    if (right || threadIdx.x > 0) s[threadIdx.x] = in[INDEX];
+    __syncthreads();
+    out[INDEX] = s[threadIdx.x ^ 32];
+}
+
+// Also what the kernel before it, or the block before it on the same core, has left there.
+__global__ static void uninitialized_static_shared(float* out, const float* in, int, bool right) {
+    __shared__ float sum;
+    if (right && threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    atomicAdd(&sum, in[blockIdx.x]);
+    __syncthreads();
+    out[INDEX] = sum;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory that is not the kernel's
+
+__global__ static void reads_past_the_end(float* out, const float* in, int n, bool right) {
+    out[INDEX] = in[right ? INDEX : INDEX + n]; // <-- here
+}
+
+__global__ static void writes_past_the_end(float* out, const float* in, int, bool right) {
+    out[INDEX] = in[INDEX];
+    if (!right && INDEX == 0) out[N + 5 + 2] = 1; // <-- here
+}
+
+__global__ static void writes_before_the_begin(float* out, const float* in, int, bool right) {
+    out[INDEX] = in[INDEX];
+    if (!right && INDEX == 0) out[-3] = 1; // <-- here
+}
+
+__global__ static void static_shared_out_of_bounds(float* out, const float* in, int, bool right) {
+    __shared__ float s[THREADS / 8];
+    float* volatile p = s;
+    if (threadIdx.x % 8 == 0) p[threadIdx.x / (right ? 8 : 7)] = in[INDEX]; // <-- here
+    __syncthreads();
+    out[INDEX] = s[threadIdx.x / 8];
+}
+
+// The kernel is launched with four bytes too few.
+__global__ static void dynamic_shared_out_of_bounds(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    if (right && threadIdx.x == THREADS - 1) return;
+    s[threadIdx.x] = in[INDEX]; // <-- here
+    out[INDEX] = s[threadIdx.x];
+}
+
+__global__ static void ldmatrix_out_of_bounds(float* out, const float*, int, bool right) {
+    __shared__ __align__(16) bf16 s[32][8];
+    for (int i = 0; i < 8 && threadIdx.x < 32; i++) s[threadIdx.x][i] = (bf16)1.0f;
+    __syncthreads();
+    unsigned r[4];
+    ldmatrix_x4(r, s[right ? threadIdx.x % 32 : threadIdx.x % 32 + 1]); // <-- here
+    out[INDEX] = (float)(r[0] + r[1] + r[2] + r[3]);
+}
+
+__global__ static void misaligned_load(float* out, const float* in, int, bool right) {
+    const Packed<float, 4> v = load<4>(in + 4 * (threadIdx.x / 2) + (right ? 0 : 1)); // <-- here
+    out[INDEX] = v[0];
+}
+
+__global__ static void misaligned_ldmatrix(float* out, const float*, int, bool right) {
+    __shared__ __align__(16) bf16 s[33][8];
+    for (int i = threadIdx.x; i < 33 * 8; i += THREADS) s[i / 8][i % 8] = (bf16)1.0f;
+    __syncthreads();
+    unsigned r[4];
+    ldmatrix_x4(r, &s[threadIdx.x % 32][right ? 0 : 4]); // <-- here
+    out[INDEX] = (float)(r[0] + r[1] + r[2] + r[3]);
+}
+
+__global__ static void misaligned_copy(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * (threadIdx.x / 2) + (right ? 0 : 2)); // <-- here
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    out[INDEX] = s[threadIdx.x];
+}
+
+__global__ static void copy_the_wrong_way(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    s[threadIdx.x] = in[INDEX];
+    __syncthreads();
+    out[INDEX] = s[threadIdx.x];
+    if (!right && threadIdx.x == 0) copy_async16(out + 4 * blockIdx.x, s); // <-- here
+}
+
+__global__ static void null_pointer(float* out, const float* in, int, bool right) {
+    const float* volatile p = right ? in : NULL;
+    out[INDEX] = p[INDEX]; // <-- here
+}
+
+__device__ static __attribute__((noinline)) float recursion(const float* in, int depth) { // <-- here
+    volatile float a[200];
+    for (int i = 0; i < 200; i++) a[i] = in[i]; // <-- here
+    return depth == 0 ? a[5] : recursion(in, depth - 1) + a[depth % 200];
+}
+__global__ static void stack_overflow(float* out, const float* in, int, bool right) {
+    out[INDEX] = recursion(in, right ? 5 : 10000);
+}
+
+struct Indirect {
+    const float* p;
+};
+__global__ static void copies_indirectly(float* out, Indirect in) {
+    out[INDEX] = in.p[INDEX]; // <-- here
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The host's bugs
+
+static float* device_floats(size_t n) {
+    float* p;
+    cuda_check(cudaMalloc(&p, n * sizeof(float)), "cudaMalloc");
+    return p;
+}
+
+__global__ static void plus_one(float* out, const float* in, int, bool) { out[INDEX] = in[INDEX] + 1; }
+static void one_more(float* out, const float* in) { launch(launch_shape(BLOCKS, THREADS), plus_one, out, in, N, true); }
+
+static void host_reads_device(float* out, const float* in, bool right) {
+    one_more(out, in);
+    float x = 0;
+    if (right)
+        cuda_check(cudaMemcpy(&x, out + 3, sizeof x, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    else
+        x = *(volatile float*)(out + 3); // <-- here
+    printf("%g\n", x);
+}
+
+static void kernel_gets_host_pointer(float* out, const float* in, bool right) {
+    const std::vector<float> host(N, 1.0f);
+    one_more(out, right ? in : host.data());
+}
+
+static void use_after_free(float* out, const float* in, bool right) {
+    float* copy = device_floats(N);
+    cuda_check(cudaMemcpy(copy, in, N * sizeof(float), cudaMemcpyDeviceToDevice), "cudaMemcpy");
+    if (!right) cuda_check(cudaFree(copy), "cudaFree");
+    launch(launch_shape(BLOCKS, THREADS), copies_indirectly, out, Indirect{copy});
+    if (right) cuda_check(cudaFree(copy), "cudaFree");
+}
+
+// A message to another rank and back is a copy on another stream, here: out = in, then two kernels and a message more.
+static void overlapped(float* out, const float* in, bool wait_for_kernel, bool wait_for_message, bool wait_to_reuse) {
+    cudaStream_t stream;
+    cudaEvent_t computed, sent;
+    float *a = device_floats(N), *b = device_floats(N);
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cuda_check(cudaEventCreateWithFlags(&computed, cudaEventDisableTiming), "cudaEventCreate");
+    cuda_check(cudaEventCreateWithFlags(&sent, cudaEventDisableTiming), "cudaEventCreate");
+    cuda_check(cudaMemset(b, 0, N * sizeof(float)), "cudaMemset");
+    one_more(a, in);
+    cuda_check(cudaEventRecord(computed, 0), "cudaEventRecord");
+    if (wait_for_kernel) cuda_check(cudaStreamWaitEvent(stream, computed, 0), "cudaStreamWaitEvent");
+    cuda_check(cudaMemcpyAsync(b, a, N * sizeof(float), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+    cuda_check(cudaEventRecord(sent, stream), "cudaEventRecord");
+    if (wait_to_reuse) cuda_check(cudaStreamWaitEvent(0, sent, 0), "cudaStreamWaitEvent");
+    cuda_check(cudaMemsetAsync(a, 0, N * sizeof(float), 0), "cudaMemsetAsync");
+    if (wait_for_message) cuda_check(cudaStreamWaitEvent(0, sent, 0), "cudaStreamWaitEvent");
+    one_more(out, b);
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    cuda_check(cudaFree(a), "cudaFree");
+    cuda_check(cudaFree(b), "cudaFree");
+    cuda_check(cudaEventDestroy(computed), "cudaEventDestroy");
+    cuda_check(cudaEventDestroy(sent), "cudaEventDestroy");
+    cuda_check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+}
+static void message_not_waited_for(float* out, const float* in, bool right) { overlapped(out, in, true, right, right); }
+static void kernel_not_waited_for(float* out, const float* in, bool right) { overlapped(out, in, right, true, true); }
+static void buffer_used_again(float* out, const float* in, bool right) { overlapped(out, in, true, true, right); }
+
+static void work_that_waits(float* out, const float* in, bool right) {
+    cudaStream_t stream;
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cuda_on_cpu::stream_push(stream, [=] { return right || cudaStreamSynchronize(stream) == cudaSuccess; });
+    cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    cuda_check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+    one_more(out, in);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// All of them, and what each build has to say
+
+typedef struct {
+    const char* name;
+    void (*kernel)(float* out, const float* in, int n, bool right); // or, if there is none,
+    void (*host)(float* out, const float* in, bool right);
+    int shared;                      // bytes of dynamic shared memory
+    const char *plain, *asan, *tsan; // a part of the message; "": wrong results suffice; NULL: may go unnoticed
+    const char* setting;             // and with this in the environment, results have to be wrong
+    const char* place;               // the function that has the marked lines, if it is another one
+} Bug;
+
+#define KERNEL(name) #name, name, NULL
+#define HOST(name) #name, NULL, name
+#define ALWAYS(text) text, text, text, NULL, NULL
+#define RACE NULL, NULL, "data race", "CUDA_ON_CPU_ORDER", NULL // also seen as wrong results in some order
+#define HIDDEN_RACE NULL, NULL, "data race", NULL, NULL
+#ifdef __clang__
+#define MISALIGNED NULL // to clang, loading a struct is a copy of bytes
+#else
+#define MISALIGNED "misaligned address"
+#endif
+static const Bug bugs[] = {
+    {KERNEL(divergent_barrier), 0, ALWAYS("__syncthreads, while others wait at __syncthreads")},
+    {KERNEL(deadlock), 0, ALWAYS("deadlock")},
+    {KERNEL(different_collectives), 0, ALWAYS("while others wait at")},
+    {KERNEL(caller_not_in_mask), 0, ALWAYS("the calling lane is not in the mask")},
+    {KERNEL(different_masks), 0, ALWAYS("__shfl_xor_sync for 0xffff0001, while others wait for 0xffffffff")},
+    {KERNEL(lane_has_left), 0, ALWAYS("which takes no part")},
+    {KERNEL(lane_takes_no_part), 0, ALWAYS("__shfl_down_sync: lane 15 reads lane 16, which takes no part")},
+    {KERNEL(part_of_a_warp_multiplies), 0, ALWAYS("mma: lanes ffffff00 of the warp are missing")},
+    {KERNEL(named_barrier_of_too_many), 0, ALWAYS("deadlock")},
+    {KERNEL(missing_barrier), 0, RACE},
+    {KERNEL(missing_second_barrier), 0, RACE},
+    {KERNEL(two_buffers_one_too_few), 0, RACE},
+    {KERNEL(missing_syncwarp), 0, RACE},
+    {KERNEL(shuffle_is_no_fence), 0, HIDDEN_RACE},
+    {KERNEL(syncwarp_of_a_part), 0, RACE},
+    {KERNEL(barrier_of_a_warp), 0, RACE},
+    {KERNEL(race_between_blocks), 0, HIDDEN_RACE},
+    {KERNEL(race_of_rows), 0, HIDDEN_RACE},
+    {KERNEL(needs_blocks_in_order), 0, RACE},
+    {KERNEL(missing_fence), 0, HIDDEN_RACE},
+    {KERNEL(copies_of_other_threads), N * 4, RACE},
+    {KERNEL(copy_into_a_buffer_in_use), N * 4, RACE},
+    {KERNEL(missing_wait), N * 4, ALWAYS("")},
+    {KERNEL(waits_for_too_few), N * 4, ALWAYS("")},
+    {KERNEL(missing_commit), N * 4, ALWAYS("")},
+    {KERNEL(uninitialized_global), 0, ALWAYS("")},
+    {KERNEL(uninitialized_dynamic_shared), THREADS * 4, ALWAYS("")},
+    {KERNEL(uninitialized_static_shared), 0, "", NULL, "", NULL, NULL},
+    {KERNEL(reads_past_the_end), 0, "of a block of 1024 bytes", "heap-buffer-overflow", "SEGV", NULL, NULL},
+    {KERNEL(writes_past_the_end), 0, "has written at byte 1052", "heap-buffer-overflow", "has written at byte 1052",
+     NULL, NULL},
+    {KERNEL(writes_before_the_begin), 0, "has written at byte -12", "heap-buffer-overflow", "has written at byte -12",
+     NULL, NULL},
+    {KERNEL(static_shared_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
+    {KERNEL(dynamic_shared_out_of_bounds), THREADS * 4 - 4, NULL, "heap-buffer-overflow", NULL, NULL, NULL},
+    {KERNEL(ldmatrix_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
+    {KERNEL(misaligned_load), 0, NULL, MISALIGNED, NULL, NULL, NULL},
+    {KERNEL(misaligned_ldmatrix), 0, ALWAYS("ldmatrix: the address is not a multiple of 16")},
+    {KERNEL(misaligned_copy), N * 4, ALWAYS("cp.async: an address is not a multiple of 16")},
+    {KERNEL(copy_the_wrong_way), THREADS * 4, ALWAYS("cp.async from shared memory")},
+    {KERNEL(null_pointer), 0, "which is not device memory", "null pointer", "SEGV", NULL, NULL},
+    {KERNEL(stack_overflow), 0, "stack overflow: a thread has 64 KB", "stack-overflow", NULL, NULL, "recursion"},
+    {HOST(host_reads_device), 0, NULL, "use-after-poison", NULL, NULL, NULL},
+    {HOST(kernel_gets_host_pointer), 0, ALWAYS("argument 2 of plus_one(float*, float const*, int, bool) is")},
+    {HOST(use_after_free), 0, "1024 bytes of device memory, which was freed", "heap-use-after-free", "SEGV", NULL,
+     "copies_indirectly"},
+    {HOST(message_not_waited_for), 0, ALWAYS("")},
+    {HOST(kernel_not_waited_for), 0, NULL, NULL, NULL, "CUDA_ON_CPU_DEFER", NULL},
+    {HOST(buffer_used_again), 0, ALWAYS("")},
+    {HOST(work_that_waits), 0, ALWAYS("work of a stream waits for a stream")},
+};
+
+// ----------------------------------------------------------------------------------------------------------------
+// The process that runs one
+
+static std::vector<float> run(const Bug* bug, bool right) {
+    std::vector<float> x(N), out(N + 1 + BLOCKS, NAN);
+    for (int i = 0; i < N; i++) x[(size_t)i] = 1 + random_uniform(1, 2, (uint64_t)i);
+    for (int i = N; i < N + 1 + BLOCKS; i++) out[(size_t)i] = 0;
+    float *device_in = device_floats(N), *device_out = device_floats(out.size());
+    cuda_check(cudaMemcpy(device_in, x.data(), N * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
+    cuda_check(cudaMemcpy(device_out, out.data(), out.size() * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
+    const dim3 grid = bug->kernel == race_of_rows ? dim3(2, 2) : dim3(BLOCKS);
+    if (bug->host)
+        bug->host(device_out, device_in, right);
+    else
+        launch(launch_shape(grid, THREADS, (size_t)bug->shared), bug->kernel, device_out, (const float*)device_in, N,
+               right);
+    cuda_check(cudaMemcpy(out.data(), device_out, out.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda_check(cudaFree(device_in), "cudaFree");
+    cuda_check(cudaFree(device_out), "cudaFree");
+    return out;
+}
+
+// The correct kernel, and then the one with the bug, or once more the correct one.
+static int compare(const Bug* bug, bool right) {
+    alarm(100);
+    const std::vector<float> want = run(bug, true), got = run(bug, right);
+    for (size_t i = 0; i < want.size(); i++)
+        if (!(want[i] == got[i]) && !(want[i] != want[i] && got[i] != got[i])) { // NaN: it has not written it
+            printf("wrong results: out[%zu] is %g, not %g\n", i, (double)got[i], (double)want[i]);
+            return 3;
+        }
+    printf("right results\n");
+    return 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The process that judges
+
+typedef struct {
+    bool noticed; // it did not end with status 0
+    std::string text;
+} Outcome;
+
+static Outcome start(const char* program, const Bug* bug, bool right, const char* setting, const char* value) {
+    int ends[2];
+    if (pipe(ends) != 0) die("cuda_bugs: no pipe: %s", strerror(errno));
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child < 0) die("cuda_bugs: no process: %s", strerror(errno));
+    if (child == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        if (setting) setenv(setting, value, 1);
+        setenv("TSAN_OPTIONS", "atexit_sleep_ms=0", 1); // otherwise each process sleeps for a second
+        setenv("UBSAN_OPTIONS", "print_stacktrace=1", 1);
+        execl("/proc/self/exe", program, bug->name, right ? "right" : "bug", (char*)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    Outcome o;
+    char piece[4096];
+    for (ssize_t n; (n = read(ends[0], piece, sizeof piece)) > 0;) o.text.append(piece, (size_t)n);
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127) die("cuda_bugs: cannot start itself");
+    o.noticed = status != 0;
+    return o;
+}
+
+// Whether a line of this file belongs to a function, and is marked.
+static bool is_marked(int line, const char* function) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, __FILE__, &error)) die("cuda_bugs: %s: start it where it was compiled", error.text);
+    const std::string text((const char*)file.data, file.size), begin = std::string(" ") + function + "(";
+    file_unmap(&file);
+    bool inside = false, marked = false;
+    size_t at = 0;
+    for (int i = 1; at < text.size() && i <= line; i++) {
+        const std::string s = text.substr(at, text.find('\n', at) - at);
+        at += s.size() + 1;
+        if (s.find(begin) != std::string::npos && (s.find("__") == 0 || s.find("static") == 0)) inside = true;
+        marked = inside && s.find("<-- here") != std::string::npos;
+        if (s == "}") inside = false;
+    }
+    return marked;
+}
+
+// The first line of this file that a message names; 0 if it names none.
+static int line_named(const std::string& text) {
+    const char* found = strstr(text.c_str(), "cuda_bugs.cu:");
+    return found ? atoi(found + strlen("cuda_bugs.cu:")) : 0;
+}
+
+static std::string one_line(const std::string& text, const char* part) { // of a message: the one with `part`
+    const size_t found = text.find(part), at = found == std::string::npos ? 0 : found;
+    const size_t begin = text.rfind('\n', at) == std::string::npos ? 0 : text.rfind('\n', at) + 1;
+    return text.substr(begin, text.find('\n', at) - begin);
+}
+
+static void check_bug(const char* program, const Bug* bug) {
+#if defined(__SANITIZE_ADDRESS__)
+    const char* message = bug->asan;
+#elif defined(__SANITIZE_THREAD__)
+    const char* message = bug->tsan;
+#else
+    const char* message = bug->plain;
+#endif
+    if (message) {
+        const Outcome o = start(program, bug, false, NULL, NULL);
+        const bool said = o.noticed && o.text.find(*message ? message : "wrong results") != std::string::npos;
+        const int line = line_named(o.text);
+        const char* place = bug->place ? bug->place : bug->name;
+        const bool placed =
+            !*message || bug->host || (line ? is_marked(line, place) : o.text.find(bug->name) != std::string::npos);
+        check(said && placed, "%s: %s", bug->name, one_line(o.text, *message ? message : "wrong results").c_str());
+        if (!said || !placed) printf("%s\n", o.text.c_str());
+    }
+    if (bug->setting) { // the sanitizers run no slower in other orders, but not faster, either: one suffices
+        Outcome o = {false, ""};
+        for (int value = 1; value <= 3 && !o.noticed; value++)
+            o = start(program, bug, false, bug->setting, std::to_string(value).c_str());
+        check(o.noticed, "%s, %s: %s", bug->name, bug->setting, one_line(o.text, "wrong results").c_str());
+    }
+}
+
+static void check_right(const char* program, const Bug* bug) {
+    static const char* const settings[][2] = {{NULL, NULL},
+                                              {"CUDA_ON_CPU_ORDER", "2"},
+                                              {"CUDA_ON_CPU_ORDER", "1"},
+                                              {"CUDA_ON_CPU_DEFER", "1"},
+                                              {"CUDA_ON_CPU_THREADS", "1"}};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const int runs = 1; // a process takes a while to start, and the plain build tries the others
+#else
+    const int runs = sizeof settings / sizeof *settings;
+#endif
+    int passed = 0;
+    for (int i = 0; i < runs; i++) {
+        const Outcome o = start(program, bug, true, settings[i][0], settings[i][1]);
+        if (!o.noticed)
+            passed++;
+        else
+            printf("%s", o.text.c_str());
+    }
+    check(passed == runs, "%s: nothing is said of the correct one", bug->name);
+}
+
+int main(int argc, char** argv) {
+    const int count = (int)(sizeof bugs / sizeof *bugs);
+    if (argc == 3)
+        for (int i = 0; i < count; i++)
+            if (strcmp(argv[1], bugs[i].name) == 0) return compare(&bugs[i], strcmp(argv[2], "right") == 0);
+    for (int i = 0; i < count; i++) {
+        check_bug(argv[0], &bugs[i]);
+        check_right(argv[0], &bugs[i]);
+    }
+    return test_end();
+}
+
+#endif

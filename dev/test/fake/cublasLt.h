@@ -1,0 +1,470 @@
+/*
+cublasLt.h: a model of the part of NVIDIA's cuBLASLt that kernels/matmul.cuh uses, for tests without a GPU:
+-DFAKE_CUBLASLT, with kernels/cuda_on_cpu.h. Names and numbers are those of the real header; what the calls do is taken
+from its comments and from the documentation of CUDA 13.0 ("Using the cuBLASLt API"), as literally as possible, and
+knows nothing of matmul.cuh:
+
+    D = epilogue(alpha op(A) op(B) + beta C), all matrices column by column, sums in float32
+
+It is stricter than the library, which may let pass what the documentation forbids: every attribute has one size;
+descriptors, layouts and algorithms have to fit each other; C may be D only with the same layout; D overlaps no operand;
+the workspace is as large as the algorithm wants, and is overwritten; pointers are device memory that goes as far as the
+layouts say, and are aligned as those were that the heuristic saw; AUX has a leading dimension that is a multiple of 8;
+an algorithm that reads 16 bytes at a time fails at other addresses. Two rules are known from use, not from the
+documentation: kernels want a bias at a multiple of 16 bytes, though the heuristic does not ask (PyTorch, pull request
+194497), and BGRADA wants op(A) = N, BGRADB op(B) = T.
+
+The heuristic names several algorithms, of which some must not be used: one whose state is not success; and, unless they
+are ruled out by the preference, one that needs a workspace of more than 32 MB, and two that keep partial sums in the
+type of D, which loses digits where D has 16 bits.
+
+Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that.
+*/
+#ifndef FAKE_CUBLASLT_H
+#define FAKE_CUBLASLT_H
+
+#include "../../../kernels/gpu.cuh"
+
+#include <map>
+
+// ----------------------------------------------------------------------------------------------------------------
+// What library_types.h, cublas_api.h and cublasLt.h declare
+
+enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+enum cublasStatus_t {
+    CUBLAS_STATUS_SUCCESS = 0,
+    CUBLAS_STATUS_NOT_INITIALIZED = 1,
+    CUBLAS_STATUS_INVALID_VALUE = 7,
+    CUBLAS_STATUS_EXECUTION_FAILED = 13,
+    CUBLAS_STATUS_NOT_SUPPORTED = 15
+};
+enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
+enum cublasLtReductionScheme_t {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+    CUBLASLT_REDUCTION_SCHEME_MASK = 7
+};
+enum cublasLtEpilogue_t {
+    CUBLASLT_EPILOGUE_DEFAULT = 1,
+    CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_GELU = 32,
+    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+    CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16,
+    CUBLASLT_EPILOGUE_BGRADA = 256,
+    CUBLASLT_EPILOGUE_BGRADB = 512
+};
+enum cublasLtMatmulDescAttributes_t {
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,                // int32_t
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,                // int32_t
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              // uint32_t
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          // void*
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, // void*
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12       // int64_t
+};
+enum cublasLtMatmulPreferenceAttributes_t {
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,   // uint64_t
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3, // uint32_t, as all below
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
+};
+
+struct FakeLayout {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t ld;
+};
+struct FakeOperation {
+    cublasComputeType_t compute;
+    cudaDataType scale;
+    int32_t op_a, op_b;
+    uint32_t epilogue;
+    void *bias, *aux;
+    int64_t aux_ld;
+};
+struct FakePreference {
+    uint64_t workspace;
+    uint32_t reduction, align_a, align_b, align_c, align_d;
+};
+typedef struct FakeHandle* cublasLtHandle_t;
+typedef FakeLayout* cublasLtMatrixLayout_t;
+typedef FakeOperation* cublasLtMatmulDesc_t;
+typedef FakePreference* cublasLtMatmulPreference_t;
+struct cublasLtMatmulAlgo_t {
+    uint64_t data[8];
+};
+struct cublasLtMatmulHeuristicResult_t {
+    cublasLtMatmulAlgo_t algo;
+    size_t workspaceSize;
+    cublasStatus_t state;
+    float wavesCount;
+    int reserved[4];
+};
+
+// ----------------------------------------------------------------------------------------------------------------
+// The algorithms
+
+struct FakeAlgorithm {
+    uint64_t workspace;
+    uint32_t reduction;
+    bool packed; // reads and writes 16 bytes at a time: addresses and leading dimensions are multiples of that
+    bool broken; // the state of the heuristic's result is not success
+};
+enum {
+    FAKE_BROKEN,
+    FAKE_LARGE,
+    FAKE_OUTPUT,
+    FAKE_INPLACE,
+    FAKE_PACKED,
+    FAKE_SPLIT,
+    FAKE_SLOW,
+    FAKE_SLOWEST,
+    FAKE_ALGORITHMS
+};
+// In the order of the time that the heuristic expects.
+static const FakeAlgorithm FAKE_ALGORITHM[FAKE_ALGORITHMS] = {
+    {0, CUBLASLT_REDUCTION_SCHEME_NONE, false, true},
+    {(32 << 20) + 256, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true, false},
+    {1 << 20, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, false, false},
+    {1 << 10, CUBLASLT_REDUCTION_SCHEME_INPLACE, false, false},
+    {0, CUBLASLT_REDUCTION_SCHEME_NONE, true, false},
+    {32 << 10, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true, false},
+    {0, CUBLASLT_REDUCTION_SCHEME_NONE, false, false},
+    {1 << 10, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false, false},
+};
+
+// What tests set and read.
+struct FakeState {
+    double milliseconds[FAKE_ALGORITHMS]; // that a product takes
+    double epilogue_milliseconds;         // that it takes longer with an epilogue other than BIAS
+    bool no_epilogues;                    // the heuristic knows no epilogue other than BIAS
+    bool no_algorithms;                   // the heuristic knows nothing
+    int handles, heuristics, products;    // calls
+    int algorithm;                        // of the last product
+    uint32_t epilogue;
+    double clock; // milliseconds since the start
+};
+inline FakeState fake_cublaslt = {};
+
+inline std::map<cudaEvent_t, double> fake_moments; // what the clock said when an event was recorded
+inline cudaError_t fake_event_record(cudaEvent_t e, cudaStream_t stream) {
+    fake_moments[e] = fake_cublaslt.clock;
+    return cudaEventRecord(e, stream);
+}
+inline cudaError_t fake_event_elapsed_time(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    const cudaError_t e = cudaEventElapsedTime(milliseconds, from, to);
+    *milliseconds = (float)(fake_moments[to] - fake_moments[from]);
+    return e;
+}
+#define cudaEventRecord fake_event_record
+#define cudaEventElapsedTime fake_event_elapsed_time
+
+inline uint64_t fake_problem(const FakeOperation* o, const FakeLayout* a, const FakeLayout* b, const FakeLayout* d) {
+    const uint64_t numbers[] = {(uint64_t)o->op_a, (uint64_t)o->op_b, o->epilogue, (uint64_t)o->aux_ld,
+                                (uint64_t)a->type, a->rows,           a->columns,  (uint64_t)a->ld,
+                                (uint64_t)b->type, b->rows,           b->columns,  (uint64_t)b->ld,
+                                (uint64_t)d->type, d->rows,           d->columns,  (uint64_t)d->ld};
+    uint64_t h = 1;
+    for (const uint64_t x : numbers) h = (h ^ x) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return h;
+}
+
+inline uint64_t fake_size(cudaDataType t) { return t == CUDA_R_32F ? 4 : 2; }
+inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
+    return p ? ((uintptr_t)p & -(uintptr_t)p & 255) | (((uintptr_t)p & 255) ? 0 : 256) : 256;
+}
+inline bool fake_has_bias(uint32_t e) { return e < 256 && (e & 4); }
+inline bool fake_has_bias_gradient(uint32_t e) {
+    return e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB || (e & 16);
+}
+inline bool fake_has_aux(uint32_t e) { return e < 256 && (e & 128); }
+inline bool fake_same(const FakeLayout* a, const FakeLayout* b) {
+    return a->type == b->type && a->rows == b->rows && a->columns == b->columns && a->ld == b->ld;
+}
+
+// Can there be such a product at all?
+inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, const FakeLayout* b, const FakeLayout* c,
+                                 const FakeLayout* d) {
+    if (!o || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
+    for (const FakeLayout* l : {a, b, c, d})
+        if (l->rows == 0 || l->columns == 0 || l->ld < (int64_t)l->rows) return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t m = o->op_a ? a->columns : a->rows, k = o->op_a ? a->rows : a->columns;
+    const uint64_t n = o->op_b ? b->rows : b->columns, other_k = o->op_b ? b->columns : b->rows;
+    if (k != other_k || d->rows != m || d->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
+    if (c->type != d->type || c->rows != m || c->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
+    // Table 1 of the documentation of cublasLtMatmul()
+    if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o->epilogue == CUBLASLT_EPILOGUE_BGRADA && o->op_a != CUBLAS_OP_N) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (o->epilogue == CUBLASLT_EPILOGUE_BGRADB && o->op_b != CUBLAS_OP_T) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (fake_has_aux(o->epilogue) && (o->aux_ld < (int64_t)m || o->aux_ld % 8)) return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Descriptors
+
+inline const char* cublasLtGetStatusString(cublasStatus_t s) {
+    switch (s) {
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
+    }
+    return "unknown";
+}
+
+inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+    static char one;
+    fake_cublaslt.handles++;
+    *handle = (cublasLtHandle_t)(void*)&one;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                                 uint64_t columns, int64_t ld) {
+    *layout = new FakeLayout{type, rows, columns, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t compute,
+                                               cudaDataType scale) {
+    *o = new FakeOperation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t fake_set(void* to, size_t size, const void* from, size_t from_size) {
+    if (!from || from_size != size) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, from, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cublasLtMatmulDescAttributes_t attribute,
+                                                     const void* from, size_t size) {
+    if (!o) return CUBLAS_STATUS_INVALID_VALUE;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return fake_set(&o->op_a, sizeof o->op_a, from, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return fake_set(&o->op_b, sizeof o->op_b, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return fake_set(&o->epilogue, sizeof o->epilogue, from, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return fake_set(&o->bias, sizeof o->bias, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return fake_set(&o->aux, sizeof o->aux, from, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return fake_set(&o->aux_ld, sizeof o->aux_ld, from, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
+    *p = new FakePreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256};
+    return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                           cublasLtMatmulPreferenceAttributes_t attribute,
+                                                           const void* from, size_t size) {
+    if (!p) return CUBLAS_STATUS_INVALID_VALUE;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return fake_set(&p->workspace, sizeof p->workspace, from, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return fake_set(&p->reduction, sizeof p->reduction, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return fake_set(&p->align_a, sizeof p->align_a, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return fake_set(&p->align_b, sizeof p->align_b, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return fake_set(&p->align_c, sizeof p->align_c, from, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return fake_set(&p->align_d, sizeof p->align_d, from, size);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The heuristic
+
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t o,
+                                                     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                                     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                                     cublasLtMatmulPreference_t p, int requested,
+                                                     cublasLtMatmulHeuristicResult_t results[], int* returned) {
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (requested <= 0 || !p || !results || !returned) return CUBLAS_STATUS_INVALID_VALUE;
+    fake_cublaslt.heuristics++;
+    *returned = 0;
+    const cublasStatus_t status = fake_check(o, a, b, c, d);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !plain)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    bool packed = p->align_a % 16 == 0 && p->align_b % 16 == 0 && p->align_c % 16 == 0 && p->align_d % 16 == 0;
+    for (const FakeLayout* l : {a, b, c, d}) packed = packed && (uint64_t)l->ld * fake_size(l->type) % 16 == 0;
+    if (fake_has_aux(o->epilogue)) packed = packed && (uintptr_t)o->aux % 16 == 0;
+    const uint32_t least = (uint32_t)fake_size(a->type), least_d = (uint32_t)fake_size(d->type);
+    if (p->align_a < least || p->align_b < least || p->align_c < least_d || p->align_d < least_d)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < FAKE_ALGORITHMS && *returned < requested; i++) {
+        const FakeAlgorithm* f = &FAKE_ALGORITHM[i];
+        if ((f->packed && !packed) || f->workspace > p->workspace || (f->reduction & ~p->reduction)) continue;
+        cublasLtMatmulHeuristicResult_t* r = &results[(*returned)++];
+        memset(r, 0xff, sizeof *r);
+        r->state = f->broken ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+        if (f->broken) continue;
+        r->workspaceSize = f->workspace;
+        r->wavesCount = 1;
+        r->algo.data[0] = (uint64_t)i;
+        r->algo.data[1] = fake_problem(o, a, b, d);
+        r->algo.data[2] = fake_alignment(o->bias);
+        r->algo.data[3] = fake_alignment(o->aux);
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The product
+
+inline float fake_load(const void* p, cudaDataType type, int64_t i) {
+    if (type == CUDA_R_32F) return ((const float*)p)[i];
+    return type == CUDA_R_16F ? (float)((const fp16*)p)[i] : (float)((const bf16*)p)[i];
+}
+inline float fake_round(float v, cudaDataType type) {
+    return type == CUDA_R_32F ? v : type == CUDA_R_16F ? (float)(fp16)v : (float)(bf16)v;
+}
+inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
+    if (type == CUDA_R_32F)
+        ((float*)p)[i] = v;
+    else if (type == CUDA_R_16F)
+        ((fp16*)p)[i] = (fp16)v;
+    else
+        ((bf16*)p)[i] = (bf16)v;
+}
+
+inline double fake_gelu(double x) { return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+inline double fake_gelu_slope(double x) {
+    const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+}
+
+struct FakeProduct {
+    FakeOperation o;
+    FakeLayout a, b, c, d;
+    FakeAlgorithm algorithm;
+    float alpha, beta;
+    const void *A, *B, *C;
+    void *D, *workspace;
+};
+
+// op(X) as `lines` lines of `depth` numbers along k: a line is a row of op(A), or a column of op(B).
+inline float* fake_lines(const void* x, const FakeLayout* l, bool k_is_row, int64_t lines, int64_t depth) {
+    float* to = (float*)checked_malloc((size_t)(lines * depth) * sizeof(float), "a fake product");
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t k = 0; k < depth; k++)
+            to[i * depth + k] = fake_load(x, l->type, k_is_row ? k + i * l->ld : i + k * l->ld);
+    return to;
+}
+
+inline void fake_multiply(const FakeProduct& p) {
+    const FakeOperation& o = p.o;
+    const int64_t m = (int64_t)p.d.rows, n = (int64_t)p.d.columns;
+    const int64_t k = (int64_t)(o.op_a ? p.a.rows : p.a.columns);
+    if (p.algorithm.workspace) memset(p.workspace, 0xff, p.algorithm.workspace);
+    float *a = fake_lines(p.A, &p.a, o.op_a == CUBLAS_OP_T, m, k),
+          *b = fake_lines(p.B, &p.b, o.op_b == CUBLAS_OP_N, n, k);
+    const bool coarse =
+        p.algorithm.reduction & (CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE | CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    const bool split = p.algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+    for (int64_t j = 0; j < n; j++) {
+        for (int64_t i = 0; i < m; i++) {
+            float sum = 0;
+            for (int part = 0; part < (split ? 4 : 1); part++) {
+                const int64_t begin = split ? k * part / 4 : 0, end = split ? k * (part + 1) / 4 : k;
+                float s = 0;
+                for (int64_t l = begin; l < end; l++) s += a[i * k + l] * b[j * k + l];
+                sum = coarse ? fake_round(sum + fake_round(s, p.d.type), p.d.type) : sum + s;
+            }
+            float v = p.alpha * sum;
+            if (p.beta != 0) v += p.beta * fake_load(p.C, p.c.type, i + j * p.c.ld);
+            if (fake_has_bias(o.epilogue)) v += fake_load(o.bias, p.d.type, i);
+            if (o.epilogue & 32) {
+                if (fake_has_aux(o.epilogue)) fake_store(o.aux, p.d.type, i + j * o.aux_ld, v);
+                v = (float)fake_gelu(v);
+            }
+            if (o.epilogue == CUBLASLT_EPILOGUE_DGELU)
+                v *= (float)fake_gelu_slope(fake_load(o.aux, p.d.type, i + j * o.aux_ld));
+            fake_store(p.D, p.d.type, i + j * p.d.ld, v);
+        }
+    }
+    const int64_t sums = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? m : o.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n : 0;
+    const float* lines = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b;
+    for (int64_t i = 0; i < sums; i++) { // not scaled by alpha
+        float s = 0;
+        for (int64_t l = 0; l < k; l++) s += lines[i * k + l];
+        fake_store(o.bias, p.d.type, i, s);
+    }
+    free(a), free(b);
+}
+
+inline bool fake_device(const void* p, uint64_t bytes) { return cuda_on_cpu::memory.has(p, bytes); }
+inline bool fake_overlap(const void* p, uint64_t p_bytes, const void* q, uint64_t q_bytes) {
+    return (const char*)p < (const char*)q + q_bytes && (const char*)q < (const char*)p + p_bytes;
+}
+inline uint64_t fake_bytes(const FakeLayout* l) {
+    return ((l->columns - 1) * (uint64_t)l->ld + l->rows) * fake_size(l->type);
+}
+
+inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t o, const void* alpha, const void* A,
+                                     cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b,
+                                     const void* beta, const void* C, cublasLtMatrixLayout_t c, void* D,
+                                     cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo, void* workspace,
+                                     size_t workspace_bytes, cudaStream_t stream) {
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    const cublasStatus_t status = fake_check(o, a, b, c, d);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (!alpha || !A || !B || !beta || !C || !D || !algo) return CUBLAS_STATUS_INVALID_VALUE;
+    if (algo->data[0] >= FAKE_ALGORITHMS || algo->data[1] != fake_problem(o, a, b, d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const FakeAlgorithm f = FAKE_ALGORITHM[algo->data[0]];
+    if (f.workspace > workspace_bytes || (uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
+    if (workspace_bytes && !fake_device(workspace, workspace_bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+    const uint64_t sizes[] = {fake_bytes(a), fake_bytes(b), fake_bytes(c), fake_bytes(d)};
+    if (C == D ? !fake_same(c, d) : fake_overlap(C, sizes[2], D, sizes[3])) return CUBLAS_STATUS_INVALID_VALUE;
+    if (fake_overlap(A, sizes[0], D, sizes[3]) || fake_overlap(B, sizes[1], D, sizes[3]))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!fake_device(A, sizes[0]) || !fake_device(B, sizes[1]) || !fake_device(C, sizes[2]) ||
+        !fake_device(D, sizes[3]))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    uintptr_t addresses = (uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D;
+    if (fake_has_bias(o->epilogue) || fake_has_bias_gradient(o->epilogue)) {
+        const uint64_t length = o->epilogue == CUBLASLT_EPILOGUE_BGRADB ? d->columns : d->rows;
+        if (!o->bias) return CUBLAS_STATUS_INVALID_VALUE;
+        if (!fake_device(o->bias, length * fake_size(d->type)) || (uintptr_t)o->bias % 16)
+            return CUBLAS_STATUS_EXECUTION_FAILED;
+        if (fake_alignment(o->bias) < algo->data[2]) return CUBLAS_STATUS_EXECUTION_FAILED;
+    }
+    if (fake_has_aux(o->epilogue)) {
+        const FakeLayout aux = {d->type, d->rows, d->columns, o->aux_ld};
+        if (!o->aux || fake_overlap(o->aux, fake_bytes(&aux), D, sizes[3])) return CUBLAS_STATUS_INVALID_VALUE;
+        if (!fake_device(o->aux, fake_bytes(&aux))) return CUBLAS_STATUS_EXECUTION_FAILED;
+        if (fake_alignment(o->aux) < algo->data[3]) return CUBLAS_STATUS_EXECUTION_FAILED;
+        addresses |= (uintptr_t)o->aux;
+    }
+    if (f.packed && addresses % 16) return CUBLAS_STATUS_EXECUTION_FAILED;
+    fake_cublaslt.products++;
+    fake_cublaslt.algorithm = (int)algo->data[0];
+    fake_cublaslt.epilogue = o->epilogue;
+    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    fake_cublaslt.clock +=
+        fake_cublaslt.milliseconds[algo->data[0]] + (plain ? 0 : fake_cublaslt.epilogue_milliseconds);
+    const FakeProduct p = {*o, *a, *b, *c, *d, f, *(const float*)alpha, *(const float*)beta, A, B, C, D, workspace};
+    cuda_on_cpu::stream_push(stream, [=] {
+        fake_multiply(p);
+        return true;
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+#endif

@@ -1,0 +1,128 @@
+#!/bin/bash
+# The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in bf16 and
+# fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again ends with the same
+# bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. $BUILD/emulated/PRECISION/train_gpt
+# and ./train_gpt are built already.
+#
+# Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and fp16:
+# a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors are nearly
+# independent, but roundings of weights are common to all of them: u / 4. Between meshes as between the CPU and one rank.
+set -u
+project=$PWD
+build=$project/${BUILD:-build}
+mpirun=$project/scripts/mpirun.sh
+export OMP_NUM_THREADS=1 CUDA_ON_CPU_THREADS=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export OMPI_MCA_btl_vader_backing_directory=$work
+passed=0 failed=0
+check() { # WHAT COMMAND...: succeeds; what it prints last is shown
+    if "${@:2}" >said 2>&1; then passed=$((passed + 1)) && echo "ok    $1 $(tail -n 1 said)"
+    else failed=$((failed + 1)) && echo "FAIL  $1: ${*:2}: $(tail -n 3 said)"; fi
+}
+
+cat >compare.py <<'PY'
+# compare.py A B BOUND: largest relative difference of losses and norms of two logs
+import json, sys
+a, b = ([json.loads(l) for l in open(f"{d}/log.jsonl")] for d in sys.argv[1:3])
+bound = float(sys.argv[3])
+assert len(a) == len(b) > 0, (len(a), len(b))
+loss = max(abs(x["loss"] - y["loss"]) / y["loss"] for x, y in zip(a, b))
+val = max([abs(x["val_loss"] - y["val_loss"]) / y["val_loss"] for x, y in zip(a, b) if x["val_loss"]])
+norm = max(abs(x["grad_norm"] - y["grad_norm"]) / y["grad_norm"] for x, y in zip(a, b))
+bits = " same bits" if all(x["loss"] == y["loss"] and x["grad_norm"] == y["grad_norm"] for x, y in zip(a, b)) else ""
+print(f"loss {loss:.1e} val {val:.1e} norm {norm:.1e}{bits}  bound {bound:.1e} (norm: 8 times)")
+sys.exit(not (loss <= bound and val <= bound and norm <= 8 * bound))
+PY
+cat >traffic.py <<'PY'
+# traffic.py FILE: the bytes that a run counted beside the formulas, as printed at its end
+import re, sys
+rows = {}
+for line in open(sys.argv[1]):
+    m = re.match(r"  (together|pipeline|data)\D.*?([\d.]+) +([\d.]+)$", line) or \
+        re.match(r"  +(together) +([\d.]+) +([\d.]+)$", line)
+    if m: rows[m[1]] = m[2], m[3]
+print(rows)
+sys.exit(not (len(rows) == 3 and all(a == b for a, b in rows.values())))
+PY
+
+seq 1 12000 | tr '\n' ' ' >text.txt
+common="--data text.txt --seq 40 --global-batch 4 --warmup 2 --lr 1e-3 --eps 1e-3 --eval-every 3 --eval-sequences 3"
+gpt2="--layers 4 --hidden 64 --heads 1 $common"                                       # flash attention: heads of 64
+llama="--arch llama --layers 4 --hidden 128 --heads 2 --kv-heads 1 --ffn 144 $common" # grouped heads
+declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
+
+# one PRECISION ARCH OUT OPTIONS...: one rank; PRECISION cpu: the CPU's kernels. STEPS: 6, SAMPLE: never
+one() {
+    train=$build/emulated/$1/train_gpt
+    [ "$1" != cpu ] || train=$project/train_gpt
+    # shellcheck disable=SC2086
+    timeout 120 "$train" ${!2} --steps "${STEPS:-6}" --sample-every "${SAMPLE:-0}" --out "$3" "${@:4}" >out 2>err </dev/null || { cat err; return 1; }
+}
+# ranks N PRECISION ARCH OUT OPTIONS...
+ranks() {
+    # shellcheck disable=SC2086
+    timeout --foreground -k 5 240 "$mpirun" -np "$1" "$build/emulated/$2/train_gpt" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
+        >out 2>err </dev/null || { cat err; return 1; }
+}
+
+for arch in gpt2 llama; do
+    check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
+    for precision in fp32 fp16 bf16; do
+        check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
+        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
+    done
+done
+
+# taken up again, with the same bits
+check "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
+check "the checkpoint of step 6 goes" rm -r half/step_00000006
+check "and taken up again" one bf16 gpt2 half --micro-batch 2 --resume
+check "the same weights" cmp half/step_00000006/model.safetensors bf16_gpt2/step_00000006/model.safetensors
+check "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/step_00000006/optimizer.safetensors
+check "the same log" python3 compare.py half bf16_gpt2 0
+STEPS=1 check "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 --init bf16_gpt2/step_00000006
+STEPS=7 check "the CPU goes on with a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
+STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 --init cpu_llama/step_00000006
+STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
+check "what it writes" grep -q "The model writes" out
+
+if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$project/train_gpt"; then
+    echo "left out: meshes, there is no MPI"
+else
+    n=0
+    while read -r precision arch options; do
+        n=$((n + 1))
+        tp=1 pp=1 dp=1
+        set -- $options
+        while [ $# -gt 1 ]; do
+            case $1 in --tp) tp=$2 ;; --pp) pp=$2 ;; --dp) dp=$2 ;; esac
+            shift
+        done
+        # shellcheck disable=SC2086
+        check "$precision $arch $options" ranks $((tp * pp * dp)) "$precision" "$arch" mesh$n --micro-batch 1 $options
+        check "... counts the bytes that the formulas say:" python3 traffic.py out
+        check "... trains what one rank trains:" python3 compare.py mesh$n "${precision}_$arch" "${bound[$precision]}"
+    done <<'CASES'
+fp32 gpt2 --dp 2
+fp32 llama --tp 2
+fp32 gpt2 --pp 2 --schedule zb-v
+fp32 llama --tp 2 --pp 2 --dp 2 --sequence-parallel --zero 2
+bf16 llama --dp 2 --zero 1
+bf16 llama --tp 2 --sequence-parallel --recompute selective
+bf16 gpt2 --pp 2 --schedule interleaved --recompute full
+bf16 gpt2 --pp 2 --dp 2 --zero 2
+bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
+fp16 llama --tp 2 --pp 2 --whole-boundary
+CASES
+    # a mesh stopped and taken up again; copies are rounded alike, or the second half would differ
+    # shellcheck disable=SC2086
+    check "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3
+    check "the checkpoint of step 6 is kept aside" mv again/step_00000006 whole
+    check "taken up again" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --resume
+    check "the same weights" cmp again/step_00000006/model.safetensors whole/model.safetensors
+    check "the same moments" cmp again/step_00000006/optimizer.safetensors whole/optimizer.safetensors
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

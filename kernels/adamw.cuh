@@ -1,0 +1,104 @@
+/*
+adamw.cuh: adamw.h on a GPU, elementwise. Where parameters have 16 bits, they are a rounded copy of `master`, which holds them
+in float32: a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would be lost, step after
+step. 30 bytes of memory an element (28 in float32): a group of four elements a thread, in accesses of 16 bytes.
+
+Rounding is stochastic: to one of the two neighbours, nearer ones more often, so that the mean is the number itself, and the
+parameters follow the masters without a bias. The random bits of element i are word (first + i) mod 4 of Philox with key
+`key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor
+is cut. That is why groups begin where first + i is a multiple of 4.
+*/
+#ifndef ADAMW_CUH
+#define ADAMW_CUH
+
+#include "gpu.cuh"
+
+// x, rounded to a neighbour: of what T cannot hold, the last bits (bf16: 16, fp16: 13) become 0 after a random number of as
+// many bits was added. Numbers that T holds stay what they are, and finite ones finite.
+template <class T>
+__device__ __forceinline__ T round_randomly(float x, uint32_t random) {
+    constexpr bool is_fp16 = std::is_same<T, fp16>::value;
+    constexpr uint32_t mask = is_fp16 ? 0x1fffu : 0xffffu;
+    constexpr float largest = is_fp16 ? 65504.0f : 0x1.fep127f;
+    const float size = fabsf(x), lift = is_fp16 && size < 0x1p-14f ? 0x1p-14f : 0.0f; // below, fp16 has steps of 2^-24
+    if (!(size < INFINITY)) return (T)x;
+    const float y = __uint_as_float((__float_as_uint(size + lift) + (random & mask)) & ~mask) - lift;
+    return (T)copysignf(fminf(y, largest), x);
+}
+
+struct AdamW {
+    float decay, step_size, v_correction, beta1, beta2, eps, grad_scale;
+};
+
+__device__ __forceinline__ void adamw_element(float& p, float& m, float& v, float g, const AdamW& a) {
+    g *= a.grad_scale;
+    m = a.beta1 * m + (1.0f - a.beta1) * g;
+    v = a.beta2 * v + (1.0f - a.beta2) * (g * g);
+    p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
+}
+
+// W: 4, or 1 where the arrays are not aligned alike.
+template <int W>
+__global__ static void __launch_bounds__(256)
+    adamw_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g, float* __restrict__ m,
+                 float* __restrict__ v, int64_t n, AdamW a, int64_t step, uint64_t key, uint64_t first) {
+    constexpr bool ROUNDED = sizeof(floatX) < sizeof(float);
+    const int64_t group = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = 4 * group - (int)(first % 4);
+    if (i >= n) return;
+    Random4 random = {};
+    if (ROUNDED) random = philox(key, (uint64_t)step, first / 4 + (uint64_t)group);
+    if (W == 4 && i >= 0 && i + 4 <= n) {
+        Packed<float, 4> w = load<4>(master + i), mean = load<4>(m + i), square = load<4>(v + i);
+        const Packed<float, 4> gradient = load<4>(g + i);
+        Packed<floatX, 4> rounded;
+        for (int k = 0; k < 4; k++) {
+            adamw_element(w[k], mean[k], square[k], gradient[k], a);
+            rounded[k] = round_randomly<floatX>(w[k], random.word[k]);
+        }
+        store(master + i, w), store(m + i, mean), store(v + i, square);
+        if (ROUNDED) store(p + i, rounded);
+        return;
+    }
+    for (int k = 0; k < 4; k++) {
+        if (i + k < 0 || i + k >= n) continue;
+        adamw_element(master[i + k], m[i + k], v[i + k], g[i + k], a);
+        if (ROUNDED) p[i + k] = round_randomly<floatX>(master[i + k], random.word[k]);
+    }
+}
+
+// p, master, m, v (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is
+// float, master is NULL.
+static inline void adamw_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n, float lr,
+                                float beta1, float beta2, float eps, float weight_decay, int64_t step, float grad_scale,
+                                uint64_t key, uint64_t first) {
+    if (n == 0) return;
+    AdamW a;
+    a.decay = (float)(1.0 - (double)lr * weight_decay);
+    a.step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
+    a.v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
+    a.beta1 = beta1, a.beta2 = beta2, a.eps = eps, a.grad_scale = grad_scale;
+    if (!master) master = (float*)(void*)p;
+    const uintptr_t head = first % 4, offset = head * sizeof(float);
+    const bool aligned = ((uintptr_t)master - offset) % 16 == 0 && ((uintptr_t)g - offset) % 16 == 0 &&
+                         ((uintptr_t)m - offset) % 16 == 0 && ((uintptr_t)v - offset) % 16 == 0 &&
+                         ((uintptr_t)p - head * sizeof(floatX)) % (4 * sizeof(floatX)) == 0;
+    launch(launch_shape(blocks_for(n + (int64_t)head, 4 * 256), 256), aligned ? adamw_kernel<4> : adamw_kernel<1>, p,
+           master, g, m, v, n, a, step, key, first);
+}
+
+__global__ static void __launch_bounds__(256)
+    adamw_round_kernel(floatX* __restrict__ p, const float* __restrict__ master, int64_t n, int64_t step, uint64_t key,
+                       uint64_t first) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const uint64_t place = first + (uint64_t)i;
+    p[i] = round_randomly<floatX>(master[i], philox(key, (uint64_t)step, place / 4).word[place % 4]);
+}
+
+// Parameters of 16 bits as the update of `step` left them, from their float32 values: what adamw_update rounded, again.
+static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
+    if (sizeof(floatX) == sizeof(float)) return;
+    launch(launch_shape(blocks_for(n, 256), 256), adamw_round_kernel, p, master, n, step, key, first);
+}
+
+#endif

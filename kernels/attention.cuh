@@ -1,0 +1,816 @@
+/*
+attention.cuh: causal attention on the GPU, forward, backward and token by token, with grouped key/value heads. What is
+computed, and in which layout, is in attention.h:
+
+    S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V,   lse = log sum_j e^S_ij
+    dV = P^T dO,   dP = dO V^T,   D = rowsum(O dO),   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS)
+
+There are two families. 16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023).
+All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores: simpler,
+and many times slower. In neither is a T x T matrix ever in memory.
+
+Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and meets the keys and values in tiles of 64.
+Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to (drawn
+below). What limits it, and what is done about it:
+
+    memory          A tile is 256 HS bytes for 2 * 2 * 128 * 64 HS operations: 128 a byte. An H200 needs 184 (790 TFLOP/s,
+                    4.3 TB/s). So tiles have to come from L2: blocks of a few heads, whose keys and values fit there, run
+                    at about the same time (block_of).
+    shared memory   128 bytes a clock. A warp has 32 queries, not 16, so a fragment of K or V feeds 4 mma: 4 clocks of
+                    loading for 8 (A100) or about 6 (H100) of computing. Padded rows: no bank conflicts, few addresses.
+    exponentials    16 a clock, one for each 256 operations at HS = 64. 1/sqrt(HS) and log2 e are one factor: an FFMA and
+                    an ex2 for each score. Only tiles that the diagonal crosses are masked.
+    waiting         V travels during Q K^T, and the next K during the softmax and P V. Two blocks share a multiprocessor:
+                    one computes while the other waits. Those with the most work start first.
+
+Backward. dK and dV are sums over queries, dQ is one over keys; registers hold only the one or the other. Adding up dQ in
+memory by atomics gives other bits each time. Adding it up in order takes partial sums in float32, one for each tile of
+keys: for one layer of GPT-2 124M and 64 x 1024 tokens 1.8 GB or 0.4 ms, with 4096 tokens in a sequence four times that.
+So there are two kernels, and both make S and dP: 7 products instead of 5. In return all sums stay in registers, in a
+fixed order, and nothing is transposed through memory: one kernel owns queries and makes S and dP, for dS K; the other
+owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes D, for
+the second to read.
+
+Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
+small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
+*/
+#ifndef ATTENTION_CUH
+#define ATTENTION_CUH
+
+#include "gpu.cuh"
+
+static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
+// 2^x within 2 units in the last place; 0 for results below 2^-126.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a block does
+
+typedef struct {
+    int T, NH, NKV, HS;
+    int heads;   // of all sequences: query heads, or key/value heads for the kernels that own keys
+    int section; // heads of which the blocks run at about the same time
+    float scale; // log2 e / sqrt(HS)
+} Attention;
+
+typedef struct {
+    int first, h;                // the first row of its tile; its query head, or the first of those that read its keys
+    int64_t q, k, v, out, stats; // where its heads begin in qkv, in out, and in lse and D (B, NH, T)
+} Block;
+
+// Blocks start in the order of their numbers: section by section, and in a section the tiles with the most work first,
+// which are the last queries or the first keys.
+template <bool KEYS>
+__device__ __forceinline__ Block block_of(Attention s, int tile) {
+    const int tiles = (s.T + tile - 1) / tile, number = (int)blockIdx.x,
+              before = number / (s.section * tiles) * s.section;
+    const int heads = min(s.section, s.heads - before), index = number - before * tiles, head = before + index % heads;
+    const int group = s.NH / s.NKV, b = head / (KEYS ? s.NKV : s.NH), h = KEYS ? head % s.NKV * group : head % s.NH;
+    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS, out = (row * s.NH + h) * s.HS;
+    const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
+    const Block block = {
+        (KEYS ? index / heads : tiles - 1 - index / heads) * tile, h, q, k, v, out, row * s.NH + (int64_t)h * s.T};
+    return block;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tensor cores: tiles and fragments
+//
+// mma_m16n8k16 adds the product of A (16, 16) and B (16, 8) to d (16, 8). A matrix is cut into squares of 8 x 8, and of each
+// square every lane of the warp holds two neighbours in a row: lane 4 g + t has row g, columns 2t and 2t + 1.
+//
+//     columns    0  1    2  3    4  5    6  7
+//     row 0     lane 0  lane 1  lane 2  lane 3            A   a[0] | a[2]     B   b[0]      d   d[0] d[1]
+//     row 1     lane 4  lane 5  lane 6  lane 7                -----+-----         ----          ---------
+//     ...                                                     a[1] | a[3]         b[1]          d[2] d[3]
+//     row 7     lane 28 lane 29 lane 30 lane 31
+//
+// 16-bit neighbours share a register, a[i] or b[i]; B is held by columns: row g above is its column g. Hence:
+// - Two d side by side, rounded in pairs, are an A: a[0], a[1] from the left one, a[2], a[3] from the right one. So P, whose
+//   columns are keys, is the A of P V, and P^T, whose columns are queries, the A of P^T dO.
+// - ldmatrix loads four squares; lane i says where row i % 8 of square i / 8 begins. A tile whose rows are the columns of B,
+//   as K is for Q K^T, is loaded as it is; one whose rows are rows of B, as V is for P V, by the transposing variant.
+// - A row of d is spread over 4 lanes: maxima and sums of rows take two shuffles.
+
+enum { FLASH_THREADS = 128, FLASH_QUERIES = 128, FLASH_KEYS = 64 };
+
+// A row of a tile in shared memory is 16 bytes longer than it need be. So 16-byte pieces that stand below each other in 8
+// rows, as ldmatrix reads them, are in different banks; and all pieces of a tile are at constant distances, so one register
+// addresses them all. (A swizzle would save the padding, and cost an XOR and a register for each piece of a row.)
+template <int HS>
+constexpr int flash_row = HS + 8;
+
+// Begins to copy rows [first, first + ROWS) of a head; those beyond the sequence repeat its last row.
+template <int HS, int ROWS>
+__device__ __forceinline__ void load_tile(floatX* tile, const floatX* head, int stride, int first, int T) {
+    const unsigned piece = threadIdx.x % (HS / 8) * 8, row = threadIdx.x / (HS / 8);
+#pragma unroll
+    for (int i = 0; i < ROWS; i += FLASH_THREADS / (HS / 8)) {
+        const int from = min(first + (int)row + i, T - 1);
+        copy_async16(tile + (row + i) * flash_row<HS> + piece, head + (int64_t)from * stride + piece);
+    }
+}
+
+// Columns [column, column + 16) of 32 rows of a tile, as two A.
+template <int HS>
+__device__ __forceinline__ void load_left(unsigned (&a)[2][4], const floatX* rows, int column) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++) ldmatrix_x4(a[m], rows + (m * 16 + lane % 16) * flash_row<HS> + column + lane / 16 * 8);
+}
+
+// 32 rows that are the left operand of one product after the other: in registers for heads of 64; for heads of 128 there is
+// no room, and they are loaded again each time.
+template <int HS>
+struct Left {
+    const floatX* rows;
+    unsigned kept[HS == 64 ? HS / 16 : 1][2][4];
+};
+template <int HS>
+__device__ __forceinline__ Left<HS> left_operand(const floatX* rows) {
+    Left<HS> left;
+    left.rows = rows;
+    if constexpr (HS == 64) {
+#pragma unroll
+        for (int k = 0; k < HS / 16; k++) load_left<HS>(left.kept[k], rows, k * 16);
+    }
+    return left;
+}
+
+// c (32, N) += A B^T; B: N rows of a tile
+template <int HS, int N>
+__device__ __forceinline__ void multiply_rows(float (&c)[2][N / 8][4], const Left<HS>& left, const floatX* right) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll(HS == 64 ? 4 : 2)
+    for (int k = 0; k < HS / 16; k++) {
+        unsigned a[2][4];
+        if constexpr (HS == 64)
+            memcpy(a, left.kept[k], sizeof a);
+        else
+            load_left<HS>(a, left.rows, k * 16);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            unsigned b[4];
+            ldmatrix_x4(b, right + (n * 16 + lane / 16 * 8 + lane % 8) * flash_row<HS> + k * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                mma_m16n8k16<floatX>(c[m][2 * n], a[m], {b[0], b[1]});
+                mma_m16n8k16<floatX>(c[m][2 * n + 1], a[m], {b[2], b[3]});
+            }
+        }
+    }
+}
+
+// c (32, HS) += A B; A (32, N), B: N rows of a tile
+template <int HS, int N>
+__device__ __forceinline__ void multiply_columns(float (&c)[2][HS / 8][4], const unsigned (&a)[N / 16][2][4],
+                                                 const floatX* right) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) {
+#pragma unroll
+        for (int n = 0; n < HS / 16; n++) {
+            unsigned b[4];
+            ldmatrix_x4_trans(b, right + (k * 16 + lane % 16) * flash_row<HS> + n * 16 + lane / 16 * 8);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                mma_m16n8k16<floatX>(c[m][2 * n], a[k][m], {b[0], b[1]});
+                mma_m16n8k16<floatX>(c[m][2 * n + 1], a[k][m], {b[2], b[3]});
+            }
+        }
+    }
+}
+
+typedef Packed<floatX, 2> Pair;
+__device__ __forceinline__ Pair round_pair(float first, float second) {
+    const Pair pair = {{(floatX)first, (floatX)second}};
+    return pair;
+}
+__device__ __forceinline__ Pair pair_of_bits(unsigned bits) {
+    Pair pair;
+    memcpy(&pair, &bits, sizeof pair);
+    return pair;
+}
+
+// Accumulators, rounded to floatX, become a left operand.
+template <int N>
+__device__ __forceinline__ void round_to_left(unsigned (&a)[N / 16][2][4], const float (&c)[2][N / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const int k = i / 8, m = i / 4 % 2, j = i % 4;
+        const Pair pair = round_pair(c[m][2 * k + j / 2][j % 2 * 2], c[m][2 * k + j / 2][j % 2 * 2 + 1]);
+        memcpy(&a[k][m][j], &pair, sizeof pair);
+    }
+}
+
+// Scores of keys that come after their query become -infinity. row, column: where c begins in the sequence
+template <int N, bool ROWS_ARE_KEYS>
+__device__ __forceinline__ void mask_scores(float (&c)[2][N / 8][4], int row, int column) {
+    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int m = i / 4 % 2, n = i / 8, e = i % 4, y = row + m * 16 + e / 2 * 8, x = column + n * 8 + e % 2;
+        if (ROWS_ARE_KEYS ? y > x : x > y) c[m][n][e] = -INFINITY;
+    }
+}
+
+// Over the 4 lanes that share a row.
+__device__ __forceinline__ float quad_sum(float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+}
+__device__ __forceinline__ float quad_max(float v) {
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+    return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+}
+
+// Rows [first, first + 32) of a head = scale * c, by way of `rows` of shared memory, which only this warp uses: so they are
+// written 16 bytes at a time, and whole cache lines.
+template <int HS>
+__device__ __forceinline__ void store_rows(floatX* head, int stride, int first, int T, const float (&c)[2][HS / 8][4],
+                                           float scale, floatX* rows) {
+    const unsigned lane = threadIdx.x % 32, piece = lane % (HS / 8) * 8, row = lane / (HS / 8);
+    __syncwarp(); // all lanes have read them
+#pragma unroll
+    for (int i = 0; i < HS / 2; i++) {
+        const int m = i % 2, r = i / 2 % 2, n = i / 4;
+        store(rows + (m * 16 + r * 8 + lane / 4) * flash_row<HS> + n * 8 + lane % 4 * 2,
+              round_pair(scale * c[m][n][2 * r], scale * c[m][n][2 * r + 1]));
+    }
+    __syncwarp();
+    for (int i = 0; i < 32; i += 32 / (HS / 8)) {
+        const int to = first + (int)row + i;
+        if (to < T) store(head + (int64_t)to * stride + piece, load<8>(rows + (row + i) * flash_row<HS> + piece));
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tensor cores: forward
+
+// The next tile of scores s of a warp's queries: s becomes P, not yet divided by the sum of its row. top: the largest score
+// of each row so far; sum: of this lane's columns; o = P V. Both are scaled to the new top.
+template <int HS, int KEYS>
+__device__ __forceinline__ void softmax_tile(float (&s)[2][KEYS / 8][4], float (&o)[2][HS / 8][4], float (&top)[2][2],
+                                             float (&sum)[2][2], float scale) {
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) { // rows g and g + 8 of 16
+            float largest = top[m][r];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) largest = fmaxf(largest, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+            largest = quad_max(largest);
+            const float factor = exp2_fast((top[m][r] - largest) * scale), shift = largest * scale;
+            top[m][r] = largest;
+            sum[m][r] *= factor; // 0 for the first tile
+#pragma unroll
+            for (int n = 0; n < HS / 8; n++) o[m][n][2 * r] *= factor, o[m][n][2 * r + 1] *= factor;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 2 * r; i < 2 * r + 2; i++) {
+                    s[m][n][i] = exp2_fast(s[m][n][i] * scale - shift);
+                    sum[m][r] += s[m][n][i];
+                }
+            }
+        }
+    }
+}
+
+template <int HS>
+__global__ static void __launch_bounds__(FLASH_THREADS, 2)
+    flash_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
+                         Attention s) {
+    constexpr int QUERIES = FLASH_QUERIES, KEYS = FLASH_KEYS, ROW = flash_row<HS>;
+    const Block block = block_of<false>(s, QUERIES);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int end = min(block.first + QUERIES, s.T), row = block.first + (int)warp * 32,
+              stride = (s.NH + 2 * s.NKV) * HS;
+    floatX *q = dynamic_shared<floatX>(), *k = q + QUERIES * ROW, *v = k + KEYS * ROW, *rows = q + warp * 32 * ROW;
+
+    load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
+    load_tile<HS, KEYS>(k, qkv + block.k, stride, 0, s.T);
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    const Left<HS> left = left_operand<HS>(rows);
+    float o[2][HS / 8][4] = {}, top[2][2], sum[2][2] = {};
+    for (int i = 0; i < 4; i++) top[i / 2][i % 2] = -INFINITY;
+    for (int key = 0; key < end; key += KEYS) {
+        copy_async_wait<0>();
+        __syncthreads(); // k is here, and v is free
+        load_tile<HS, KEYS>(v, qkv + block.v, stride, key, s.T);
+        copy_async_commit();
+        const bool seen = key < row + 32; // by one of the warp's queries
+        float p[2][KEYS / 8][4] = {};
+        if (seen) multiply_rows<HS, KEYS>(p, left, k);
+        copy_async_wait<0>();
+        __syncthreads(); // v is here, and k is free
+        if (key + KEYS < end) load_tile<HS, KEYS>(k, qkv + block.k, stride, key + KEYS, s.T);
+        copy_async_commit();
+        if (!seen) continue;
+        if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p, row, key);
+        softmax_tile<HS, KEYS>(p, o, top, sum, s.scale);
+        unsigned a[KEYS / 16][2][4];
+        round_to_left<KEYS>(a, p);
+        __syncwarp(); // for the compiler: the scores have left their registers before v comes into others
+        multiply_columns<HS, KEYS>(o, a, v);
+    }
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int m = i / 2, r = i % 2, t = row + m * 16 + r * 8 + (int)(lane / 4);
+        const float l = quad_sum(sum[m][r]), inverse = 1.0f / l;
+#pragma unroll
+        for (int n = 0; n < HS / 8; n++) o[m][n][2 * r] *= inverse, o[m][n][2 * r + 1] *= inverse;
+        if (lane % 4 == 0 && t < s.T) lse[block.stats + t] = LN_2 * (top[m][r] * s.scale + log2f(l));
+    }
+    store_rows<HS>(out + block.out, s.NH * HS, row, s.T, o, 1.0f, rows);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tensor cores: backward
+
+// dQ, and D (B, NH, T) for the next kernel. As in the forward pass a warp owns 32 queries; keys and values come in a ring of
+// two steps: one arrives while the other is used.
+template <int HS>
+__global__ static void __launch_bounds__(FLASH_THREADS, 2)
+    flash_backward_queries(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
+                           const floatX* __restrict__ qkv, const floatX* __restrict__ out,
+                           const float* __restrict__ lse, Attention s) {
+    constexpr int QUERIES = FLASH_QUERIES, KEYS = 4096 / HS, ROW = flash_row<HS>;
+    constexpr int PART = 32; // of a step's keys, for whose S and dP there are registers
+    const Block block = block_of<false>(s, QUERIES);
+    const int steps = (min(block.first + QUERIES, s.T) + KEYS - 1) / KEYS, stride = (s.NH + 2 * s.NKV) * HS;
+    const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * 32;
+    const int row = block.first + (int)own;
+    floatX *q = dynamic_shared<floatX>(), *d = q + QUERIES * ROW, *ring = d + QUERIES * ROW;
+
+    load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
+    load_tile<HS, QUERIES>(d, dout + block.out, s.NH * HS, block.first, s.T);
+    load_tile<HS, QUERIES>(ring, out + block.out, s.NH * HS, block.first, s.T); // until the first keys come
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    const Left<HS> left_q = left_operand<HS>(q + own * ROW), left_d = left_operand<HS>(d + own * ROW);
+    float dot[2][2] = {}, lse2[2][2]; // D, lse * log2 e
+    for (int k = 0; k < HS / 16; k++) {
+        unsigned x[2][4], y[2][4];
+        load_left<HS>(x, d + own * ROW, k * 16);
+        load_left<HS>(y, ring + own * ROW, k * 16);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const Pair u = pair_of_bits(x[i / 4][i % 4]), w = pair_of_bits(y[i / 4][i % 4]);
+            dot[i / 4][i % 2] += (float)u[0] * (float)w[0] + (float)u[1] * (float)w[1];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int m = i / 2, r = i % 2, t = row + m * 16 + r * 8 + (int)(lane / 4);
+        dot[m][r] = quad_sum(dot[m][r]);
+        if (lane % 4 == 0 && t < s.T) D[block.stats + t] = dot[m][r];
+        lse2[m][r] = LOG2_E * lse[block.stats + min(t, s.T - 1)];
+    }
+
+    float dq[2][HS / 8][4] = {};
+    for (int step = 0; step <= steps; step++) { // copies keys and values of this step, uses those of the one before
+        copy_async_wait<0>();
+        __syncthreads();
+        if (step < steps) {
+            floatX* to = ring + step % 2 * 2 * KEYS * ROW;
+            load_tile<HS, KEYS>(to, qkv + block.k, stride, step * KEYS, s.T);
+            load_tile<HS, KEYS>(to + KEYS * ROW, qkv + block.v, stride, step * KEYS, s.T);
+        }
+        copy_async_commit();
+        for (int part = 0; part < KEYS && step > 0; part += PART) {
+            const int key = (step - 1) * KEYS + part;
+            if (key >= row + 32) break; // seen by none of the warp's queries
+            const floatX *k = ring + ((step + 1) % 2 * 2 * KEYS + part) * ROW, *v = k + KEYS * ROW;
+            float p[2][PART / 8][4] = {}, ds[2][PART / 8][4];
+            multiply_rows<HS, PART>(p, left_q, k);
+#pragma unroll
+            for (int i = 0; i < PART; i++) ds[i / 16][i / 4 % 4][i % 4] = -dot[i / 16][i / 2 % 2];
+            multiply_rows<HS, PART>(ds, left_d, v); // dP - D
+            if (key + PART - 1 > row) mask_scores<PART, false>(p, row, key);
+#pragma unroll
+            for (int i = 0; i < PART; i++) {
+                const int m = i / 16, n = i / 4 % 4, e = i % 4;
+                ds[m][n][e] *= exp2_fast(p[m][n][e] * s.scale - lse2[m][e / 2]);
+            }
+            unsigned a[PART / 16][2][4];
+            round_to_left<PART>(a, ds);
+            multiply_columns<HS, PART>(dq, a, k);
+        }
+    }
+    store_rows<HS>(dqkv + block.q, stride, row, s.T, dq, s.scale * LN_2, q + own * ROW);
+}
+
+// dK and dV of 64 keys. Two warps share 32 keys, since the sums of both do not fit into one's registers: warp 0 or 1 makes
+// S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. Between their two products each, P^T goes from the one to the other. They
+// run the same code, for the same products are due, of K with Q and then dO, or of V with dO and then Q.
+template <int HS>
+__global__ static void __launch_bounds__(FLASH_THREADS, 2)
+    flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
+                        const float* __restrict__ lse, const float* __restrict__ D, Attention s) {
+    constexpr int KEYS = FLASH_KEYS, QUERIES = 4096 / HS, ROW = flash_row<HS>;
+    const Block block = block_of<true>(s, KEYS);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const bool makes_dk = warp >= 2;
+    const int row = block.first + (int)(warp % 2) * 32, stride = (s.NH + 2 * s.NKV) * HS, thread = (int)threadIdx.x;
+    floatX *k = dynamic_shared<floatX>(), *v = k + KEYS * ROW, *ring = v + KEYS * ROW, *end = ring + 4 * QUERIES * ROW;
+    unsigned* exchange = reinterpret_cast<unsigned*>(end) + (warp % 2 * QUERIES * 16 + lane * 4);
+    float* stats = reinterpret_cast<float*>(end + KEYS * QUERIES); // (2 steps; lse * log2 e, D; QUERIES)
+
+    load_tile<HS, KEYS>(k, qkv + block.k, stride, block.first, s.T);
+    load_tile<HS, KEYS>(v, qkv + block.v, stride, block.first, s.T);
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    floatX* rows = (makes_dk ? v : k) + warp % 2 * 32 * ROW;
+    const Left<HS> left = left_operand<HS>(rows);
+    float sum[2][HS / 8][4] = {};
+    int h = 0, query = block.first,
+        before = 0; // of this step: head in the group, first query; and that of the last step
+    for (int step = 0; h <= s.NH / s.NKV; step++) {
+        copy_async_wait<0>();
+        __syncthreads();
+        const bool more = h < s.NH / s.NKV;
+        float stat = 0.0f;
+        if (more) {
+            floatX* to = ring + step % 2 * 2 * QUERIES * ROW;
+            load_tile<HS, QUERIES>(to, qkv + block.q + h * HS, stride, query, s.T);
+            load_tile<HS, QUERIES>(to + QUERIES * ROW, dout + block.out + h * HS, s.NH * HS, query, s.T);
+            const int t = query + thread % QUERIES;
+            const int64_t from = block.stats + (int64_t)h * s.T + t;
+            if (thread < QUERIES) stat = t < s.T ? LOG2_E * lse[from] : INFINITY; // p = 0 beyond the sequence
+            if (thread / QUERIES == 1 && t < s.T) stat = D[from];
+        }
+        copy_async_commit();
+        if (step > 0) {
+            const floatX *q = ring + (step + 1) % 2 * 2 * QUERIES * ROW, *d = q + QUERIES * ROW;
+            const float* columns = stats + (step + 1) % 2 * 2 * QUERIES + lane % 4 * 2;
+            float c[2][QUERIES / 8][4]; // S^T or dP^T - D
+            unsigned a[QUERIES / 16][2][4];
+#pragma unroll
+            for (int n = 0; n < QUERIES / 8; n++) {
+                const Packed<float, 2> dot = load<2>(columns + QUERIES + n * 8);
+#pragma unroll
+                for (int i = 0; i < 8; i++) c[i / 4][n][i % 4] = makes_dk ? -dot[i % 2] : 0.0f;
+            }
+            multiply_rows<HS, QUERIES>(c, left, makes_dk ? d : q);
+            if (!makes_dk) {
+                if (row + 31 > before) mask_scores<QUERIES, true>(c, row, before);
+#pragma unroll
+                for (int n = 0; n < QUERIES / 8; n++) {
+                    const Packed<float, 2> lse2 = load<2>(columns + n * 8);
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        c[i / 4][n][i % 4] = exp2_fast(c[i / 4][n][i % 4] * s.scale - lse2[i % 2]);
+                }
+                round_to_left<QUERIES>(a, c);
+#pragma unroll
+                for (int i = 0; i < QUERIES / 8; i++) {
+                    const unsigned(&from)[4] = a[i / 2][i % 2];
+                    store(exchange + i * 128, Packed<unsigned, 4>{{from[0], from[1], from[2], from[3]}});
+                }
+            }
+            __syncthreads();
+            if (makes_dk) {
+#pragma unroll
+                for (int i = 0; i < QUERIES / 8; i++) {
+                    const Packed<unsigned, 4> p = load<4>(exchange + i * 128);
+#pragma unroll
+                    for (int j = 0; j < 8; j++)
+                        c[i % 2][i / 2 * 2 + j / 4][j % 4] *= (float)pair_of_bits(p[j / 2])[j % 2];
+                }
+                round_to_left<QUERIES>(a, c);
+            }
+            multiply_columns<HS, QUERIES>(sum, a, makes_dk ? q : d);
+        }
+        if (thread < 2 * QUERIES) stats[step % 2 * 2 * QUERIES + thread] = stat;
+        before = query, query += QUERIES;
+        if (query >= s.T || !more) query = block.first, h++;
+    }
+    store_rows<HS>(dqkv + (makes_dk ? block.k : block.v), stride, row, s.T, sum, makes_dk ? s.scale * LN_2 : 1.0f,
+                   rows);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Ordinary cores
+//
+// A block is 8 warps with 4 rows each: of Q, or of K where dK and dV are made. It meets the other side in tiles of 32 rows.
+// For scores each lane has a row of the tile; for sums over the tile, each lane has every 32nd column. Rows lie in shared
+// memory as floats, padded with zeros to an odd number of 16-byte pieces, so that 8 lanes reading a piece of 8 rows do so
+// from different banks. What is read feeds 4 rows, so that multiply-adds take about as long as reading shared memory.
+// Global memory is no limit here, and is read number by number: arrays may be aligned in any way.
+
+enum { PLAIN_THREADS = 256, PLAIN_ROWS = 32, PLAIN_WIDEST = 256 };
+
+// Floats from one row to the next.
+HOST_DEVICE static inline int plain_row(int HS) { return ((HS + 3) / 4 | 1) * 4; }
+
+// Rows [first, first + 32) of a head; zeros from row T and column HS on.
+__device__ __forceinline__ void plain_load(float* rows, const floatX* head, int stride, int first, int T, int HS) {
+    for (int i = (int)threadIdx.x / 32; i < PLAIN_ROWS; i += PLAIN_THREADS / 32) {
+#pragma unroll 1
+        for (int d = (int)threadIdx.x % 32; d < plain_row(HS); d += 32) {
+            const bool inside = first + i < T && d < HS;
+            rows[i * plain_row(HS) + d] = inside ? (float)head[(int64_t)(first + i) * stride + d] : 0.0f;
+        }
+    }
+}
+
+// c: products of the 4 rows at a with the row at b
+__device__ __forceinline__ void plain_dots(float (&c)[4], const float* a, const float* b, int HS) {
+    for (int r = 0; r < 4; r++) c[r] = 0.0f;
+#pragma unroll 1
+    for (int d = 0; d < HS; d += 4) {
+        const Packed<float, 4> v = load<4>(b + d);
+        for (int r = 0; r < 4; r++) {
+            const Packed<float, 4> u = load<4>(a + r * plain_row(HS) + d);
+            for (int i = 0; i < 4; i++) c[r] += u[i] * v[i];
+        }
+    }
+}
+
+// sum (4 rows, columns lane + 32 w) += C B: c is this lane's column of C (4, 32), which the warp exchanges; B: 32 rows
+template <int W>
+__device__ __forceinline__ void plain_add(float (&sum)[4][W], const float (&c)[4], float* exchange, const float* b,
+                                          int HS) {
+    const int lane = (int)threadIdx.x % 32;
+    __syncwarp(); // all lanes have read what is there
+    store(exchange + lane * 4, Packed<float, 4>{{c[0], c[1], c[2], c[3]}});
+    __syncwarp();
+#pragma unroll 1
+    for (int j = 0; j < PLAIN_ROWS; j++) {
+        const Packed<float, 4> x = load<4>(exchange + j * 4);
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            const float v = lane + w * 32 < HS ? b[j * plain_row(HS) + lane + w * 32] : 0.0f;
+            for (int r = 0; r < 4; r++) sum[r][w] += x[r] * v;
+        }
+    }
+}
+
+// Rows [first, first + 4) of a head = scale * sum
+template <int W>
+__device__ __forceinline__ void plain_store(floatX* head, int stride, int first, int T, int HS,
+                                            const float (&sum)[4][W], float scale) {
+    const int lane = (int)threadIdx.x % 32;
+    for (int r = 0; r < 4 && first + r < T; r++) {
+        floatX* to = head + (int64_t)(first + r) * stride + lane;
+        for (int w = 0; w < W; w++) {
+            if (lane + w * 32 < HS) to[w * 32] = (floatX)(scale * sum[r][w]);
+        }
+    }
+}
+
+template <int W>
+__global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
+    plain_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
+                         Attention s) {
+    const Block block = block_of<false>(s, PLAIN_ROWS);
+    const int T = s.T, HS = s.HS, stride = (s.NH + 2 * s.NKV) * HS, size = PLAIN_ROWS * plain_row(HS);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = block.first + warp * 4;
+    float *q = dynamic_shared<float>(), *k = q + size, *v = k + size, *exchange = v + size + warp * 128;
+    float o[4][W] = {}, top[4], sum[4] = {}, p[4];
+    for (int r = 0; r < 4; r++) top[r] = -INFINITY;
+    plain_load(q, qkv + block.q, stride, block.first, T, HS);
+    for (int key = 0; key <= block.first; key += PLAIN_ROWS) {
+        __syncthreads();
+        plain_load(k, qkv + block.k, stride, key, T, HS);
+        plain_load(v, qkv + block.v, stride, key, T, HS);
+        __syncthreads();
+        plain_dots(p, q + warp * 4 * plain_row(HS), k + lane * plain_row(HS), HS);
+        for (int r = 0; r < 4; r++) {
+            const float score = key + lane > row + r ? -INFINITY : p[r] * s.scale;
+            const float largest = fmaxf(top[r], warp_max(score)), factor = exp2f(top[r] - largest);
+            top[r] = largest;
+            p[r] = exp2f(score - largest);
+            sum[r] = sum[r] * factor + p[r];
+            for (int w = 0; w < W; w++) o[r][w] *= factor;
+        }
+        plain_add(o, p, exchange, v, HS);
+    }
+    for (int r = 0; r < 4; r++) {
+        const float l = warp_sum(sum[r]), inverse = 1.0f / l;
+        for (int w = 0; w < W; w++) o[r][w] *= inverse;
+        if (lane == 0 && row + r < T) lse[block.stats + row + r] = LN_2 * (top[r] + log2f(l));
+    }
+    plain_store(out + block.out, s.NH * HS, row, T, HS, o, 1.0f);
+}
+
+// KEYS: dK and dV of 32 keys, else dQ and D of 32 queries. With the block's own rows A1 and A2 (K and V, or Q and dO) and the
+// others' B1 and B2 both are the same: p = A1 B1^T, ds = A2 B2^T, dV += p B2, and dK or dQ += ds B1.
+template <int W, bool KEYS>
+__global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
+    plain_backward_kernel(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
+                          const floatX* __restrict__ qkv, const floatX* __restrict__ out, const float* __restrict__ lse,
+                          Attention s) {
+    const Block block = block_of<KEYS>(s, PLAIN_ROWS);
+    const int T = s.T, HS = s.HS, stride = (s.NH + 2 * s.NKV) * HS, out_stride = s.NH * HS, step = plain_row(HS);
+    const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32 * 4, row = block.first + own;
+    float *a1 = dynamic_shared<float>(), *a2 = a1 + PLAIN_ROWS * step, *b1 = a2 + PLAIN_ROWS * step;
+    float *b2 = b1 + PLAIN_ROWS * step, *exchange = b2 + PLAIN_ROWS * step + own * 32;
+    float sum1[4][W] = {}, sum2[4][W] = {}, p[4], ds[4];
+    float dot[4], lse2[4]; // D and lse * log2 e of 4 queries; KEYS: of this lane's
+    plain_load(a1, qkv + (KEYS ? block.k : block.q), stride, block.first, T, HS);
+    plain_load(a2, KEYS ? qkv + block.v : dout + block.out, KEYS ? stride : out_stride, block.first, T, HS);
+    if (!KEYS) plain_load(b2, out + block.out, out_stride, block.first, T, HS);
+    __syncthreads();
+    for (int r = 0; r < 4 && !KEYS; r++) {
+        const int64_t at = block.stats + min(row + r, T - 1);
+        float part = 0.0f;
+        for (int d = lane; d < HS; d += 32) part += a2[(own + r) * step + d] * b2[(own + r) * step + d];
+        dot[r] = warp_sum(part);
+        lse2[r] = LOG2_E * lse[at];
+        if (lane == 0 && row + r < T) D[at] = dot[r];
+    }
+    // The queries of the group's heads from here on, or the keys of one head up to here.
+    for (int h = 0; h < (KEYS ? s.NH / s.NKV : 1); h++) {
+        for (int from = KEYS ? block.first : 0; from < (KEYS ? T : block.first + PLAIN_ROWS); from += PLAIN_ROWS) {
+            __syncthreads();
+            plain_load(b1, qkv + (KEYS ? block.q + h * HS : block.k), stride, from, T, HS);
+            plain_load(b2, KEYS ? dout + block.out + h * HS : qkv + block.v, KEYS ? out_stride : stride, from, T, HS);
+            for (int r = 0; r < 4 && KEYS; r++) {
+                const int64_t at = block.stats + (int64_t)h * T + min(from + lane, T - 1);
+                dot[r] = D[at], lse2[r] = LOG2_E * lse[at];
+            }
+            __syncthreads();
+            plain_dots(p, a1 + own * step, b1 + lane * step, HS);
+            plain_dots(ds, a2 + own * step, b2 + lane * step, HS);
+            for (int r = 0; r < 4; r++) {
+                const int other = from + lane;
+                const bool seen = KEYS ? row + r <= other && other < T : other <= row + r;
+                p[r] = seen ? exp2f(p[r] * s.scale - lse2[r]) : 0.0f;
+                ds[r] = p[r] * (ds[r] - dot[r]);
+            }
+            if (KEYS) plain_add(sum2, p, exchange, b2, HS);
+            plain_add(sum1, ds, exchange, b1, HS);
+        }
+    }
+    plain_store(dqkv + (KEYS ? block.k : block.q), stride, row, T, HS, sum1, s.scale * LN_2);
+    if (KEYS) plain_store(dqkv + block.v, stride, row, T, HS, sum2, 1.0f);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Generating text
+
+enum { DECODE_THREADS = 256 };
+
+// One query head. `lanes` lanes share a key: each has every lanes-th piece of W numbers, 8 numbers in all, of the query,
+// the keys, the values and their sum. There are `groups` such groups, each with a softmax of its own over every groups-th
+// key. The token's own key and value are read from qkv, since a block is just writing them into the cache.
+template <int W>
+__global__ static void __launch_bounds__(DECODE_THREADS)
+    decode_kernel(floatX* __restrict__ out, floatX* cache, const floatX* __restrict__ qkv, int position, int lanes,
+                  Attention s) {
+    const int thread = (int)threadIdx.x, group = thread / lanes, groups = DECODE_THREADS / lanes, HS = s.HS;
+    const int h = (int)blockIdx.x, kv = h / (s.NH / s.NKV), at = thread % lanes * W, step = lanes * W;
+    const int64_t stride = (int64_t)2 * s.NKV * HS, to_value = (int64_t)s.NKV * HS;
+    const floatX* own = qkv + (s.NH + kv) * HS;
+    floatX* row = cache + kv * HS;
+    float *parts = dynamic_shared<float>(), *tops = parts + 8 * DECODE_THREADS, *sums = tops + DECODE_THREADS;
+    float q[8 / W][W], o[8 / W][W] = {}, top = -INFINITY, sum = 0.0f;
+    for (int i = 0; i < 8; i++) {
+        const int d = at + i / W * step + i % W;
+        q[i / W][i % W] = d < HS ? s.scale * (float)qkv[h * HS + d] : 0.0f;
+    }
+    for (int d = thread; d < HS && h % (s.NH / s.NKV) == 0; d += DECODE_THREADS) {
+        row[position * stride + d] = own[d];
+        row[position * stride + to_value + d] = own[to_value + d];
+    }
+    for (int first = 0; first <= position; first += groups) {
+        const int j = first + group;
+        const floatX* key = (j < position ? row + j * stride : own) + at;
+        Packed<floatX, W> k[8 / W], v[8 / W];
+        float score = 0.0f;
+        for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
+            k[i] = load<W>(key + i * step), v[i] = load<W>(key + to_value + i * step);
+            for (int w = 0; w < W; w++) score += q[i][w] * (float)k[i][w];
+        }
+        for (int i = lanes / 2; i > 0; i /= 2) score += __shfl_xor_sync(0xffffffffu, score, i);
+        if (j > position) continue;
+        const float largest = fmaxf(top, score), factor = exp2f(top - largest), p = exp2f(score - largest);
+        top = largest, sum = sum * factor + p;
+        for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
+            for (int w = 0; w < W; w++) o[i][w] = o[i][w] * factor + p * (float)v[i][w];
+        }
+    }
+    for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
+        for (int w = 0; w < W; w++) parts[group * HS + at + i * step + w] = o[i][w];
+    }
+    if (at == 0) tops[group] = top, sums[group] = sum;
+    __syncthreads();
+    for (int d = thread; d < HS; d += DECODE_THREADS) {
+        float largest = -INFINITY, l = 0.0f, total = 0.0f;
+        for (int i = 0; i < groups; i++) largest = fmaxf(largest, tops[i]);
+        for (int i = 0; i < groups; i++) {
+            const float factor = exp2f(tops[i] - largest); // 0 for a group that had no key
+            l += factor * sums[i], total += factor * parts[i * HS + d];
+        }
+        out[h * HS + d] = (floatX)(total / l);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is called
+
+// For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2: keys
+// and values of its heads, or the queries and dout of a group for each of them.
+static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
+    if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
+    const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
+    const int section = (int)min_i64(max_i64((16 << 20) / bytes, 1), (int64_t)B * NKV); // key/value heads
+    Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS)};
+    if (!of_keys) s.heads = B * NH, s.section = section * (NH / NKV);
+    return s;
+}
+
+static inline Launch flash_launch(Attention s, int tile, size_t shared) {
+    return launch_shape((unsigned)(s.heads * blocks_for(s.T, tile)), FLASH_THREADS, shared);
+}
+static inline Launch plain_launch(Attention s, int arrays) { // of PLAIN_ROWS rows
+    const int shared = (arrays * PLAIN_ROWS * plain_row(s.HS) + 4 * PLAIN_THREADS) * (int)sizeof(float);
+    return launch_shape((unsigned)(s.heads * blocks_for(s.T, PLAIN_ROWS)), PLAIN_THREADS, (size_t)shared);
+}
+
+template <int HS>
+static void flash_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
+    const size_t shared = (FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 8) * sizeof(floatX);
+    launch(flash_launch(s, FLASH_QUERIES, shared), flash_forward_kernel<HS>, out, lse, qkv, s);
+}
+template <int W>
+static void plain_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
+    launch(plain_launch(s, 3), plain_forward_kernel<W>, out, lse, qkv, s);
+}
+
+// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS).
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
+                                     int HS) {
+    const Attention s = attention_of(B, T, NH, NKV, HS, false);
+    const bool packed = can_pack(out, HS) && can_pack(qkv, HS);
+    auto forward = HS <= 64 ? plain_forward<2> : HS <= 128 ? plain_forward<4> : plain_forward<8>;
+    if constexpr (sizeof(floatX) == 2) {
+        if (packed && HS == 64) forward = flash_forward<64>;
+        if (packed && HS == 128) forward = flash_forward<128>;
+    }
+    forward(out, lse, qkv, s);
+}
+
+template <int HS>
+static void flash_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
+                           const float* lse, Attention s, Attention k) {
+    const size_t row = (HS + 8) * sizeof(floatX), step = 4096 / HS;
+    const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // of the keys: exchange, stats
+    launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row), flash_backward_queries<HS>, dqkv, D,
+           dout, qkv, out, lse, s);
+    launch(flash_launch(k, FLASH_KEYS, (2 * FLASH_KEYS + 4 * step) * row + own), flash_backward_keys<HS>, dqkv, dout,
+           qkv, lse, D, k);
+}
+
+template <int W>
+static void plain_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
+                           const float* lse, Attention s, Attention k) {
+    launch(plain_launch(s, 4), plain_backward_kernel<W, false>, dqkv, D, dout, qkv, out, lse, s);
+    launch(plain_launch(k, 4), plain_backward_kernel<W, true>, dqkv, D, dout, qkv, out, lse, k);
+}
+
+// dqkv, overwritten, from dout and what attention_forward took and gave.
+static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
+    const Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
+    const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
+    auto backward = HS <= 64 ? plain_backward<2> : HS <= 128 ? plain_backward<4> : plain_backward<8>;
+    if constexpr (sizeof(floatX) == 2) {
+        if (packed && HS == 64) backward = flash_backward<64>;
+        if (packed && HS == 128) backward = flash_backward<128>;
+    }
+    float* D = (float*)device_scratch((size_t)B * (size_t)NH * (size_t)T * sizeof(float));
+    backward(dqkv, D, dout, qkv, out, lse, s, k);
+}
+
+// out (NH * HS) of the token at `position` of one sequence, from its row of qkv and the rows of cache (T_max, 2 NKV * HS)
+// before it; its own row is written.
+static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, int NH, int NKV,
+                                    int HS) {
+    const Attention s = attention_of(1, 1, NH, NKV, HS, false);
+    const bool packed = can_pack(qkv, HS) && can_pack(cache, HS);
+    const auto kernel = packed ? decode_kernel<widest<floatX>> : decode_kernel<1>;
+    const int W = packed ? widest<floatX> : 1;
+    int lanes = 1;
+    while (lanes < 32 && lanes * W < HS) lanes *= 2;
+    launch(launch_shape((unsigned)NH, DECODE_THREADS, 10 * DECODE_THREADS * sizeof(float)), kernel, out, cache, qkv,
+           position, lanes, s);
+}
+
+#endif

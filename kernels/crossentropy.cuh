@@ -1,0 +1,217 @@
+/*
+crossentropy.cuh: crossentropy.h on a GPU: logits (N, stride) are floatX, what goes between ranks and losses float32. One
+block a row.
+
+crossentropy_fused reads a row of logits from memory once and writes it once. It computes maximum and sum together while the
+row comes in (online softmax, Milakov and Gimelshein 2018: when the maximum grows by d, the sum shrinks by e^-d), and keeps
+the row in shared memory for the second pass: 100 KB for 50304 16-bit logits, of which an H200 holds two per multiprocessor,
+so one row is loaded while another is computed. What does not fit (V > 113 000, or an older GPU) is read again.
+
+The four functions for a vocabulary in slices read it three times and write it once.
+
+e^x is __expf: relative error 2^-22 and, from the rounding of its argument, |x| 2^-24; as much as x - max has anyway.
+*/
+#ifndef CROSSENTROPY_CUH
+#define CROSSENTROPY_CUH
+
+#include "sum.cuh"
+
+// Threads for a row of n logits.
+static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }
+
+// Logit c + i; -infinity behind the last one.
+template <int W>
+__device__ __forceinline__ float logit_of(const Packed<floatX, W>& v, int c, int i, int V_local) {
+    return c + i < V_local ? (float)v[i] : -INFINITY;
+}
+
+template <int W>
+__global__ static void __launch_bounds__(512)
+    crossentropy_max_kernel(float* __restrict__ row_max, const floatX* __restrict__ logits, int V_local, int stride) {
+    const floatX* __restrict__ x = logits + (int64_t)blockIdx.x * stride;
+    const int step = blockDim.x * W;
+    float largest = -INFINITY;
+    for (int begin = threadIdx.x * W; begin < V_local; begin += 4 * step) {
+        Packed<floatX, W> v[4];
+        load_four(v, x, begin, step, stride);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            for (int i = 0; i < W; i++) largest = fmaxf(largest, logit_of(v[k], begin + k * step, i, V_local));
+        }
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) row_max[blockIdx.x] = largest;
+}
+
+// row_max (N): the largest logit of each row, -infinity if there is none. It passes over a NaN: the sum will not.
+static inline void crossentropy_max(float* row_max, const floatX* logits, int N, int V_local, int stride) {
+    const bool packed = can_pack(logits, stride);
+    const int W = packed ? widest<floatX> : 1;
+    launch(launch_shape(N, row_threads(V_local, W, 512)),
+           packed ? crossentropy_max_kernel<widest<floatX>> : crossentropy_max_kernel<1>, row_max, logits, V_local,
+           stride);
+}
+
+template <int W>
+__global__ static void __launch_bounds__(512)
+    crossentropy_sum_kernel(float* __restrict__ row_sum, float* __restrict__ target_logit,
+                            const floatX* __restrict__ logits, const float* __restrict__ row_max,
+                            const int32_t* __restrict__ targets, int V_local, int stride, int first_token) {
+    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0, step = blockDim.x * W;
+    const floatX* __restrict__ x = logits + (int64_t)n * stride;
+    const float max = row_max[n];
+    float sum = 0;
+    for (int begin = threadIdx.x * W; begin < used; begin += 4 * step) {
+        Packed<floatX, W> v[4];
+        load_four(v, x, begin, step, stride);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            for (int i = 0; i < W; i++) sum += __expf(logit_of(v[k], begin + k * step, i, V_local) - max);
+        }
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x > 0) return;
+    const int64_t target = (int64_t)targets[n] - first_token;
+    row_sum[n] = sum;
+    target_logit[n] = target >= 0 && target < used ? (float)x[target] - max : 0;
+}
+
+// row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
+static inline void crossentropy_sum(float* row_sum, float* target_logit, const floatX* logits, const float* row_max,
+                                    const int32_t* targets, int N, int V_local, int stride, int first_token) {
+    const bool packed = can_pack(logits, stride);
+    const int W = packed ? widest<floatX> : 1;
+    launch(launch_shape(N, row_threads(V_local, W, 512)),
+           packed ? crossentropy_sum_kernel<widest<floatX>> : crossentropy_sum_kernel<1>, row_sum, target_logit, logits,
+           row_max, targets, V_local, stride, first_token);
+}
+
+__global__ static void __launch_bounds__(256)
+    crossentropy_loss_kernel(float* __restrict__ losses, const float* __restrict__ row_sum,
+                             const float* __restrict__ target_logit, int N) {
+    const int n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n < N) losses[n] = row_sum[n] == 0 ? 0 : logf(row_sum[n]) - target_logit[n];
+}
+
+// losses (N), in nats.
+static inline void crossentropy_loss(float* losses, const float* row_sum, const float* target_logit, int N) {
+    launch(launch_shape(blocks_for(N, 256), 256), crossentropy_loss_kernel, losses, row_sum, target_logit, N);
+}
+
+// The gradient of logit c + i of a row whose target is `target` in this slice.
+template <int W>
+__device__ __forceinline__ Packed<floatX, W> logits_gradient(const Packed<floatX, W>& v, int c, int used, float max,
+                                                             float factor, int64_t target, float scale) {
+    Packed<floatX, W> d;
+    for (int i = 0; i < W; i++) {
+        const float p = __expf((float)v[i] - max) * factor, g = c + i == target ? p - scale : p;
+        d[i] = (floatX)(c + i < used ? g : 0.0f);
+    }
+    return d;
+}
+
+template <int W>
+__global__ static void __launch_bounds__(512)
+    crossentropy_backward_kernel(floatX* logits, const float* __restrict__ row_max, const float* __restrict__ row_sum,
+                                 const int32_t* __restrict__ targets, float scale, int V_local, int stride,
+                                 int first_token) {
+    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0;
+    const int64_t target = (int64_t)targets[n] - first_token;
+    const float max = row_max[n], factor = scale / row_sum[n];
+    floatX* x = logits + (int64_t)n * stride;
+    for (int c = threadIdx.x * W; c < stride; c += blockDim.x * W)
+        store(x + c, logits_gradient(load<W>(x + c), c, used, max, factor, target, scale));
+}
+
+// logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
+static inline void crossentropy_backward(floatX* logits, const float* row_max, const float* row_sum,
+                                         const int32_t* targets, float scale, int N, int V_local, int stride,
+                                         int first_token) {
+    const bool packed = can_pack(logits, stride);
+    const int W = packed ? widest<floatX> : 1;
+    launch(launch_shape(N, row_threads(stride, W, 512)),
+           packed ? crossentropy_backward_kernel<widest<floatX>> : crossentropy_backward_kernel<1>, logits, row_max,
+           row_sum, targets, scale, V_local, stride, first_token);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// All at once
+
+// `kept`: columns of the row that stay in shared memory.
+template <int W>
+__global__ static void __launch_bounds__(1024)
+    crossentropy_fused_kernel(float* __restrict__ losses, floatX* logits, const int32_t* __restrict__ targets,
+                              float scale, int V, int stride, int kept) {
+    Packed<floatX, W>* row = dynamic_shared<Packed<floatX, W>>(); // each thread its own packs
+    const int n = blockIdx.x, target = targets[n], used = target >= 0 ? V : 0;
+    const int first = threadIdx.x * W, step = blockDim.x * W;
+    floatX* x = logits + (int64_t)n * stride;
+    float max = -0x1.fffffep127f, sum = 0; // finite, for max - max must be 0
+    for (int begin = first; begin < used; begin += 4 * step) {
+        Packed<floatX, W> v[4];
+        float f[4][W], largest = max;
+        load_four(v, x, begin, step, stride);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int c = begin + k * step;
+            if (c < kept) row[c / W] = v[k];
+            for (int i = 0; i < W; i++) {
+                f[k][i] = logit_of(v[k], c, i, V);
+                largest = fmaxf(largest, f[k][i]);
+            }
+        }
+        sum *= __expf(max - largest);
+        max = largest;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            for (int i = 0; i < W; i++) sum += __expf(f[k][i] - max);
+        }
+    }
+    const float row_max = block_max(max);
+    sum = block_sum(sum * __expf(max - row_max));
+    const float factor = scale / sum;
+    for (int c = first; c < stride; c += step) {
+        Packed<floatX, W> v = {};
+        if (c < used) v = c < kept ? row[c / W] : load<W>(x + c);
+        if (target >= c && target < c + W &&
+            target < used) { // only now, for x[target] may be in another thread's hands
+            for (int i = 0; i < W; i++) {
+                if (c + i == target) losses[n] = logf(sum) - ((float)v[i] - row_max);
+            }
+        }
+        store(x + c, logits_gradient(v, c, used, row_max, factor, target, scale));
+    }
+    if (threadIdx.x == 0 && target < 0) losses[n] = 0;
+}
+
+// For a vocabulary of V that is not cut, with targets below V: losses (N) in nats, and logits (N, stride) become scale times
+// their gradient.
+static inline void crossentropy_fused(float* losses, floatX* logits, const int32_t* targets, float scale, int N, int V,
+                                      int stride) {
+    const bool packed = can_pack(logits, stride);
+    const int W = packed ? widest<floatX> : 1;
+    const size_t all = gpu_properties()->sharedMemPerBlockOptin - 2048; // but for block_max and block_sum
+    const int kept = (int)min_i64(stride, (int64_t)(all / sizeof(floatX)) / W * W);
+    const size_t bytes = (size_t)kept * sizeof(floatX);
+    const int most = 2 * bytes > all ? 1024 : 512; // one block on a multiprocessor, or at least two
+    launch(launch_shape(N, row_threads(stride, W, most), bytes),
+           packed ? crossentropy_fused_kernel<widest<floatX>> : crossentropy_fused_kernel<1>, losses, logits, targets,
+           scale, V, stride, kept);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The loss of a micro-batch
+
+__global__ static void __launch_bounds__(1024) losses_add_kernel(double* sum, const float* __restrict__ losses, int N) {
+    double mine = 0;
+    for (int n = threadIdx.x; n < N; n += blockDim.x) mine += losses[n];
+    mine = block_sum(mine);
+    if (threadIdx.x == 0) *sum += mine;
+}
+
+// *sum += losses (N), by one block in a fixed order.
+static inline void losses_add(double* sum, const float* losses, int N) {
+    if (N > 0) launch(launch_shape(1, 1024), losses_add_kernel, sum, losses, N);
+}
+
+#endif

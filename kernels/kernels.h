@@ -1,0 +1,39 @@
+/*
+kernels.h: all kernels, for the device that this program is built for. Every operation has two files with the same function
+names and arguments: NAME.h for CPU cores, in C, which is also the reference, and NAME.cuh for GPUs.
+*/
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include "device.h"
+#ifdef USE_CUDA
+#include "adamw.cuh"
+#include "attention.cuh"
+#include "crossentropy.cuh"
+#include "embedding.cuh"
+#include "gelu.cuh"
+#include "layernorm.cuh"
+#include "matmul.cuh"
+#include "norm.cuh"
+#include "peak.cuh"
+#include "residual.cuh"
+#include "rmsnorm.cuh"
+#include "rope.cuh"
+#include "swiglu.cuh"
+#else
+#include "adamw.h"
+#include "attention.h"
+#include "crossentropy.h"
+#include "embedding.h"
+#include "gelu.h"
+#include "layernorm.h"
+#include "matmul.h"
+#include "norm.h"
+#include "peak.h"
+#include "residual.h"
+#include "rmsnorm.h"
+#include "rope.h"
+#include "swiglu.h"
+#endif
+
+#endif

@@ -1,0 +1,652 @@
+/*
+matmul.cuh: the linear layers on a GPU. The products are done by NVIDIA's cuBLASLt, the sum of bias gradients by kernels
+of our own. Twin of the last section of matmul.h: x, w, bias, out, dout, dx are floatX, gradients of parameters float32.
+
+    linear_forward()                    out = x w^T + bias
+    linear_backward_input()             dx  = dout w
+    linear_backward_weight()            dw += dout^T x
+    linear_backward_bias()              db += the sum of dout over rows
+    linear_gelu_forward()               fc  = x w^T + bias, act = gelu(fc)
+    linear_gelu_backward_input()        dfc = (dout w) gelu'(fc)
+    linear_backward_weight_and_bias()   dw += dout^T x, db += the sum of dout over rows
+
+Rows and columns. cuBLASLt reads matrices column by column: D (m, n) = op(A) (m, k) op(B) (k, n), and the leading
+dimension is the distance between columns. Our arrays are written row by row, so what is x (N, C) for us is for it a
+matrix (C, N) with leading dimension C, the transpose. We ask for the transpose of every result, and nothing is ever
+moved:
+
+                               m    n    k     A   op    B     op    D
+    linear_forward             OC   N    C     w   T     x     N     out
+    linear_backward_input      C    N    OC    w   N     dout  N     dx
+    linear_backward_weight     C    OC   N     x   N     dout  T     dw: float32, D += op(A) op(B) in place (beta = 1)
+
+Epilogues: what cuBLASLt can do to D while it is still in registers. Each saves passes over memory, in numbers of
+floatX:
+
+    BIAS             adds a vector of m to every column: our bias
+    GELU_AUX_BIAS    D = gelu(D + bias), and D + bias goes to a second matrix, AUX: our fc. Saves reading fc, N F
+    DGELU            D = D gelu'(AUX). Saves writing and reading dact, 2 N F
+    BGRADB           the sums of op(B) over k besides: of the rows of dout. Saves reading dout, N OC. They overwrite, so
+                     they go to scratch memory, and a small kernel adds them to db
+
+gelu is the tanh form, as in gelu.h. An epilogue is not always a gain: in bf16, GELU's are slower than a kernel of its
+own on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). AUX needs a leading dimension
+that is a multiple of 8 and an address that is one of 16: other shapes take two steps. A bias that is not at a multiple
+of 16 bytes is copied to one: kernels rely on it, though the heuristic does not ask.
+
+Choices. When a shape is first seen, cuBLASLt names up to 8 algorithms that it thinks good, and each is timed on the
+real operands: the first is not always the best. Then the product with an epilogue is timed against two steps.
+Meanwhile, what is accumulated stays as it is: D is memory borrowed for that. This takes some 80 products for a shape, a
+few seconds in all. Where D is 16 bits, partial sums along k (split-K) have to be kept in float32.
+
+The same bits. One process always makes the same choice for a shape, so it repeats itself bit by bit. Two processes may
+choose differently where times are close; results then differ in the last bit. The environment settles it:
+
+    MATMUL_TIMING=0      nothing is timed: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
+                         of CUDA give the same bits in every run
+    MATMUL_EPILOGUE=0    no epilogue but BIAS         MATMUL_EPILOGUE=1    epilogues wherever cuBLASLt has them
+    MATMUL_LIST=1        rank 0 prints its choices to stderr
+
+Float32 builds are there to be compared with the reference: they multiply in float32, not in TF32, and use no epilogue
+but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU (cuda_on_cpu.h)
+there is no cuBLASLt: the reference's products stand in. With -DFAKE_CUBLASLT, for tests, the calls of cuBLASLt run
+against a model.
+
+Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA 13.0.
+*/
+#ifndef MATMUL_CUH
+#define MATMUL_CUH
+
+#include "gpu.cuh"
+
+#if defined(CUDA_ON_CPU) && !defined(FAKE_CUBLASLT)
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+namespace reference {
+#include "matmul.h"
+}
+#elif defined(FAKE_CUBLASLT)
+#include "../dev/test/fake/cublasLt.h"
+#else
+#include <cublasLt.h>
+#endif
+
+#include "gelu.cuh"
+
+// ----------------------------------------------------------------------------------------------------------------
+// The sum of rows: dout (N, OC) is read once, N OC numbers of floatX, and nothing else counts. Rows are cut into
+// slices, so that there are blocks enough for any GPU; a block adds up the columns of its slice, 8 warps taking rows in
+// turn, with four loads of 16 bytes under way in each thread, and leaves one row of partial sums (about 1 % of dout). A
+// second kernel adds these up. The cuts depend on the shape alone, so every GPU adds in the same order.
+
+enum { BIAS_WARPS = 8, BIAS_BLOCKS = 1024, BIAS_ROWS = 4 * BIAS_WARPS, BIAS_SUM_WARPS = 16 };
+
+// partial (slices, OC): row blockIdx.y is the sum of rows [blockIdx.y rows, ...) of dout. A lane has W columns.
+template <int W>
+__global__ static void __launch_bounds__(32 * BIAS_WARPS)
+    bias_partial_kernel(float* __restrict__ partial, const floatX* __restrict__ dout, int N, int OC, int rows) {
+    __shared__ float sums[BIAS_WARPS][32 * W];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t first = (int64_t)blockIdx.x * (32 * W), column = first + lane * W;
+    const int64_t begin = (int64_t)blockIdx.y * rows, end = min(begin + rows, (int64_t)N);
+    float sum[W] = {};
+    if (column < OC) { // W divides OC
+#pragma unroll 4
+        for (int64_t n = begin + warp; n < end; n += BIAS_WARPS) {
+            const Packed<floatX, W> d = load<W>(dout + n * OC + column);
+            for (int i = 0; i < W; i++) sum[i] += (float)d[i];
+        }
+    }
+    for (int i = 0; i < W; i++) sums[warp][lane * W + i] = sum[i];
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < 32 * W && first + c < OC; c += 32 * BIAS_WARPS) {
+        float total = 0;
+        for (int w = 0; w < BIAS_WARPS; w++) total += sums[w][c];
+        partial[(int64_t)blockIdx.y * OC + first + c] = total;
+    }
+}
+
+// out = db + the sum of the rows of partial (R, OC). A block has 32 columns; its warps take rows in turn.
+__global__ static void __launch_bounds__(32 * BIAS_SUM_WARPS)
+    bias_sum_kernel(float* out, const float* db, const float* __restrict__ partial, int R, int OC) {
+    __shared__ float sums[BIAS_SUM_WARPS][32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t column = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (column < OC) {
+#pragma unroll 4
+        for (int r = warp; r < R; r += BIAS_SUM_WARPS) sum += partial[(int64_t)r * OC + column];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || column >= OC) return;
+    float total = 0;
+    for (int w = 0; w < BIAS_SUM_WARPS; w++) total += sums[w][lane];
+    out[column] = db[column] + total;
+}
+
+static inline void bias_sum(float* out, const float* db, const float* partial, int R, int OC) {
+    launch(launch_shape(blocks_for(OC, 32), 32 * BIAS_SUM_WARPS), bias_sum_kernel, out, db, partial, R, OC);
+}
+
+// out = db + the sum of the rows of dout; out may be db.
+static inline void bias_backward(float* out, const float* db, const floatX* dout, int N, int OC) {
+    const bool packed = can_pack(dout, OC);
+    const int columns = packed ? 32 * widest<floatX> : 32, wide = blocks_for(OC, columns);
+    const int wanted = (int)max_i64(1, min_i64(BIAS_BLOCKS / wide, blocks_for(N, BIAS_ROWS)));
+    const int rows = blocks_for(N, wanted), slices = blocks_for(N, rows);
+    float* partial = (float*)device_scratch((size_t)slices * (size_t)OC * sizeof(float));
+    const Launch shape = launch_shape(dim3((unsigned)wide, (unsigned)slices), 32 * BIAS_WARPS);
+    if (packed)
+        launch(shape, bias_partial_kernel<widest<floatX>>, partial, dout, N, OC, rows);
+    else
+        launch(shape, bias_partial_kernel<1>, partial, dout, N, OC, rows);
+    bias_sum(out, db, partial, slices, OC);
+}
+
+// db (OC) += the sum of the rows of dout (N, OC).
+static inline void linear_backward_bias(float* db, const floatX* dout, int N, int OC) {
+    if (N > 0) bias_backward(db, db, dout, N, OC);
+}
+
+#if defined(CUDA_ON_CPU) && !defined(FAKE_CUBLASLT)
+// ----------------------------------------------------------------------------------------------------------------
+// Without a GPU: one CUDA thread does the whole product, in float32, as the reference does.
+
+static inline float* matmul_floats(const floatX* x, int64_t n) {
+    float* f = (float*)checked_malloc((size_t)n * sizeof(float), "a product");
+    for (int64_t i = 0; x && i < n; i++) f[i] = (float)x[i];
+    return f;
+}
+
+static inline void matmul_round(floatX* out, float* f, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = (floatX)f[i];
+    free(f);
+}
+
+__global__ static void linear_forward_kernel(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N,
+                                             int C, int OC) {
+    const int64_t NC = (int64_t)N * C, CO = (int64_t)C * OC, NO = (int64_t)N * OC;
+    float *fx = matmul_floats(x, NC), *fw = matmul_floats(w, CO), *fb = matmul_floats(bias, OC);
+    float* result = matmul_floats(NULL, NO);
+    reference::linear_forward(result, fx, fw, bias ? fb : NULL, N, C, OC);
+    matmul_round(out, result, NO);
+    free(fx), free(fw), free(fb);
+}
+
+__global__ static void linear_backward_input_kernel(floatX* dx, const floatX* dout, const floatX* w, int N, int C,
+                                                    int OC) {
+    const int64_t NC = (int64_t)N * C, CO = (int64_t)C * OC, NO = (int64_t)N * OC;
+    float *fd = matmul_floats(dout, NO), *fw = matmul_floats(w, CO), *result = matmul_floats(NULL, NC);
+    reference::linear_backward_input(result, fd, fw, N, C, OC);
+    matmul_round(dx, result, NC);
+    free(fd), free(fw);
+}
+
+__global__ static void linear_backward_weight_kernel(float* dw, const floatX* dout, const floatX* x, int N, int C,
+                                                     int OC) {
+    float *fd = matmul_floats(dout, (int64_t)N * OC), *fx = matmul_floats(x, (int64_t)N * C);
+    reference::linear_backward_weight(dw, fd, fx, N, C, OC);
+    free(fd), free(fx);
+}
+
+static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
+                                  int OC) {
+    if (N > 0) launch(launch_shape(1, 1), linear_forward_kernel, out, x, w, bias, N, C, OC);
+}
+
+static inline void linear_backward_input(floatX* dx, const floatX* dout, const floatX* w, int N, int C, int OC) {
+    if (N > 0) launch(launch_shape(1, 1), linear_backward_input_kernel, dx, dout, w, N, C, OC);
+}
+
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
+    if (N > 0) launch(launch_shape(1, 1), linear_backward_weight_kernel, dw, dout, x, N, C, OC);
+}
+
+static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
+                                       int N, int C, int F) {
+    linear_forward(fc, x, w, bias, N, C, F);
+    gelu_forward(act, fc, (int64_t)N * F);
+}
+
+static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w,
+                                              const floatX* fc, int N, int F, int C) {
+    linear_backward_input(dact, dout, w, N, F, C);
+    gelu_backward(dfc, dact, fc, (int64_t)N * F);
+}
+
+static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
+                                                   int C, int OC) {
+    linear_backward_weight(dw, dout, x, N, C, OC);
+    linear_backward_bias(db, dout, N, OC);
+}
+
+#else
+// ----------------------------------------------------------------------------------------------------------------
+// Products by cuBLASLt: what is asked for, and how it is done
+
+#if defined(PRECISION_FP32)
+static const cudaDataType MATMUL_TYPE = CUDA_R_32F;
+static const char* const MATMUL_TYPE_NAME = "fp32";
+#elif defined(PRECISION_FP16)
+static const cudaDataType MATMUL_TYPE = CUDA_R_16F;
+static const char* const MATMUL_TYPE_NAME = "fp16";
+#else
+static const cudaDataType MATMUL_TYPE = CUDA_R_16BF;
+static const char* const MATMUL_TYPE_NAME = "bf16";
+#endif
+
+enum {
+    MATMUL_WORKSPACE = 32 << 20, // bytes: what NVIDIA advises for Hopper; for older GPUs 4 MB would do
+    MATMUL_ALGORITHMS = 8,       // that are timed
+    MATMUL_ROUNDS = 4,           // of timing; the first warms up
+    MATMUL_RUNS = 2              // that are timed together
+};
+
+// D (m, n) = op(A) op(B), or D += op(A) op(B). All ints: it is compared byte by byte.
+typedef struct {
+    int m, n, k;
+    int transpose_a, transpose_b; // op
+    int float_d;                  // D is float32, else floatX
+    int accumulate;
+    int epilogue;                  // cublasLtEpilogue_t
+    int align_a, align_b, align_d; // what divides the addresses, up to 16 bytes: more than that helps no kernel
+} MatmulShape;
+
+typedef struct {
+    const char* name; // for messages
+    MatmulShape shape;
+    const void *a, *b, *c; // c: what is accumulated on
+    void* d;
+    const void *bias, *aux; // of the epilogue; BGRADB writes to bias, GELU_AUX to aux
+} MatmulProduct;
+
+enum { WAY_FUSED, WAY_SEPARATE, WAY_UNKNOWN };
+
+// How products of one shape are done. Made when the shape is first seen, and kept.
+typedef struct MatmulPlan {
+    MatmulShape shape;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, d;
+    int algorithms; // that cuBLASLt has offered; 0: it cannot do this
+    cublasLtMatmulAlgo_t algorithm;
+    int way; // of a product with an epilogue: is it faster than two steps?
+    struct MatmulPlan* next;
+} MatmulPlan;
+
+static struct {
+    cublasLtHandle_t handle; // NULL until the first product
+    void* workspace;
+    cudaEvent_t begin, end;
+    MatmulPlan* plans;
+    int timing, epilogue, list; // MATMUL_TIMING, _EPILOGUE (2: by time), _LIST
+} matmul_state;
+
+static inline int matmul_setting(const char* name, int otherwise) {
+    const char* s = getenv(name);
+    if (!s || !*s) return otherwise;
+    if (strcmp(s, "0") != 0 && strcmp(s, "1") != 0) die("the environment variable %s is %s; it can be 0 or 1", name, s);
+    return *s - '0';
+}
+
+static inline const char* matmul_epilogue_name(int epilogue) {
+    switch (epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS: return "BIAS";
+    case CUBLASLT_EPILOGUE_GELU_AUX: return "GELU_AUX";
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return "GELU_AUX_BIAS";
+    case CUBLASLT_EPILOGUE_DGELU: return "DGELU";
+    case CUBLASLT_EPILOGUE_BGRADB: return "BGRADB";
+    default: return "none";
+    }
+}
+
+// A product, for messages: "linear_forward: 8192 x 2304, sums of 768, bf16, epilogue BIAS, aligned to 16, 16, 16
+// bytes".
+typedef struct {
+    char text[192];
+} MatmulName;
+static inline MatmulName matmul_name(const MatmulProduct* p) {
+    MatmulName name;
+    const MatmulShape* s = &p->shape;
+    snprintf(name.text, sizeof name.text, "%s: %d x %d, sums of %d, %s%s, epilogue %s, aligned to %d, %d, %d bytes",
+             p->name, s->n, s->m, s->k, MATMUL_TYPE_NAME, s->float_d ? " to float32" : "",
+             matmul_epilogue_name(s->epilogue), s->align_a, s->align_b, s->align_d);
+    return name;
+}
+
+static inline void matmul_check(cublasStatus_t status, const char* call, const MatmulProduct* p) {
+    if (status != CUBLAS_STATUS_SUCCESS)
+        die("cuBLASLt: %s failed: %s (%s)", call, cublasLtGetStatusString(status), matmul_name(p).text);
+}
+
+static inline void matmul_open(const MatmulProduct* p) {
+    if (matmul_state.handle) return;
+    matmul_check(cublasLtCreate(&matmul_state.handle), "cublasLtCreate", p);
+    const cudaError_t e = cudaMalloc(&matmul_state.workspace, MATMUL_WORKSPACE);
+    if (e == cudaErrorMemoryAllocation)
+        die("out of GPU memory: %.1f MB for matrix products; use a smaller --micro-batch or model",
+            MATMUL_WORKSPACE / 1e6);
+    cuda_check(e, "cudaMalloc");
+    cuda_check(cudaEventCreate(&matmul_state.begin), "cudaEventCreate");
+    cuda_check(cudaEventCreate(&matmul_state.end), "cudaEventCreate");
+    matmul_state.timing = matmul_setting("MATMUL_TIMING", 1);
+    const bool by_time = matmul_state.timing && MATMUL_TYPE != CUDA_R_32F;
+    matmul_state.epilogue = matmul_setting("MATMUL_EPILOGUE", by_time ? 2 : 0);
+    matmul_state.list = matmul_setting("MATMUL_LIST", 0) && process.rank <= 0;
+}
+
+static inline int matmul_alignment(const void* p) {
+    int bytes = 16;
+    while ((uintptr_t)p % (uintptr_t)bytes) bytes /= 2;
+    return bytes;
+}
+
+// D (m, n) = op(A) (m, k) op(B) (k, n).
+static inline MatmulProduct matmul_product(const char* name, int m, int n, int k, const floatX* a, bool transpose_a,
+                                           const floatX* b, bool transpose_b, void* d) {
+    MatmulProduct p;
+    memset(&p, 0, sizeof p);
+    p.name = name;
+    p.shape.m = m, p.shape.n = n, p.shape.k = k;
+    p.shape.transpose_a = transpose_a, p.shape.transpose_b = transpose_b;
+    p.shape.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    p.shape.align_a = matmul_alignment(a), p.shape.align_b = matmul_alignment(b), p.shape.align_d = matmul_alignment(d);
+    p.a = a, p.b = b, p.c = d, p.d = d;
+    return p;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Plans
+
+static inline void matmul_set(MatmulPlan* plan, cublasLtMatmulDescAttributes_t attribute, const void* value,
+                              size_t bytes, const MatmulProduct* p) {
+    matmul_check(cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes),
+                 "cublasLtMatmulDescSetAttribute", p);
+}
+
+static inline void matmul_set_pointers(MatmulPlan* plan, const MatmulProduct* p) {
+    if (p->bias) matmul_set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias, p);
+    if (p->aux) matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux, p);
+}
+
+static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
+    const MatmulShape* s = &p->shape;
+    const cudaDataType d_type = s->float_d ? CUDA_R_32F : MATMUL_TYPE;
+    const int32_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)s->epilogue;
+    const int64_t aux_ld = s->m;
+    // Rows and columns as they lie in memory, before op; columns follow one another without a gap.
+    const int a_rows = s->transpose_a ? s->k : s->m, a_columns = s->transpose_a ? s->m : s->k;
+    const int b_rows = s->transpose_b ? s->n : s->k, b_columns = s->transpose_b ? s->k : s->n;
+    matmul_check(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+                 p);
+    matmul_set(plan, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a, p);
+    matmul_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b, p);
+    matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, p);
+    if (p->aux) matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld, p);
+    // The heuristic learns from these pointers how they are aligned: it gets one that is a multiple of 16 and no more.
+    MatmulProduct example = *p;
+    if (p->bias) example.bias = (const char*)matmul_state.workspace + 16;
+    if (p->aux) example.aux = (const char*)matmul_state.workspace + 16;
+    matmul_set_pointers(plan, &example);
+    matmul_check(cublasLtMatrixLayoutCreate(&plan->a, MATMUL_TYPE, (uint64_t)a_rows, (uint64_t)a_columns, a_rows),
+                 "cublasLtMatrixLayoutCreate", p);
+    matmul_check(cublasLtMatrixLayoutCreate(&plan->b, MATMUL_TYPE, (uint64_t)b_rows, (uint64_t)b_columns, b_rows),
+                 "cublasLtMatrixLayoutCreate", p);
+    matmul_check(cublasLtMatrixLayoutCreate(&plan->d, d_type, (uint64_t)s->m, (uint64_t)s->n, s->m),
+                 "cublasLtMatrixLayoutCreate", p);
+}
+
+// The algorithms that cuBLASLt offers, best first as it thinks.
+static inline int matmul_ask(const MatmulPlan* plan, const MatmulProduct* p,
+                             cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found[MATMUL_ALGORITHMS];
+    const uint64_t workspace = MATMUL_WORKSPACE;
+    // Partial sums along k in float32; a mask of schemes besides none at all.
+    const bool d_is_float = p->shape.float_d || MATMUL_TYPE == CUDA_R_32F;
+    const uint32_t reduction = d_is_float ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        uint32_t value;
+    } wishes[] = {{CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->shape.align_a},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->shape.align_b},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->shape.align_d},
+                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->shape.align_d}};
+    matmul_check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate", p);
+    matmul_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                      sizeof workspace),
+                 "cublasLtMatmulPreferenceSetAttribute", p);
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        matmul_check(cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].attribute, &wishes[i].value,
+                                                          sizeof wishes[i].value),
+                     "cublasLtMatmulPreferenceSetAttribute", p);
+    }
+    int count = 0, usable = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(matmul_state.handle, plan->operation, plan->a, plan->b, plan->d, plan->d,
+                                       preference, MATMUL_ALGORITHMS, found, &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+        count = 0;
+    else
+        matmul_check(status, "cublasLtMatmulAlgoGetHeuristic", p);
+    for (int i = 0; i < count; i++) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms[usable++] = found[i].algo;
+    }
+    matmul_check(cublasLtMatmulPreferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy", p);
+    return usable;
+}
+
+static inline cublasStatus_t matmul_run(MatmulPlan* plan, const MatmulProduct* p, const cublasLtMatmulAlgo_t* algo) {
+    const float alpha = 1, beta = p->shape.accumulate ? 1 : 0;
+    matmul_set_pointers(plan, p);
+    return cublasLtMatmul(matmul_state.handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->c,
+                          plan->d, p->d, plan->d, algo, matmul_state.workspace, MATMUL_WORKSPACE, 0);
+}
+
+// Which of `count` ways to the same result is the fastest: run(i) starts the work, and returns false if it cannot. Ways
+// take turns, so that a clock that changes does so for all; the shortest time counts, infinite for a way that failed.
+template <class Run>
+static int matmul_fastest(int count, float milliseconds[], Run run) {
+    int best = 0;
+    for (int i = 0; i < count; i++) milliseconds[i] = INFINITY;
+    for (int round = 0; round < MATMUL_ROUNDS; round++) {
+        for (int i = 0; i < count; i++) {
+            float t = 0;
+            bool ok = true;
+            cuda_check(cudaEventRecord(matmul_state.begin, 0), "cudaEventRecord");
+            for (int r = 0; ok && r < MATMUL_RUNS; r++) ok = run(i);
+            cuda_check(cudaEventRecord(matmul_state.end, 0), "cudaEventRecord");
+            cuda_check(cudaEventSynchronize(matmul_state.end), "cudaEventSynchronize");
+            cuda_check(cudaEventElapsedTime(&t, matmul_state.begin, matmul_state.end), "cudaEventElapsedTime");
+            if (ok && round > 0 && t / MATMUL_RUNS < milliseconds[i]) milliseconds[i] = t / MATMUL_RUNS;
+        }
+    }
+    for (int i = 1; i < count; i++) best = milliseconds[i] < milliseconds[best] ? i : best;
+    return best;
+}
+
+// Memory for results that are thrown away; NULL if there is none.
+static inline void* matmul_borrow(size_t bytes) {
+    void* p = NULL;
+    if (cudaMalloc(&p, bytes) == cudaSuccess) return p;
+    (void)cudaGetLastError(); // it is not an error
+    return NULL;
+}
+
+// Chooses the plan's algorithm; what p accumulates on is left as it is.
+static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
+                               const cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
+    MatmulProduct trial = *p;
+    float ms[MATMUL_ALGORITHMS];
+    plan->algorithm = algorithms[0];
+    if (plan->algorithms < 2 || !matmul_state.timing) return;
+    void* borrowed = NULL;
+    if (p->shape.accumulate) {
+        trial.d = borrowed = matmul_borrow((size_t)p->shape.m * (size_t)p->shape.n * sizeof(float));
+        if (!borrowed) return; // the first is good enough
+    }
+    const int best = matmul_fastest(
+        plan->algorithms, ms, [&](int i) { return matmul_run(plan, &trial, &algorithms[i]) == CUBLAS_STATUS_SUCCESS; });
+    plan->algorithm = algorithms[best];
+    cuda_check(cudaFree(borrowed), "cudaFree");
+    if (matmul_state.list)
+        fprintf(stderr, "%s: algorithm %d of %d, %.4f ms (the first %.4f), %.1f TFLOP/s\n", matmul_name(p).text,
+                best + 1, plan->algorithms, ms[best], ms[0], 2e-9 * p->shape.m * p->shape.n * p->shape.k / ms[best]);
+}
+
+// The plan for a product. A list will do: a model has some 40 shapes.
+static inline MatmulPlan* matmul_plan(const MatmulProduct* p) {
+    matmul_open(p);
+    MatmulPlan** end = &matmul_state.plans;
+    for (; *end; end = &(*end)->next) {
+        if (memcmp(&(*end)->shape, &p->shape, sizeof p->shape) == 0) return *end;
+    }
+    cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS];
+    MatmulPlan* plan = *end = (MatmulPlan*)checked_calloc(1, sizeof *plan, "the plan of a product");
+    plan->shape = p->shape;
+    plan->way = WAY_UNKNOWN;
+    matmul_describe(plan, p);
+    plan->algorithms = matmul_ask(plan, p, algorithms);
+    if (plan->algorithms > 0) matmul_tune(plan, p, algorithms);
+    return plan;
+}
+
+static inline void matmul_do(const MatmulProduct* p) {
+    MatmulPlan* plan = matmul_plan(p);
+    if (plan->algorithms == 0) die("cuBLASLt has no algorithm for %s", matmul_name(p).text);
+    matmul_check(matmul_run(plan, p, &plan->algorithm), "cublasLtMatmul", p);
+}
+
+// Is the product p, with its epilogue, to be preferred to two steps? Found out when the shape is first seen: run(way,
+// trial) does the work one way or the other; its results go to the `bytes` of trial, or, if NULL, where they belong.
+template <class Run>
+static int matmul_way(const MatmulProduct* p, size_t bytes, Run run) {
+    matmul_open(p);
+    if (matmul_state.epilogue == 0) return WAY_SEPARATE;
+    MatmulPlan* plan = matmul_plan(p);
+    if (plan->way != WAY_UNKNOWN) return plan->way;
+    plan->way = plan->algorithms > 0 ? WAY_FUSED : WAY_SEPARATE;
+    if (plan->way == WAY_SEPARATE || matmul_state.epilogue == 1) return plan->way;
+    void* trial = bytes ? matmul_borrow(bytes) : NULL;
+    if (bytes && !trial) return plan->way = WAY_SEPARATE;
+    float ms[2];
+    plan->way = matmul_fastest(2, ms, [&](int way) {
+        run(way, trial);
+        return true;
+    });
+    cuda_check(cudaFree(trial), "cudaFree");
+    if (matmul_state.list)
+        fprintf(stderr, "%s: fused %.4f ms, separate %.4f ms\n", matmul_name(p).text, ms[WAY_FUSED], ms[WAY_SEPARATE]);
+    return plan->way;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC).
+
+// The bias, or a copy of it, at an address that is a multiple of 16.
+static inline const floatX* matmul_aligned(const floatX* bias, int n) {
+    if ((uintptr_t)bias % 16 == 0) return bias;
+    void* copy = device_scratch((size_t)n * sizeof(floatX));
+    cuda_check(cudaMemcpyAsync(copy, bias, (size_t)n * sizeof(floatX), cudaMemcpyDeviceToDevice, 0),
+               "a copy of a bias");
+    return (const floatX*)copy;
+}
+
+// out = x w^T + bias
+static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
+                                  int OC) {
+    if (N == 0) return;
+    MatmulProduct p = matmul_product("linear_forward", OC, N, C, w, true, x, false, out);
+    p.bias = matmul_aligned(bias, OC);
+    if (bias) p.shape.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    matmul_do(&p);
+}
+
+// dx = dout w
+static inline void linear_backward_input(floatX* dx, const floatX* dout, const floatX* w, int N, int C, int OC) {
+    if (N == 0) return;
+    const MatmulProduct p = matmul_product("linear_backward_input", C, N, OC, w, false, dout, false, dx);
+    matmul_do(&p);
+}
+
+static inline MatmulProduct matmul_weight_product(const char* name, float* dw, const floatX* dout, const floatX* x,
+                                                  int N, int C, int OC) {
+    MatmulProduct p = matmul_product(name, C, OC, N, x, false, dout, true, dw);
+    p.shape.float_d = p.shape.accumulate = 1;
+    return p;
+}
+
+// dw += dout^T x
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
+    if (N == 0) return;
+    const MatmulProduct p = matmul_weight_product("linear_backward_weight", dw, dout, x, N, C, OC);
+    matmul_do(&p);
+}
+
+// Can a matrix of rows of F numbers be AUX?
+static inline bool matmul_can_be_aux(const floatX* fc, int F) { return F % 8 == 0 && (uintptr_t)fc % 16 == 0; }
+
+// fc = x w^T + bias, act = gelu(fc). w (F, C); fc, act (N, F). No two of the arrays overlap.
+static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
+                                       int N, int C, int F) {
+    if (N == 0) return;
+    MatmulProduct fused = matmul_product("linear_gelu_forward", F, N, C, w, true, x, false, act);
+    fused.shape.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    fused.bias = matmul_aligned(bias, F);
+    fused.aux = fc;
+    const auto run = [&](int way, void*) {
+        if (way == WAY_FUSED) return matmul_do(&fused);
+        linear_forward(fc, x, w, bias, N, C, F);
+        gelu_forward(act, fc, (int64_t)N * F);
+    };
+    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, 0, run) : (int)WAY_SEPARATE, NULL);
+}
+
+// dfc = (dout w) gelu'(fc). dout (N, C), w (C, F); fc, dfc (N, F); dact (N, F) may be used for dout w. No two overlap.
+static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w,
+                                              const floatX* fc, int N, int F, int C) {
+    if (N == 0) return;
+    MatmulProduct fused = matmul_product("linear_gelu_backward_input", F, N, C, w, false, dout, false, dfc);
+    fused.shape.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    fused.aux = fc;
+    const auto run = [&](int way, void*) {
+        if (way == WAY_FUSED) return matmul_do(&fused);
+        linear_backward_input(dact, dout, w, N, F, C);
+        gelu_backward(dfc, dact, fc, (int64_t)N * F);
+    };
+    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, 0, run) : (int)WAY_SEPARATE, NULL);
+}
+
+// dw += dout^T x, db += the sum of the rows of dout. dw (OC, C), db (OC).
+static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
+                                                   int C, int OC) {
+    if (N == 0) return;
+    const size_t weights = (size_t)OC * (size_t)C;
+    MatmulProduct fused = matmul_weight_product("linear_backward_weight_and_bias", dw, dout, x, N, C, OC);
+    MatmulProduct separate = matmul_weight_product("linear_backward_weight", dw, dout, x, N, C, OC);
+    fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    const auto run = [&](int way, void* trial) { // the trial's results: dw, then db
+        float *const dw_out = trial ? (float*)trial : dw, *const db_out = trial ? (float*)trial + weights : db;
+        fused.d = separate.d = dw_out;
+        if (way == WAY_FUSED) {
+            fused.bias = device_scratch((size_t)OC * sizeof(float));
+            matmul_do(&fused);
+            bias_sum(db_out, db, (const float*)fused.bias, 1, OC);
+        } else {
+            matmul_do(&separate);
+            bias_backward(db_out, db, dout, N, OC);
+        }
+    };
+    fused.bias = device_scratch((size_t)OC * sizeof(float));
+    run(matmul_way(&fused, (weights + (size_t)OC) * sizeof(float), run), NULL);
+}
+
+#endif
+
+#endif
