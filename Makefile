@@ -135,10 +135,10 @@ COMPILE = $(CC) -std=gnu11 $(WARNINGS) $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
 
 # The same sources as C++, with the CUDA kernels on the processor; and by nvcc. $(1): the precision. CUDA's threadIdx is unsigned,
-# and every kernel compares it with an int.
+# and every kernel compares it with an int; gcc takes the address of memory for its contents.
 CXX := $(if $(findstring clang,$(CC)),clang++,g++)
 precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(filter fp16,$(1)),FP16,FP32))
-EMULATE = $(CXX) -std=gnu++17 $(WARNINGS) -Wno-unknown-pragmas -Wno-sign-compare $(MPI_FLAGS) $(precision_flag) $(OPENMP) -pthread -MMD -MP -x c++
+EMULATE = $(CXX) -std=gnu++17 $(WARNINGS) -Wno-unknown-pragmas -Wno-sign-compare $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) $(MPI_FLAGS) $(precision_flag) $(OPENMP) -pthread -MMD -MP -x c++
 EMULATED_FAST := -O2 $(ARCH_FLAG)
 EMULATED_LIBS := $(MPI_LIBS) -lm -ldl
 gencode = $(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a))
@@ -199,10 +199,12 @@ $(BUILD)/cuda/$(1)/%: %.c $(BUILD)/flags
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call gpu_rules,$(p))))
 
-# The linear layers by cuBLASLt's calls, of which dev/test/fake has an imitation that computes on the processor.
+# cuBLASLt's and NCCL's calls, of which dev/test/fake has imitations on the processor.
 define fake_rules
 $(BUILD)/emulated/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
 	$$(call build_gpu,$$(call EMULATE,$(1)) -DFAKE_CUBLASLT $$(EMULATED_FAST)) $$(EMULATED_LIBS)
+$(BUILD)/emulated/$(1)/train_gpt_nccl: train_gpt.cu $(BUILD)/flags
+	$$(call build_gpu,$$(call EMULATE,$(1)) -DUSE_NCCL -Idev/test/fake $$(EMULATED_FAST)) $$(EMULATED_LIBS)
 $(BUILD)/asan/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
 	$$(call build_gpu,$$(call EMULATE,$(1)) -DFAKE_CUBLASLT $$(ASAN)) $$(EMULATED_LIBS)
 endef
@@ -214,7 +216,7 @@ KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%) emulated/$(p)/cuda_matmul_fake) \
     $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%) $(s)/fp32/cuda_attention) asan/bf16/cuda_matmul_fake \
     $(foreach s,emulated asan tsan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) emulated/bf16/test_gpt emulated/fp32/test_gpt
-GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) asan/bf16/train_gpt
+GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
 endif
 
 vpath %.c dev/test dev/bench dev/draw

@@ -1,6 +1,6 @@
 /*
-alike.h: are all ranks alike? A rank with other options, another build or other data would make the rest wait for ever, or
-train something that nobody asked for.
+alike.h: are all ranks alike? A rank with other options, another build or other data would make the rest wait for ever,
+or train something that nobody asked for.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */

@@ -8,24 +8,24 @@ and the buffers belong to the operation: not to be written, nor results to be re
 operation lie in the host's memory or in the device's; nobody says which, the addresses do. Who carries it:
 
     host memory      MPI. start: MPI_Iallreduce and its like. wait: MPI_Wait; the process blocks.
-    device memory    NCCL, which is ordered with the compute stream (comm_nccl.h). start: after all that the compute stream
-                     has been given before. wait: before all that it is given afterwards. The host never blocks: where it
-                     needs a result itself it calls comm_synchronize.
-                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, by way of the host. start: copies
-                     the buffer to the host. wait: copies the result back. Slow, right, and possible anywhere.
-    host memory,     where torchrun has started the job and not MPI (rendezvous.h): NCCL, by way of the device. It all happens
-    no MPI           at the start, and blocks: of two ranks one sends while the other receives.
+    device memory    NCCL, which is ordered with the compute stream (comm_nccl.h). start: after all that the compute
+                     stream has been given before. wait: before all that it is given afterwards. The host never blocks:
+                     where it needs a result itself it calls comm_synchronize.
+                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, by way of the host. start:
+                     copies the buffer to the host. wait: copies the result back. Slow, right, and possible anywhere.
+    host memory,     where torchrun has started the job and not MPI (rendezvous.h): NCCL, by way of the device, all at
+    no MPI           the start. It blocks: of two ranks one sends while the other receives.
 
 All members of a group start its operations in the same order. A message has a tag, whose lowest bit is its direction (0
-forward, 1 backward). With MPI messages are matched by their tags, but since NCCL has none, those of one rank to another in
-one direction are also to be received in the order in which they are sent. Messages between neighbours in the ring of
+forward, 1 backward). With MPI messages are matched by their tags, but since NCCL has none, those of one rank to another
+in one direction are also to be received in the order in which they are sent. Messages between neighbours in the ring of
 ranks never hold each other up where comm_open_lanes was called for their group; other messages of device memory do.
 
-MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress now and
-then. The forms without _start do it all at once, by MPI's blocking calls, whose algorithms are better.
+MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress
+now and then. The forms without _start do it all at once, by MPI's blocking calls, whose algorithms are better.
 
-A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is every
-process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
+A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
+every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
 
 Bytes. What a rank has sent is counted by what an algorithm of least traffic makes it send (Thakur, Rabenseifner, Gropp
 2005, "Optimization of collective communication operations in MPICH", section 4; NCCL's "bus bandwidth" has the same
@@ -35,11 +35,12 @@ factors). In a group of s ranks, with a vector of n bytes in all:
 
 These are fractions. What is added up is s times as much, which is an integer; comm_bytes divides.
 
-Times. `waited` and the spans in the trace are those of the host. With NCCL the host hardly waits, and an operation is seen
-to be over when somebody asks: they say little there.
+Times. `waited` and the spans in the trace are those of the host. With NCCL the host hardly waits, and an operation is
+seen to be over when somebody asks: they say little there.
 
-Also here: what has to be settled before ranks can work together. Were all started alike (comm_check_same), how do all
-of them end (process.stop, comm_die_together). Which cores of the machine are whose is in cores.h.
+Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_die_together). Whether all were
+started alike is in alike.h, which cores of the machine are whose in cores.h. comm_types.h is what comm_mpi.h and
+comm_device.h, the carriers, need to know of groups and operations.
 */
 #ifndef COMM_H
 #define COMM_H
@@ -162,8 +163,8 @@ static inline bool comm_is_done(CommRequest* r) {
     return done;
 }
 
-// Lets MPI go on with n requests while this process computes, and looks after NCCL's errors. Those that are done stay so
-// until comm_wait.
+// Lets MPI go on with n requests while this process computes, and looks after NCCL's errors. Those that are done stay
+// so until comm_wait.
 static inline void comm_progress(CommRequest* r, int n) {
     for (int i = 0; i < n; i++) {
         if (r[i].active && r[i].finished == 0 && comm_is_done(&r[i])) r[i].finished = seconds_now();
@@ -173,8 +174,8 @@ static inline void comm_progress(CommRequest* r, int n) {
 #endif
 }
 
-// The host waits for all that the compute stream has been given: to be called where it needs what the device computes. Not
-// device_synchronize, which waits for messages too that are not due yet, and does not see when a rank dies.
+// The host waits for all that the compute stream has been given: to be called where it needs what the device computes.
+// Not device_synchronize, which waits for messages too that are not due yet, and does not see when a rank dies.
 static inline void comm_synchronize(Comm* world) {
     (void)world;
 #ifdef USE_NCCL
@@ -313,8 +314,8 @@ static inline void comm_open(Comm* world) {
     comm_check_launcher(world);
 }
 
-// Who carries device memory from now on, in the groups that are split afterwards. All ranks call it, when each has its GPU
-// (device_open).
+// Who carries device memory from now on, in the groups that are split afterwards. All ranks call it, when each has its
+// GPU (device_open).
 static inline void comm_open_device(Comm* world) {
     (void)world;
 #ifdef USE_CUDA
@@ -415,8 +416,8 @@ static inline Comm comm_split_machine(Comm* world) {
 }
 
 // Messages of device memory between neighbours in the ring of the group's ranks do not hold each other up from now on.
-// folded: those of each direction go both ways; else forward ones go to the next rank and backward ones to the one before.
-// All members call it.
+// folded: those of each direction go both ways; else forward ones go to the next rank and backward ones to the one
+// before. All members call it.
 static inline void comm_open_lanes(Comm* c, bool folded) {
     (void)c, (void)folded;
 #ifdef USE_NCCL

@@ -1,16 +1,18 @@
 /*
 comm_device.h: operations on device memory, and operations carried by way of it. comm.h says which case is whose.
 
-Through the host. Buffers of the device are copied to the host, MPI works on the copies, results are copied back. A copy from
-the device waits for the work that makes what is copied, and a copy to it comes after all that read the place before.
+Through the host. Buffers of the device are copied to the host, MPI works on the copies, results are copied back. A copy
+from the device waits for the work that makes what is copied, and a copy to it comes after all that read the place
+before.
 
 By NCCL, on the group's stream; a message on its lane (comm_nccl.h). Without MPI what lies in host memory goes through
 device memory the same way; the host waits for it, asking for errors all the while.
 
-Who shares a GPU. NCCL takes one rank a GPU: two of one communicator would wait for each other's kernels. So all ranks show
-a card with their machine and the address of their GPU, and where two are alike, device memory goes through the host, in all
-groups; without MPI there is no run. A user who makes NCCL take them all the same sets NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL
-2.30) or a NCCL_HOSTID of its own for every rank (any NCCL; then also NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
+Who shares a GPU. NCCL takes one rank a GPU: two of one communicator would wait for each other's kernels. So all ranks
+show a card with their machine and the address of their GPU, and where two are alike, device memory goes through the
+host, in all groups; without MPI there is no run. A user who makes NCCL take them all the same sets
+NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a NCCL_HOSTID of its own for every rank (any NCCL; then also
+NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
 */
 #ifndef COMM_DEVICE_H
 #define COMM_DEVICE_H
@@ -225,7 +227,7 @@ static inline void comm_stop_without_mpi(int status) {
     process.stop = NULL; // whatever else fails now ends here
     const bool peace = status == EXIT_ARGUMENTS && rendezvous_meet(job->rendezvous, 'u', COMM_TOGETHER);
     if (status == EXIT_ARGUMENTS && !peace) comm_say_lonely();
-    rendezvous_say(job->rendezvous, peace ? 'b' : 'd');
+    if (!peace) rendezvous_say(job->rendezvous, 'd');
     comm_give_up(job);
 }
 
@@ -234,7 +236,7 @@ typedef struct {
     ncclUniqueId id; // rank 0's is the world's
     uint64_t machine;
     char gpu[32], host[64];
-    int32_t may_share; // the user wants NCCL even where ranks share a GPU
+    int32_t may_share;
 } CommCard;
 
 // The address of this rank's GPU on its machine.
@@ -244,9 +246,10 @@ static inline void comm_gpu(char address[32]) {
     cuda_check(cudaDeviceGetPCIBusId(address, 32, number), "the GPU's address");
 }
 
-static inline bool comm_wants(const char* name) {
-    const char* value = getenv(name);
-    return value && *value && strcmp(value, "0") != 0;
+// The user makes NCCL take ranks that share a GPU.
+static inline bool comm_may_share(void) {
+    const char *host = getenv("NCCL_HOSTID"), *enable = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return (host && *host) || (enable && atoi(enable) != 0);
 }
 
 static inline CommCard comm_card(const Comm* world) {
@@ -255,7 +258,7 @@ static inline CommCard comm_card(const Comm* world) {
     if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
         die("NCCL does not begin: %s; NCCL_DEBUG=WARN tells more", ncclGetLastError(NULL));
     card.machine = comm_machine();
-    card.may_share = comm_wants("NCCL_HOSTID") || comm_wants("NCCL_MULTI_RANK_GPU_ENABLE");
+    card.may_share = comm_may_share();
     gethostname(card.host, sizeof card.host - 1);
     comm_gpu(card.gpu);
     return card;
@@ -289,8 +292,8 @@ static inline bool comm_open_nccl(Comm* world, const CommCard* cards, int* a, in
     return true;
 }
 
-// Joins the ranks that torchrun, srun or a loop in a shell has started. Each takes its GPU now, as even what lies in host
-// memory goes through it. local: its number among those of its machine.
+// Joins the ranks that torchrun, srun or a loop in a shell has started. Each takes its GPU now, as even what lies in
+// host memory goes through it.
 static inline void comm_open_without_mpi(Comm* world) {
     Rendezvous meeting;
     Error error;
@@ -321,8 +324,7 @@ static inline void comm_check_gpu(const CommJob* job) {
     comm_gpu(gpu);
     if (strcmp(gpu, job->gpu) != 0)
         die("this rank has begun on GPU %s and was then given GPU %s: its number on this machine is not what its "
-            "launcher "
-            "says (LOCAL_RANK, SLURM_LOCALID)",
+            "launcher says (LOCAL_RANK, SLURM_LOCALID)",
             job->gpu, gpu);
 }
 
@@ -334,7 +336,6 @@ static inline void comm_nccl_end(Comm* world) {
     comm_give_up(job);
     cuda_check(cudaFree(job->scratch), "cudaFree");
     if (job->rendezvous) {
-        rendezvous_say(job->rendezvous, 'b');
         rendezvous_close(job->rendezvous);
         free(job->rendezvous);
     }

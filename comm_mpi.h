@@ -1,8 +1,8 @@
 /*
 comm_mpi.h: operations on host memory, carried by MPI. The only functions that call MPI are here.
 
-MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no 16-bit
-floats: they travel as uint16_t, and reductions of them are functions of ours.
+MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no
+16-bit floats: they travel as uint16_t, and reductions of them are functions of ours.
 */
 #ifndef COMM_MPI_H
 #define COMM_MPI_H

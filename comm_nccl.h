@@ -1,32 +1,33 @@
 /*
-comm_nccl.h: NCCL communicators, each with a stream of its own, for comm.h. NCCL moves what lies in the memory of GPUs, by
-kernels that run beside those that compute.
+comm_nccl.h: NCCL communicators, each with a stream of its own, for comm.h. NCCL moves what lies in the memory of GPUs,
+by kernels that run beside those that compute.
 
-Streams. What computes runs on the default stream, the compute stream. An operation of a group runs on the group's stream,
-between two events:
+Streams. What computes runs on the default stream, the compute stream. An operation of a group runs on the group's
+stream, between two events:
 
-    nccl_begin    the group's stream waits for what the compute stream has been given so far: the data are ready, and nobody
-                  reads any more what will be overwritten
+    nccl_begin    the group's stream waits for what the compute stream has been given so far: the data are ready, and
+                  nobody reads any more what will be overwritten
     nccl_end      an event behind the operation. Whoever needs the result waits for it.
 
-The host only enqueues all this and goes on. There is one exception: for the first operation of a kind, or the first message
-between two ranks, NCCL makes a connection, and the host waits until the other ranks come to the same place of the program.
+The host only enqueues all this and goes on. There is one exception: for the first operation of a kind, or the first
+message between two ranks, NCCL makes a connection, and the host waits until the other ranks come to the same place of
+the program.
 
-Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that waits
-on the GPU until its message comes; everything behind it on its stream waits with it. A rank of a pipeline posts receives
-long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other for ever.
-Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of these two
-ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That is what
-schedule_check (schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of each lane
-are received in the order in which they are sent.
+Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
+waits on the GPU until its message comes; everything behind it on its stream waits with it. A rank of a pipeline posts
+receives long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other
+for ever. Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of
+these two ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That
+is what schedule_check (schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of
+each lane are received in the order in which they are sent.
 
 A kernel that waits forbids some things to the host until its message has come, because they wait for all kernels:
-cudaDeviceSynchronize, cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it. The last one is avoided by
-loading all at the start. And it needs a hardware queue of its own: streams that share one wait for each other. Both are
-settings of the driver: nccl_prepare.
+cudaDeviceSynchronize, cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it. The last one is
+avoided by loading all at the start. And it needs a hardware queue of its own: streams that share one wait for each
+other. Both are settings of the driver: nccl_prepare.
 
-Errors. NCCL reports what happens on the way (a network that breaks, a rank that dies) to whoever asks: nccl_find_error asks
-all communicators. nccl_abort_all gives up whatever is still on its way, so that this process can end.
+Errors. NCCL reports what happens on the way (a network that breaks, a rank that dies) to whoever asks: nccl_find_error
+asks all communicators. nccl_abort_all gives up whatever is still on its way, so that this process can end.
 */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
@@ -129,8 +130,9 @@ static inline NcclGroup* nccl_open(NcclGroup** list, const char* name, int rank,
     return nccl_adopt(list, &g, comm);
 }
 
-// The communicator of the parent's ranks that gave the same color, of which there are `size`, this one number `rank`. All
-// of the parent's ranks call it. NULL for one that is alone. ctas: multiprocessors that it may take, 0: as NCCL likes.
+// The communicator of the parent's ranks that gave the same color, of which there are `size`, this one number `rank`.
+// All of the parent's ranks call it. NULL for one that is alone. ctas: multiprocessors that it may take, 0: as NCCL
+// likes.
 static inline NcclGroup* nccl_split(NcclGroup** list, const NcclGroup* parent, int color, int rank, int size, int ctas,
                                     const char* name) {
     const NcclGroup g = nccl_describe(name, rank, size);
@@ -279,8 +281,8 @@ static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token
                g, "the first message");
 }
 
-// In which round two neighbours get their lanes: those of one round have no rank in common, as in the colours of the edges
-// of a ring, two if its length is even and three if it is odd.
+// In which round two neighbours get their lanes: those of one round have no rank in common, as in the colours of the
+// edges of a ring, two if its length is even and three if it is odd.
 static inline int nccl_lane_round(int a, int size) { return size % 2 && a == size - 1 ? 2 : a % 2; }
 
 // Every stream of messages has a queue of the hardware to itself, as has the compute stream.

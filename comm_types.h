@@ -1,6 +1,6 @@
 /*
-comm_types.h: what a group of ranks is, and what an operation is: for comm.h, which explains both, and for those that carry
-operations: comm_mpi.h, comm_device.h.
+comm_types.h: what a group of ranks is, and what an operation is: for comm.h, which explains both, and for those that
+carry operations: comm_mpi.h, comm_device.h.
 */
 #ifndef COMM_TYPES_H
 #define COMM_TYPES_H

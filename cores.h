@@ -1,11 +1,11 @@
 /*
 cores.h: which ranks share a machine, and which of its cores are whose. A core is what the system schedules threads on.
 
-Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores that
-the ranks of a machine may use together are cut into one part for each of them, and each is tied to its part and computes
-with as many threads. Parts are contiguous in an order where hyperthreads of one physical core stand side by side, and
-sockets one after the other. Where the launcher has given every rank cores of its own, or the user has settled the number
-of threads, everything stays as it is.
+Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
+that the ranks of a machine may use together are cut into one part for each of them, and each is tied to its part and
+computes with as many threads. Parts are contiguous in an order where hyperthreads of one physical core stand side by
+side, and sockets one after the other. Where the launcher has given every rank cores of its own, or the user has settled
+the number of threads, everything stays as it is.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
 */

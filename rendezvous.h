@@ -6,21 +6,21 @@ shell starts the same program several times and says in the environment who is w
     srun        SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS and, exported by the job's script, MASTER_ADDR;
                 MASTER_PORT or 29500
 
-Rank 0 listens on that port of its machine; all others connect, with retries, as they may be there first. Each brings some
-bytes of its own, and all get those of all ranks: so everybody learns the hosts, the GPUs and what NCCL needs to begin.
+Rank 0 listens on that port of its machine; all others connect, with retries, as they may be there first. Each brings
+some bytes of its own, and all get those of all ranks: so everybody learns the hosts, the GPUs and what NCCL needs to
+begin.
 
 The connections stay open while the program runs, for a few words of one byte each:
 
     'm'  I wait for all, to end together. From rank 0: all have come
     'u'  the same, after wrong arguments
     'd'  I die, and have said why
-    'b'  goodbye: my work is done
 
-A connection that breaks without one of the last two is a process that has been killed. NCCL itself may never notice such an
-end, and ranks would wait on their GPUs for ever.
+A connection that breaks without a word is a process that has been killed. NCCL itself may never notice such an end, and
+ranks would wait on their GPUs for ever. Nobody breaks it before all have met.
 
-torchrun keeps a store of its own on MASTER_PORT where it says TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is on the
-next port then.
+torchrun keeps a store of its own on MASTER_PORT where it says TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is on
+the next port then.
 */
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
@@ -121,7 +121,8 @@ static inline void rendezvous_tune(int fd) {
 #endif
 }
 
-// A socket that listens on a port of all of this machine's addresses, of both kinds where there is IPv6; -1: errno says.
+// A socket that listens on a port of all of this machine's addresses, of both kinds where there is IPv6; -1: errno
+// says.
 static inline int rendezvous_listen(int port) {
     const int on = 1, off = 0;
     struct sockaddr_in6 six;
@@ -376,7 +377,7 @@ static inline bool rendezvous_hear(Rendezvous* r, double seconds) {
             close(p[i].fd);
             r->peer[first + i] = -1;
             r->told = got == 1 && word == 'd';
-            if (word != 'b') r->lost = first + i;
+            r->lost = first + i;
         }
     }
     return r->lost >= 0;

@@ -259,7 +259,7 @@ static void test_reference(const char* path) {
 // ----------------------------------------------------------------------------------------------------------------
 // Against itself: whole runs of the trainer's step on a small text
 
-static const char* text_path = "build/test_gpt.txt";
+static const char* text_path = "build/test_gpt_" FLOATX_NAME ".txt";
 
 static void write_text(void) {
     FILE* f = fopen(text_path, "w");

@@ -10,26 +10,26 @@ All else (float32, other heads up to 256, arrays that are not aligned to 16 byte
 and many times slower. In neither is a T x T matrix ever in memory.
 
 Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and meets the keys and values in tiles of 64.
-Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to (drawn
-below). What limits it, and what is done about it:
+Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to
+(drawn below). What limits it, and what is done about it:
 
-    memory          A tile is 256 HS bytes for 2 * 2 * 128 * 64 HS operations: 128 a byte. An H200 needs 184 (790 TFLOP/s,
-                    4.3 TB/s). So tiles have to come from L2: blocks of a few heads, whose keys and values fit there, run
-                    at about the same time (block_of).
+    memory          A tile is 256 HS bytes for 2 * 2 * 128 * 64 HS operations: 128 a byte. An H200 needs 184 (790
+                    TFLOP/s, 4.3 TB/s). So tiles have to come from L2: blocks of a few heads, whose keys and values fit
+                    there, run at about the same time (block_of).
     shared memory   128 bytes a clock. A warp has 32 queries, not 16, so a fragment of K or V feeds 4 mma: 4 clocks of
                     loading for 8 (A100) or about 6 (H100) of computing. Padded rows: no bank conflicts, few addresses.
-    exponentials    16 a clock, one for each 256 operations at HS = 64. 1/sqrt(HS) and log2 e are one factor: an FFMA and
-                    an ex2 for each score. Only tiles that the diagonal crosses are masked.
-    waiting         V travels during Q K^T, and the next K during the softmax and P V. Two blocks share a multiprocessor:
-                    one computes while the other waits. Those with the most work start first.
+    exponentials    16 a clock, one for each 256 operations at HS = 64. 1/sqrt(HS) and log2 e are one factor: an FFMA
+                    and an ex2 for each score. Only tiles that the diagonal crosses are masked.
+    waiting         V travels during Q K^T, and the next K during the softmax and P V. Two blocks share a
+                    multiprocessor: one computes while the other waits. Those with the most work start first.
 
-Backward. dK and dV are sums over queries, dQ is one over keys; registers hold only the one or the other. Adding up dQ in
-memory by atomics gives other bits each time. Adding it up in order takes partial sums in float32, one for each tile of
-keys: for one layer of GPT-2 124M and 64 x 1024 tokens 1.8 GB or 0.4 ms, with 4096 tokens in a sequence four times that.
-So there are two kernels, and both make S and dP: 7 products instead of 5. In return all sums stay in registers, in a
-fixed order, and nothing is transposed through memory: one kernel owns queries and makes S and dP, for dS K; the other
-owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes D, for
-the second to read.
+Backward. dK and dV are sums over queries, dQ is one over keys; registers hold only the one or the other. Adding up dQ
+in memory by atomics gives other bits each time. Adding it up in order takes partial sums in float32, one for each tile
+of keys: for one layer of GPT-2 124M and 64 x 1024 tokens 1.8 GB or 0.4 ms, with 4096 tokens in a sequence four times
+that. So there are two kernels, and both make S and dP: 7 products instead of 5. In return all sums stay in registers,
+in a fixed order, and nothing is transposed through memory: one kernel owns queries and makes S and dP, for dS K; the
+other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes
+D, for the second to read.
 
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
@@ -71,22 +71,21 @@ typedef struct {
 // which are the last queries or the first keys.
 template <bool KEYS>
 __device__ __forceinline__ Block block_of(Attention s, int tile) {
-    const int tiles = (s.T + tile - 1) / tile, number = (int)blockIdx.x,
-              before = number / (s.section * tiles) * s.section;
-    const int heads = min(s.section, s.heads - before), index = number - before * tiles, head = before + index % heads;
-    const int group = s.NH / s.NKV, b = head / (KEYS ? s.NKV : s.NH), h = KEYS ? head % s.NKV * group : head % s.NH;
-    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS, out = (row * s.NH + h) * s.HS;
+    const int tiles = (s.T + tile - 1) / tile, group = s.NH / s.NKV, number = (int)blockIdx.x;
+    const int before = number / (s.section * tiles) * s.section, heads = min(s.section, s.heads - before);
+    const int index = number - before * tiles, head = before + index % heads, b = head / (KEYS ? s.NKV : s.NH);
+    const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
+    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
     const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
-    const Block block = {
-        (KEYS ? index / heads : tiles - 1 - index / heads) * tile, h, q, k, v, out, row * s.NH + (int64_t)h * s.T};
+    const Block block = {i * tile, h, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T};
     return block;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: tiles and fragments
 //
-// mma_m16n8k16 adds the product of A (16, 16) and B (16, 8) to d (16, 8). A matrix is cut into squares of 8 x 8, and of each
-// square every lane of the warp holds two neighbours in a row: lane 4 g + t has row g, columns 2t and 2t + 1.
+// mma_m16n8k16 adds the product of A (16, 16) and B (16, 8) to d (16, 8). A matrix is cut into squares of 8 x 8, and of
+// each square every lane of the warp holds two neighbours in a row: lane 4 g + t has row g, columns 2t and 2t + 1.
 //
 //     columns    0  1    2  3    4  5    6  7
 //     row 0     lane 0  lane 1  lane 2  lane 3            A   a[0] | a[2]     B   b[0]      d   d[0] d[1]
@@ -94,18 +93,19 @@ __device__ __forceinline__ Block block_of(Attention s, int tile) {
 //     ...                                                     a[1] | a[3]         b[1]          d[2] d[3]
 //     row 7     lane 28 lane 29 lane 30 lane 31
 //
-// 16-bit neighbours share a register, a[i] or b[i]; B is held by columns: row g above is its column g. Hence:
-// - Two d side by side, rounded in pairs, are an A: a[0], a[1] from the left one, a[2], a[3] from the right one. So P, whose
-//   columns are keys, is the A of P V, and P^T, whose columns are queries, the A of P^T dO.
-// - ldmatrix loads four squares; lane i says where row i % 8 of square i / 8 begins. A tile whose rows are the columns of B,
-//   as K is for Q K^T, is loaded as it is; one whose rows are rows of B, as V is for P V, by the transposing variant.
+// 16-bit neighbours share a register, a[i] or b[i]. B is held by columns: row g above is its column g. Hence:
+// - Two d side by side, rounded in pairs, are an A: a[0], a[1] from the left one, a[2], a[3] from the right one. So P,
+//   whose columns are keys, is the A of P V, and P^T, whose columns are queries, the A of P^T dO.
+// - ldmatrix loads four squares; lane i says where row i % 8 of square i / 8 begins. A tile whose rows are columns of
+//   B, as K is for Q K^T, is loaded as it is; one whose rows are rows of B, as V is for P V, by the transposing
+//   variant.
 // - A row of d is spread over 4 lanes: maxima and sums of rows take two shuffles.
 
 enum { FLASH_THREADS = 128, FLASH_QUERIES = 128, FLASH_KEYS = 64 };
 
-// A row of a tile in shared memory is 16 bytes longer than it need be. So 16-byte pieces that stand below each other in 8
-// rows, as ldmatrix reads them, are in different banks; and all pieces of a tile are at constant distances, so one register
-// addresses them all. (A swizzle would save the padding, and cost an XOR and a register for each piece of a row.)
+// A row of a tile in shared memory is 16 bytes longer than it need be. So 16-byte pieces that stand below each other in
+// 8 rows, as ldmatrix reads them, are in different banks; and all pieces of a tile are at constant distances, so one
+// register addresses them all. (A swizzle saves the padding, but costs an XOR and a register for each piece of a row.)
 template <int HS>
 constexpr int flash_row = HS + 8;
 
@@ -118,6 +118,13 @@ __device__ __forceinline__ void load_tile(floatX* tile, const floatX* head, int 
         const int from = min(first + (int)row + i, T - 1);
         copy_async16(tile + (row + i) * flash_row<HS> + piece, head + (int64_t)from * stride + piece);
     }
+    copy_async_commit();
+}
+
+// All tiles are there, for all threads; and all threads have done with the tiles from before.
+__device__ __forceinline__ void await_tiles() {
+    copy_async_wait<0>();
+    __syncthreads();
 }
 
 // Columns [column, column + 16) of 32 rows of a tile, as two A.
@@ -128,8 +135,8 @@ __device__ __forceinline__ void load_left(unsigned (&a)[2][4], const floatX* row
     for (int m = 0; m < 2; m++) ldmatrix_x4(a[m], rows + (m * 16 + lane % 16) * flash_row<HS> + column + lane / 16 * 8);
 }
 
-// 32 rows that are the left operand of one product after the other: in registers for heads of 64; for heads of 128 there is
-// no room, and they are loaded again each time.
+// 32 rows that are the left operand of one product after the other: in registers for heads of 64; for heads of 128
+// there is no room, and they are loaded again each time.
 template <int HS>
 struct Left {
     const floatX* rows;
@@ -233,8 +240,8 @@ __device__ __forceinline__ float quad_max(float v) {
     return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
 }
 
-// Rows [first, first + 32) of a head = scale * c, by way of `rows` of shared memory, which only this warp uses: so they are
-// written 16 bytes at a time, and whole cache lines.
+// Rows [first, first + 32) of a head = scale * c, by way of `rows` of shared memory, which only this warp uses: so they
+// are written 16 bytes at a time, and whole cache lines.
 template <int HS>
 __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, int T, const float (&c)[2][HS / 8][4],
                                            float scale, floatX* rows) {
@@ -247,6 +254,7 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
               round_pair(scale * c[m][n][2 * r], scale * c[m][n][2 * r + 1]));
     }
     __syncwarp();
+#pragma unroll 1
     for (int i = 0; i < 32; i += 32 / (HS / 8)) {
         const int to = first + (int)row + i;
         if (to < T) store(head + (int64_t)to * stride + piece, load<8>(rows + (row + i) * flash_row<HS> + piece));
@@ -256,8 +264,8 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: forward
 
-// The next tile of scores s of a warp's queries: s becomes P, not yet divided by the sum of its row. top: the largest score
-// of each row so far; sum: of this lane's columns; o = P V. Both are scaled to the new top.
+// The next tile of scores s of a warp's queries: s becomes P, not yet divided by the sum of its row. top: the largest
+// score of each row so far; sum: of this lane's columns; o = P V. Both are scaled to the new top.
 template <int HS, int KEYS>
 __device__ __forceinline__ void softmax_tile(float (&s)[2][KEYS / 8][4], float (&o)[2][HS / 8][4], float (&top)[2][2],
                                              float (&sum)[2][2], float scale) {
@@ -299,24 +307,18 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, KEYS>(k, qkv + block.k, stride, 0, s.T);
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncthreads();
+    await_tiles();
     const Left<HS> left = left_operand<HS>(rows);
     float o[2][HS / 8][4] = {}, top[2][2], sum[2][2] = {};
     for (int i = 0; i < 4; i++) top[i / 2][i % 2] = -INFINITY;
     for (int key = 0; key < end; key += KEYS) {
-        copy_async_wait<0>();
-        __syncthreads(); // k is here, and v is free
+        await_tiles(); // k is here, and v is free
         load_tile<HS, KEYS>(v, qkv + block.v, stride, key, s.T);
-        copy_async_commit();
         const bool seen = key < row + 32; // by one of the warp's queries
         float p[2][KEYS / 8][4] = {};
         if (seen) multiply_rows<HS, KEYS>(p, left, k);
-        copy_async_wait<0>();
-        __syncthreads(); // v is here, and k is free
+        await_tiles(); // v is here, and k is free
         if (key + KEYS < end) load_tile<HS, KEYS>(k, qkv + block.k, stride, key + KEYS, s.T);
-        copy_async_commit();
         if (!seen) continue;
         if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p, row, key);
         softmax_tile<HS, KEYS>(p, o, top, sum, s.scale);
@@ -340,8 +342,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: backward
 
-// dQ, and D (B, NH, T) for the next kernel. As in the forward pass a warp owns 32 queries; keys and values come in a ring of
-// two steps: one arrives while the other is used.
+// dQ, and D for the next kernel. As in the forward pass a warp owns 32 queries. Keys and values come in a ring of two
+// steps of 8 KB tiles: one arrives while the other is used.
 template <int HS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_queries(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
@@ -358,9 +360,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, QUERIES>(d, dout + block.out, s.NH * HS, block.first, s.T);
     load_tile<HS, QUERIES>(ring, out + block.out, s.NH * HS, block.first, s.T); // until the first keys come
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncthreads();
+    await_tiles();
     const Left<HS> left_q = left_operand<HS>(q + own * ROW), left_d = left_operand<HS>(d + own * ROW);
     float dot[2][2] = {}, lse2[2][2]; // D, lse * log2 e
     for (int k = 0; k < HS / 16; k++) {
@@ -383,14 +383,12 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     float dq[2][HS / 8][4] = {};
     for (int step = 0; step <= steps; step++) { // copies keys and values of this step, uses those of the one before
-        copy_async_wait<0>();
-        __syncthreads();
+        await_tiles();
         if (step < steps) {
             floatX* to = ring + step % 2 * 2 * KEYS * ROW;
             load_tile<HS, KEYS>(to, qkv + block.k, stride, step * KEYS, s.T);
             load_tile<HS, KEYS>(to + KEYS * ROW, qkv + block.v, stride, step * KEYS, s.T);
         }
-        copy_async_commit();
         for (int part = 0; part < KEYS && step > 0; part += PART) {
             const int key = (step - 1) * KEYS + part;
             if (key >= row + 32) break; // seen by none of the warp's queries
@@ -414,9 +412,9 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     store_rows<HS>(dqkv + block.q, stride, row, s.T, dq, s.scale * LN_2, q + own * ROW);
 }
 
-// dK and dV of 64 keys. Two warps share 32 keys, since the sums of both do not fit into one's registers: warp 0 or 1 makes
-// S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. Between their two products each, P^T goes from the one to the other. They
-// run the same code, for the same products are due, of K with Q and then dO, or of V with dO and then Q.
+// dK and dV of 64 keys. Two warps share 32 keys, since the sums of both do not fit into one's registers: warp 0 or 1
+// makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, P^T goes from the one to the other, rounded. They
+// run the same code, for the same products are due: of K with Q and then dO, or of V with dO and then Q.
 template <int HS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
@@ -432,17 +430,14 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     load_tile<HS, KEYS>(k, qkv + block.k, stride, block.first, s.T);
     load_tile<HS, KEYS>(v, qkv + block.v, stride, block.first, s.T);
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncthreads();
+    await_tiles();
     floatX* rows = (makes_dk ? v : k) + warp % 2 * 32 * ROW;
     const Left<HS> left = left_operand<HS>(rows);
     float sum[2][HS / 8][4] = {};
     int h = 0, query = block.first,
         before = 0; // of this step: head in the group, first query; and that of the last step
     for (int step = 0; h <= s.NH / s.NKV; step++) {
-        copy_async_wait<0>();
-        __syncthreads();
+        await_tiles();
         const bool more = h < s.NH / s.NKV;
         float stat = 0.0f;
         if (more) {
@@ -454,7 +449,6 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             if (thread < QUERIES) stat = t < s.T ? LOG2_E * lse[from] : INFINITY; // p = 0 beyond the sequence
             if (thread / QUERIES == 1 && t < s.T) stat = D[from];
         }
-        copy_async_commit();
         if (step > 0) {
             const floatX *q = ring + (step + 1) % 2 * 2 * QUERIES * ROW, *d = q + QUERIES * ROW;
             const float* columns = stats + (step + 1) % 2 * 2 * QUERIES + lane % 4 * 2;
@@ -507,11 +501,11 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 // ----------------------------------------------------------------------------------------------------------------
 // Ordinary cores
 //
-// A block is 8 warps with 4 rows each: of Q, or of K where dK and dV are made. It meets the other side in tiles of 32 rows.
-// For scores each lane has a row of the tile; for sums over the tile, each lane has every 32nd column. Rows lie in shared
-// memory as floats, padded with zeros to an odd number of 16-byte pieces, so that 8 lanes reading a piece of 8 rows do so
-// from different banks. What is read feeds 4 rows, so that multiply-adds take about as long as reading shared memory.
-// Global memory is no limit here, and is read number by number: arrays may be aligned in any way.
+// A block is 8 warps with 4 rows each: of Q, or of K where dK and dV are made. It meets the other side in tiles of 32
+// rows. For scores each lane has a row of the tile, for sums over the tile every 32nd column. Rows lie in shared memory
+// as floats, padded with zeros to an odd number of 16-byte pieces, so that 8 lanes reading a piece of 8 rows do so from
+// different banks. Each number read there feeds 4 rows, so that reading takes little longer than computing. Global
+// memory is no limit here, and is read number by number: arrays may be aligned in any way.
 
 enum { PLAIN_THREADS = 256, PLAIN_ROWS = 32, PLAIN_WIDEST = 256 };
 
@@ -542,7 +536,7 @@ __device__ __forceinline__ void plain_dots(float (&c)[4], const float* a, const 
     }
 }
 
-// sum (4 rows, columns lane + 32 w) += C B: c is this lane's column of C (4, 32), which the warp exchanges; B: 32 rows
+// sum (4 rows, columns lane + 32 w) += C B, B: 32 rows. c is this lane's column of C (4, 32), which the warp exchanges.
 template <int W>
 __device__ __forceinline__ void plain_add(float (&sum)[4][W], const float (&c)[4], float* exchange, const float* b,
                                           int HS) {
@@ -609,8 +603,8 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_store(out + block.out, s.NH * HS, row, T, HS, o, 1.0f);
 }
 
-// KEYS: dK and dV of 32 keys, else dQ and D of 32 queries. With the block's own rows A1 and A2 (K and V, or Q and dO) and the
-// others' B1 and B2 both are the same: p = A1 B1^T, ds = A2 B2^T, dV += p B2, and dK or dQ += ds B1.
+// KEYS: dK and dV of 32 keys, else dQ and D of 32 queries. With the block's own rows A1 and A2 (K and V, or Q and dO)
+// and the others' B1 and B2 both are the same: p = A1 B1^T, ds = A2 B2^T, dV += p B2, and dK or dQ += ds B1.
 template <int W, bool KEYS>
 __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_backward_kernel(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
@@ -667,9 +661,9 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
 
 enum { DECODE_THREADS = 256 };
 
-// One query head. `lanes` lanes share a key: each has every lanes-th piece of W numbers, 8 numbers in all, of the query,
-// the keys, the values and their sum. There are `groups` such groups, each with a softmax of its own over every groups-th
-// key. The token's own key and value are read from qkv, since a block is just writing them into the cache.
+// One query head. `lanes` lanes share a key: each has every lanes-th piece of W numbers, 8 numbers in all, of the
+// query, the keys, the values and their sum. There are `groups` such groups, each with a softmax of its own over every
+// groups-th key. The token's own key and value are read from qkv, since a block is just writing them into the cache.
 template <int W>
 __global__ static void __launch_bounds__(DECODE_THREADS)
     decode_kernel(floatX* __restrict__ out, floatX* cache, const floatX* __restrict__ qkv, int position, int lanes,
@@ -725,12 +719,12 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
 // ----------------------------------------------------------------------------------------------------------------
 // What is called
 
-// For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2: keys
-// and values of its heads, or the queries and dout of a group for each of them.
+// For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2:
+// keys and values of its heads, or the queries and dout of a group for each of them.
 static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
     if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
-    const int section = (int)min_i64(max_i64((16 << 20) / bytes, 1), (int64_t)B * NKV); // key/value heads
+    const int section = (int)min_i64(max_i64((16 << 20) / max_i64(bytes, 1), 1), (int64_t)B * NKV); // key/value heads
     Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS)};
     if (!of_keys) s.heads = B * NH, s.section = section * (NH / NKV);
     return s;
@@ -799,8 +793,8 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     backward(dqkv, D, dout, qkv, out, lse, s, k);
 }
 
-// out (NH * HS) of the token at `position` of one sequence, from its row of qkv and the rows of cache (T_max, 2 NKV * HS)
-// before it; its own row is written.
+// out (NH * HS) of the token at `position` of one sequence, from its row of qkv and the rows of cache
+// (T_max, 2 NKV * HS) before it; its own row is written.
 static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, int NH, int NKV,
                                     int HS) {
     const Attention s = attention_of(1, 1, NH, NKV, HS, false);

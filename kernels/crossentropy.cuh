@@ -173,8 +173,7 @@ __global__ static void __launch_bounds__(1024)
     for (int c = first; c < stride; c += step) {
         Packed<floatX, W> v = {};
         if (c < used) v = c < kept ? row[c / W] : load<W>(x + c);
-        if (target >= c && target < c + W &&
-            target < used) { // only now, for x[target] may be in another thread's hands
+        if (target >= c && target < c + W && target < used) { // here, by the one who has x[target]
             for (int i = 0; i < W; i++) {
                 if (c + i == target) losses[n] = logf(sum) - ((float)v[i] - row_max);
             }

@@ -1,36 +1,38 @@
 /*
-cuda_on_cpu.h: CUDA kernels on the CPU, from the same source, with any C++17 compiler. A kernel can be run, debugged, and
-checked for races without a GPU. This file is the language: threads, blocks, grids, and all by which threads of a block work
-together. Its second half, cuda_runtime_on_cpu.h, is the library: 16-bit floats, mathematics, atomics, memory, streams.
+cuda_on_cpu.h: CUDA kernels on the CPU, from the same source, with any C++17 compiler: to run them, to debug them, and
+to check them for races where there is no GPU. This file is the language: threads, blocks, grids, and all that makes
+threads of a block work together. Its second half, cuda_runtime_on_cpu.h, is the library: 16-bit floats, atomics,
+memory, streams.
 
 How it works
 
-    fiber     A CUDA thread is a fiber: a stack of its own and a saved stack pointer. It runs as an ordinary function until
-              it has to wait for others, at __syncthreads(), a shuffle, an mma. Then cuda_on_cpu_switch() exchanges the
-              stack, and another thread of the block goes on where it had stopped: some 3 ns, no system call.
-    meeting   All waiting is of one kind. Each thread leaves what it brings; the last to arrive does the work for all (adds
-              up votes, multiplies matrices), and all go on and take what is theirs. See "Meetings" below.
-    block     All threads of a block run on one core, one at a time. A thread that never waits needs no stack of its own:
-              the next one begins on the same stack, so that an elementwise kernel costs a call per thread.
-    grid      The calling thread runs blocks; if that takes longer than some 50 us, the other cores wake up and help.
+    fiber     A CUDA thread is a fiber: a stack of its own and a saved stack pointer. It runs as an ordinary function
+              until it has to wait for others, at __syncthreads(), a shuffle, an mma. Then cuda_on_cpu_switch()
+              exchanges the stack, and another thread of the block goes on where it had stopped: a few ns, no system
+              call.
+    meeting   All waiting is of one kind. Each thread leaves what it brings; the last to arrive does the work for all
+              (adds up votes, multiplies matrices), and all go on and take what is theirs. See "Meetings".
+    block     All threads of a block run on one core, one at a time. A thread that never waits needs no stack of its
+              own: the next one begins on the same stack, so that an elementwise kernel costs a call per thread.
+    grid      The calling thread runs blocks; if that takes longer than some 50 us, other cores wake up and help.
 
-What is found beside wrong results. Every message has the line of the kernel (or its name), block and thread; then abort().
+What is found, beside wrong results. A message has the line of the kernel, or its name, block and thread; then abort().
 
-    always                threads of a block at different barriers, lanes of a warp at different collectives or with different
-                          masks, shuffles from lanes that take no part, deadlocks; launches that a GPU refuses, pointers to
-                          host memory as arguments; accesses outside of device memory or to freed memory, where a page ends;
-                          stack overflow. What nobody has written is NaN: fresh device memory, shared memory (dynamic and
-                          static), and 16 bytes that cp.async is still copying.
-    -fsanitize=address    every access out of bounds, in shared memory too, and host code that reads device memory
+    always                threads of a block at different barriers, lanes of a warp at different collectives or with
+                          different masks, shuffles from lanes that take no part, deadlocks; launches that a GPU
+                          refuses, host memory as argument; accesses outside of a block of device memory (as far as
+                          pages tell), or after it was freed; stack overflow. And what nobody has written is NaN: fresh
+                          device memory, shared memory, 16 bytes that cp.async is still copying
+    -fsanitize=address    all accesses out of bounds, in shared memory too; a host that reads device memory
     -fsanitize=undefined  vector loads that are not aligned
-    -fsanitize=thread     races: missing barriers, __syncwarp, fences; races between blocks
+    -fsanitize=thread     races: missing barriers, __syncwarp, fences; between threads, and between blocks
     CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. The same results?
-    CUDA_ON_CPU_DEFER=1   kernels run as late as streams and events allow; otherwise communication does (see "Streams")
+    CUDA_ON_CPU_DEFER     1: kernels run as late as streams and events allow; else, communication does. See "Streams"
 
-CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx and blockIdx are variables.
+CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
 
-Not found: shared memory out of range of an array but inside of another (without a sanitizer), bank conflicts, accesses that do
-not coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
+Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
+coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
 */
 #ifndef CUDA_ON_CPU_H
 #define CUDA_ON_CPU_H
@@ -99,8 +101,8 @@ extern "C" void __tsan_read_range(void*, long), __tsan_write_range(void*, long);
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
-// A block runs on one core, so that what is thread_local belongs to the block. The address sanitizer knows the bounds of
-// static arrays, but not of thread_local ones: it gets static ones, and a single core.
+// A block runs on one core, so that what is thread_local belongs to the block. The address sanitizer knows the bounds
+// of static arrays, but not of thread_local ones: it gets static ones, and a single core.
 #ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
 #else
@@ -119,9 +121,9 @@ inline thread_local dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 // ----------------------------------------------------------------------------------------------------------------
-// The switch: saves the registers that a function has to preserve on the stack, the stack pointer in *save, and loads those
-// of a fiber that was left in the same way. (swapcontext() knows all processors, but takes 20 times as long: it is a system
-// call.) Weak: each object file has one, and the linker keeps one of them.
+// The switch: saves the registers that a function has to preserve on the stack, the stack pointer in *save, and loads
+// those of a fiber that was left in the same way. (swapcontext() knows all processors, but takes 20 times as long: it
+// is a system call.) Weak: each object file has one, and the linker keeps one of them.
 
 extern "C" void cuda_on_cpu_switch(void** save, void* load) asm("cuda_on_cpu_switch");
 #ifdef __APPLE__
@@ -143,7 +145,8 @@ asm(".text\n.weak cuda_on_cpu_switch\n.type cuda_on_cpu_switch, %function\n.p2al
 #error "cuda_on_cpu.h: this processor needs a cuda_on_cpu_switch"
 #endif
 
-// The stack pointer of a fiber that has not run yet: the stack looks as if the switch had left it at the begin of a function.
+// The stack pointer of a fiber that has not run yet: the stack looks as if the switch had left it at the begin of a
+// function.
 inline void* cuda_on_cpu_stack(void** top, void (*begin)()) {
 #ifdef __x86_64__
     top[-2] = (void*)begin; // the address that ret takes; six registers below it; above it begin's own, which has none
@@ -178,7 +181,6 @@ struct Fiber { // lies at the top of its stack
     Warp* warp;
     Lane* lane;
     unsigned rank; // in the block
-    uint3 idx;     // threadIdx
     int copies, groups;
     Copy copy[128];
     char* stack;       // its lower end
@@ -257,13 +259,14 @@ inline unsigned dice(Block& b) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The program's own symbols (ELF only; elsewhere, and in a stripped program, none): to name a kernel in messages, and to find
-// its static __shared__ variables, so that they can be NaN when a kernel begins. These are the thread_local variables of
-// functions, _ZZ<function>E<name>, and there must be no others. A thread_local variable is as far from threadIdx in memory
-// as it is in the table.
+// The program's own symbols (ELF only; elsewhere, and in a stripped program, none): to name a kernel in messages, and
+// to find its static __shared__ variables, so that they can be NaN when a kernel begins. These are the thread_local
+// variables of functions, _ZZ<function>E<name>, and there must be no others. A thread_local variable is as far from
+// threadIdx in memory as it is in the table.
 //
-// gcc guards those of a class that has constructors, like bf16, by a flag, _ZGVZ<function>E<name>, although there is nothing
-// to construct. To the race detector, the first thread would write it while others read it; so it is set (not 0) before.
+// gcc guards those of a class that has constructors, like bf16, by a flag, _ZGVZ<function>E<name>, although there is
+// nothing to construct. To the race detector, the first thread would write it while others read it; so it is set (not
+// 0) before.
 
 #ifdef __linux__
 struct Symbols {
@@ -354,6 +357,11 @@ inline void forget_static_shared() {}
 }
 constexpr Site nowhere = {"", 0};
 
+// What moves several bytes at once wants an address that is a multiple of them.
+inline void check_aligned(const void* p, size_t bytes, const char* what, Site at = Site::here()) {
+    if ((uintptr_t)p % bytes) fail(at, "%s: %p is not a multiple of %zu", what, p, bytes);
+}
+
 [[noreturn]] inline void fail_deadlock() {
     fflush(stdout);
     fprintf(stderr,
@@ -376,22 +384,24 @@ constexpr Site nowhere = {"", 0};
 // ----------------------------------------------------------------------------------------------------------------
 // The race detector
 //
-// To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order what they order on
-// a GPU. So it sees two threads that touch the same memory without a barrier between them, although they ran one after the
-// other. Four things have to be right:
+// To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order what they
+// order on a GPU. So it sees two threads that touch the same memory without a barrier between them, although they ran
+// one after the other. Four things have to be right:
 //
-// 1. A barrier is "release, wait, acquire" on one of two objects in turn. With a single one, a thread that wakes late would
-//    acquire what early ones have done since and released at the next barrier; races between the two would be missed.
-// 2. Every thread of a block has a fiber of its own, made before the block begins: making a fiber orders it after its maker.
-//    (Otherwise a thread that never waits could take over the fiber of one that has returned: see run_threads.)
-// 3. The begin of a block orders its threads after what the core did before, the end what comes later after its threads: with
-//    two objects, since a thread that begins late would otherwise come after those that have returned. Shuffles, votes
-//    and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence with an atomic operation.
-// 4. Blocks that a core runs one after the other are ordered by that. So two cores share a grid in such a way that blocks
-//    at any distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
+// 1. A barrier is "release, wait, acquire" on one of two objects in turn. With a single one, a thread that wakes late
+//    would acquire what early ones have done since and released at the next barrier; races between the two would be
+//    missed.
+// 2. Every thread of a block has a fiber of its own (two on one fiber would be one thread to the detector), and all are
+//    made before the block begins: making a fiber orders it after its maker.
+// 3. The begin of a block orders its threads after what the core did before, the end what comes later after its
+//    threads: with two objects, since a thread that begins late would otherwise come after those that have returned.
+//    Shuffles, votes and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence with an
+//    atomic operation.
+// 4. Blocks that a core runs one after the other are ordered by that. So two cores share a grid in such a way that
+//    blocks at any distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
 //
-// What the emulator itself reads and writes is hidden from it. It sees no plain memcpy of a few bytes, which the compiler
-// turns into moves after the detector's pass: cp.async and ldmatrix tell it.
+// What the emulator itself reads and writes is hidden from it. It sees no plain memcpy of a few bytes, which the
+// compiler turns into moves after the detector's pass: cp.async and ldmatrix tell it.
 
 struct Hidden { // while it lives, reads and writes are not seen
     static void begin() { CUDA_ON_CPU_TSAN(AnnotateIgnoreReadsBegin("", 0); AnnotateIgnoreWritesBegin("", 0);) }
@@ -409,18 +419,19 @@ struct Unordered { // while it lives, locks order nothing
 
 inline void switch_to(Fiber* to) {
     Fiber* me = self;
+    const uint3 idx = threadIdx;
     self = to;
     CUDA_ON_CPU_TSAN(__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);)
     CUDA_ON_CPU_ASAN(__sanitizer_start_switch_fiber(&me->asan, to->stack, to->stack ? stack_bytes : 0);)
     cuda_on_cpu_switch(&me->sp, to->sp);
     CUDA_ON_CPU_ASAN(__sanitizer_finish_switch_fiber(me->asan, nullptr, nullptr);)
-    threadIdx = me->idx;
+    threadIdx = idx;
 }
 
 inline Fiber* new_fiber();
 
-// Who runs now that the running fiber cannot go on: threads that have been waiting before threads that have not begun. So a
-// kernel with only collectives of warps keeps 32 stacks alive, not 1024.
+// Who runs now that the running fiber cannot go on: threads that have been waiting before threads that have not begun.
+// So a kernel with only collectives of warps keeps 32 stacks alive, not 1024.
 inline Fiber* next_fiber() {
     Block& b = *block;
     const bool more = b.started < b.threads;
@@ -440,9 +451,9 @@ inline Fiber* next_fiber() {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Meetings: arrive() or fail; the last one completes the meeting, the others wait. Results are in the lanes' own places and in
-// the meeting's `result`, which the next round cannot change before all have read it: for that they would have to come.
-// So a meeting needs no second barrier and no second buffer.
+// Meetings: arrive() or fail; the last one completes the meeting, the others wait. Results are in the lanes' own places
+// and in the meeting's `result`, which the next round cannot change before all have read it: for that they would have
+// to come. So a meeting needs no second barrier and no second buffer.
 
 [[noreturn]] __attribute__((cold, noinline)) inline void fail_mismatch(const Meeting& m, unsigned mask,
                                                                        const char* what, Site at) {
@@ -487,18 +498,19 @@ inline void complete(Meeting& m, Warp* w) {
     m.first = nullptr;
 }
 
-// bar.sync: all threads of the block that have not returned, or `count` threads at barrier `id`. Returns the sum of the votes.
+// bar.sync: all threads of the block that have not returned, or `count` threads at barrier `id`. Returns the sum of the
+// votes.
 inline int barrier(int id, unsigned count, int vote, const char* what, Site at) {
     Hidden hidden;
     Meeting& m = block->barrier[id];
     arrive(m, count, what, at);
     m.votes += vote;
-    CUDA_ON_CPU_TSAN(char* order = &m.order[m.round & 1]; __tsan_release(order);)
+    CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; __tsan_release(sync);)
     if (++m.arrived == (count ? count : block->alive))
         complete(m, nullptr);
     else
         wait(m);
-    CUDA_ON_CPU_TSAN(__tsan_acquire(order);)
+    CUDA_ON_CPU_TSAN(__tsan_acquire(sync);)
     return m.result;
 }
 
@@ -512,23 +524,25 @@ inline Lane& meet(unsigned mask, void (*work)(Meeting&, Warp&, unsigned), bool m
     m.work = work;
     m.arrived |= bit;
     w.pending |= mask & -mask;
-    CUDA_ON_CPU_TSAN(char* order = &m.order[m.round & 1]; if (memory) __tsan_release(order);)
+    CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; if (memory) __tsan_release(sync);)
     if (m.arrived == (mask & w.alive))
         complete(m, &w);
     else
         wait(m);
-    CUDA_ON_CPU_TSAN(if (memory) __tsan_acquire(order);)
+    CUDA_ON_CPU_TSAN(if (memory) __tsan_acquire(sync);)
     (void)memory;
     return *self->lane;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// cp.async: 16 bytes on their way to shared memory. A GPU may bring them at once, or not before they are waited for; a kernel that
-// reads them too early works until it does not. Here they come as late as they can, at the wait, and are NaN until then.
+// cp.async: 16 bytes on their way to shared memory. A GPU may bring them at once, or not before they are waited for; a
+// kernel that reads them too early works until it does not. Here they come as late as they can, at the wait, and are
+// NaN until then.
 
 inline void cp_async(void* to, const void* from, Site at = Site::here()) {
     Fiber& f = *self;
-    if (((uintptr_t)to | (uintptr_t)from) % 16) fail(at, "cp.async: an address is not a multiple of 16");
+    check_aligned(to, 16, "cp.async", at);
+    check_aligned(from, 16, "cp.async", at);
     if ((uintptr_t)from - (uintptr_t)block->shared < block->shared_bytes) fail(at, "cp.async from shared memory");
     if (f.copies == sizeof f.copy / sizeof *f.copy) fail(at, "cp.async: %d under way, and no room for more", f.copies);
     CUDA_ON_CPU_TSAN(__tsan_read_range((void*)from, 16); __tsan_write_range(to, 16);)
@@ -567,10 +581,9 @@ inline void run_thread() {
     b.next_rank = rank + b.rank_step;
     if (b.next_rank >= b.threads) b.next_rank -= b.threads;
     b.started++;
-    f.idx = {rank, 0, 0};
+    threadIdx = {rank, 0, 0};
     if (rank >= blockDim.x)
-        f.idx = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / (blockDim.x * blockDim.y)};
-    threadIdx = f.idx;
+        threadIdx = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / (blockDim.x * blockDim.y)};
     Warp& w = b.warp[rank / 32];
     f.warp = &w;
     f.lane = &w.lane[rank % 32];
@@ -607,8 +620,9 @@ inline void run_threads() {
     }
 }
 
-// Stacks begin on a page, so that the same variable of all fibers would want the same few lines of the L1 cache (its sets repeat
-// every 4096 bytes), and 1024 threads that wait in turn would miss it each time. So tops are staggered by 64 bytes.
+// Stacks begin on a page, so that the same variable of all fibers would want the same few lines of the L1 cache (its
+// sets repeat every 4096 bytes), and 1024 threads that wait in turn would miss it each time. So tops are staggered by
+// 64 bytes.
 inline Fiber* new_fiber() {
     char* base =
         (char*)mmap(nullptr, stack_guard + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -660,8 +674,8 @@ inline unsigned core_of(uint3 i) {
     return (unsigned)(__builtin_parity(i.x) ^ __builtin_parity(i.y) ^ __builtin_parity(i.z));
 }
 
-// Cores that run blocks: CUDA_ON_CPU_THREADS, or those that the process may use. With the race detector two, even if there is
-// only one: a core has up to 1024 threads, and the detector's limit is 8128.
+// Cores that run blocks: CUDA_ON_CPU_THREADS, or those that the process may use. With the race detector two, even if
+// there is only one: a core has up to 1024 threads, and the detector's limit is 8128.
 inline unsigned core_count() {
     CUDA_ON_CPU_ASAN(return 1;)
     CUDA_ON_CPU_TSAN(return setting("CUDA_ON_CPU_THREADS", 2) > 1 ? 2 : 1;)
@@ -820,9 +834,9 @@ inline Votes vote(unsigned mask, int yes, const char* what, Site at) {
     return v;
 }
 
-// mma.m16n8k16: lane l holds of A (16 x 16) the rows l / 4 and l / 4 + 8, of B (16 x 8) the column l / 4, of D (16 x 8) the rows
-// l / 4 and l / 4 + 8, each time the two columns (of B: rows) 2 (l % 4) and the next, of A and B also 8 more. Added up
-// in the order of k, in float; a tensor core keeps fewer bits and has another order.
+// mma.m16n8k16: lane l holds of A (16 x 16) the rows l / 4 and l / 4 + 8, of B (16 x 8) the column l / 4, of D (16 x 8)
+// the rows l / 4 and l / 4 + 8, each time the two columns (of B: rows) 2 (l % 4) and the next, of A and B also 8 more.
+// Added up in the order of k, in float; a tensor core keeps fewer bits and has another order.
 template <class T>
 void work_mma(Meeting& m, Warp& w, unsigned lanes) {
     typedef float Row __attribute__((vector_size(32)));
@@ -860,8 +874,8 @@ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site at 
     memcpy(d, meet(~0u, work_mma<T>, false, "mma", at).out, 16);
 }
 
-// ldmatrix.x4: lane l brings row l % 8 of tile l / 8, eight 16-bit values; it gets, of each tile, elements 2 (l % 4) and the next
-// of row l / 4, or, transposed, of column l / 4.
+// ldmatrix.x4: lane l brings row l % 8 of tile l / 8, eight 16-bit values; it gets, of each tile, elements 2 (l % 4)
+// and the next of row l / 4, or, transposed, of column l / 4.
 template <bool trans>
 void work_ldmatrix(Meeting& m, Warp& w, unsigned lanes) {
     if (~lanes) fail(m.site, "ldmatrix: lanes %08x of the warp are missing", ~lanes);
@@ -873,9 +887,8 @@ void work_ldmatrix(Meeting& m, Warp& w, unsigned lanes) {
 }
 template <bool trans>
 void ldmatrix(unsigned (&r)[4], const void* row, Site at = Site::here()) {
-    if ((uintptr_t)row % 16) fail(at, "ldmatrix: the address is not a multiple of 16");
+    check_aligned(row, 16, "ldmatrix", at);
     CUDA_ON_CPU_TSAN(__tsan_read_range((void*)row, 16);)
-    CUDA_ON_CPU_ASAN(__asan_loadN((void*)row, 16);)
     Hidden hidden;
     memcpy(self->lane->in, row, 16);
     memcpy(r, meet(~0u, work_ldmatrix<trans>, false, "ldmatrix", at).out, 16);

@@ -1,12 +1,13 @@
 /*
-cuda_runtime_on_cpu.h: what of CUDA is library rather than language, for kernels on the CPU. The second half of cuda_on_cpu.h.
+cuda_runtime_on_cpu.h: what of CUDA is library rather than language, for kernels on the CPU; the second half of
+cuda_on_cpu.h.
 
     for kernels     vectors, 16-bit floats, mathematics, atomics
-    for the host    device memory, launches, streams and events, questions about the device
+    for the host    device memory, streams and events, launches, questions about the device
 
-Device memory is memory of the process, which the host could read; a real GPU's it cannot. So cudaMemcpy knows where device
-memory is and checks the direction, kernels get no pointers to anything else, and with -fsanitize=address device memory is
-poisoned while the host runs. All of this is for one host thread.
+Device memory is memory of the process, which the host could read; a real GPU's it cannot. So cudaMemcpy knows where it
+is and checks the direction, kernels get no pointers to anything else, and with -fsanitize=address it is poisoned while
+the host runs. All of this is for one host thread.
 */
 #ifndef CUDA_RUNTIME_ON_CPU_H
 #define CUDA_RUNTIME_ON_CPU_H
@@ -119,8 +120,8 @@ struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
 };
 
 // ----------------------------------------------------------------------------------------------------------------
-// Atomics, on whatever has up to 8 bytes. A fence: what a thread wrote before it is seen by those who read, by an atomic
-// operation, what it wrote after it; to the race detector, by every later atomic operation.
+// Atomics, on whatever has up to 8 bytes. A fence: what a thread wrote before it is seen by those who read, by an
+// atomic operation, what it wrote after it; to the race detector, by every later atomic operation.
 
 namespace cuda_on_cpu {
 inline char fence;
@@ -211,9 +212,9 @@ inline cudaError_t cudaGetLastError() {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Device memory. A block is followed by a page that nobody may touch, and ends there but for what is left to a multiple of 256
-// bytes; freed blocks stay such pages for a while. So without any sanitizer, too, a kernel that runs out of its memory ends
-// with a message, and what it writes into the last bytes before the page is seen when the block is freed. The address
+// Device memory. A block is followed by a page that nobody may touch, and ends there but for what is left to a multiple
+// of 256 bytes; freed blocks stay such pages for a while. So without any sanitizer, too, a kernel that runs out of its
+// memory ends with a message; what it writes close to a block, before that page, is seen when it has ended. The address
 // sanitizer knows more: there, a block is a plain malloc().
 
 namespace cuda_on_cpu {
@@ -286,14 +287,17 @@ inline void* allocate(size_t bytes) {
     return a.begin;
 }
 
-// What is mapped before and behind a block is still as it was.
+// Nobody has written between p and end, before or behind a block.
+inline void check_edge(const char* p, const char* end, const Allocation& a, const void* kernel) {
+    if (p == end || (*p == -1 && memcmp(p, p + 1, (size_t)(end - p) - 1) == 0)) return;
+    while (*p == -1) p++;
+    fail(nowhere, "%s has written at byte %td of a block of %zu bytes of device memory",
+         kernel ? name_of(kernel) : "something", p - a.begin, a.bytes);
+}
 inline void check_edges(const Allocation& a, const void* kernel) {
-    for (const char* c = a.base; a.mapped && c < a.base + a.mapped - page_bytes(); c++)
-        if (c == a.begin)
-            c += a.bytes - 1;
-        else if (*c != -1)
-            fail(nowhere, "%s has written at byte %td of a block of %zu bytes of device memory",
-                 kernel ? name_of(kernel) : "something", c - a.begin, a.bytes);
+    if (!a.mapped) return;
+    check_edge(a.base, a.begin, a, kernel);
+    check_edge(a.begin + a.bytes, a.base + a.mapped - page_bytes(), a, kernel);
 }
 
 inline bool release(void* p) {
@@ -316,8 +320,8 @@ inline bool release(void* p) {
     return true;
 }
 
-// Says which thread of which kernel has touched what it may not, and ends. What was done before such a signal (an MPI may
-// print a backtrace), is done for all that is not a kernel's fault.
+// Says which thread of which kernel has touched what it may not, and ends. What was done before such a signal (an MPI
+// may print a backtrace), is done for all that is not a kernel's fault.
 inline struct sigaction fault_before;
 inline void on_fault(int signal, siginfo_t* info, void*) {
     const char* p = (const char*)info->si_addr;
@@ -356,14 +360,14 @@ inline void watch_faults() {
 // ----------------------------------------------------------------------------------------------------------------
 // Streams and events
 //
-// A stream is a queue of work; it gets on when somebody waits, or asks how far it is. The default stream is the exception: it
-// is done when a call returns. So kernels run at once, and what goes on beside them (communication) as late as it may: if
-// a program does not wait for it, it finds the old data. With CUDA_ON_CPU_DEFER=1 it is the other way round: kernels wait in their
-// queue until somebody waits for them, and other streams come first. So communication that does not wait for the kernel whose
-// result it sends, sends the old data.
+// A stream is a queue of work; it gets on when somebody waits, or asks how far it is. The default stream is the
+// exception: it is done when a call returns. So kernels run at once, and what goes on beside them (communication) as
+// late as it may: if a program does not wait for it, it finds the old data. With CUDA_ON_CPU_DEFER=1 it is the other
+// way round: kernels wait in their queue until somebody waits for them, and other streams come first. So communication
+// that does not wait for the kernel whose result it sends, sends the old data.
 //
-// An asynchronous copy takes place when its turn comes, from or to any host memory. (CUDA is kinder to memory that is not
-// pinned, but programs should not rely on that.)
+// An asynchronous copy takes place when its turn comes, from or to any host memory. (CUDA is kinder to memory that is
+// not pinned, but programs should not rely on that.)
 
 struct cuda_on_cpu_stream {
     std::deque<std::function<bool()>> queue; // each is called until it returns true, then the next
@@ -433,8 +437,8 @@ inline void follow(cuda_on_cpu_stream& s, cuda_on_cpu_stream& other) {
     s.queue.push_back([=] { return *reached; });
 }
 
-// Adds work to a stream, 0 for the default stream: a function that is called again and again until it returns true. It may
-// use device memory; it must not wait for a stream.
+// Adds work to a stream, 0 for the default stream: a function that is called again and again until it returns true. It
+// may use device memory; it must not wait for a stream.
 inline void stream_push(cudaStream_t stream, std::function<bool()> work) {
     cuda_on_cpu_stream& s = stream ? *stream : default_stream;
     if (stream && s.blocking) follow(s, default_stream);
@@ -543,8 +547,8 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
 
 namespace cuda_on_cpu {
 
-// Before a kernel: are its arguments in device memory? After it: was something written close to the blocks, where their guards
-// do not see it?
+// Before a kernel: are its arguments in device memory? After it: was something written close to the blocks, where their
+// guards do not see it?
 template <class T>
 void check_before(T, int, const void*) {}
 template <class T>
@@ -626,8 +630,8 @@ cudaError_t cudaMallocAsync(T** p, size_t n, cudaStream_t) {
 }
 inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) { // when the stream's turn comes
     if (!cuda_on_cpu::valid(s)) return cuda_on_cpu::result(cudaErrorInvalidResourceHandle);
-    if (!cuda_on_cpu::memory.blocks.count((const char*)p)) return cuda_on_cpu::result(cudaErrorInvalidValue);
-    cuda_on_cpu::stream_push(s, [=] { return cuda_on_cpu::release(p); });
+    if (p && !cuda_on_cpu::memory.blocks.count((const char*)p)) return cuda_on_cpu::result(cudaErrorInvalidValue);
+    if (p) cuda_on_cpu::stream_push(s, [=] { return cuda_on_cpu::release(p); });
     return cudaSuccess;
 }
 template <class T>
@@ -709,8 +713,8 @@ inline cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
     return cuda_on_cpu::ok_or(cudaErrorInvalidValue, snprintf(id, (size_t)length, "0000:00:00.0") < length);
 }
 inline cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-    *available = (size_t)sysconf(_SC_AVPHYS_PAGES) * cuda_on_cpu::page_bytes();
     *total = cuda_on_cpu::physical_memory();
+    *available = *total - cuda_on_cpu::memory.bytes;
     return cudaSuccess;
 }
 

@@ -134,16 +134,17 @@ __global__ static void __launch_bounds__(256)
     const int2 mine = p.place[s];
     const int rows = abs(mine.y);
     if (rows == 0) return;
-    float* to =
-        mine.y > 0 ? dwte + (int64_t)(tokens[mine.x] - first_token) * C : p.partial + (int64_t)(s / SEGMENT) * C;
+    const bool first = mine.y > 0;
+    const int64_t row = first ? tokens[mine.x] - first_token : s / SEGMENT;
+    float* to = (first ? dwte : p.partial) + row * C + c;
     Packed<float, W> sum = {};
-    if (mine.y > 0) sum = load<W>(to + c);
+    if (first) sum = load<W>(to);
 #pragma unroll 4
     for (int i = 0; i < rows; i++) {
         const Packed<floatX, W> d = load<W>(dout + (int64_t)p.place[s + i].x * C + c);
         for (int k = 0; k < W; k++) sum[k] += (float)d[k];
     }
-    store(to + c, sum);
+    store(to, sum);
 }
 
 template <int W>

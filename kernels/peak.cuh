@@ -1,15 +1,16 @@
 /*
-peak.cuh: how many floating point operations a second a GPU can do at all, by the name that its driver gives it: the roof
-that the utilisation of a training run (MFU) is measured against.
+peak.cuh: how many floating point operations a second a GPU can do at all, by the name that its driver gives it: the
+roof that the utilisation of a training run (MFU) is measured against.
 
-bf16, fp16 builds    products of 16-bit numbers by the tensor cores, added up in float32, dense: data sheets of recent GPUs
-                     print twice that, for matrices of which half is zeros. GeForce cards add up in float32 at half the rate
-                     at which they do in fp16; it is the float32 rate that counts here.
+bf16, fp16 builds    products of 16-bit numbers by the tensor cores, added up in float32, dense: data sheets of recent
+                     GPUs print twice that, for matrices of which half is zeros. GeForce cards add up in float32 at half
+                     the rate at which they do in fp16; it is the float32 rate that counts here.
 fp32 builds          float32 multiply-adds by the CUDA cores: no TF32, see matmul.cuh.
 
-Peaks hold at the clock that the data sheet assumes. Real products come to 80 to 87 % of them where power is the limit. A
-wrong roof is worse than none: names are compared whole, so that a laptop's GPU, a slice of a GPU (MIG) or a variant made for
-one country is not taken for the card it resembles, and for an unknown name the answer is 0: print TFLOP/s alone.
+Peaks hold at the clock that the data sheet assumes. Real products come to 80 to 87 % of them where power is the limit.
+A wrong roof is worse than none: names are compared whole, so that a laptop's GPU, a slice of a GPU (MIG) or a variant
+made for one country is not taken for the card it resembles, and for an unknown name the answer is 0: print TFLOP/s
+alone.
 */
 #ifndef PEAK_CUH
 #define PEAK_CUH
@@ -37,8 +38,8 @@ static const GpuPeak GPU_PEAKS[] = {
     // "A100 Tensor Core GPU Architecture" (2020): the same for SXM and PCIe, 40 and 80 GB
     {"NVIDIA A100-*", 312.0, 312.0, 19.5},
     {"NVIDIA A100 80GB PCIe", 312.0, 312.0, 19.5},
-    // data sheets of L4 and L40S; "Ada GPU Architecture" (2022), "RTX Blackwell GPU Architecture" (2025), "Ampere GA102 GPU
-    // Architecture" (2020)
+    // data sheets of L4 and L40S; "Ada GPU Architecture" (2022), "RTX Blackwell GPU Architecture" (2025), "Ampere GA102
+    // GPU Architecture" (2020)
     {"NVIDIA L4", 121.0, 121.0, 30.3},
     {"NVIDIA L40S", 362.1, 362.1, 91.6},
     {"NVIDIA GeForce RTX 5090", 209.5, 209.5, 104.8},

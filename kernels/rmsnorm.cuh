@@ -91,9 +91,9 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
         float sum = 0; // of g xhat, g = dout w
 #pragma unroll
         for (int k = 0; k < K; k++) {
+            // behind the row: its last pack, times 0; not of dx, which its owner changes
             const int c = column_of<W>(k);
-            const int64_t at =
-                n * C + min(c, C - W); // behind the row: its last pack, times 0; not of dx, which changes
+            const int64_t at = n * C + min(c, C - W);
             o[k] = load<W>(dout + at), v[k] = load<W>(x + at), d[k] = load<W>((c < C ? dx : x) + at);
         }
 #pragma unroll

@@ -5,9 +5,9 @@ Bounds, as relative norms. Everything that both sides compute in float32 differs
 
     E = 2^-24 (2 s + sqrt(T) + 8),   s = max |q| max |k| / sqrt(HS) >= any score
 
-(see test_attention.c: a score's error, absolute, is a relative error of p, which has it twice, in the score and in lse).
-The rest is rounding to floatX, each time by at most U, of random sign, so k roundings of the terms of a sum and of the
-sum itself make up sqrt(k) U:
+(see test_attention.c: a score's error, absolute, is a relative error of p, which has it twice, in the score and in
+lse). The rest is rounding to floatX, each time by at most U, of random sign, so k roundings of the terms of a sum and
+of the sum itself make up sqrt(k) U:
 
     out: p, out          dV: p, dV          dQ: dS, dQ          dK: p, dS, dK
 
@@ -325,9 +325,19 @@ static void test_refusal(void) {
           "heads of 257 are refused: %.*s", (int)strcspn(text, "\n"), text);
 }
 
+// No sequences, or no tokens: no kernel is launched, and no memory is touched.
+static void test_nothing(void) {
+    attention_forward(NULL, NULL, NULL, 0, 5, 2, 1, 64);
+    attention_forward(NULL, NULL, NULL, 2, 0, 2, 1, 64);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, 33);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, 33);
+    check(true, "no sequences and no tokens are no work");
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_refusal();
+    test_nothing();
     test_sections();
     for (int section = 1; section <= 12; section += section < 4 ? 2 : 7) { // 1, 3, 5, 12
         test_blocks<false>(section);
@@ -361,6 +371,7 @@ int main(int argc, char** argv) {
         {1, 257, 2, 1, 128, 0, 1},
         {1, 200, 3, 1, 128, 0, 6},
         {1, 130, 2, 1, 128, 0, 60},
+        {1, 1, 8, 4, 64, 0, 60},
         // ordinary cores: each width of a row, whole and not
         {1, 1, 1, 1, 1, 0, 1},
         {2, 33, 3, 1, 7, 0, 1},
@@ -373,6 +384,7 @@ int main(int argc, char** argv) {
         {1, 31, 2, 2, 129, 0, 1},
         {2, 70, 2, 1, 256, 0, 1},
         {1, 100, 2, 1, 24, 0, 60},
+        {1, 1, 8, 4, 24, 0, 60}, // scores far below 0
     };
     for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) test_case(brief ? &few[i] : &all[i]);
 

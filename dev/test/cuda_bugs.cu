@@ -1,12 +1,12 @@
 /*
 cuda_bugs.cu: kernels with one bug each. Does kernels/cuda_on_cpu.h see them, and nothing where there is none?
 
-Every kernel here has an argument `right`: with it, it is correct; without it, it has the bug that it is named after. The test
-starts itself once for each of them, as a process of its own that runs the kernel and compares what it computes. A bug is
-noticed if that process ends with a message, or with wrong results. The table at the end says what each build has to say:
-plain, with -fsanitize=address,undefined, and with -fsanitize=thread. A message that names a line of this file has to name one
-that is marked with "<-- here" in the kernel, first of all; otherwise it has to name the kernel. The correct kernels have to
-pass in every build, in all orders.
+Every kernel here has an argument `right`: with it, it is correct; without it, it has the bug that it is named after.
+The test starts itself once for each of them, as a process of its own that runs the kernel and compares what it
+computes. A bug is noticed if that process ends with a message, or with wrong results. The table at the end says what
+each build has to say: plain, with -fsanitize=address,undefined, and with -fsanitize=thread. If a message names a line
+of this file, the first one has to be marked with "<-- here" in the kernel; otherwise it has to name the kernel. The
+correct kernels have to pass in every build, in all orders.
 
 For emulated GPUs only: on a real one, most of these would go unnoticed, and the others end all work on the GPU.
 */
@@ -98,11 +98,12 @@ __global__ static void named_barrier_of_too_many(float* out, const float* in, in
 // ----------------------------------------------------------------------------------------------------------------
 // Races
 
+// Right by chance as long as threads run in their order.
 __global__ static void missing_barrier(float* out, const float* in, int, bool right) {
     __shared__ float s[THREADS];
     s[threadIdx.x] = in[INDEX]; // <-- here
     if (right) __syncthreads();
-    out[INDEX] = s[THREADS - 1 - threadIdx.x]; // <-- here
+    out[INDEX] = s[threadIdx.x / 2]; // <-- here
 }
 
 // A warp that is fast begins the next round while others still read.
@@ -177,9 +178,12 @@ __global__ static void race_of_rows(float* out, const float* in, int, bool right
     out[right ? y * 2 * THREADS + x : x] = in[y * 2 * THREADS + x]; // <-- here
 }
 
+// Right by chance as long as blocks run in their order.
 __global__ static void needs_blocks_in_order(float* out, const float* in, int, bool right) {
-    const float before = right || blockIdx.x == 0 ? 1 : out[INDEX - THREADS]; // <-- here
-    out[INDEX] = before + in[INDEX];                                          // <-- here
+    float sum = 0;
+    for (unsigned b = 0; b < blockIdx.x; b++) sum += in[b * THREADS + threadIdx.x];
+    if (!right && blockIdx.x > 0) sum = out[INDEX - THREADS]; // <-- here
+    out[INDEX] = sum + in[INDEX];                             // <-- here
 }
 
 // The last block adds up what all have left. The fence comes between a block's sum and its count.
@@ -266,14 +270,12 @@ __global__ static void uninitialized_dynamic_shared(float* out, const float* in,
     out[INDEX] = s[threadIdx.x ^ 32];
 }
 
-// Also what the kernel before it, or the block before it on the same core, has left there.
+// What was there before would be right: the kernel before it, or the block before it on the same core, has left it.
 __global__ static void uninitialized_static_shared(float* out, const float* in, int, bool right) {
-    __shared__ float sum;
-    if (right && threadIdx.x == 0) sum = 0;
+    __shared__ float s[THREADS];
+    if (right || threadIdx.x > 0) s[threadIdx.x] = in[threadIdx.x];
     __syncthreads();
-    atomicAdd(&sum, in[blockIdx.x]);
-    __syncthreads();
-    out[INDEX] = sum;
+    out[INDEX] = s[threadIdx.x ^ 32];
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -316,6 +318,15 @@ __global__ static void ldmatrix_out_of_bounds(float* out, const float*, int, boo
     unsigned r[4];
     ldmatrix_x4(r, s[right ? threadIdx.x % 32 : threadIdx.x % 32 + 1]); // <-- here
     out[INDEX] = (float)(r[0] + r[1] + r[2] + r[3]);
+}
+
+__global__ static void copies_past_the_end(float* out, const float* in, int, bool right) {
+    float* s = dynamic_shared<float>();
+    copy_async16(s + 4 * threadIdx.x, in + 4 * (threadIdx.x + (right ? 0 : 1))); // <-- here
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
+    out[INDEX] = s[threadIdx.x];
 }
 
 __global__ static void misaligned_load(float* out, const float* in, int, bool right) {
@@ -503,9 +514,10 @@ static const Bug bugs[] = {
     {KERNEL(static_shared_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
     {KERNEL(dynamic_shared_out_of_bounds), THREADS * 4 - 4, NULL, "heap-buffer-overflow", NULL, NULL, NULL},
     {KERNEL(ldmatrix_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
+    {KERNEL(copies_past_the_end), N * 4, "of a block of 1024 bytes", "heap-buffer-overflow", NULL, NULL, NULL},
     {KERNEL(misaligned_load), 0, NULL, MISALIGNED, NULL, NULL, NULL},
-    {KERNEL(misaligned_ldmatrix), 0, ALWAYS("ldmatrix: the address is not a multiple of 16")},
-    {KERNEL(misaligned_copy), N * 4, ALWAYS("cp.async: an address is not a multiple of 16")},
+    {KERNEL(misaligned_ldmatrix), 0, ALWAYS("is not a multiple of 16")},
+    {KERNEL(misaligned_copy), N * 4, ALWAYS("is not a multiple of 16")},
     {KERNEL(copy_the_wrong_way), THREADS * 4, ALWAYS("cp.async from shared memory")},
     {KERNEL(null_pointer), 0, "which is not device memory", "null pointer", "SEGV", NULL, NULL},
     {KERNEL(stack_overflow), 0, "stack overflow: a thread has 64 KB", "stack-overflow", NULL, NULL, "recursion"},
@@ -670,12 +682,17 @@ static void check_right(const char* program, const Bug* bug) {
     check(passed == runs, "%s: nothing is said of the correct one", bug->name);
 }
 
+// No arguments: all. --only TEXT: those whose name contains it. NAME right, NAME bug: runs one, to be judged.
 int main(int argc, char** argv) {
     const int count = (int)(sizeof bugs / sizeof *bugs);
+    const char* only = "";
     if (argc == 3)
         for (int i = 0; i < count; i++)
             if (strcmp(argv[1], bugs[i].name) == 0) return compare(&bugs[i], strcmp(argv[2], "right") == 0);
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
     for (int i = 0; i < count; i++) {
+        if (!strstr(bugs[i].name, only)) continue;
         check_bug(argv[0], &bugs[i]);
         check_right(argv[0], &bugs[i]);
     }

@@ -1,14 +1,14 @@
 /*
 cuda_comm.cu: comm.h where there is a device: every operation on device memory and on host memory, whoever carries it;
-messages on lanes in adverse orders, and whole schedules; how it all ends when something goes wrong. dev/test/cuda_comm.sh
-builds it three times, and starts it with 1 to 4 ranks:
+messages on lanes in adverse orders, and whole schedules; how it all ends when something goes wrong.
+dev/test/cuda_comm.sh builds it three times, and starts it with 1 to 4 ranks:
 
     with MPI, without NCCL      device memory goes through the host
     with both                   NCCL carries device memory, MPI host memory; or, where ranks share a GPU, as before
     with NCCL, without MPI      started by a loop in a shell; host memory goes through the device
 
-NCCL is that of dev/test/fake on the emulator, and the real one on GPUs. Every rank counts its own checks; rank 0 prints all of
-its own, the others what failed.
+NCCL is that of dev/test/fake on the emulator, and the real one on GPUs. Every rank counts its own checks; rank 0 prints
+all of its own, the others what failed.
 
 With one of these words as argument the program does one thing that ends it, to be looked at from outside:
     die, kill     the last rank dies, or is killed, while the others wait for its part of a sum
@@ -19,7 +19,10 @@ With one of these words as argument the program does one thing that ends it, to 
     length        a message that is longer than its receiver expects
     alone         waiting for a message to oneself that is never sent
     mixed         one buffer in host memory, one in device memory
+    gone          the last rank is killed while the others are at a barrier
+    late          the last rank dies when the others have nothing left to do
     lanes         opens lanes, and ends well
+Whoever ends well says "closed".
 */
 #include "../../alike.h"
 #include "../../comm.h"
@@ -245,6 +248,14 @@ static void test_nothing(bool device) {
     buffer_free(&b);
 }
 
+// More than the device has at hand for the host.
+static void test_much(bool device) {
+    Buffer b = buffer_new(device, 300000, COMM_DOUBLE);
+    check_here(test_all_reduce(&world, &b, COMM_SUM, 0), "%s: all-reduce of 2.4 MB",
+               device ? "device memory" : "host memory");
+    buffer_free(&b);
+}
+
 // Sums of 16-bit floats: of two ranks the exact sum, rounded to nearest, ties to even; of more within their roundings.
 static void test_rounding(CommType type) {
     enum { N = 5000 };
@@ -322,7 +333,8 @@ static void test_order_of_streams(void) {
     buffer_free(&x);
 }
 
-// With NCCL a started operation has not touched its result while nobody waits (on the emulator, which is as late as may be).
+// With NCCL a started operation has not touched its result while nobody waits (on the emulator, which is as late as may
+// be).
 static void test_not_before_the_wait(void) {
 #if defined USE_NCCL && !defined __CUDACC__
     enum { N = 300 };
@@ -405,6 +417,13 @@ static void test_groups(int columns) {
     buffer_free(&a), buffer_free(&b), buffer_free(&c);
     comm_free(&in_row), comm_free(&in_column);
     check_here(in_row.size == 1 && in_column.size == 1, "%d x %d: freed", rows, columns);
+    // Equal keys keep the parent's order; a group splits into groups.
+    Comm turned = comm_split(&world, 0, -world.rank, "turned"),
+         same = comm_split(&turned, turned.rank / columns, 7, "same");
+    check_here(turned.rank == world.size - 1 - world.rank && same.rank == turned.rank % columns && same.size == columns,
+               "%d x %d: equal keys keep the parent's order", rows, columns);
+    test_operations(&same, "a group of a group", true, 11);
+    comm_free(&same), comm_free(&turned);
 }
 
 static void test_group_of_one(void) {
@@ -415,6 +434,9 @@ static void test_group_of_one(void) {
     comm_open_lanes(&alone, false);
     comm_barrier(&alone);
     check_here(alone.size_bytes == 0, "a group of one sends nothing");
+#ifdef USE_NCCL
+    check_here(!alone.nccl && !alone.lanes, "a group of one has no communicator");
+#endif
     comm_free(&alone);
 }
 
@@ -435,8 +457,8 @@ static bool message_is(Buffer* b, int from, int direction, int k) {
     return ok;
 }
 
-// Everybody posts all receives before any send, forward ones to the next rank and backward ones to the one before (folded:
-// also the other way), and waits in the opposite order.
+// Everybody posts all receives before any send, forward ones to the next rank and backward ones to the one before
+// (folded: also the other way), and waits in the opposite order.
 static void test_lanes(bool folded) {
     Comm ring = comm_split(&world, 0, (world.rank + 1) % world.size, "ring"); // not the world's order
     comm_open_lanes(&ring, folded);
@@ -618,6 +640,23 @@ static void test_schedules(int most_v) {
 // ----------------------------------------------------------------------------------------------------------------
 // Begin
 
+// Who shares a GPU: on the same machine the same address.
+static void test_cards(void) {
+#ifdef USE_NCCL
+    static CommCard cards[4]; // machine, address
+    const int machines[4] = {1, 1, 2, 2}, gpus[4] = {7, 8, 7, 8};
+    int a = -1, b = -1;
+    for (int i = 0; i < 4; i++) {
+        cards[i].machine = (uint64_t)machines[i];
+        snprintf(cards[i].gpu, sizeof cards[i].gpu, "0000:0%d:00.0", gpus[i]);
+    }
+    const bool none = !comm_find_sharing(cards, 4, &a, &b) && !comm_find_sharing(cards, 1, &a, &b);
+    cards[3] = cards[1];
+    check_here(none && comm_find_sharing(cards, 4, &a, &b) && a == 1 && b == 3, "cards: who shares a GPU");
+    check_here(comm_machine() == comm_machine() && comm_machine() != hash_string(""), "the machine has a number");
+#endif
+}
+
 static void test_begin(const CommPlace* place) {
     const char* text = comm_device_text(&world);
     const bool alone = world.size == 1;
@@ -652,11 +691,17 @@ static int run_mode(const char* mode) {
         comm_all_reduce(&world, x, 8, COMM_FLOAT, COMM_SUM);
         comm_synchronize(&world);
         if (world.rank == last && mode[0] == 'd') die("the test says so");
-        if (world.rank == last) raise(SIGKILL);
+        if (world.rank == last) kill(getpid(), SIGKILL);
         CommRequest r = comm_all_reduce_start(&world, x, 8, COMM_FLOAT, COMM_SUM);
         comm_wait(&r);
         for (;;) comm_synchronize(&world), comm_progress(&r, 1);
     }
+    if (strcmp(mode, "gone") == 0) {
+        comm_barrier(&world);
+        if (world.rank == last) usleep(300000), kill(getpid(), SIGKILL);
+        comm_barrier(&world);
+    }
+    if (strcmp(mode, "late") == 0 && world.rank == last) usleep(1000000), die("the test says so");
     if (strcmp(mode, "lanes") == 0) comm_open_lanes(&world, false);
     if (strcmp(mode, "nolanes") == 0 && member) {
         for (int i = 0; i < 2; i++) { // once in turn, so that connections are there
@@ -690,6 +735,7 @@ static int run_mode(const char* mode) {
     comm_free(&pair);
     comm_close(&world);
     device_free(x, 4096);
+    printf("closed\n");
     return 0;
 }
 
@@ -703,12 +749,14 @@ int main(int argc, char** argv) {
     comm_open_device(&world);
     if (argc > 1 && !brief) return run_mode(argv[1]);
     test_begin(&place);
+    test_cards();
     const int64_t sizes[] = {1, 7, 1000, 30011};
     for (int i = 0; i < (brief ? 3 : 4); i++) {
         test_operations(&world, "world", true, sizes[i]);
         test_operations(&world, "world", false, sizes[i]);
     }
     test_nothing(true), test_nothing(false);
+    test_much(true), test_much(false);
     world.piece = 24; // MPI: pieces that end in the middle of parts
     test_operations(&world, "in pieces of 24 bytes", true, 19);
     world.piece = COMM_PIECE;

@@ -1,7 +1,7 @@
 /*
-cuda_emulator.cu: does kernels/cuda_on_cpu.h do what CUDA does? Each test computes by itself, in plain C, what a feature of CUDA
-has to give. So the same tests hold on a GPU, where they test gpu.cuh's wrappers and the tests themselves; what only an
-emulator can show (streams that are as late as may be, launches that are refused) is left out there.
+cuda_emulator.cu: does kernels/cuda_on_cpu.h do what CUDA does? Each test computes by itself, in plain C, what a feature
+of CUDA has to give. So the same tests hold on a GPU, where they test the wrappers of gpu.cuh and themselves; what only
+an emulator can show (streams that are as late as may be, launches that are refused) is left out there.
 
 Everything here is exact: integers, or floats that are small integers. The whole test then runs again in other orders of
 threads and blocks, and with kernels that are as late as may be.
@@ -79,8 +79,8 @@ __global__ static void shuffle_kernel(double* out) {
             for (int by = 0; by < 32; by++)
                 out[32 * column++ + threadIdx.x] = shuffle(kind, ~0u, 1.5 * threadIdx.x + 1e9, by, width);
 }
-// PTX ISA, shfl.sync: a lane whose source is outside of its segment keeps its value; idx wraps around; bfly (xor) may also
-// read a segment before its own.
+// PTX ISA, shfl.sync: a lane whose source is outside of its segment keeps its value; idx wraps around; bfly (xor) may
+// also read a segment before its own.
 static int shuffle_source(int kind, int lane, int by, int width) {
     const int first = lane / width * width;
     if (kind == SHFL) return first + by % width;
@@ -104,7 +104,8 @@ static void test_shuffles() {
     }
 }
 
-// Parts of a warp shuffle on their own: the lower half often, the odd lanes of the upper half once; and a warp that is not full.
+// Parts of a warp shuffle on their own: the lower half often, the odd lanes of the upper half once; and a warp that is
+// not full.
 __global__ static void shuffle_parts_kernel(int* out) {
     const int lane = (int)threadIdx.x % 32;
     int v = (int)threadIdx.x;
@@ -168,8 +169,8 @@ __global__ static void vote_kernel(int* out) {
     mine[5] = 0;
     if (lane >= 24) mine[5] = (int)__ballot_sync(0xff000000u, lane % 2) + __all_sync(0xff000000u, lane > 23);
     mine[6] = __syncthreads_count(t % 5 == 0);
-    mine[7] = __syncthreads_or(t == 70);
-    mine[8] = __syncthreads_and(t != 70);
+    mine[7] = __syncthreads_or(t == 70) - __syncthreads_or(t == 200);
+    mine[8] = __syncthreads_and(t < 200) - __syncthreads_and(t != 70);
 }
 static void test_votes() {
     enum { THREADS = 96 };
@@ -180,7 +181,7 @@ static void test_votes() {
     for (int i = 0; i < 32; i += 3) thirds |= 1u << i;
     for (int t = 0; t < THREADS; t++) {
         const int upper = t % 32 >= 24 ? (int)0xaa000000u + 1 : 0;
-        const int all[9] = {(int)thirds, 0, 1, 0, 1, upper, 20, 1, 0};
+        const int all[9] = {(int)thirds, 0, 1, 0, 1, upper, 20, 1, 1};
         want.insert(want.end(), all, all + 9);
     }
     check(out.get() == want, "votes of warps and of parts, __syncthreads_count, _or, _and");
@@ -189,7 +190,8 @@ static void test_votes() {
 // ----------------------------------------------------------------------------------------------------------------
 // Barriers
 
-// Numbers go round the block: thread t hands its own to t + 1, `rounds` times. From thread `leave` on, threads return at once.
+// Numbers go round the block: thread t hands its own to t + 1, `rounds` times. From thread `leave` on, threads return
+// at once.
 __global__ static void round_kernel(int* out, int rounds, int leave) {
     __shared__ int s[1024];
     if ((int)threadIdx.x >= leave) return;
@@ -349,9 +351,10 @@ static void test_last_block() {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Tensor cores. PTX ISA, "Matrix fragments for mma.m16n8k16": of A (16 x 16), lane l holds a0, a1 in row l / 4, a2, a3 in row
-// l / 4 + 8, columns 2 (l % 4) and one more; a4 to a7 the same 8 columns on. Of B (16 x 8), b0, b1 in rows 2 (l % 4) and one more,
-// b2, b3 8 rows on, column l / 4. Of C and D (16 x 8), c0, c1 in row l / 4, c2, c3 8 rows on, columns as of A.
+// Tensor cores. PTX ISA, "Matrix fragments for mma.m16n8k16": of A (16 x 16), lane l holds a0, a1 in row l / 4, a2, a3
+// in row l / 4 + 8, columns 2 (l % 4) and one more; a4 to a7 the same 8 columns on. Of B (16 x 8), b0, b1 in rows 2 (l
+// % 4) and one more, b2, b3 8 rows on, column l / 4. Of C and D (16 x 8), c0, c1 in row l / 4, c2, c3 8 rows on,
+// columns as of A.
 
 template <class T>
 __global__ static void fragments_kernel(float* d, const T* a, const T* b, const float* c) {
@@ -370,8 +373,8 @@ __global__ static void fragments_kernel(float* d, const T* a, const T* b, const 
     d[row * 8 + column] = fd[0], d[row * 8 + column + 1] = fd[1];
     d[(row + 8) * 8 + column] = fd[2], d[(row + 8) * 8 + column + 1] = fd[3];
 }
-// The same by ldmatrix: A as its four tiles of 8 x 8; B, whose rows lie in memory as rows, transposed. Two products, as x4 loads
-// what two of them need: d[0] += A B, and d[1] += A B' with the upper and the lower half of B exchanged.
+// The same by ldmatrix: A as its four tiles of 8 x 8; B, whose rows lie in memory as rows, transposed. Two products, as
+// x4 loads what two of them need: d[0] += A B, and d[1] += A B' with the upper and the lower half of B exchanged.
 template <class T>
 __global__ static void ldmatrix_kernel(float* d, const T* a, const T* b, const float* c) {
     __shared__ __align__(16) T sa[16][24],

@@ -453,17 +453,25 @@ static void test_choices() {
         check(u.heuristics == 0 && u.products == 3, "and it is remembered: %d asked, %d products", u.heuristics,
               u.products);
     }
-    slow_algorithms(0), fake_cublaslt.epilogue_milliseconds = 0;
-    for (int epilogue = 0; epilogue < 2; epilogue++) {
+    for (int epilogue = 0; epilogue < 2; epilogue++) { // not what is faster
         start_again(0, epilogue);
-        const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_back).epilogue, c = used_by(both).epilogue;
+        fake_cublaslt.epilogue_milliseconds = epilogue ? 0.1 : -0.1;
+        const Used a = used_by(gelu), b = used_by(gelu_back), c = used_by(both);
         if (epilogue)
-            check(a == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b == CUBLASLT_EPILOGUE_DGELU && c == CUBLASLT_EPILOGUE_BGRADB,
-                  "MATMUL_EPILOGUE=1: %u %u %u", a, b, c);
+            check(a.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DGELU &&
+                      c.epilogue == CUBLASLT_EPILOGUE_BGRADB,
+                  "MATMUL_EPILOGUE=1: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
         else
-            check(a == CUBLASLT_EPILOGUE_BIAS && b == CUBLASLT_EPILOGUE_DEFAULT && c == CUBLASLT_EPILOGUE_DEFAULT,
-                  "MATMUL_EPILOGUE=0: %u %u %u", a, b, c);
+            check(a.epilogue == CUBLASLT_EPILOGUE_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DEFAULT &&
+                      c.epilogue == CUBLASLT_EPILOGUE_DEFAULT,
+                  "MATMUL_EPILOGUE=0: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
+        check(a.heuristics == 1 && b.heuristics == 1 && c.heuristics == 1, "and nothing else is asked for");
     }
+    slow_algorithms(0), fake_cublaslt.epilogue_milliseconds = 0;
+    const size_t blocks = cuda_on_cpu::memory.blocks.size();
+    start_again(1, 2);
+    weight(), both();
+    check(cuda_on_cpu::memory.blocks.size() == blocks, "memory that is borrowed for timing is given back");
     start_again(1, 1);
     fake_cublaslt.no_epilogues = true;
     const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_back).epilogue, c = used_by(both).epilogue;

@@ -72,15 +72,7 @@ for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%
 one "command line" dev/test/test_cli.sh
 one "launchers" dev/test/test_launch.sh
 if [ -n "${MPIRUN:-}" ]; then one "meshes" dev/test/test_mesh.sh; else left_out=$((left_out + 1)); fi
-# The CUDA kernels and the trainer on the emulator; short forms under sanitizers.
-for test in ${GPU_TESTS:-}; do
-    case $test in
-    asan/* | tsan/*) one "$test" env ASAN_OPTIONS=detect_leaks=0 "$BUILD/$test" --short ;;
-    *) one "$test" "$BUILD/$test" ;;
-    esac
-done
-if [ -n "${GPU_TESTS:-}" ]; then one "emulated trainer" dev/test/test_emulated.sh; else left_out=$((left_out + 1)); fi
-if [ -n "${NVCC:-}" ]; then one "nvcc" dev/test/test_nvcc.sh; fi
+if [ -n "${GPU_TESTS:-}" ]; then one "CUDA, emulated" dev/test/cuda_tests.sh; else left_out=$((left_out + 1)); fi
 one "compilers" dev/test/test_compilers.sh
 [ $left_out = 0 ] || echo "left out: $left_out runs, there is no MPI or no C++ compiler (scripts/test.sh installs them)"
 echo "$passed passed, $failed failed"

@@ -18,6 +18,7 @@ With one of these words as argument the program does one thing that ends it, to 
 #include "../../alike.h"
 #include "../../comm.h"
 #include "../../cores.h"
+#include "../../safetensors.h" // 16-bit floating point
 #include "test.h"
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -51,11 +52,15 @@ __attribute__((format(printf, 2, 3))) static void check_all(bool mine, const cha
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Values: element i of rank r, whole numbers in [-100, 100] ([0, 250] for bytes), whose sums every type holds exactly.
+// Values: element i of rank r, whole numbers in [-100, 100] ([0, 250] for bytes, [-30, 30] for 16-bit floats), whose
+// sums every type holds exactly.
+
+static bool is_sixteen(CommType type) { return type == COMM_BF16 || type == COMM_FP16; }
 
 static int64_t value(int rank, int64_t i, CommType type) {
     const uint64_t x = ((uint64_t)rank * 1000003 + (uint64_t)i + 17) * 0x9E3779B97F4A7C15ull;
-    return type == COMM_BYTE ? (int64_t)((x >> 32) % 251) : (int64_t)((x >> 32) % 201) - 100;
+    if (type == COMM_BYTE) return (int64_t)((x >> 32) % 251);
+    return is_sixteen(type) ? (int64_t)((x >> 32) % 61) - 30 : (int64_t)((x >> 32) % 201) - 100;
 }
 
 static void put(void* buffer, int64_t i, CommType type, int64_t x) {
@@ -64,6 +69,8 @@ static void put(void* buffer, int64_t i, CommType type, int64_t x) {
     if (type == COMM_INT32) ((int32_t*)buffer)[i] = (int32_t)x;
     if (type == COMM_INT64) ((int64_t*)buffer)[i] = x;
     if (type == COMM_BYTE) ((unsigned char*)buffer)[i] = (unsigned char)x;
+    if (type == COMM_BF16) ((uint16_t*)buffer)[i] = f32_to_bf16((float)x);
+    if (type == COMM_FP16) ((uint16_t*)buffer)[i] = f32_to_f16((float)x);
 }
 
 static bool is(const void* buffer, int64_t i, CommType type, int64_t x) {
@@ -71,6 +78,8 @@ static bool is(const void* buffer, int64_t i, CommType type, int64_t x) {
     if (type == COMM_DOUBLE) return ((const double*)buffer)[i] == (double)x;
     if (type == COMM_INT32) return ((const int32_t*)buffer)[i] == (int32_t)x;
     if (type == COMM_INT64) return ((const int64_t*)buffer)[i] == x;
+    if (type == COMM_BF16) return ((const uint16_t*)buffer)[i] == f32_to_bf16((float)x);
+    if (type == COMM_FP16) return ((const uint16_t*)buffer)[i] == f32_to_f16((float)x);
     return ((const unsigned char*)buffer)[i] == (unsigned char)x;
 }
 
@@ -193,9 +202,10 @@ static bool counted(Comm* c, int64_t before, int64_t factor, int64_t bytes) {
 static void test_operations(Comm* c, const char* label, int64_t n) {
     const int64_t s = c->size;
     bool reduce = true, scatter = true, gather = true, broadcast = true, ring = true, count = true;
-    for (int t = COMM_FLOAT; t <= COMM_BYTE; t++) {
+    for (int t = COMM_FLOAT; t <= COMM_FP16; t++) {
         const CommType type = (CommType)t;
-        const int64_t bytes = n * (type == COMM_BYTE ? 1 : type == COMM_FLOAT || type == COMM_INT32 ? 4 : 8);
+        const int64_t words = type == COMM_FLOAT || type == COMM_INT32 ? 4 : 8;
+        const int64_t bytes = n * (type == COMM_BYTE ? 1 : is_sixteen(type) ? 2 : words);
         for (int blocking = 0; blocking < 2; blocking++) {
             int64_t before = c->size_bytes;
             for (int op = COMM_SUM; op <= COMM_MIN && type != COMM_BYTE; op++) {

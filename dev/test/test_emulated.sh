@@ -1,8 +1,9 @@
 #!/bin/bash
 # The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in bf16 and
 # fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again ends with the same
-# bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. $BUILD/emulated/PRECISION/train_gpt
-# and ./train_gpt are built already.
+# bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks exchange through the host, by
+# MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and started as torchrun does.
+# $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl and ./train_gpt are built already.
 #
 # Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and fp16:
 # a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors are nearly
@@ -21,6 +22,13 @@ check() { # WHAT COMMAND...: succeeds; what it prints last is shown
     if "${@:2}" >said 2>&1; then passed=$((passed + 1)) && echo "ok    $1 $(tail -n 1 said)"
     else failed=$((failed + 1)) && echo "FAIL  $1: ${*:2}: $(tail -n 3 said)"; fi
 }
+
+# NCCL takes ranks that share a GPU only where they seem to be on hosts of their own.
+cat >rank.sh <<'SH'
+#!/bin/sh
+NCCL_HOSTID=host${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} exec "$@"
+SH
+chmod +x rank.sh
 
 cat >compare.py <<'PY'
 # compare.py A B BOUND: largest relative difference of losses and norms of two logs
@@ -63,7 +71,7 @@ one() {
 # ranks N PRECISION ARCH OUT OPTIONS...
 ranks() {
     # shellcheck disable=SC2086
-    timeout --foreground -k 5 240 "$mpirun" -np "$1" "$build/emulated/$2/train_gpt" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
+    timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$build/emulated/$2/train_gpt${NCCL:+_nccl}" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
         >out 2>err </dev/null || { cat err; return 1; }
 }
 
@@ -87,6 +95,33 @@ STEPS=7 check "the CPU goes on with a run of bf16" one cpu gpt2 half --micro-bat
 STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 --init cpu_llama/step_00000006
 STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
 check "what it writes" grep -q "The model writes" out
+
+# The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone does.
+for arch in gpt2 llama; do
+    # shellcheck disable=SC2086
+    check "bf16 $arch under AddressSanitizer and UBSan" env ASAN_OPTIONS=detect_leaks=0 timeout 120 \
+        "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every 2 --recompute full --out asan_$arch
+done
+
+# torch N OUT OPTIONS...: N ranks in bf16, llama, by the variables that torchrun sets
+torch() {
+    n=$1 pids="" status=0
+    for ((rank = 0; rank < n; rank++)); do
+        # shellcheck disable=SC2086
+        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) timeout -k 5 240 \
+            ./rank.sh "$build/emulated/bf16/train_gpt_nccl" $llama --steps 6 --sample-every 0 --micro-batch 1 --out "$2" "${@:3}" \
+            >"out$rank" 2>"err$rank" </dev/null &
+        pids="$pids $!"
+    done
+    for pid in $pids; do wait "$pid" || status=1; done
+    cp out0 out
+    [ $status = 0 ] || cat err?
+    return $status
+}
+check "bf16 llama --pp 2 --tp 2, NCCL without MPI" torch 4 torch --pp 2 --tp 2 --schedule interleaved
+check "... the ranks have found each other and NCCL:" grep "4 ranks here, 1 machine, NCCL" out
+check "... counts the bytes that the formulas say:" python3 traffic.py out
+check "... trains what one rank trains:" python3 compare.py torch bf16_llama "${bound[bf16]}"
 
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$project/train_gpt"; then
     echo "left out: meshes, there is no MPI"
@@ -116,6 +151,18 @@ bf16 gpt2 --pp 2 --dp 2 --zero 2
 bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
 fp16 llama --tp 2 --pp 2 --whole-boundary
 CASES
+    for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" "--dp 2 --zero 2"; do
+        n=$((n + 1))
+        tp=1 pp=1 dp=1
+        case $options in *--tp*) tp=2 ;; esac
+        case $options in *--pp*) pp=2 ;; esac
+        case $options in *--dp*) dp=2 ;; esac
+        # shellcheck disable=SC2086
+        NCCL=1 check "bf16 llama $options, NCCL" ranks $((tp * pp * dp)) bf16 llama mesh$n --micro-batch 1 $options
+        check "... by NCCL:" grep "NCCL" out
+        check "... counts the bytes that the formulas say:" python3 traffic.py out
+        check "... trains what one rank trains:" python3 compare.py mesh$n bf16_llama "${bound[bf16]}"
+    done
     # a mesh stopped and taken up again; copies are rounded alike, or the second half would differ
     # shellcheck disable=SC2086
     check "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3

@@ -1,25 +1,26 @@
 /*
 nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_device.h use, for tests without a GPU: with the
-emulated CUDA of kernels/cuda_on_cpu.h, found by -Idev/test/fake. Names and numbers are those of the real header; what the
-calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream Semantics", "Point-to-point
+emulated CUDA of kernels/cuda_on_cpu.h, found by -Idev/test/fake. Names and numbers are those of the real header; what
+the calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream Semantics", "Point-to-point
 communication", "Fault Tolerance"), and knows nothing of comm.h.
 
-Ranks are processes. A communicator is a folder (in $FAKE_NCCL_DIR, /dev/shm or /tmp) whose name is the unique id; a message
-is a file in it, "FROM.TO.NUMBER", which its receiver removes. A collective is a message of every rank to every other one;
-each computes the result, in the order of the ranks. Each rank holds a lock on a file of its own: when the lock is gone, so is
-the process.
+Ranks are processes. A communicator is a folder (in $FAKE_NCCL_DIR, /dev/shm or /tmp) whose name is the unique id; a
+message is a file in it, "p2p.FROM.TO.NUMBER", which its receiver removes. A collective is a message of every rank to
+every other one; each computes the result, in the order of the ranks. Each rank holds a lock on a file of its own: when
+the lock is gone, so is the process.
 
-Where the documentation leaves a choice, the strictest or latest one is taken, so that what would only sometimes go wrong
-with NCCL always does:
+Where the documentation leaves a choice, the strictest or latest one is taken, so that what would only sometimes go
+wrong with NCCL always does:
 
-    operations      begin and end in the order of their stream, when somebody waits or asks (kernels/cuda_runtime_on_cpu.h).
-                    What is going to be overwritten is 0xff in every byte from the begin to the end
+    operations      begin and end in the order of their stream, when somebody waits or asks
+                    (kernels/cuda_runtime_on_cpu.h). What is going to be overwritten is 0xff in every byte from the
+                    begin to the end
     a send          ends when its receiver has taken the message: none is kept on its way
-    matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or roots
-                    that do not fit, which the real one answers with wrong numbers or not at all, end the process with a
-                    message
-    connections     the first message between two ranks in a direction, and the first collective, hold up the HOST until the
-                    other ranks come to theirs (as the real one makes connections)
+    matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or
+                    roots that do not fit, which the real one answers with wrong numbers or not at all, end the process
+                    with a message
+    connections     the first message between two ranks in a direction, and the first collective, hold up the HOST until
+                    the other ranks come to theirs (as the real one makes connections)
     waiting         for more than $FAKE_NCCL_SECONDS (20) is taken for a deadlock, and ends the process with a message
     a dead rank     is noticed: operations that wait for it end, and ncclCommGetAsyncError says ncclRemoteError
     GPUs            two ranks on one GPU are refused, unless NCCL_HOSTID makes them look like two machines or
@@ -101,19 +102,23 @@ namespace fake_nccl {
 inline std::string last_error;
 inline auto& all = *new std::vector<ncclComm*>; // none is ever freed: one that was destroyed is recognised
 
-template <class... A>
-ncclResult_t fail(ncclResult_t code, const char* format, A... arguments) {
+__attribute__((format(printf, 2, 3))) inline ncclResult_t fail(ncclResult_t code, const char* format, ...) {
     char text[1024];
-    snprintf(text, sizeof text, format, arguments...);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     last_error = text;
     return code;
 }
 
 // What NCCL would not say, and the program must not do.
-template <class... A>
-[[noreturn]] void stop(const ncclComm* c, const char* format, A... arguments) {
+__attribute__((noreturn, format(printf, 2, 3))) inline void stop(const ncclComm* c, const char* format, ...) {
     char text[1024];
-    snprintf(text, sizeof text, format, arguments...);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     fprintf(stderr, "fake NCCL: rank %d of %d of %s: %s\n", c->rank, c->size, c->folder.c_str(), text);
     _exit(70);
 }
