@@ -1,6 +1,7 @@
 # make              build ./train_gpt for this machine
 # make test         run all tests; the last line is "N passed, N failed"
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
+# make kernel_faults  faults planted in the CUDA kernels, each of which the tests have to see
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make pictures     draw the pipeline schedules: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
@@ -237,6 +238,12 @@ test: report build_tests
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
+kernel_faults:
+	@python3 dev/test/mutate_kernels.py
+
+gpu_check:
+	@scripts/gpu_check.sh
+
 pictures: $(BUILD)/draw_schedule
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule
 
@@ -252,5 +259,5 @@ clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test equivalence bench pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence kernel_faults gpu_check bench pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

@@ -80,8 +80,8 @@ FAULTS = [
     ("sequence parallel: rows are gathered from the wrong group", SEQUENCE, EXCHANGE,
      "comm_all_gather(&g->tensor, all, mine,", "comm_all_gather(&g->heads, all, mine,"),
     ("sequence parallel: every rank keeps the first rows of a sum", SEQUENCE, EXCHANGE,
-     "        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOAT);",
-     "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOAT, COMM_SUM),\n"
+     "        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);",
+     "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM),\n"
      "            device_copy(mine, partial, (size_t)(n / g->tensor.size) * sizeof(floatX));"),
     ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, TRAINER,
      "    attention_block_backward(w, layer);\n    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);",
@@ -108,10 +108,12 @@ FAULTS = [
     ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, EXCHANGE,
      "comm_reduce_scatter_start(&g->data, grads->shares", "comm_reduce_scatter_start(&g->tensor, grads->shares"),
     ("ZeRO-1: updated parameters are not gathered", ZERO1, EXCHANGE,
-     "        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOAT);",
+     "        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
      "        (void)n, (void)bucket;"),
     ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, EXCHANGE,
-     "share[e] += grads->arriving[i][e];", "share[e] = grads->arriving[i][e];"),
+     "    accumulate(grads->shares + bucket_share_offset(layout, b), grads->arriving[i], bucket_share(layout, b));",
+     "    device_copy(grads->shares + bucket_share_offset(layout, b), grads->arriving[i],\n"
+     "                (size_t)bucket_share(layout, b) * sizeof(float));"),
     ("ZeRO-2: what is still on its way at the end is forgotten", ZERO2, EXCHANGE,
      "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
     ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, TRAINER,
@@ -176,10 +178,11 @@ FAULTS = [
     ("gradient's norm: not summed over the pipeline", PIPELINE, EXCHANGE,
      "&g->data, &g->pipeline};\n    for", "&g->data, &g->heads};\n    for"),
     ("loss: of the first data rank only", DATA, TRAINER,
-     "layout->last_stage && layout->mesh.tensor == 0 ? progress->loss",
-     "layout->last_stage && layout->mesh.tensor == 0 && layout->mesh.data == 0 ? progress->loss"),
+     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
+     "if (!layout->last_stage || layout->mesh.tensor > 0 || layout->mesh.data > 0) sums[tensors] = 0;"),
     ("loss: every tensor rank counts", TENSOR, TRAINER,
-     "layout->last_stage && layout->mesh.tensor == 0 ? progress->loss", "layout->last_stage ? progress->loss"),
+     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
+     "if (!layout->last_stage) sums[tensors] = 0;"),
     ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
 ]
 
