@@ -1,7 +1,7 @@
 # make              build ./train_gpt for this machine
 # make test         run all tests; the last line is "N passed, N failed"
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
-# make kernel_faults  faults planted in the CUDA kernels, each of which the tests have to see
+# make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make pictures     draw the pipeline schedules: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
@@ -214,9 +214,11 @@ $(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
 # What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
 ifneq ($(shell command -v $(CXX)),)
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
-GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%) emulated/$(p)/cuda_matmul_fake) \
-    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%) $(s)/fp32/cuda_attention) asan/bf16/cuda_matmul_fake \
-    $(foreach s,emulated asan tsan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) emulated/bf16/test_gpt emulated/fp32/test_gpt
+GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan tsan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) \
+    emulated/fp32/test_gpt
+GPU_TESTS_MORE := $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
+    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) emulated/bf16/test_gpt emulated/fp16/test_gpt
 GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
 endif
 
@@ -238,7 +240,12 @@ test: report build_tests
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
-kernel_faults:
+# What make test leaves out of the CUDA kernels' tests for want of time; then the planted faults.
+kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
+	@mkdir -p $(BUILD)/log; for test in $(GPU_TESTS_MORE); do \
+	    case $$test in asan/*|tsan/*) short=--short ;; *) short= ;; esac; \
+	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
+	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 	@python3 dev/test/mutate_kernels.py
 
 gpu_check:
