@@ -437,8 +437,4 @@ static inline void comm_free(Comm* c) {
     c->rank = 0;
 }
 
-// (until train_gpt.cu includes them itself)
-#include "alike.h"
-#include "cores.h"
-
 #endif

@@ -16,6 +16,7 @@ statistics of rows and losses are float32 everywhere. What a kernel makes is rea
 Notation: B sequences of T tokens in a micro-batch, N = B T rows; C, F, NH, NKV, HS, V as in model.h. NH, NKV, F and V of
 a layout are this rank's share. R rows of the residual stream: N, or N / t with --sequence-parallel.
 */
+#include "alike.h"
 #include "base.h"
 #include "checkpoint.h"
 #include "comm.h"
