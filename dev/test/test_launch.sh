@@ -310,7 +310,7 @@ test_program() {
     script "build/$1" "$3"
     script "build/sanitized/$1" "$3"
 }
-tests() { BUILD=build FUZZERS='' TESTS="$1" run "$2" env MPIRUN="$3" sh -c 'exec dev/test/run.sh </dev/zero'; }
+tests() { BUILD=build FUZZERS='' GPU_TESTS="${GPU-}" TESTS="$1" run "$2" env MPIRUN="$3" sh -c 'exec dev/test/run.sh </dev/zero'; }
 lines() { sed -n "s/  *[0-9]* s$//; s/  */ /g; /^$1/p" "$work/out" | paste -s -d /; }
 # shellcheck disable=SC2016
 says='echo "9 passed, 9 failed"; echo "1 passed, 0 failed of many"; echo "options ${ASAN_OPTIONS-none} $*"; echo "5 passed, 0 failed"'
@@ -326,6 +326,7 @@ test_program test_alone "/* says no ranks: 4 */
 // ranks: 9" "$says"
 mv dev/test/test_star.c . # where test_gpt.c is
 tests "test_many test_star test_alone" 0 mpirun.once
+check "without a C++ compiler the CUDA kernels are left out" "grep -q 'the CUDA kernels are left out' $work/out"
 is "run.sh, several ranks" "test_many 5 passed 0 failed/test_many, 3 ranks 5 passed 0 failed/test_many, 8 ranks 5 passed 0 failed" \
     "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
 is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitized, 3 ranks 5 passed 0 failed/test_many sanitized, 8 ranks 5 passed 0 failed" \
@@ -345,7 +346,9 @@ tests "test_many test_star" 0 ""
 is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/13 passed, 0 failed" \
     "$(tail -n 2 "$work/out" | paste -s -d /)"
 test_program test_alone "//" "echo '2 passed, 0 failed'"
-tests "test_alone" 0 mpirun.once
+script dev/test/cuda_tests.sh 'echo "3 passed, 0 failed"'
+GPU=emulated/some tests "test_alone" 0 mpirun.once
+is "run.sh runs the CUDA kernels' tests" "CUDA, emulated 3 passed 0 failed" "$(lines CUDA)"
 check "nothing is left out where nothing is" "! grep -q 'left out' $work/out"
 
 test_program test_few "/*
