@@ -226,7 +226,7 @@ static void bench_ends(int N, int C, int V) {
     Arrays a;
     memset(&a, 0, sizeof a);
     a.N = N, a.C = C, a.V = V;
-    a.x = random_values((int64_t)N * V, 1), a.z = random_values((int64_t)N * C, 1),
+    a.x = random_values((int64_t)V * max_i64(N, C), 1), a.z = random_values((int64_t)N * C, 1),
     a.out = random_values((int64_t)N * C, 1);
     a.row = random_floats(N, 1), a.grad = random_floats((int64_t)V * C, 1);
     int32_t* tokens = (int32_t*)checked_malloc((size_t)N * sizeof(int32_t), "bench");
