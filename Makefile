@@ -159,7 +159,7 @@ report:
 	$(info $(report))
 	@:
 
-all_flags = $(COMPILE) $(FAST) $(SANITIZED) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(NCCL_FLAGS)
+all_flags = $(COMPILE) $(FAST) $(SANITIZED) $(EMULATED_FAST) $(ASAN) $(TSAN) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(NCCL_FLAGS)
 # Changes when the flags do, so that everything is compiled again.
 $(BUILD)/flags: always
 	@mkdir -p $(BUILD)/sanitized
@@ -176,9 +176,10 @@ $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
 
 # The GPU's side, in every precision: on the emulator, that under the sanitizers (AddressSanitizer with UBSan; ThreadSanitizer,
-# whose threads are those of CUDA, so OpenMP's stay out), and by nvcc. $(BUILD)/WHERE/PRECISION/PROGRAM
+# whose threads are those of CUDA, so OpenMP's stay out), and by nvcc. $(BUILD)/WHERE/PRECISION/PROGRAM. -O0: gcc takes three
+# times as long to optimise what AddressSanitizer has added as the tests need to run without that.
 CUDA_TESTS := $(patsubst dev/test/%.cu,%,$(wildcard dev/test/cuda_*.cu))
-ASAN := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+ASAN := -O0 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
 TSAN := -O1 -g -fsanitize=thread $(ARCH_FLAG)
 define build_gpu
 @mkdir -p $(@D)

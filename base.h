@@ -5,6 +5,7 @@ base.h: what every other file stands on. Nothing here knows about GPT, MPI or CU
                 A function that reads foreign input (files, text) returns false and fills an Error instead, so that its
                 caller, or a fuzzer, decides what happens.
     memory      checked allocation.
+    bits        of float32, bfloat16 and float16 numbers.
     random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can
                 make any slice of any tensor, and every mesh starts from the same weights.
     files       memory-mapped reading; time.
@@ -110,19 +111,6 @@ __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, cons
 
 static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// A float32 and its 32 bits.
-static inline float float_of_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static inline uint32_t bits_of_float(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -145,6 +133,53 @@ static inline void* checked_grow(void* list, int* capacity, int least, size_t si
     void* more = realloc(list, (size_t)*capacity * size);
     if (!more) die("out of memory: %.1f MB for %s", (double)*capacity * (double)size / 1e6, what);
     return more;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Bits of floating point numbers
+//
+//              sign, exponent, mantissa    bias    value of a normal number: (-1)^s 2^(e - bias) (1 + m / 2^bits)
+//    float32   1, 8, 23                    127
+//    bfloat16  1, 8, 7                     127     the upper half of a float32
+//    float16   1, 5, 10                    15      below 2^-14 multiples of 2^-24; largest 65504
+//
+// To float32 all of them are exact. From float32 they round to nearest, ties to even; what is too large becomes
+// infinite. A NaN stays a NaN, with its sign and the upper bits of its mantissa, and becomes a quiet one.
+
+static inline float float_of_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float bf16_to_f32(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+
+static inline uint16_t f32_to_bf16(float f) {
+    const uint32_t bits = bits_of_float(f);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); // a carry into the exponent is right
+}
+
+static inline float f16_to_f32(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7FFF;
+    const uint32_t subnormal = bits_of_float((float)(int32_t)rest * 0x1p-24f);
+    const uint32_t normal = (rest << 13) + ((rest < 0x7C00 ? 127 - 15 : 255 - 31) << 23);
+    return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops become vector code
+}
+
+static inline uint16_t f32_to_f16(float f) {
+    const uint32_t bits = bits_of_float(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (rest >> 13 & 0x3FF));
+    if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00); // 65520 = (65504 + 65536) / 2 and above: infinite
+    if (rest < 0x38800000) // below 2^-14: next to 1/2, float32 numbers are 2^-24 apart, so that the addition rounds
+        return (uint16_t)(sign | (bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000));
+    return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ and the buffers belong to the operation: not to be written, nor results to be re
 operation lie in the host's memory or in the device's; nobody says which, the addresses do. Who carries it:
 
     host memory      MPI. start: MPI_Iallreduce and its like. wait: MPI_Wait; the process blocks.
-    device memory    NCCL, which is ordered with the compute stream (comm_nccl.h). start: after all that the compute
+    device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all that the compute
                      stream has been given before. wait: before all that it is given afterwards. The host never blocks:
                      where it needs a result itself it calls comm_synchronize.
                      Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, by way of the host. start:
                      copies the buffer to the host. wait: copies the result back. Slow, right, and possible anywhere.
-    host memory,     where torchrun has started the job and not MPI (rendezvous.h): NCCL, by way of the device, all at
+    host memory,     where torchrun has started the job and not MPI (comm/rendezvous.h): NCCL, by way of the device, all at
     no MPI           the start. It blocks: of two ranks one sends while the other receives.
 
 All members of a group start its operations in the same order. A message has a tag, whose lowest bit is its direction (0
@@ -39,15 +39,15 @@ Times. `waited` and the spans in the trace are those of the host. With NCCL the 
 seen to be over when somebody asks: they say little there.
 
 Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_die_together). Whether all were
-started alike is in alike.h, which cores of the machine are whose in cores.h. comm_types.h is what comm_mpi.h and
-comm_device.h, the carriers, need to know of groups and operations.
+started alike is in alike.h, which cores of the machine are whose in cores.h. comm/ has the
+carriers, comm_mpi.h, comm_device.h and comm_nccl.h, and comm_types.h, what they need to know of groups and operations.
 */
 #ifndef COMM_H
 #define COMM_H
 
-#include "comm_device.h"
-#include "comm_mpi.h"
-#include "comm_types.h"
+#include "comm/comm_device.h"
+#include "comm/comm_mpi.h"
+#include "comm/comm_types.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Start, wait

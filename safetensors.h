@@ -31,41 +31,6 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
-// 16-bit floating point
-//
-//              sign, exponent, mantissa    bias    value of a normal number: (-1)^s 2^(e - bias) (1 + m / 2^bits)
-//    float32   1, 8, 23                    127
-//    bfloat16  1, 8, 7                     127     the upper half of a float32
-//    float16   1, 5, 10                    15      below 2^-14 multiples of 2^-24; largest 65504
-//
-// To float32 all of them are exact. From float32 they round to nearest, ties to even; what is too large becomes
-// infinite. A NaN stays a NaN, with its sign and the upper bits of its mantissa, and becomes a quiet one.
-
-static inline float bf16_to_f32(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
-
-static inline uint16_t f32_to_bf16(float f) {
-    const uint32_t bits = bits_of_float(f);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); // a carry into the exponent is right
-}
-
-static inline float f16_to_f32(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7FFF;
-    const uint32_t subnormal = bits_of_float((float)(int32_t)rest * 0x1p-24f);
-    const uint32_t normal = (rest << 13) + ((rest < 0x7C00 ? 127 - 15 : 255 - 31) << 23);
-    return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops become vector code
-}
-
-static inline uint16_t f32_to_f16(float f) {
-    const uint32_t bits = bits_of_float(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
-    if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (rest >> 13 & 0x3FF));
-    if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00); // 65520 = (65504 + 65536) / 2 and above: infinite
-    if (rest < 0x38800000) // below 2^-14: next to 1/2, float32 numbers are 2^-24 apart, so that the addition rounds
-        return (uint16_t)(sign | (bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000));
-    return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
-}
-
-// ----------------------------------------------------------------------------------------------------------------
 // What a tensor is
 
 // clang-format off

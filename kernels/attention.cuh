@@ -41,17 +41,6 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// 2^x within 2 units in the last place; 0 for results below 2^-126.
-__device__ __forceinline__ float exp2_fast(float x) {
-#ifdef __CUDACC__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // What a block does
 

@@ -57,27 +57,4 @@ static inline void gelu_backward(floatX* dx, const floatX* dout, const floatX* x
            packed ? gelu_backward_kernel<widest<floatX>> : gelu_backward_kernel<1>, dx, dout, x, n);
 }
 
-template <int W>
-__global__ static void __launch_bounds__(256) bias_gelu_kernel(floatX* __restrict__ out, floatX* __restrict__ x,
-                                                               const floatX* __restrict__ bias, int64_t n, int F) {
-    const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
-    if (i >= n) return;
-    Packed<floatX, W> v = load<W>(x + i), o;
-    const Packed<floatX, W> b = load<W>(bias + i % F);
-    for (int k = 0; k < W; k++) {
-        v[k] = (floatX)((float)v[k] + (float)b[k]);
-        o[k] = (floatX)gelu_of((float)v[k]);
-    }
-    store(x + i, v);
-    store(out + i, o);
-}
-
-// x (N, F) += bias, out = gelu(x): behind a matrix product that cannot do it itself.
-static inline void bias_gelu_forward(floatX* out, floatX* x, const floatX* bias, int N, int F) {
-    const bool packed = can_pack(out, F) && can_pack(x, F) && can_pack(bias, F);
-    const int64_t n = (int64_t)N * F;
-    launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
-           packed ? bias_gelu_kernel<widest<floatX>> : bias_gelu_kernel<1>, out, x, bias, n, F);
-}
-
 #endif

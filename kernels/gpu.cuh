@@ -7,7 +7,7 @@ any C++ compiler for the CPU, where cuda_on_cpu.h stands in for CUDA.
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
     warp_sum, block_sum     reductions, in an order that is always the same
-    mma, ldmatrix, copy_async   tensor cores and asynchronous copies: the only inline PTX of the project
+    exp2_fast, mma, ldmatrix, copy_async   the only inline PTX of the project
     device_scratch()        memory for partial sums
 
 Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them
@@ -143,7 +143,18 @@ __device__ __forceinline__ float warp_max(float v) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Tensor cores and asynchronous copies: sm_80 and later
+// Instructions that C++ has no words for: the exponential, tensor cores, asynchronous copies (sm_80 and later)
+
+// 2^x within 2 units in the last place; 0 for results below 2^-126.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
 
 #ifdef __CUDACC__
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

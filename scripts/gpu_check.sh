@@ -4,8 +4,8 @@
 #   1. builds the kernels' tests, the trainer and the benchmarks for this GPU
 #   2. every kernel against the C reference: random inputs, poisoned outputs, several shapes, bf16, fp16, fp32
 #   3. the whole model against PyTorch's numbers and against itself
-#   4. meshes of several ranks on this one GPU against one rank: through the host (MPI), and through NCCL, which refuses
-#      ranks that share a GPU unless they seem to be on hosts of their own (NCCL_HOSTID)
+#   4. messages between several ranks on this one GPU, then meshes against one rank: through the host (MPI), and through
+#      NCCL, which refuses ranks that share a GPU unless they seem to be on hosts of their own (NCCL_HOSTID)
 #   5. compute-sanitizer on the kernels
 #   6. measurements: the kernels, and training steps
 #
@@ -80,7 +80,7 @@ for file in dev/test/cuda_*.cu; do
     case $test in cuda_bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
 done
 targets="$BUILD/cuda/bf16/train_gpt $BUILD/cuda/fp32/train_gpt $BUILD/cuda/bf16/test_gpt $BUILD/cuda/fp32/test_gpt"
-targets="$targets $BUILD/cuda/fp32/test_equivalence $BUILD/cuda/bf16/bench_gpu"
+targets="$targets $BUILD/cuda/fp32/test_equivalence $BUILD/cuda/bf16/cuda_comm $BUILD/cuda/bf16/bench_gpu"
 for precision in bf16 fp16 fp32; do
     for test in $tests; do targets="$targets $BUILD/cuda/$precision/$test"; done
 done
@@ -93,13 +93,15 @@ for precision in bf16 fp16 fp32; do
 done
 for precision in bf16 fp32; do part 60 "$precision test_gpt" "$BUILD/cuda/$precision/test_gpt"; done
 
-# 4. meshes
+# 4. messages, meshes
 if command -v "${MPIRUN:-mpirun}" >/dev/null; then
+    part 40 "messages, through the host" scripts/mpirun.sh -np 2 "$BUILD/cuda/bf16/cuda_comm" --short
     part 90 "meshes, through the host" scripts/mpirun.sh -np 2 "$BUILD/cuda/fp32/test_equivalence" --short
 else
     row "left out" 0 "meshes, through the host" "there is no MPI"
 fi
 if nm -D "$BUILD/cuda/fp32/train_gpt" 2>/dev/null | grep -q ncclCommInitRank; then
+    part 40 "messages, NCCL" nccl_ranks 3 "$BUILD/cuda/bf16/cuda_comm" --short
     part 90 "meshes, NCCL" nccl_ranks 2 "$BUILD/cuda/fp32/test_equivalence" --short
     part 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$BUILD/cuda/bf16/train_gpt" --tp 2 --pp 2 --steps 20 --sample-every 0
 else

@@ -36,7 +36,7 @@ compile() { # PROGRAM FLAGS...
     fi
 }
 nccl=(-DUSE_NCCL "-I$project/dev/test/fake") mpi=(-DUSE_MPI "${mpi_flags[@]}")
-sanitized=(-g -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all)
+sanitized=(-O0 -g -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all)
 programs=(nccl)
 compile nccl "${nccl[@]}"
 compile san_nccl "${nccl[@]}" "${sanitized[@]}"

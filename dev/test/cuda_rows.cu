@@ -303,22 +303,6 @@ static void test_gelu(int n, int moved) {
     compare_same("gelu_backward, in place", floats_of(dout.get()), first);
 }
 
-static void test_bias_gelu(int N, int F, int moved) {
-    const int64_t n = (int64_t)N * F;
-    const Values hx = activations(n), hbias = random_of<floatX>(F, 1);
-    Floats fx = floats_of(hx), want((size_t)n), error, unused;
-    const Floats fbias = floats_of(hbias);
-    for (int64_t i = 0; i < n; i++) fx[(size_t)i] += fbias[(size_t)(i % F)];
-    fx = rounded(fx);
-    reference::gelu_forward(want.data(), fx.data(), n);
-    gelu_errors(fx, fx, &error, &unused);
-    Device<floatX> x(hx, bit(moved, 0)), bias(hbias, bit(moved, 1)), out(n, bit(moved, 2));
-    begin_case(N, F, moved);
-    bias_gelu_forward(out.p, x.p, bias.p, N, F);
-    compare_same("bias_gelu_forward: x + bias", floats_of(x.get()), fx);
-    compare("bias_gelu_forward", floats_of(out.get()), want, true, error);
-}
-
 static void test_swiglu(int N, int F, int moved) {
     const int64_t n = (int64_t)N * F;
     const Values hgate_up = activations(2 * n), hdout = random_of<floatX>(n, 1);
@@ -466,8 +450,6 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 5; i++) test_gelu(4104, i == 0 ? 0 : 1 << (i - 1));
     test_gelu(1, 0);
     test_gelu(4099, 0);
-    for (int i = 0; i < 4; i++) test_bias_gelu(5, 264, i == 0 ? 0 : 1 << (i - 1));
-    test_bias_gelu(3, 77, 0);
     for (int i = 0; i < 5; i++) test_swiglu(5, 264, i == 0 ? 0 : 1 << (i - 1));
     test_swiglu(3, 77, 0);
     test_gates_nan();

@@ -1,144 +1,218 @@
 #!/usr/bin/env python3
 """
-mutate_kernels.py: are the tests of the CUDA kernels able to fail? Plants faults in copies of the sources, one at a time: a
-missing barrier or wait, an off-by-one, a wrong lane or index, a forgotten tail. Each has the test, and the build of it, that
-has to see it.
+mutate_kernels.py: are the tests of the CUDA kernels, and of device memory between ranks, able to fail? Plants faults in copies
+of the sources, one at a time: a missing barrier or wait, an off-by-one, a wrong lane or index, a forgotten tail. Each has the
+test, and the build of it, that has to see it.
 
     python3 dev/test/mutate_kernels.py [WORD]      only the faults whose line contains WORD
 
-Builds: plain; order (the same, with the threads of a block started in other orders); asan (AddressSanitizer and UBSan); tsan
-(ThreadSanitizer); fake (with the imitation of cuBLASLt). One line a fault: "caught" with what the test said, or "MISSED". Last
-line "N passed, N failed": N faults were caught, N missed. Two at a time. Standard library only; make kernel_faults.
+Builds: plain; asan (AddressSanitizer and UBSan); tsan (ThreadSanitizer); fake (with the imitation of cuBLASLt); "nccl 2",
+"mpi 2": two ranks, by the imitation of NCCL and a loop, or by MPI. First each test and build runs without a fault, which has to
+pass. One line a fault: "caught" with what the test said, or "MISSED". Last line "N passed, N failed". Two at a time. Standard
+library only; make kernel_faults.
 """
 import concurrent.futures
+import glob
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 COMMON = "g++ -std=gnu++17 -march=native -w -pthread -DUSE_CUDA -x c++".split()
 BUILDS = {
     "plain": ["-O1"],
-    "order": ["-O1"],
     "asan": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-O1", "-g", "-fsanitize=thread"],
     "fake": ["-O1", "-DFAKE_CUBLASLT"],
+    "nccl": ["-O1", "-DUSE_NCCL", "-Idev/test/fake", "-DRENDEZVOUS_SECONDS=20"],
+    "mpi": ["-O1", "-DUSE_MPI"],
 }
 SECONDS = 240  # for a run
 
-ATTENTION, ROWS, UPDATE, MATMUL = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul"
+ATTENTION, ROWS, UPDATE, MATMUL, COMM = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul", "cuda_comm"
 
-# File in kernels/, exact text, replacement; test, build, precision.
+# File, exact text, replacement; test, build, precision.
 FAULTS = [
     # barriers and waits
-    ("sum.cuh", "    if (blockDim.x == 32) return;\n    __syncthreads();\n    for (int k = 0; k < K; k++) {",
+    ("kernels/sum.cuh", "    if (blockDim.x == 32) return;\n    __syncthreads();\n    for (int k = 0; k < K; k++) {",
      "    if (blockDim.x == 32) return;\n    for (int k = 0; k < K; k++) {", ROWS, "tsan", "BF16"),
-    ("sum.cuh", "    __syncthreads(); // before the next call writes\n}\ntemplate <class T>", "}\ntemplate <class T>",
+    ("kernels/sum.cuh", "    __syncthreads(); // before the next call writes\n}\ntemplate <class T>", "}\ntemplate <class T>",
      ROWS, "tsan", "BF16"),
-    ("sum.cuh", "    tile[threadIdx.y][threadIdx.x] = sum;\n    __syncthreads();\n",
+    ("kernels/sum.cuh", "    tile[threadIdx.y][threadIdx.x] = sum;\n    __syncthreads();\n",
      "    tile[threadIdx.y][threadIdx.x] = sum;\n", ROWS, "plain", "BF16"),
-    ("attention.cuh", "        await_tiles(); // k is here, and v is free\n", "", ATTENTION, "tsan", "BF16"),
-    ("attention.cuh", "        await_tiles(); // v is here, and k is free\n", "", ATTENTION, "tsan", "BF16"),
-    ("attention.cuh", "    copy_async_wait<0>();\n    __syncthreads();\n}", "    __syncthreads();\n}", ATTENTION, "plain", "BF16"),
-    ("attention.cuh", "    copy_async_wait<0>();\n    __syncthreads();\n}", "    copy_async_wait<0>();\n}", ATTENTION, "tsan",
+    ("kernels/attention.cuh", "        await_tiles(); // k is here, and v is free\n", "", ATTENTION, "tsan", "BF16"),
+    ("kernels/attention.cuh", "        await_tiles(); // v is here, and k is free\n", "", ATTENTION, "tsan", "BF16"),
+    ("kernels/attention.cuh", "    copy_async_wait<0>();\n    __syncthreads();\n}", "    __syncthreads();\n}", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "    copy_async_wait<0>();\n    __syncthreads();\n}", "    copy_async_wait<0>();\n}", ATTENTION, "tsan",
      "BF16"),
-    ("attention.cuh", "    __syncwarp(); // all lanes have read them\n", "", ATTENTION, "tsan", "BF16"),
-    ("matmul.cuh", "    for (int i = 0; i < W; i++) sums[warp][lane * W + i] = sum[i];\n    __syncthreads();\n",
+    ("kernels/attention.cuh", "    __syncwarp(); // all lanes have read them\n", "", ATTENTION, "tsan", "BF16"),
+    ("kernels/matmul.cuh", "    for (int i = 0; i < W; i++) sums[warp][lane * W + i] = sum[i];\n    __syncthreads();\n",
      "    for (int i = 0; i < W; i++) sums[warp][lane * W + i] = sum[i];\n", MATMUL, "tsan", "BF16"),
     # masks, lanes, fragments
-    ("attention.cuh", "if (ROWS_ARE_KEYS ? y > x : x > y)", "if (ROWS_ARE_KEYS ? y > x : x >= y)", ATTENTION, "plain",
+    ("kernels/attention.cuh", "if (ROWS_ARE_KEYS ? y > x : x > y)", "if (ROWS_ARE_KEYS ? y > x : x >= y)", ATTENTION, "plain",
      "BF16"),
-    ("attention.cuh", "v += __shfl_xor_sync(0xffffffffu, v, 1);\n    return v + ",
+    ("kernels/attention.cuh", "v += __shfl_xor_sync(0xffffffffu, v, 1);\n    return v + ",
      "v += __shfl_xor_sync(0x0fffffffu, v, 1);\n    return v + ", ATTENTION, "plain", "BF16"),
-    ("attention.cuh", "    return v + __shfl_xor_sync(0xffffffffu, v, 2);", "    return v;", ATTENTION, "plain", "FP16"),
-    ("attention.cuh", "tile + (row + i) * flash_row<HS> + piece, head", "tile + (row + i) * flash_row<HS> + piece + 4, head",
+    ("kernels/attention.cuh", "    return v + __shfl_xor_sync(0xffffffffu, v, 2);", "    return v;", ATTENTION, "plain", "FP16"),
+    ("kernels/attention.cuh", "tile + (row + i) * flash_row<HS> + piece, head", "tile + (row + i) * flash_row<HS> + piece + 4, head",
      ATTENTION, "plain", "BF16"),
-    ("sum.cuh", "for (int i = 16; i > 0; i /= 2) v[k] += __shfl_xor_sync(0xffffffffu, v[k], i);\n        if (blockDim.x",
+    ("kernels/sum.cuh", "for (int i = 16; i > 0; i /= 2) v[k] += __shfl_xor_sync(0xffffffffu, v[k], i);\n        if (blockDim.x",
      "for (int i = 8; i > 0; i /= 2) v[k] += __shfl_xor_sync(0xffffffffu, v[k], i);\n        if (blockDim.x", ROWS, "plain",
      "BF16"),
     # tails and bounds
-    ("attention.cuh", "const int from = min(first + (int)row + i, T - 1);", "const int from = first + (int)row + i;", ATTENTION,
+    ("kernels/attention.cuh", "const int from = min(first + (int)row + i, T - 1);", "const int from = first + (int)row + i;", ATTENTION,
      "asan", "BF16"),
-    ("attention.cuh", "if (to < T) store(head", "if (to <= T) store(head", ATTENTION, "asan", "BF16"),
-    ("gelu.cuh", "    if (i >= n) return;\n    Packed<floatX, W> v = load<W>(x + i);\n    for",
+    ("kernels/attention.cuh", "if (to < T) store(head", "if (to <= T) store(head", ATTENTION, "asan", "BF16"),
+    ("kernels/gelu.cuh", "    if (i >= n) return;\n    Packed<floatX, W> v = load<W>(x + i);\n    for",
      "    if (i > n) return;\n    Packed<floatX, W> v = load<W>(x + i);\n    for", ROWS, "asan", "BF16"),
-    ("crossentropy.cuh", "return c + i < V_local ? (float)v[i] : -INFINITY;", "return (float)v[i];", UPDATE, "plain", "BF16"),
-    ("crossentropy.cuh", "d[i] = (floatX)(c + i < used ? g : 0.0f);", "d[i] = (floatX)g;", UPDATE, "plain", "BF16"),
-    ("matmul.cuh", "if (column < OC) { // W divides OC", "if (true) {", MATMUL, "asan", "BF16"),
-    ("matmul.cuh", "end = min(begin + rows, (int64_t)N)", "end = begin + rows", MATMUL, "asan", "BF16"),
-    ("sum.cuh", "for (int team = 1; team <", "for (int team = 2; team <", ROWS, "plain", "BF16"),
+    ("kernels/crossentropy.cuh", "return c + i < V_local ? (float)v[i] : -INFINITY;", "return (float)v[i];", UPDATE, "plain", "BF16"),
+    ("kernels/crossentropy.cuh", "d[i] = (floatX)(c + i < used ? g : 0.0f);", "d[i] = (floatX)g;", UPDATE, "plain", "BF16"),
+    ("kernels/matmul.cuh", "if (column < OC) { // W divides OC", "if (true) {", MATMUL, "asan", "BF16"),
+    ("kernels/matmul.cuh", "end = min(begin + rows, (int64_t)N)", "end = begin + rows", MATMUL, "asan", "BF16"),
+    ("kernels/sum.cuh", "for (int team = 1; team <", "for (int team = 2; team <", ROWS, "plain", "BF16"),
     # indices and signs
-    ("embedding.cuh", "rank += range[i] < n;", "rank += range[i] <= n;", ROWS, "plain", "BF16"),
-    ("embedding.cuh", "t += SEGMENT) {", "t += 2 * SEGMENT) {", ROWS, "plain", "FP32"),
-    ("adamw.cuh", "a.beta2 * v + (1.0f - a.beta2) * (g * g)", "a.beta2 * v + (1.0f - a.beta1) * (g * g)", UPDATE, "plain",
+    ("kernels/embedding.cuh", "rank += range[i] < n;", "rank += range[i] <= n;", ROWS, "plain", "BF16"),
+    ("kernels/embedding.cuh", "t += SEGMENT) {", "t += 2 * SEGMENT) {", ROWS, "plain", "FP32"),
+    ("kernels/adamw.cuh", "a.beta2 * v + (1.0f - a.beta2) * (g * g)", "a.beta2 * v + (1.0f - a.beta1) * (g * g)", UPDATE, "plain",
      "FP32"),
-    ("adamw.cuh", "first / 4 + (uint64_t)group);", "(uint64_t)group);", UPDATE, "plain", "BF16"),
-    ("adamw.cuh", "+ (random & mask)) & ~mask", "+ mask / 2) & ~mask", UPDATE, "plain", "BF16"),
+    ("kernels/adamw.cuh", "first / 4 + (uint64_t)group);", "(uint64_t)group);", UPDATE, "plain", "BF16"),
+    ("kernels/adamw.cuh", "+ (random & mask)) & ~mask", "+ mask / 2) & ~mask", UPDATE, "plain", "BF16"),
     # cuBLASLt's arguments
-    ("matmul.cuh", "C, N, OC, w, false, dout, false, dx);", "C, N, OC, w, true, dout, false, dx);", MATMUL, "fake", "BF16"),
-    ("matmul.cuh", "aux_ld = s->m", "aux_ld = s->k", MATMUL, "fake", "BF16"),
-    ("matmul.cuh", "trial.d = borrowed = matmul_borrow", "borrowed = matmul_borrow", MATMUL, "fake", "BF16"),
-    ("matmul.cuh", "    if ((uintptr_t)bias % 16 == 0) return bias;", "    return bias;", MATMUL, "fake", "BF16"),
-    ("matmul.cuh", "d_is_float ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE",
+    ("kernels/matmul.cuh", "C, N, OC, w, false, dout, false, dx);", "C, N, OC, w, true, dout, false, dx);", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", "aux_ld = s->m", "aux_ld = s->k", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", "trial.d = borrowed = matmul_borrow", "borrowed = matmul_borrow", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", "    if ((uintptr_t)bias % 16 == 0) return bias;", "    return bias;", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", "d_is_float ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE",
      "CUBLASLT_REDUCTION_SCHEME_MASK", MATMUL, "fake", "BF16"),
-    ("matmul.cuh", "    matmul_set_pointers(plan, p);\n    return cublasLtMatmul", "    return cublasLtMatmul", MATMUL, "fake",
+    ("kernels/matmul.cuh", "    matmul_set_pointers(plan, p);\n    return cublasLtMatmul", "    return cublasLtMatmul", MATMUL, "fake",
      "BF16"),
-    ("matmul.cuh", "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;", "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADA;",
+    ("kernels/matmul.cuh", "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;", "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADA;",
      MATMUL, "fake", "BF16"),
+    # attention
+    ("kernels/attention.cuh", "const int from = min(first + (int)row + i, T - 1);",
+     "const int from = min(first + (int)row + i, T);", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "if (ROWS_ARE_KEYS ? y > x : x > y)", "if (ROWS_ARE_KEYS ? y >= x : x > y)", ATTENTION, "plain",
+     "BF16"),
+    ("kernels/attention.cuh", "sum[m][r] *= factor;", ";", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "dot[i / 4][i % 2] +=", "dot[i / 4][i / 2 % 2] +=", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "t < s.T ? LOG2_E * lse[from] : INFINITY", "t < s.T ? LOG2_E * lse[from] : 0.0f", ATTENTION,
+     "plain", "BF16"),
+    ("kernels/attention.cuh", "left, makes_dk ? d : q)", "left, makes_dk ? q : d)", ATTENTION, "plain", "FP16"),
+    ("kernels/attention.cuh", "before = query,", "before = block.first,", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "row + r <= other && other < T", "row + r <= other", ATTENTION, "plain", "FP32"),
+    ("kernels/attention.cuh", "key + lane > row + r ? -INFINITY", "key + lane >= row + r ? -INFINITY", ATTENTION, "plain", "FP32"),
+    ("kernels/attention.cuh", "sum[r] = sum[r] * factor + p[r];", "sum[r] = sum[r] + p[r];", ATTENTION, "plain", "FP32"),
+    ("kernels/attention.cuh", "    __syncwarp(); // all lanes have read what is there\n", "", ATTENTION, "tsan", "FP32"),
+    ("kernels/attention.cuh", "j < position ? row + j", "j <= position ? row + j", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "top = largest, sum = sum * factor + p;", "top = largest, sum = sum + p;", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "i < 8 / W && at + i * step < HS; i++) {\n            k[i]", "i < 8 / W; i++) {\n            k[i]",
+     ATTENTION, "asan", "BF16"),
+    ("kernels/attention.cuh", "if (at == 0) tops[group]", "if (thread == 0) tops[group]", ATTENTION, "plain", "BF16"),
+    # device memory between ranks
+    ("comm/comm_nccl.h", 'cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");', "", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", "cudaEventRecord(done, g->stream)", "cudaEventRecord(done, 0)", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", " && l->direction == direction", "", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", "            nccl_lane_connect(lane.group, lane.from == g->rank, token);\n", "", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", "size % 2 && a == size - 1 ? 2 : a % 2", "a % 2", COMM, "nccl 3", "BF16"),
+    ("comm/comm_device.h", "const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;", "const int peer = r->peer;", COMM, "nccl 3",
+     "BF16"),
+    ("comm/comm_device.h", "COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;", "COMM_ALL_GATHER ? 0 : 0;", COMM, "mpi 2",
+     "BF16"),
+    ("comm.h", "    if (r->staged) comm_deliver(r);\n", "", COMM, "mpi 2", "BF16"),
+    ("comm/comm_mpi.h", "f32_to_bf16(c)", "(uint16_t)(bits_of_float(c) >> 16)", COMM, "mpi 2", "BF16"),
 ]
 
 
 def describe(fault):
     file, old, new, test, build, precision = fault
+    if not old:
+        return f"no fault ({test} {precision.lower()} {build})"
     short = " ".join(old.split())
     to = " ".join(new.split()) or "nothing"
     return f"{file}: {short[:60]} -> {to[:60]} ({test} {precision.lower()} {build})"
 
 
-def run(fault):
+def mpi_flags():
+    """What mpicc adds to a compiler's line: (flags, libraries)."""
+    words = subprocess.run([os.environ.get("MPICC", "mpicc"), "-show"], capture_output=True, text=True).stdout.split()
+    return [w for w in words if w[:2] in ("-I", "-D")], [w for w in words if w[:2] in ("-L", "-l")]
+
+
+def execute(build, folder, port):
+    """Runs ./test as the build wants it. Returns the exit status and the output of the first rank that failed, or 0."""
+    environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2",
+                       FAKE_NCCL_DIR=folder, FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1", OMP_NUM_THREADS="1")
+    name, ranks = (build + " 1").split()[:2]
+    if name == "mpi":
+        commands = [["scripts/mpirun.sh", "-np", ranks, "./test", "--short"]]
+    else:
+        commands = [["./test"] + ([] if name in ("plain", "fake") else ["--short"])] * int(ranks)
+    started = []
+    for rank, command in enumerate(commands):
+        own = dict(environment)
+        if name == "nccl":
+            own.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, MASTER_ADDR="localhost", MASTER_PORT=str(port))
+        log = open(f"{folder}/log{rank}", "w+", errors="replace")
+        started.append((subprocess.Popen(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=log,
+                                         stderr=subprocess.STDOUT), log))
+    end = time.monotonic() + SECONDS
+    try:
+        for process, log in started:
+            if process.wait(max(0.1, end - time.monotonic())) != 0:
+                log.seek(0)
+                return process.returncode, log.read()
+        return 0, ""
+    except subprocess.TimeoutExpired:
+        return 124, "waits for ever: exit status 124"
+    finally:
+        for process, log in started:
+            process.kill()
+            process.wait()
+            log.close()
+
+
+def run(fault, port):
     """Returns (caught, what was seen)."""
     file, old, new, test, build, precision = fault
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("kernels", "dev/test"):
+        for name in ("kernels", "comm", "dev/test", "scripts"):
             shutil.copytree(name, f"{folder}/{name}", ignore=shutil.ignore_patterns("reference"))
-        shutil.copy("base.h", folder)
-        path = f"{folder}/kernels/{file}"
-        text = open(path).read()
-        if text.count(old) != 1:
+        for name in glob.glob("*.h"):
+            shutil.copy(name, folder)
+        text = open(f"{folder}/{file}").read()
+        if old and text.count(old) != 1:
             return False, f"the text occurs {text.count(old)} times: the list is out of date"
-        open(path, "w").write(text.replace(old, new))
-        command = COMMON + BUILDS[build] + [f"-DPRECISION_{precision}", f"dev/test/{test}.cu", "-o", "test", "-lm"]
-        made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        open(f"{folder}/{file}", "w").write(text.replace(old, new))
+        name = build.split()[0]
+        flags, libraries = mpi_flags() if name == "mpi" else ([], [])
+        command = COMMON + BUILDS[name] + flags + [f"-DPRECISION_{precision}", f"dev/test/{test}.cu", "-x", "none", "-o", "test"]
+        made = subprocess.run(command + libraries + ["-lm"], cwd=folder, capture_output=True, text=True)
         if made.returncode != 0:
-            return False, "does not compile: " + made.stderr[:200]
-        seen = ""
-        for order in ("1", "2", "3") if build == "order" else ("0",):
-            environment = dict(os.environ, CUDA_ON_CPU_ORDER=order, ASAN_OPTIONS="detect_leaks=0",
-                               TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2")
-            try:
-                result = subprocess.run(["./test"] + ([] if build in ("plain", "fake") else ["--short"]), cwd=folder,
-                                        capture_output=True, text=True, errors="replace", timeout=SECONDS, env=environment)
-            except subprocess.TimeoutExpired:
-                return True, "waits for ever"
-            if result.returncode != 0:
-                lines = (result.stdout + result.stderr).splitlines()
-                signs = ("FAIL", "ERROR: AddressSanitizer", "runtime error", "WARNING: ThreadSanitizer", ".cuh:")
-                seen = next((line for line in lines if any(s in line for s in signs)), f"exit status {result.returncode}")
-                return True, " ".join(seen.split())[:110]
-        return False, "the test passes"
+            return not old, "does not compile: " + made.stderr[:200]
+        status, said = execute(build, folder, port)
+        if status == 0:
+            return False, "the test passes"
+        signs = ("FAIL", "ERROR: AddressSanitizer", "runtime error", "WARNING: ThreadSanitizer", ".cuh:", "cuda_comm:", "fake",
+                 "exit status")
+        seen = next((line for line in said.splitlines() if any(s in line for s in signs)), f"exit status {status}")
+        return True, " ".join(seen.split())[:110]
 
 
 def main():
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     faults = [f for f in FAULTS if word in describe(f)]
-    caught = 0
+    passed, controls = 0, [("base.h", "", "") + which for which in sorted({f[3:] for f in faults})]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for fault, (ok, seen) in zip(faults, pool.map(run, faults)):
-            caught += ok
-            print(f"{'caught' if ok else 'MISSED'}  {describe(fault)}: {seen}", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    sys.exit(caught < len(faults) or not faults)
+        ports = range(20000 + os.getpid() % 10000, 65535, 2)  # each run has one of its own
+        for fault, (caught, seen) in zip(controls + faults, pool.map(run, controls + faults, ports)):
+            right = caught == (fault[1] != "")
+            passed += right
+            print(f"{'MISSED' if not right else 'caught' if caught else 'ok    '}  {describe(fault)}: {seen}", flush=True)
+    total = len(controls) + len(faults)
+    print(f"{passed} passed, {total - passed} failed")
+    sys.exit(passed < total or not faults)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,20 @@ passed=0 failed=0 left_out=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 limit=${RANKS_TIMEOUT:-300} # seconds for a run with several ranks: waiting for each other for ever is a failure
 
-# one LABEL COMMAND...: runs it and adds up its closing line "N passed, N failed"
-one() {
-    label=$1 log="$BUILD/log/$(echo "$1" | tr ' /' '__').log"
+# run LABEL COMMAND...: its output, exit status and seconds go to files
+run() {
+    file="$BUILD/log/$(echo "$1" | tr ' /' '__')"
     shift
     start=$(date +%s)
-    "$@" >"$log" 2>&1
-    status=$?
+    "$@" >"$file.log" 2>&1
+    echo "$? $(($(date +%s) - start))" >"$file.status"
+}
+
+# tell LABEL: its line, after run; adds up its closing line "N passed, N failed"
+tell() {
+    file="$BUILD/log/$(echo "$1" | tr ' /' '__')"
+    label=$1 log=$file.log
+    read -r status seconds <"$file.status"
     last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$log" | tail -n 1)
     p=$(expr "$last" : '\([0-9][0-9]*\) passed, [0-9][0-9]* failed$') || p=0
     f=$(expr "$last" : '[0-9][0-9]* passed, \([0-9][0-9]*\) failed$') || f=0
@@ -31,8 +38,10 @@ one() {
     fi
     passed=$((passed + p)) failed=$((failed + f))
     [ "$f" = 0 ] || grep -a '^FAIL' "$log"
-    printf '%-34s %5d passed  %3d failed  %4d s\n' "$label" "$p" "$f" $(($(date +%s) - start))
+    printf '%-34s %5d passed  %3d failed  %4d s\n' "$label" "$p" "$f" "$seconds"
 }
+
+one() { run "$@" && tell "$1"; }
 
 # ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
 # after "ranks sanitized:" where it says so, fewer, because that is slow
@@ -71,9 +80,12 @@ for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; d
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
 one "command line" dev/test/test_cli.sh
 one "launchers" dev/test/test_launch.sh
-if [ -n "${MPIRUN:-}" ]; then one "meshes" dev/test/test_mesh.sh; else left_out=$((left_out + 1)); fi
+# At the same time: most of the time of meshes is that of mpirun, which sleeps.
+if [ -n "${MPIRUN:-}" ]; then run "meshes" dev/test/test_mesh.sh & else left_out=$((left_out + 1)); fi
 if [ -n "${GPU_TESTS:-}" ]; then one "CUDA, emulated" dev/test/cuda_tests.sh
 else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
+wait
+[ -z "${MPIRUN:-}" ] || tell "meshes"
 one "compilers" dev/test/test_compilers.sh
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"

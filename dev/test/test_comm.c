@@ -18,7 +18,6 @@ With one of these words as argument the program does one thing that ends it, to 
 #include "../../alike.h"
 #include "../../comm.h"
 #include "../../cores.h"
-#include "../../safetensors.h" // 16-bit floating point
 #include "test.h"
 #ifdef __GLIBC__
 #include <malloc.h>

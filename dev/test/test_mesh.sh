@@ -279,7 +279,7 @@ verify_py() { verify "$1" python3 check.py "${@:2}"; }
 if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! "$MPIRUN" --version 2>&1 | grep -q HYDRA
 then
     mkdir mpich
-    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project/kernels" mpich
+    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project/kernels" "$project/comm" mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
         FAST=-O1 train_gpt) >mpich.log 2>&1 &
     building=$!

@@ -5,9 +5,9 @@ carry operations: comm_mpi.h, comm_device.h.
 #ifndef COMM_TYPES_H
 #define COMM_TYPES_H
 
-#include "base.h"
-#include "kernels/device.h"
-#include "trace.h"
+#include "../base.h"
+#include "../kernels/device.h"
+#include "../trace.h"
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX // C++ compilers: the C interface is enough
 #define MPICH_SKIP_MPICXX

@@ -25,7 +25,7 @@ the next port then.
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
 
-#include "base.h"
+#include "../base.h"
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

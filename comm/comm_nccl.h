@@ -32,7 +32,7 @@ asks all communicators. nccl_abort_all gives up whatever is still on its way, so
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
 
-#include "kernels/device.h"
+#include "../kernels/device.h"
 #ifndef USE_CUDA
 #error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
 #endif
@@ -182,7 +182,7 @@ static inline void nccl_begin(const NcclGroup* g) {
 static inline cudaEvent_t nccl_end(const NcclGroup* g) {
     cudaEvent_t done;
     cuda_check(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "an event for messages");
-    cuda_check(cudaEventRecord(done, g->stream), "the start of an operation");
+    cuda_check(cudaEventRecord(done, g->stream), "the end of an operation");
     return done;
 }
 

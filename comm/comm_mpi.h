@@ -8,7 +8,6 @@ MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever par
 #define COMM_MPI_H
 
 #include "comm_types.h"
-#include "safetensors.h" // 16-bit floating point
 
 #ifdef USE_MPI
 // Ends the run if an MPI call has failed (its communicators return errors instead of aborting).
