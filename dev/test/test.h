@@ -14,8 +14,10 @@ static TestCount test_count = {0, 0};
 
 // Counts and prints one check.
 __attribute__((format(printf, 2, 3))) static inline bool check(bool ok, const char* format, ...) {
-    if (ok) test_count.passed++;
-    else test_count.failed++;
+    if (ok)
+        test_count.passed++;
+    else
+        test_count.failed++;
     printf("%s  ", ok ? "ok  " : "FAIL");
     va_list args;
     va_start(args, format);
