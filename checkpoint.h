@@ -34,6 +34,8 @@ what its slices need. All ranks have to see one file system.
 #include "safetensors.h"
 #include <dirent.h>
 
+enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
+
 typedef struct {
     int64_t step;                                 // updates done
     int64_t sequences;                            // consumed: the position in the data
@@ -272,16 +274,21 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
     return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
-// config.json: the architecture in the words of Hugging Face's GPT2Config and LlamaConfig.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, Error* error) {
+// config.json: the architecture in the words of Hugging Face's GPT2Config and LlamaConfig; and those of a CAAT-Net, which
+// they do not know. sync: NULL if it is none.
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const Sync* sync, Error* error) {
+    char caat[128] = "";
+    if (sync && sync->ranks)
+        snprintf(caat, sizeof caat, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
+                 sync->ranks, sync->share, sync_scale_names[sync->scale]);
     if (m->arch == ARCH_GPT2) {
         return checkpoint_write_text(
             path, error,
             "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"n_layer\": %d,\n"
             "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n  \"vocab_size\": %d,\n"
             "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %g,\n  \"tie_word_embeddings\": %s,\n"
-            "  \"torch_dtype\": \"float32\"\n}\n",
-            m->L, m->C, m->NH, m->F, m->T, m->V, m->eps, m->tied ? "true" : "false");
+            "  \"torch_dtype\": \"float32\"%s\n}\n",
+            m->L, m->C, m->NH, m->F, m->T, m->V, m->eps, m->tied ? "true" : "false", caat);
     }
     return checkpoint_write_text(
         path, error,
@@ -290,8 +297,50 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
         "\"intermediate_size\": %d,\n"
         "  \"max_position_embeddings\": %d,\n  \"vocab_size\": %d,\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": "
         "%g,\n"
-        "  \"rope_theta\": %g,\n  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"\n}\n",
-        m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, m->eps, m->rope_theta, m->tied ? "true" : "false");
+        "  \"rope_theta\": %g,\n  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"%s\n}\n",
+        m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, m->eps, m->rope_theta, m->tied ? "true" : "false", caat);
+}
+
+// What a folder's config.json says about partial sums: ranks = 0 if nothing. *told: there is such a file.
+static inline bool checkpoint_load_sync(Sync* sync, bool* told, const char* folder, Error* error) {
+    char path[CHECKPOINT_PATH];
+    Json json;
+    memset(sync, 0, sizeof *sync);
+    *told = snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && access(path, F_OK) == 0;
+    if (!*told) return true;
+    if (!json_open(&json, path, error)) return false;
+    int64_t ranks = 0;
+    const char* scale = "";
+    bool ok = !json_get(json.nodes, "sync_ranks") ||
+              (json_get_integer(&ranks, &json, json.nodes, "sync_ranks", 1, 1 << 16, error) &&
+               json_get_number(&sync->share, &json, json.nodes, "sync", error) &&
+               json_get_string(&scale, &json, json.nodes, "sync_scale", error));
+    sync->ranks = (int)ranks;
+    int i = 0;
+    while (i < 3 && strcmp(scale, sync_scale_names[i]) != 0) i++;
+    if (ok && ranks && i == 3)
+        ok = fail(error, "%s: \"sync_scale\" is \"%.64s\"; it can be runtime, init or none", path, scale);
+    sync->scale = (SyncScale)(i % 3);
+    json_free(&json);
+    return ok;
+}
+
+// Refuses to go on, as the model that `now` describes, from the weights in a folder that were trained as another one. A file,
+// or a folder without config.json, does not say what it is.
+static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Error* error) {
+    Sync then;
+    bool told;
+    if (!checkpoint_load_sync(&then, &told, folder, error)) return false;
+    if (!told) return true;
+    if (then.ranks == now->ranks && (then.ranks == 0 || (then.share == now->share && then.scale == now->scale)))
+        return true;
+    if (then.ranks == 0)
+        return fail(error,
+                    "%s is of a model without partial sums: leave --sync and --sync-ranks away; or --init from its "
+                    ".safetensors file, to make a CAAT-Net of it",
+                    folder);
+    return fail(error, "%s is of a CAAT-Net: give --sync %g --sync-ranks %d --sync-scale %s", folder, then.share,
+                then.ranks, sync_scale_names[then.scale]);
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "config.json",
@@ -315,8 +364,6 @@ static inline void checkpoint_remove(const char* folder) {
     }
     rmdir(folder);
 }
-
-enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
 // A path, as printf writes it.
 __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char path[CHECKPOINT_PATH], Error* error,
@@ -356,7 +403,7 @@ static inline bool checkpoint_write_state(const char* path, const CheckpointStat
 
 // The files of a checkpoint: complete, but for the values of the tensors, which are zero.
 static inline bool checkpoint_create_files(const char* folder, const CheckpointState* state, const ModelConfig* m,
-                                           Error* error) {
+                                           const Sync* sync, Error* error) {
     CheckpointPlan plan;
     if (!checkpoint_plan(&plan, m, error)) return false;
     char path[CHECKPOINT_PATH];
@@ -368,14 +415,15 @@ static inline bool checkpoint_create_files(const char* folder, const CheckpointS
     }
     checkpoint_plan_free(&plan);
     return ok && checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[2]) &&
-           checkpoint_write_config(path, m, error) &&
+           checkpoint_write_config(path, m, sync, error) &&
            checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[3]) &&
            checkpoint_write_state(path, state, error);
 }
 
 // Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
-// OUT is as before.
-static inline bool checkpoint_begin(const char* out, const CheckpointState* state, const ModelConfig* m, Error* error) {
+// OUT is as before. sync: see checkpoint_write_config.
+static inline bool checkpoint_begin(const char* out, const CheckpointState* state, const ModelConfig* m,
+                                    const Sync* sync, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const long long step = state->step;
     if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
@@ -385,7 +433,7 @@ static inline bool checkpoint_begin(const char* out, const CheckpointState* stat
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    if (checkpoint_create_files(temporary, state, m, error)) return true;
+    if (checkpoint_create_files(temporary, state, m, sync, error)) return true;
     checkpoint_remove(temporary);
     return false;
 }

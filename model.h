@@ -115,7 +115,8 @@ typedef enum {
     FINAL_NORM_W,
     FINAL_NORM_B,
     HEAD_W,
-    TENSOR_KINDS
+    TENSOR_KINDS,
+    NO_TENSOR = TENSOR_KINDS
 } TensorKind; // K_W, V_W, UP_W: llama only, each right behind the matrix it is used with
 
 // How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows: the

@@ -26,6 +26,11 @@ Buckets. Gradients are summed over the data group in buckets: a block each, and 
 head one each, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020) data rank r
 owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
+CAAT-Net (Lamprecht et al. 2025). The model was made for N tensor-parallel ranks, each of which has a residual stream of its
+own; only the first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels).
+Each of the N is a state here. With t < N ranks, a rank holds N / t states, one behind the other: then every matrix is cut in
+N, and a rank has N / t cuts of it, a slice each. What N ranks would each do alone happens once for each state.
+
 Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
 Everything that touches parameters goes through this table: initial values, reductions, gradient norm, update,
 checkpoints. So a checkpoint knows logical tensors only, and initial values, drawn by (seed, tensor name, logical
@@ -40,6 +45,18 @@ element), are the same on every mesh.
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
+// CAAT-Net's partial sums. They belong to the model: with another N, p or scale the same weights are another function.
+typedef enum { SYNC_RUNTIME, SYNC_INIT, SYNC_NONE } SyncScale;
+
+typedef struct {
+    int ranks;    // N, the states of the model; 0: it is an ordinary one
+    double share; // p: the part of the channels that is shared
+    SyncScale
+        scale;   // what makes private channels, of which nothing is added up, as large as shared ones: a factor sqrt(N)
+                 // on them, the same on their rows of the initial weights, or nothing
+    bool narrow; // gradients of shared channels are summed in floatX, not in float32
+} Sync;
+
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
     int v;                         // chunks, virtual stages, that each pipeline rank holds; see schedule.h
@@ -50,9 +67,23 @@ typedef struct {
     bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
     Recompute recompute;
+    Sync sync;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
+
+// States of a CAAT-Net on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
+static inline int mesh_states(const Mesh* mesh) { return mesh->sync.ranks ? mesh->sync.ranks / mesh->t : 1; }
+static inline int mesh_cuts(const Mesh* mesh) { return mesh->t * mesh_states(mesh); }
+
+static const char* const sync_scale_names[] = {"runtime", "init", "none"};
+
+// S, of C channels; rounded down, as in the authors' code.
+static inline int sync_channels(const Sync* sync, int C) { return (int)((double)C * sync->share); }
+
+// The factor on private channels, on the way in and on the way back; and that on the initial weights that make them.
+static inline double sync_factor(const Sync* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
+static inline double sync_initial_factor(const Sync* sync) { return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1; }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
     Mesh mesh;
@@ -130,15 +161,37 @@ static inline bool mesh_check_schedule(const Mesh* mesh, Error* error) {
     return true;
 }
 
+// A CAAT-Net of N states on t ranks.
+static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
+    const int N = mesh->sync.ranks, t = mesh->t;
+    if (N == 0) return true;
+    if (N % t != 0)
+        return fail(error, "--tp %d does not divide --sync-ranks %d: a rank holds whole states of a CAAT-Net", t, N);
+    if (mesh->sequence_parallel)
+        return fail(error,
+                    "--sequence-parallel keeps one residual stream for all tensor ranks, and --sync one for each: "
+                    "leave one of them away");
+    return true;
+}
+
 // Refuses, by the option's name, a mesh that does not fit the model (sequences of T tokens).
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Error* error) {
-    const int t = mesh->t;
-    if (m->NH % t != 0) return fail(error, "--tp %d does not divide --heads %d: a rank computes whole heads", t, m->NH);
+    if (!mesh_check_sync(mesh, error)) return false;
+    const int t = mesh_cuts(mesh);
+    const char* tp = t > mesh->t ? "sync-ranks" : "tp";
+    if (m->NH % t != 0)
+        return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, m->NH);
     if (m->NKV % t != 0 && t % m->NKV != 0) {
-        return fail(error, "--tp %d and --kv-heads %d: one has to be a multiple of the other", t, m->NKV);
+        return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, t, m->NKV);
     }
-    if (m->F % t != 0) return fail(error, "--tp %d does not divide --ffn %d", t, m->F);
-    if (m->V < t) return fail(error, "--tp %d is more than --vocab %d: a rank needs at least one token", t, m->V);
+    if (t > mesh->t && t > m->NKV) {
+        return fail(error,
+                    "--sync-ranks %d on --tp %d needs at least as many --kv-heads, not %d: states of one rank share no "
+                    "key/value head",
+                    t, mesh->t, m->NKV);
+    }
+    if (m->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, m->F);
+    if (m->V < t) return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, t, m->V);
     if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
     if (mesh->sequence_parallel && T % t != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
@@ -154,6 +207,7 @@ typedef struct {
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
     int share, copies;  // which cut of the tensor, and how many tensor ranks in a row hold the same one
+    int state;          // of this rank, that it belongs to; 0 where all have the same
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
 } Slice;
@@ -183,14 +237,21 @@ typedef struct {
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int NH, NKV, F, V, first_token,
-        tokens; // of this rank: heads, mlp channels, rows of the vocabulary, the first, not padding
+    int states, channels;         // residual streams, and their channels C
+    int NH, NKV, F, V;            // of each state: heads, mlp channels, rows of the vocabulary
+    int first_token;              // of this rank's vocabulary, the states' rows one behind the other
+    int vocabulary, shared;       // of the model; channels that all states share, if it is a CAAT-Net
     int*
-        slice_of; // (layers + 1, TENSOR_KINDS): slice by local layer and kind, -1 where there is none; the last row has
-                  // the tensors outside the blocks
+        slice_of; // (layers + 1, TENSOR_KINDS, states): slice by local layer and kind, -1 where there is none; the last
+                  // row has the tensors outside the blocks
 } Layout;
 
 static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
+
+// A matrix that is computed with together with the one before it in the list, as one.
+static inline bool is_joined(const Tensor* tensor) {
+    return tensor->kind == K_W || tensor->kind == V_W || tensor->kind == UP_W;
+}
 
 static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
 
@@ -228,14 +289,13 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* m, const
     return layout->mesh.v - 1; // the head, and the norm before it
 }
 
-// This rank's cut of a tensor; mesh_check has seen to it that all divisions are exact.
+// This rank's cut of a tensor, for one of its states; mesh_check has seen to it that all divisions are exact.
 static inline void slice_cut(Slice* s, const Mesh* mesh, const ModelConfig* m) {
     const Tensor* tensor = &s->tensor;
-    s->copies = tensor->parallel == REPLICATED                ? mesh->t
-                : is_key_or_value(tensor) && mesh->t > m->NKV ? mesh->t / m->NKV
-                                                              : 1;
-    s->share = mesh->tensor / s->copies;
-    const int shares = mesh->t / s->copies;
+    const int cuts = mesh_cuts(mesh);
+    s->copies = tensor->parallel == REPLICATED ? mesh->t : is_key_or_value(tensor) && cuts > m->NKV ? cuts / m->NKV : 1;
+    const int shares = tensor->parallel == REPLICATED ? 1 : cuts / s->copies;
+    s->share = tensor->parallel == REPLICATED ? 0 : (mesh->tensor * mesh_states(mesh) + s->state) / s->copies;
     s->rows = tensor->rows, s->cols = tensor->cols;
     if (tensor->parallel == COLUMN_PARALLEL) s->rows = (tensor->rows + shares - 1) / shares;
     if (tensor->parallel == ROW_PARALLEL) s->cols = tensor->cols / shares;
@@ -255,10 +315,11 @@ static inline void layout_close_bucket(Layout* layout) {
 // Tensors of one block share a bucket; of the others, WTE, WPE and HEAD_W have one each and the final norm's two share.
 static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* m) {
     const bool block = a->layer >= 0 && a->layer < m->L;
-    return a->layer == b->layer && (block || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
+    const bool same = a->kind == b->kind; // cuts of two states
+    return a->layer == b->layer && (block || same || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
 }
 
-static inline void layout_append(Layout* layout, const ModelConfig* m, const Tensor* tensor, int index) {
+static inline void layout_append(Layout* layout, const ModelConfig* m, const Tensor* tensor, int index, int state) {
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, m)) {
         layout_close_bucket(layout);
@@ -268,11 +329,22 @@ static inline void layout_append(Layout* layout, const ModelConfig* m, const Ten
     }
     Slice* s = &layout->slices[layout->n];
     s->tensor = *tensor, s->index = index, s->bucket = layout->buckets - 1, s->offset = layout->elements;
+    s->state = state;
     slice_cut(s, &layout->mesh, m);
     const bool block = tensor->layer >= 0 && tensor->layer < m->L;
     const int row = block ? layout_local_layer(layout, tensor->layer) : layout->layers;
-    layout->slice_of[row * TENSOR_KINDS + tensor->kind] = layout->n++;
+    layout->slice_of[(row * TENSOR_KINDS + tensor->kind) * layout->states + state] = layout->n++;
     layout->elements += s->rows * s->cols;
+}
+
+// The slices of tensors [first, end) of the list, of which only the first is not joined to the one before: state by state, so
+// that what is computed with as one matrix lies together.
+static inline void layout_append_joined(Layout* layout, const ModelConfig* m, const Tensor* list, int first, int end) {
+    const int states = list[first].parallel == REPLICATED ? 1 : layout->states;
+    if (!layout_holds(layout, m, &list[first])) return;
+    for (int state = 0; state < states; state++) {
+        for (int i = first; i < end; i++) layout_append(layout, m, &list[i], i, state);
+    }
 }
 
 static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
@@ -296,20 +368,24 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
     memset(layout, 0, sizeof *layout);
     if (!mesh_check(&mesh, m, T, error)) return false;
     layout->mesh = mesh;
+    if (mesh.sync.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
     layout_chunks(layout, m);
-    layout->NH = m->NH / mesh.t, layout->NKV = m->NKV > mesh.t ? m->NKV / mesh.t : 1, layout->F = m->F / mesh.t;
-    layout->V = (m->V + mesh.t - 1) / mesh.t, layout->first_token = mesh.tensor * layout->V;
-    layout->tokens = (int)max_i64(0, min_i64(layout->V, m->V - layout->first_token));
+    const int cuts = mesh_cuts(&mesh), states = layout->states = mesh_states(&mesh);
+    layout->NH = m->NH / cuts, layout->NKV = m->NKV > cuts ? m->NKV / cuts : 1, layout->F = m->F / cuts;
+    layout->V = (m->V + cuts - 1) / cuts, layout->first_token = mesh.tensor * states * layout->V;
+    layout->vocabulary = m->V, layout->channels = m->C, layout->shared = sync_channels(&mesh.sync, m->C);
 
     const int n = layout->tensors = model_tensors(NULL, m), rows = layout->layers + 1;
     Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
     model_tensors(list, m);
-    layout->slices = (Slice*)checked_calloc((size_t)n, sizeof(Slice), "the layout");
+    layout->slices = (Slice*)checked_calloc((size_t)n * (size_t)states, sizeof(Slice), "the layout");
     layout->bucket = (Bucket*)checked_calloc((size_t)n, sizeof(Bucket), "the layout's buckets");
-    layout->slice_of = (int*)checked_malloc((size_t)rows * TENSOR_KINDS * sizeof(int), "the layout's table");
-    for (int i = 0; i < rows * TENSOR_KINDS; i++) layout->slice_of[i] = -1;
-    for (int i = 0; i < n; i++) {
-        if (layout_holds(layout, m, &list[i])) layout_append(layout, m, &list[i], i);
+    const int entries = rows * TENSOR_KINDS * states;
+    layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
+    for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
+    for (int first = 0, end = 0; first < n; first = end) {
+        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
+        layout_append_joined(layout, m, list, first, end);
     }
     layout_close_bucket(layout);
     free(list);
@@ -347,22 +423,38 @@ static inline bool slice_is_owned(const Slice* s, const Layout* layout) {
 
 // True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
 // summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
-// share, where each sees its own queries.
+// share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own states.
 static inline bool slice_is_partial(const Slice* s, const Mesh* mesh) {
     if (s->copies == 1) return false;
     switch (s->tensor.kind) {
     case K_W:
     case V_W: return true;
     case ATTN_PROJ_B:
-    case MLP_PROJ_B: return false; // added after the sum: every rank sees all rows of their gradient
-    default: return mesh->sequence_parallel;
+    case MLP_PROJ_B: return mesh->sync.ranks > 0; // else every rank sees all rows of their gradient
+    case WPE: return mesh->sequence_parallel;     // before the stream is divided into states
+    default: return mesh->sequence_parallel || mesh->sync.ranks > 0;
     }
 }
 
-// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1); NULL if it is not held.
-static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
-    const int i = layout->slice_of[(layer < 0 ? layout->layers : layer) * TENSOR_KINDS + kind];
+// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the states; NULL if
+// it is not held.
+static inline const Slice* layout_slice_of_state(const Layout* layout, int layer, TensorKind kind, int state) {
+    const int row = layer < 0 ? layout->layers : layer;
+    const int i = layout->slice_of[(row * TENSOR_KINDS + kind) * layout->states + state];
     return i < 0 ? NULL : &layout->slices[i];
+}
+
+// The same of the first state, or of all where they have the same.
+static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
+    return layout_slice_of_state(layout, layer, kind, 0);
+}
+
+// The first token of a state's rows of the vocabulary, and how many of the rows are not padding.
+static inline int layout_first_token(const Layout* layout, int state) {
+    return layout->first_token + state * layout->V;
+}
+static inline int layout_tokens(const Layout* layout, int state) {
+    return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_first_token(layout, state)));
 }
 
 // The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
@@ -377,15 +469,18 @@ static inline int64_t bucket_share_offset(const Layout* layout, int bucket) {
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
+    const Sync* sync = &layout->mesh.sync;
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         const uint64_t stream = hash_string(s->tensor.name);
-        const int64_t col0 = slice_logical_col(s);
-        const float mean = (float)s->tensor.init_mean, std = (float)s->tensor.init_std;
+        const int64_t col0 = slice_logical_col(s),
+                      shared = s->tensor.parallel == ROW_PARALLEL ? layout->shared : s->rows;
+        const float mean = (float)s->tensor.init_mean, usual = (float)s->tensor.init_std;
 #pragma omp parallel for schedule(static)
         for (int64_t row = 0; row < s->rows_used; row++) {
             float* out = params + s->offset + row * s->cols;
             const int64_t first = slice_logical_row(s, row) * s->tensor.cols + col0;
+            const float std = sync->ranks && row >= shared ? usual * (float)sync_initial_factor(sync) : usual;
             if (std != 0) random_normals(out, s->cols, seed, stream, (uint64_t)first);
             for (int64_t c = 0; c < s->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }
@@ -420,12 +515,17 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     // Without sequence parallelism: two sums on the way in, two on the way back; the recomputed block needs the first
     // only. With it: 2 gathers and 2 scatters on the way in; on the way back 2 and 2, and 2 gathers more, because the
     // inputs of the matrices are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter.
-    const double block = sequence ? (10 + (full ? 3 : 0)) * half : (4 + (full ? 1 : 0)) * sum;
+    // CAAT-Net: the same four sums, of the shared channels, those on the way back in float32 unless they are to be narrow; the
+    // whole stream at the embedding, both ways, and nothing at the head.
+    const bool caat = mesh->sync.ranks > 0;
+    const double back = caat && !mesh->sync.narrow ? sum * single / element : sum;
+    const double shared = caat ? (double)layout->shared / m->C : 1;
+    const double block = sequence ? (10 + (full ? 3 : 0)) * half : shared * ((2 + (full ? 1 : 0)) * sum + 2 * back);
     Traffic traffic = {k * layout->layers * block * x, 0, 0, 0, 0};
-    traffic.ends = k * first * (sequence ? 2 * half * x : sum * x); // embedding
-    traffic.ends += k * last * (sequence ? 3 * half * x : sum * x); // head
-    traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single;    // cross-entropy: maximum; sum and target
-    double boundaries = 0, away = 0;                                // between chunks; those with other ranks
+    traffic.ends = k * first * (sequence ? 2 * half * x : caat ? (sum + back) * x : sum * x); // embedding
+    traffic.ends += k * last * (sequence ? 3 * half * x : caat ? 0 : sum * x);                // head
+    traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
+    double boundaries = 0, away = 0;                             // between chunks; those with other ranks
     for (int c = 0; c < mesh->v; c++) {
         const int stage = layout->chunk[c].number, stages = mesh_virtual_stages(mesh);
         const int neighbours[2] = {stage - 1, stage + 1};
@@ -443,7 +543,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
             traffic.ends += times * 2 * (copies - 1) / copies * single * (double)slice_elements(s);
         }
     }
-    traffic.pipeline = k * away * x * element / (sequence || mesh->scatter ? t : 1);
+    traffic.pipeline = k * away * x * layout->states * element / (sequence || mesh->scatter ? t : 1);
     const Slice* wte = layout_slice(layout, -1, WTE);
     const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
     if (layout_is_tied(layout, m)) {

@@ -24,6 +24,9 @@ typedef struct {
     int64_t vp;              // 0: what the schedule has
     int recompute, schedule; // choices
     bool sequence_parallel, whole_boundary;
+    double sync; // 1: an ordinary model
+    int64_t sync_ranks;
+    int sync_scale, sync_gradient; // choices
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, seed;
     bool resume, dry_run, help;
@@ -34,7 +37,7 @@ static inline Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
     s.model = "tiny";
-    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B;
+    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     return s;
@@ -85,6 +88,15 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("whole-boundary", &s->whole_boundary,
                     "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+        option_heading("CAAT-Net: tensor ranks that share a part of the channels only"),
+        option_float("sync", &s->sync, 0, 1, "that part; 1 = all of them, an ordinary model"),
+        option_int(
+            "sync-ranks", &s->sync_ranks, 1, 1 << 16,
+            "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
+        option_choice("sync-scale", &s->sync_scale, "runtime|init|none",
+                      "what makes other channels as large: a factor sqrt(ranks) on them, or on their initial weights"),
+        option_choice("sync-gradient", &s->sync_gradient, "fp32|same",
+                      "in which numbers gradients are summed over ranks; same: in those of the activations"),
         option_heading("optimizer"),
         option_float("lr", &s->lr, 0, 1e3, "learning rate after the warm-up"),
         option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step"),
@@ -171,6 +183,8 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 
 static inline void check_settings(Settings* o) {
     if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
+    if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
+        die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
@@ -204,6 +218,11 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
     mesh.zero = mesh.d > 1 ? (int)o->zero : 0; // one replica has nothing to divide
     mesh.recompute = (Recompute)o->recompute;
+    if (o->sync < 1 || o->sync_ranks) {
+        const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
+                           o->sync_gradient == 1};
+        mesh.sync = sync;
+    }
     return mesh;
 }
 

@@ -1,8 +1,9 @@
 /*
 test_gpt.c: tests of the whole model, on the trainer's own code (this file includes train_gpt.cu).
 
-    against PyTorch      logits, loss, every gradient, ten AdamW steps of four small models: numbers made in float64 by
-                         dev/test/make_reference.py, so that what is measured is our own rounding
+    against PyTorch      logits, loss, every gradient, ten AdamW steps of six small models, of which two are CAAT-Nets: numbers
+                         made in float64 by dev/test/make_reference.py, so that what is measured is our own rounding
+    finite differences   the gradient of every tensor of CAAT-Nets with 1, 2, 4 states and any part of the channels shared
     against itself       the same bits for any number of threads, any cut of a batch into micro-batches, both halves of
                          the backward pass together or apart, and a run that was stopped and taken up again
 
@@ -21,6 +22,7 @@ typedef struct {
     SafeTensorsModel file;
     ModelConfig model;
     Settings settings; // of the optimizer
+    Sync sync;
     int B, T, steps;
 } Reference;
 
@@ -51,6 +53,8 @@ static void reference_open(Reference* r, const char* path) {
     o->beta1 = metadata_number(r, "beta1"), o->beta2 = metadata_number(r, "beta2");
     o->eps = metadata_number(r, "eps_adam"), o->weight_decay = metadata_number(r, "weight_decay");
     o->clip = metadata_number(r, "clip");
+    if (!safetensors_metadata(&r->file.files[0], "sync")) return;
+    r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.share = metadata_number(r, "sync");
 }
 
 // Element i of one of the file's tensors, as a number (float32 weights, float64 losses, int32 tokens).
@@ -118,7 +122,7 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
         const int64_t n = slice->rows * slice->cols;
         char name[128];
         snprintf(name, sizeof name, "%s%s", prefix, slice->tensor.name);
-        float* expected = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+        float* expected = (float*)checked_calloc((size_t)n, sizeof(float), "test");
         double* expected64 = (double*)checked_malloc((size_t)n * sizeof(double), "test");
         Error error;
         if (!slice_read(expected, &r->file, name, slice, &error)) die("%s", error.text);
@@ -145,6 +149,21 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
     a->inputs = batch->device, a->targets = batch->device + (int64_t)B * T;
 }
 
+// The logits (N, V) of the whole vocabulary; a CAAT-Net's lie state by state, padded.
+static float* host_logits(const Stage* s, const Activations* a) {
+    const Layout* layout = &s->layout;
+    float* by_state = host_values(a->head->logits, (int64_t)a->N * layout->V);
+    float* logits = (float*)checked_malloc((size_t)a->tokens * (size_t)s->model.V * sizeof(float), "test");
+    for (int i = 0; i < layout->states; i++) {
+        for (int n = 0; n < a->tokens; n++)
+            memcpy(logits + (int64_t)n * s->model.V + layout_first_token(layout, i),
+                   by_state + ((int64_t)i * a->tokens + n) * layout->V,
+                   (size_t)layout_tokens(layout, i) * sizeof(float));
+    }
+    free(by_state);
+    return logits;
+}
+
 // Groups of one rank.
 static Groups groups_alone(Comm* world, const Stage* s) {
     Groups groups;
@@ -164,7 +183,9 @@ static void test_reference(const char* path) {
     Error error;
     const Pipeline plan = {ONE_F_ONE_B, 1, 1, 1, false, r->model.tied, true};
     Schedule schedule = schedule_build(&plan, 0);
-    if (!stage_plan(s, &r->model, mesh_of_rank(0, 1, 1, 1), B, T, &schedule, &error)) die("%s", error.text);
+    Mesh mesh = mesh_of_rank(0, 1, 1, 1);
+    mesh.sync = r->sync;
+    if (!stage_plan(s, &r->model, mesh, B, T, &schedule, &error)) die("%s", error.text);
     stage_allocate(s);
     Comm world;
     Groups groups = groups_alone(&world, s);
@@ -210,7 +231,7 @@ static void test_reference(const char* path) {
         a->scale = 0; // logits stay
         chunk_forward(s, a);
         if (step == 0) {
-            float* got = host_values(a->head->logits, (int64_t)N * V);
+            float* got = host_logits(s, a);
             check_error("logits", relative_error(got, logits, (int64_t)N * V), forward_bound);
             free(got);
         }
@@ -254,6 +275,190 @@ static void test_reference(const char* path) {
     stage_free(s);
     schedule_free(&schedule);
     safetensors_model_close(&r->file);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Finite differences
+
+typedef struct {
+    Stage stage;
+    Schedule schedule;
+    Comm world;
+    Groups groups;
+    TokenBatch batch;
+} Alone; // a stage of one rank, with one micro-batch
+
+static void alone_open(Alone* x, const ModelConfig* m, Sync sync, int B) {
+    memset(x, 0, sizeof *x);
+    const Pipeline plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
+    Mesh mesh = mesh_of_rank(0, 1, 1, 1);
+    Error error;
+    mesh.sync = sync;
+    x->schedule = schedule_build(&plan, 0);
+    if (!stage_plan(&x->stage, m, mesh, B, m->T, &x->schedule, &error)) die("%s", error.text);
+    stage_allocate(&x->stage);
+    x->groups = groups_alone(&x->world, &x->stage);
+    x->stage.groups = &x->groups;
+    Activations* a = &x->stage.activations[0];
+    activations_shape(a, &x->stage, 0, 0, B, m->T, -1);
+    batch_reserve(&x->batch, a->tokens);
+    for (int i = 0; i < 2 * a->tokens; i++)
+        x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
+    device_from_host(x->batch.device, x->batch.host, 2 * (size_t)a->tokens * sizeof(int32_t));
+    a->inputs = x->batch.device, a->targets = x->batch.device + a->tokens;
+}
+
+static void alone_close(Alone* x) {
+    batch_free(&x->batch);
+    groups_close(&x->groups);
+    stage_free(&x->stage);
+    schedule_free(&x->schedule);
+}
+
+// The mean loss with other parameters: those of x plus h times direction (layout.elements each).
+static double loss_at(Alone* x, const float* params, const float* direction, double h) {
+    Stage* s = &x->stage;
+    Activations* a = &s->activations[0];
+    const int64_t n = s->layout.elements;
+    float* moved = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+    for (int64_t i = 0; i < n; i++) moved[i] = (float)((double)params[i] + h * (double)direction[i]);
+    device_from_floats(s->params, moved, n);
+    free(moved);
+    a->scale = 0;
+    chunk_forward(s, a);
+    float* losses = host_floats(a->head->losses, a->tokens);
+    double sum = 0;
+    for (int i = 0; i < a->tokens; i++) sum += (double)losses[i];
+    free(losses);
+    return sum / a->tokens;
+}
+
+// The derivative of the loss along a direction, by the four-point formula: its error is h^4 / 30 of the fifth derivative.
+static double slope_at(Alone* x, const float* params, const float* direction) {
+    const double h = 0.01;
+    const double near = loss_at(x, params, direction, h) - loss_at(x, params, direction, -h);
+    const double far = loss_at(x, params, direction, 2 * h) - loss_at(x, params, direction, -2 * h);
+    return (8 * near - far) / (12 * h);
+}
+
+// Every tensor, along its gradient and along a random direction of length 1. The loss, some 5, is known to about 1e-7 (its
+// roundings are random, and those of 32 tokens are averaged), which makes 1e-5 of a slope; slopes are 0.02 to 2. A bound of 1e-4
+// leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the worst 2e-5.
+static void test_slopes(Arch arch, int ranks, double share) {
+    const bool gpt = arch == ARCH_GPT2;
+    const ModelConfig m = {"", arch, 2, 32, 4, 4, 44, 16, 61, gpt, 1e-5, 10000};
+    const Sync sync = {ranks, share, SYNC_RUNTIME, false};
+    Alone alone;
+    alone_open(&alone, &m, sync, 2);
+    Stage* s = &alone.stage;
+    Activations* a = &s->activations[0];
+    const int64_t n = s->layout.elements;
+    float* params = (float*)checked_calloc((size_t)n, sizeof(float), "test");
+    layout_initialize(params, &s->layout, 4);
+    for (int i = 0; i < s->layout.n; i++) { // larger, and no zeros: every gradient stands far above rounding
+        const Slice* slice = &s->layout.slices[i];
+        for (int64_t k = 0; k < slice->rows_used * slice->cols; k++)
+            params[slice->offset + k] += 0.3f * (random_uniform((uint64_t)i, 5, (uint64_t)k) - 0.5f);
+    }
+    device_from_floats(s->params, params, n);
+    stage_zero_gradients(s);
+    a->scale = 1.0f / (float)a->tokens;
+    chunk_forward(s, a);
+    const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true};
+    chunk_backward(&backward);
+    float* gradient = host_floats(s->grads.all, n);
+    float* direction = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+    double worst = 0;
+    const char* where = "";
+    for (int tensor = 0; tensor < s->layout.tensors; tensor++) {
+        const char* name = "";
+        for (int random = 0; random < 2; random++) {
+            double length = 0, expected = 0;
+            memset(direction, 0, (size_t)n * sizeof(float));
+            for (int i = 0; i < s->layout.n; i++) {
+                const Slice* slice = &s->layout.slices[i];
+                if (slice->index != tensor) continue;
+                name = slice->tensor.name;
+                for (int64_t k = slice->offset; k < slice->offset + slice->rows_used * slice->cols; k++) {
+                    direction[k] = random ? random_uniform(9, 9, (uint64_t)k) - 0.5f : gradient[k];
+                    length += (double)direction[k] * (double)direction[k];
+                }
+            }
+            length = sqrt(length);
+            if (length < 1e-6) continue; // gpt2's key biases have no gradient
+            for (int64_t k = 0; k < n; k++) {
+                direction[k] = (float)((double)direction[k] / length);
+                expected += (double)direction[k] * (double)gradient[k];
+            }
+            const double error = fabs(slope_at(&alone, params, direction) - expected);
+            if (!(error <= worst)) worst = error, where = name;
+        }
+    }
+    char what[160];
+    snprintf(what, sizeof what, "%s, %d states, p = %g: slopes of the loss, worst of %d tensors: %s",
+             gpt ? "gpt2" : "llama", ranks, share, s->layout.tensors, where);
+    check_error(what, worst, 1e-4);
+    free(params), free(gradient), free(direction);
+    alone_close(&alone);
+}
+
+// At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with either
+// scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation to 10 %.
+static void test_private_channels(SyncScale scale, double expected) {
+    const ModelConfig m = {"", ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61, false, 1e-5, 10000};
+    const Sync sync = {4, 0.5, scale, false};
+    Alone alone;
+    alone_open(&alone, &m, sync, 2);
+    Stage* s = &alone.stage;
+    Activations* a = &s->activations[0];
+    draw_weights(s, 1);
+    chunk_forward(s, a);
+    float *before = host_values(a->x[0], (int64_t)a->N * m.C), *after = host_values(a->x[1], (int64_t)a->N * m.C);
+    double squares[2] = {0, 0};
+    bool alike = true;
+    for (int64_t i = 0; i < (int64_t)a->N * m.C; i++) {
+        const double added = (double)after[i] - (double)before[i];
+        const bool shared = i % m.C < s->layout.shared;
+        squares[shared] += added * added;
+        if (shared) alike = alike && after[i] == after[i % ((int64_t)a->tokens * m.C)];
+    }
+    const double ratio = sqrt(squares[0] / squares[1]);
+    check(fabs(ratio / expected - 1) < 0.1,
+          "scale %s: what a block adds to private channels is %.3f times as large as to shared "
+          "ones, expected %.1f",
+          sync_scale_names[scale], ratio, expected);
+    check(alike, "and shared channels are the same bits in all states");
+    free(before), free(after);
+    alone_close(&alone);
+}
+
+// A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number all the
+// same. (The maximum of the other states would do for smaller ones.)
+static void test_large_logits(int state) {
+    const ModelConfig m = {"", ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61, false, 1e-5, 10000};
+    const Sync sync = {4, 0.5, SYNC_RUNTIME, false};
+    Alone alone;
+    alone_open(&alone, &m, sync, 2);
+    Stage* s = &alone.stage;
+    const int64_t n = s->layout.elements;
+    float* params = (float*)checked_calloc((size_t)n, sizeof(float), "test");
+    layout_initialize(params, &s->layout, 4);
+    float* row = params + layout_slice_of_state(&s->layout, -1, HEAD_W, state)->offset;
+    row[0] = 300, row[m.C] = -300; // of two tokens: one has a large logit, whatever the channel's sign
+    const double loss = loss_at(&alone, params, params, 0);
+    check(isfinite(loss) && loss > 88, "a large logit of state %d: the loss is %.1f", state, loss);
+    free(params);
+    alone_close(&alone);
+}
+
+static void test_caat(void) {
+    for (int state = 0; state < 4; state++) test_large_logits(state);
+    static const double shares[] = {0, 0.25, 0.5, 1};
+    for (int i = 0; i < 24 && sizeof(floatX) == sizeof(float); i++)
+        test_slopes(i % 2 ? ARCH_LLAMA : ARCH_GPT2, 1 << i / 2 % 3, shares[i / 6]);
+    test_private_channels(SYNC_RUNTIME, 1);
+    test_private_channels(SYNC_INIT, 1);
+    test_private_channels(SYNC_NONE, 0.5);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -510,6 +715,9 @@ int main(void) {
     test_reference("dev/test/reference/gpt2_untied.safetensors");
     test_reference("dev/test/reference/llama_grouped.safetensors");
     test_reference("dev/test/reference/llama_tied.safetensors");
+    test_reference("dev/test/reference/gpt2_caat.safetensors");
+    test_reference("dev/test/reference/llama_caat.safetensors");
+    test_caat();
     // Where rows are no multiples of 16 bytes, a GPU's kernels add in another order, and one that is fused with its
     // neighbour sees other arrays.
     const int F = DEVICE_IS_HOST ? 100 : 104;

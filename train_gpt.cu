@@ -15,6 +15,10 @@ statistics of rows and losses are float32 everywhere. What a kernel makes is rea
 
 Notation: B sequences of T tokens in a micro-batch, N = B T rows; C, F, NH, NKV, HS, V as in model.h. NH, NKV, F and V of
 a layout are this rank's share. R rows of the residual stream: N, or N / t with --sequence-parallel.
+
+A rank of a CAAT-Net (--sync) may hold several states (parallel.h), each with a residual stream and a share of every matrix of
+its own. They lie one behind the other, so for all that works on rows, heads or numbers they are more sequences: B counts
+those of all states, N their rows. Only what multiplies by a matrix, and what meets tokens, goes state by state.
 */
 #include "alike.h"
 #include "base.h"
@@ -50,16 +54,17 @@ typedef struct {
     floatX* final_norm;                               // (R, C)
     float *final_mean, *final_rstd;                   // (R)
     floatX* logits;                                   // (N, V); they are turned into their own gradient
-    float *row_max, *row_sum, *target_logit, *losses; // (N); target_logit follows row_sum
+    float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first state; target_logit follows row_sum
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R;
-    bool split;   // rows are split over the tensor ranks: R = N / t
-    int position; // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
-    const int32_t *inputs, *targets; // (N)
+    int B, T, N, R; // of all states together
+    int tokens;     // of the micro-batch: the rows of one state
+    bool split;     // rows are split over the tensor ranks: R = N / t
+    int position;   // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
+    const int32_t *inputs, *targets; // (tokens)
     float scale;                     // of the loss whose gradient is wanted; 0: none is
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
@@ -94,7 +99,7 @@ typedef struct {
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2, *master; // layout.elements, or a share of each bucket with ZeRO; master: HAS_MASTERS
-    float* grad_embedding;             // (V, C), only where one matrix is embedding and head: see embed_backward
+    float* grad_embedding;             // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;                       // (T, HS): cosines and sines
     double* sums;                      // (layout.tensors + 1): squares of each tensor's gradient; the loss
     Activations* activations;          // (slots)
@@ -103,22 +108,28 @@ typedef struct {
     Gradients** gradients;             // (v, pending); all the same memory if the halves are not split
     floatX *branch, *dact, *dnorm;     // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial, *gathered; // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
-    floatX* cache;              // (layers, T, 2 NKV HS): keys and values of the text that is being written
-    Boundary* boundary;         // (v)
-    CommRequest* send_forward;  // (slots)
+    float* shared;      // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
+    floatX* cache;      // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
+    Boundary* boundary; // (v)
+    CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
-static floatX* weight(const Stage* s, int layer, TensorKind kind) {
-    const Slice* slice = layout_slice(&s->layout, layer, kind);
+// Of tensors that are cut: of one state.
+static floatX* weight_of(const Stage* s, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
     return slice ? s->params + slice->offset : NULL;
 }
 
-static float* gradient(const Stage* s, int layer, TensorKind kind) {
-    const Slice* slice = layout_slice(&s->layout, layer, kind);
+static float* gradient_of(const Stage* s, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
     if (!slice) return NULL;
     return s->grads.of_bucket[slice->bucket] + (slice->offset - s->layout.bucket[slice->bucket].offset);
 }
+
+// Of tensors that all states have alike; of the vocabulary's, whose cuts follow each other, those of all states.
+static floatX* weight(const Stage* s, int layer, TensorKind kind) { return weight_of(s, layer, kind, 0); }
+static float* gradient(const Stage* s, int layer, TensorKind kind) { return gradient_of(s, layer, kind, 0); }
 
 static TensorKind head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
 
@@ -129,14 +140,16 @@ static int most_layers(const Stage* s) { // of a chunk
 }
 
 static bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
+static bool is_caat(const Stage* s) { return s->layout.mesh.sync.ranks > 0; }
 
 // N and R of a whole micro-batch: what memory is taken for.
-static int64_t most_tokens(const Stage* s) { return (int64_t)s->B * s->T; }
+static int64_t most_tokens(const Stage* s) { return (int64_t)s->layout.states * s->B * s->T; }
 static int64_t most_rows(const Stage* s) { return most_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
 
-// This rank's channels: of q, k and v together, and of the first matrix of the mlp.
+// This rank's channels, or those of each state: of q, k and v together, and of the first matrix of the mlp.
 static int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
 static int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
+static int64_t cache_size(const Stage* s) { return (int64_t)s->T * 2 * s->layout.NKV * model_head_size(&s->model); }
 static int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
 
 // One block's activations. Those that are computed again take the place in `again`, which all blocks share; with
@@ -232,7 +245,8 @@ static void take_parameters(Stage* s) {
         grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
     }
     for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
-    if (has_two_gradients(s)) s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->V * s->model.C);
+    if (has_two_gradients(s))
+        s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
     s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
     if (HAS_MASTERS) s->master = arena_floats(&s->memory_optimizer, share);
 }
@@ -251,9 +265,10 @@ static void stage_take_memory(Stage* s) {
     s->dact = arena_values(scratch, N * max_i64(s->layout.F, heads_size(s)));
     s->dnorm = arena_values(scratch, R * C);
     if (splits_rows(s)) s->partial = arena_values(scratch, N * C), s->gathered = arena_values(scratch, N * C);
+    if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
     s->sums = (double*)arena_take(scratch, (s->layout.tensors + 1) * (int64_t)sizeof(double));
-    s->cache = arena_values(scratch, (int64_t)s->layout.layers * s->T * 2 * s->layout.NKV * model_head_size(&s->model));
+    s->cache = arena_values(scratch, (int64_t)s->layout.layers * cache_size(s) * s->layout.states);
 }
 
 // Room for pointers: everything of the stage that is not in an arena.
@@ -348,12 +363,12 @@ static void stage_free(Stage* s) {
 // ----------------------------------------------------------------------------------------------------------------
 // Forward. What stands between two lines of sum_rows and gather_rows is one rank's share of a block.
 
-// Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens, or (position >= 0) one token at that
-// position.
+// Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens in each state, or (position >= 0) one
+// token at that position.
 static void activations_shape(Activations* a, const Stage* s, int chunk, int k, int B, int T, int position) {
     a->chunk = &s->layout.chunk[chunk];
     a->head = a->chunk->last ? &s->head[k % s->heads] : NULL;
-    a->B = B, a->T = T, a->N = B * T, a->position = position;
+    a->B = s->layout.states * B, a->T = T, a->N = a->B * T, a->tokens = B * T, a->position = position;
     a->split = splits_rows(s) && position < 0;
     a->R = a->split ? a->N / s->layout.mesh.t : a->N;
 }
@@ -374,6 +389,60 @@ static const floatX* all_rows(const Stage* s, const Activations* a, const floatX
     if (!a->split) return mine;
     gather_rows(s->groups, true, s->gathered, mine, (int64_t)a->N * s->model.C);
     return s->gathered;
+}
+
+// out (N, OC) = x W^T + bias, state by state.
+static void linear(const Stage* s, const Activations* a, floatX* out, const floatX* x, int layer, TensorKind w,
+                   TensorKind bias, int C, int OC) {
+    for (int i = 0; i < s->layout.states; i++) {
+        const int64_t row = (int64_t)i * a->tokens;
+        linear_forward(out + row * OC, x + row * C, weight_of(s, layer, w, i),
+                       bias == NO_TENSOR ? NULL : weight_of(s, layer, bias, i), a->tokens, C, OC);
+    }
+}
+
+// CAAT-Net: z (N, C) = the sum of x over all states, on all ranks, where channels are shared, and each state's own x, scaled,
+// where they are not. The same on both ways; on the way back in float32, if not told otherwise, because what is summed there
+// is not a branch but the whole gradient of the residual stream, once for each branch. z may be x.
+static void sum_shared(const Stage* s, const Activations* a, floatX* z, const floatX* x, bool back) {
+    const Sync* sync = &s->layout.mesh.sync;
+    const int states = s->layout.states, C = s->model.C, S = s->layout.shared;
+    const float factor = (float)sync_factor(sync);
+    const int64_t n = (int64_t)a->tokens * S;
+    if (back && !sync->narrow) {
+        sync_pack(s->shared, x, states, a->tokens, C, S);
+        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);
+        sync_unpack(z, s->shared, x, factor, states, a->tokens, C, S);
+    } else {
+        floatX* shared = (floatX*)s->shared;
+        sync_pack(shared, x, states, a->tokens, C, S);
+        comm_all_reduce(&s->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);
+        sync_unpack(z, shared, x, factor, states, a->tokens, C, S);
+    }
+}
+
+// What a row-parallel layer adds to the residual stream, from this rank's part of it: the sum over the ranks, or of what
+// is shared. mine may be partial.
+static void sum_branch(const Stage* s, const Activations* a, floatX* mine, floatX* partial) {
+    if (is_caat(s))
+        sum_shared(s, a, mine, partial, false);
+    else
+        sum_rows(s->groups, a->split, mine, partial, (int64_t)a->N * s->model.C);
+}
+
+// Its gradient, of all rows, from that of the residual stream.
+static void branch_gradient(const Stage* s, const Activations* a, floatX* all, const floatX* dx) {
+    if (is_caat(s))
+        sum_shared(s, a, all, dx, true);
+    else
+        gather_rows(s->groups, a->split, all, dx, (int64_t)a->N * s->model.C);
+}
+
+// The gradient of a column-parallel layer's input, from this rank's part of it: the sum over the ranks; every state of a
+// CAAT-Net has an input of its own.
+static CommRequest sum_input_start(const Stage* s, const Activations* a, floatX* mine, floatX* partial) {
+    if (is_caat(s)) return no_request();
+    return sum_rows_start(s->groups, a->split, mine, partial, (int64_t)a->N * s->model.C);
 }
 
 // One of the model's norms, LayerNorm or RMSNorm: where its results go, and its weights. out = NULL: none.
@@ -447,23 +516,26 @@ static void attention_of_heads(const Stage* s, Activations* a, int layer) {
         const float* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
         rope_forward(y->qkv, table, a->B, a->T, NH + NKV, HS, qkv_size(s));
     }
-    if (decodes)
-        attention_decode(y->attention, s->cache + (int64_t)layer * s->T * 2 * NKV * HS, y->qkv, a->position, NH, NKV,
-                         HS);
-    else
-        attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, NH, NKV, HS);
+    for (int i = 0; i < s->layout.states && decodes; i++)
+        attention_decode(y->attention + (int64_t)i * NH * HS,
+                         s->cache + ((int64_t)layer * s->layout.states + i) * cache_size(s),
+                         y->qkv + (int64_t)i * qkv_size(s), a->position, NH, NKV, HS);
+    if (!decodes) attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, NH, NKV, HS);
 }
 
 // fc = W norm2 + bias, and its activation function.
 static void fc_forward(const Stage* s, Activations* a, int layer) {
     const LayerActivations* y = kept(a, layer);
-    const floatX *x = all_rows(s, a, y->norm2), *w = weight(s, layer, FC_W), *bias = weight(s, layer, FC_B);
-    if (s->model.arch == ARCH_GPT2) {
-        linear_gelu_forward(y->act, y->fc, x, w, bias, a->N, s->model.C, s->layout.F);
-    } else {
-        linear_forward(y->fc, x, w, bias, a->N, s->model.C, fc_size(s));
-        activation_forward(s, a, layer);
+    const floatX* x = all_rows(s, a, y->norm2);
+    const int C = s->model.C, F = s->layout.F, states = s->layout.states;
+    for (int i = 0; i < states && s->model.arch == ARCH_GPT2; i++) {
+        const int64_t row = (int64_t)i * a->tokens;
+        linear_gelu_forward(y->act + row * F, y->fc + row * F, x + row * C, weight_of(s, layer, FC_W, i),
+                            weight_of(s, layer, FC_B, i), a->tokens, C, F);
     }
+    if (s->model.arch == ARCH_GPT2) return;
+    linear(s, a, y->fc, x, layer, FC_W, FC_B, C, fc_size(s));
+    activation_forward(s, a, layer);
 }
 
 // middle = x[layer] + attention(norm1), norm1 being there; then fc = W norm2(middle) and its activation function:
@@ -473,11 +545,10 @@ static void block_forward_inner(const Stage* s, Activations* a, int layer) {
     const LayerActivations* y = kept(a, layer);
     floatX* partial = partial_rows(s, a, s->branch);
 
-    linear_forward(y->qkv, all_rows(s, a, y->norm1), weight(s, layer, QKV_W), weight(s, layer, QKV_B), a->N, C,
-                   qkv_size(s));
+    linear(s, a, y->qkv, all_rows(s, a, y->norm1), layer, QKV_W, QKV_B, C, qkv_size(s));
     attention_of_heads(s, a, layer);
-    linear_forward(partial, y->attention, weight(s, layer, ATTN_PROJ_W), NULL, a->N, heads_size(s), C);
-    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
+    linear(s, a, partial, y->attention, layer, ATTN_PROJ_W, NO_TENSOR, heads_size(s), C);
+    sum_branch(s, a, s->branch, partial);
     residual_norm_forward(s, norm2_of(s, a, layer), y->middle, stream(a, layer), s->branch,
                           weight(s, layer, ATTN_PROJ_B), a->R);
     fc_forward(s, a, layer);
@@ -489,51 +560,68 @@ static void block_forward(const Stage* s, Activations* a, int layer) {
     const LayerActivations* y = kept(a, layer);
     floatX* partial = partial_rows(s, a, s->branch);
     block_forward_inner(s, a, layer);
-    linear_forward(partial, y->act, weight(s, layer, MLP_PROJ_W), NULL, a->N, s->layout.F, C);
-    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);
+    linear(s, a, partial, y->act, layer, MLP_PROJ_W, NO_TENSOR, s->layout.F, C);
+    sum_branch(s, a, s->branch, partial);
     residual_norm_forward(s, norm_behind(s, a, layer), stream(a, layer + 1), y->middle, s->branch,
                           weight(s, layer, MLP_PROJ_B), a->R);
 }
 
-// A rank has the rows of its tokens and zeros for the others': the sum over the ranks is the embedding.
+// A rank has the rows of its tokens and zeros for the others': the sum over the ranks is the embedding. All states begin
+// with it.
 static void embed(const Stage* s, Activations* a) {
-    const int C = s->model.C;
-    floatX* partial = partial_rows(s, a, a->x[0]);
-    embedding_forward(partial, a->inputs, weight(s, -1, WTE), a->N, C, s->layout.first_token, s->layout.V);
-    sum_rows(s->groups, a->split, a->x[0], partial, (int64_t)a->N * C);
-    if (s->model.arch != ARCH_GPT2) return;
-    const int64_t first = a->position >= 0 ? a->position : a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
-    const int T = a->position >= 0 ? s->T : a->T;
-    position_forward(a->x[0], weight(s, -1, WPE), first, a->R, T, C);
+    const int C = s->model.C, states = s->layout.states, N = a->tokens;
+    floatX *partial = partial_rows(s, a, a->x[0]), *x = a->x[0];
+    if (states > 1) partial = x = s->branch;
+    embedding_forward(partial, a->inputs, weight(s, -1, WTE), N, C, s->layout.first_token, states * s->layout.V);
+    sum_rows(s->groups, a->split, x, partial, (int64_t)N * C);
+    if (s->model.arch == ARCH_GPT2) {
+        const int64_t first = a->position >= 0 ? a->position : a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
+        position_forward(x, weight(s, -1, WPE), first, a->R / states, a->position >= 0 ? s->T : a->T, C);
+    }
+    if (states > 1) sync_unpack(a->x[0], x, x, 1.0f, states, N, C, C);
 }
 
-// logits = final norm W^T: this rank's share of the vocabulary.
+// Where a state's logits begin.
+static floatX* logits_of(const Stage* s, const Activations* a, int state) {
+    return a->head->logits + (int64_t)state * a->tokens * s->layout.V;
+}
+
+// logits = final norm W^T: this rank's share of the vocabulary; every state makes its own, from its own stream.
 static void head_forward(const Stage* s, Activations* a) {
     const HeadActivations* h = a->head;
-    linear_forward(h->logits, all_rows(s, a, h->final_norm), weight(s, -1, head_kind(s)), NULL, a->N, s->model.C,
-                   s->layout.V);
+    linear(s, a, h->logits, all_rows(s, a, h->final_norm), -1, head_kind(s), NO_TENSOR, s->model.C, s->layout.V);
 }
 
-// Where one rank has the whole vocabulary and a gradient is wanted, the logits become it at once.
+// Where one rank has the whole vocabulary in one piece and a gradient is wanted, the logits become it at once.
 static bool makes_gradient_of_logits(const Stage* s, const Activations* a) {
-    return s->layout.mesh.t == 1 && a->scale != 0;
+    return mesh_cuts(&s->layout.mesh) == 1 && a->scale != 0;
 }
 
-// Vocabulary parallel: three numbers a row go between the ranks, the logits never do.
+// Vocabulary parallel: three numbers a row go between the ranks, the logits never do. The states of a rank first put theirs
+// together, in the memory of the first.
 static void crossentropy(const Stage* s, Activations* a) {
-    const int N = a->N, V = s->layout.V, tokens = s->layout.tokens;
+    const int N = a->tokens, V = s->layout.V;
+    const Layout* layout = &s->layout;
     Comm* tensor = &s->groups->tensor;
     HeadActivations* h = a->head;
     if (makes_gradient_of_logits(s, a)) {
-        crossentropy_fused(h->losses, h->logits, a->targets, a->scale, N, tokens, V);
+        crossentropy_fused(h->losses, h->logits, a->targets, a->scale, N, layout_tokens(layout, 0), V);
         return;
     }
-    crossentropy_max(h->row_max, h->logits, N, tokens, V);
+    for (int i = 0; i < layout->states; i++) {
+        float* largest = h->row_max + (int64_t)i * N;
+        crossentropy_max(largest, logits_of(s, a, i), N, layout_tokens(layout, i), V);
+        if (i > 0) accumulate_max(h->row_max, largest, N);
+    }
     comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
-    float* sum = h->row_sum;
-    crossentropy_sum(sum, sum + N, h->logits, h->row_max, a->targets, N, tokens, V, s->layout.first_token);
-    comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
-    h->target_logit = sum + N;
+    for (int i = 0; i < layout->states; i++) {
+        float* sum = h->row_sum + 2 * (int64_t)i * N;
+        crossentropy_sum(sum, sum + N, logits_of(s, a, i), h->row_max, a->targets, N, layout_tokens(layout, i), V,
+                         layout_first_token(layout, i));
+        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
+    }
+    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
+    h->target_logit = h->row_sum + N;
     crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
 }
 
@@ -591,43 +679,69 @@ static void norm_backward(const Stage* s, floatX* dx, const floatX* dout, const 
     }
 }
 
-// dW += dout^T x and, where there is a bias, db += sum of the rows of dout
-static void weight_gradients(const Stage* s, int layer, TensorKind w, TensorKind b, const floatX* dout, const floatX* x,
-                             int N, int C, int OC) {
-    if (s->model.arch == ARCH_GPT2)
-        linear_backward_weight_and_bias(gradient(s, layer, w), gradient(s, layer, b), dout, x, N, C, OC);
-    else
-        linear_backward_weight(gradient(s, layer, w), dout, x, N, C, OC);
+// The gradients of a linear layer, state by state: dx (N, C) = dout W.
+static void linear_input(const Stage* s, const Activations* a, floatX* dx, const floatX* dout, int layer, TensorKind w,
+                         int C, int OC) {
+    for (int i = 0; i < s->layout.states; i++) {
+        const int64_t row = (int64_t)i * a->tokens;
+        linear_backward_input(dx + row * C, dout + row * OC, weight_of(s, layer, w, i), a->tokens, C, OC);
+    }
+}
+
+// dW += dout^T x and, where there is a bias, db += sum of the rows of dout.
+static void weight_gradients(const Stage* s, const Activations* a, int layer, TensorKind w, TensorKind b,
+                             const floatX* dout, const floatX* x, int C, int OC) {
+    const int N = a->tokens;
+    for (int i = 0; i < s->layout.states; i++) {
+        const floatX *dout_i = dout + (int64_t)i * N * OC, *x_i = x + (int64_t)i * N * C;
+        if (s->model.arch == ARCH_GPT2 && b != NO_TENSOR)
+            linear_backward_weight_and_bias(gradient_of(s, layer, w, i), gradient_of(s, layer, b, i), dout_i, x_i, N, C,
+                                            OC);
+        else
+            linear_backward_weight(gradient_of(s, layer, w, i), dout_i, x_i, N, C, OC);
+    }
+}
+
+// The bias of a row-parallel layer. That of a CAAT-Net is added to every state, behind the sums: its gradient is the sum of
+// those of all states, and is taken where these are at hand.
+static TensorKind bias_behind_sum(const Stage* s, TensorKind bias) { return is_caat(s) ? NO_TENSOR : bias; }
+
+static void bias_of_states(const Stage* s, const Activations* a, int layer, TensorKind bias, const floatX* dx) {
+    if (is_caat(s) && s->model.arch == ARCH_GPT2) linear_backward_bias(gradient(s, layer, bias), dx, a->N, s->model.C);
 }
 
 // dfc, the gradient before the activation function, from dout, that of the mlp's result.
-static void activation_backward(const Stage* s, LayerGradients* d, const LayerActivations* y, int layer, int N) {
-    const int C = s->model.C, F = s->layout.F;
-    const floatX* w = weight(s, layer, MLP_PROJ_W);
-    if (s->model.arch == ARCH_GPT2) {
-        linear_gelu_backward_input(d->dfc, s->dact, d->dout, w, y->fc, N, F, C);
-    } else {
-        linear_backward_input(s->dact, d->dout, w, N, F, C);
-        swiglu_backward(d->dfc, s->dact, y->fc, N, F);
+static void activation_backward(const Stage* s, const Activations* a, LayerGradients* d, const LayerActivations* y,
+                                int layer) {
+    const int C = s->model.C, F = s->layout.F, states = s->layout.states;
+    for (int i = 0; i < states && s->model.arch == ARCH_GPT2; i++) {
+        const int64_t row = (int64_t)i * a->tokens;
+        linear_gelu_backward_input(d->dfc + row * F, s->dact + row * F, d->dout + row * C,
+                                   weight_of(s, layer, MLP_PROJ_W, i), y->fc + row * F, a->tokens, F, C);
     }
+    if (s->model.arch == ARCH_GPT2) return;
+    linear_input(s, a, s->dact, d->dout, layer, MLP_PROJ_W, F, C);
+    swiglu_backward(d->dfc, s->dact, y->fc, a->N, F);
 }
 
 static void mlp_backward(const Backward* w, int layer) {
     const Stage* s = w->s;
-    const int C = s->model.C, F = s->layout.F, N = w->a->N;
-    const LayerActivations* y = kept(w->a, layer);
-    LayerGradients* d = &w->g->layers[layer - w->a->chunk->begin];
+    const Activations* a = w->a;
+    const int C = s->model.C;
+    const LayerActivations* y = kept(a, layer);
+    LayerGradients* d = &w->g->layers[layer - a->chunk->begin];
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
-        floatX* partial = partial_rows(s, w->a, s->dnorm);
-        gather_rows(s->groups, w->a->split, d->dout, w->g->dx, (int64_t)N * C);
-        activation_backward(s, d, y, layer, N);
-        linear_backward_input(partial, d->dfc, weight(s, layer, FC_W), N, C, fc_size(s));
-        sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
+        floatX* partial = partial_rows(s, a, s->dnorm);
+        branch_gradient(s, a, d->dout, w->g->dx);
+        bias_of_states(s, a, layer, MLP_PROJ_B, w->g->dx);
+        activation_backward(s, a, d, y, layer);
+        linear_input(s, a, partial, d->dfc, layer, FC_W, C, fc_size(s));
+        sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
-        weight_gradients(s, layer, MLP_PROJ_W, MLP_PROJ_B, d->dout, y->act, N, F, C);
-        weight_gradients(s, layer, FC_W, FC_B, d->dfc, all_rows(s, w->a, y->norm2), N, C, fc_size(s));
+        weight_gradients(s, a, layer, MLP_PROJ_W, bias_behind_sum(s, MLP_PROJ_B), d->dout, y->act, s->layout.F, C);
+        weight_gradients(s, a, layer, FC_W, FC_B, d->dfc, all_rows(s, a, y->norm2), C, fc_size(s));
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
@@ -637,27 +751,30 @@ static void mlp_backward(const Backward* w, int layer) {
 
 static void attention_block_backward(const Backward* w, int layer) {
     const Stage* s = w->s;
-    const int C = s->model.C, HS = model_head_size(&s->model), N = w->a->N, B = w->a->B, T = w->a->T;
+    const Activations* a = w->a;
+    const int C = s->model.C, HS = model_head_size(&s->model), B = a->B, T = a->T;
     const int NH = s->layout.NH, NKV = s->layout.NKV, QKV = qkv_size(s);
-    const LayerActivations* y = kept(w->a, layer);
-    LayerGradients* d = &w->g->layers[layer - w->a->chunk->begin];
+    const LayerActivations* y = kept(a, layer);
+    LayerGradients* d = &w->g->layers[layer - a->chunk->begin];
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
-        floatX* partial = partial_rows(s, w->a, s->dnorm);
-        gather_rows(s->groups, w->a->split, d->dmiddle, w->g->dx, (int64_t)N * C);
-        linear_backward_input(s->dact, d->dmiddle, weight(s, layer, ATTN_PROJ_W), N, heads_size(s), C);
+        floatX* partial = partial_rows(s, a, s->dnorm);
+        branch_gradient(s, a, d->dmiddle, w->g->dx);
+        bias_of_states(s, a, layer, ATTN_PROJ_B, w->g->dx);
+        linear_input(s, a, s->dact, d->dmiddle, layer, ATTN_PROJ_W, heads_size(s), C);
         attention_backward(d->dqkv, s->dact, y->qkv, y->attention, y->lse, B, T, NH, NKV, HS);
         if (s->rope) rope_backward(d->dqkv, s->rope, B, T, NH + NKV, HS, QKV);
-        linear_backward_input(partial, d->dqkv, weight(s, layer, QKV_W), N, C, QKV);
-        sum = sum_rows_start(s->groups, w->a->split, s->dnorm, partial, (int64_t)N * C);
+        linear_input(s, a, partial, d->dqkv, layer, QKV_W, C, QKV);
+        sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
-        weight_gradients(s, layer, ATTN_PROJ_W, ATTN_PROJ_B, d->dmiddle, y->attention, N, heads_size(s), C);
-        weight_gradients(s, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, w->a, y->norm1), N, C, QKV);
+        weight_gradients(s, a, layer, ATTN_PROJ_W, bias_behind_sum(s, ATTN_PROJ_B), d->dmiddle, y->attention,
+                         heads_size(s), C);
+        weight_gradients(s, a, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, a, y->norm1), C, QKV);
     }
     if (w->halves & INPUT_HALF) {
         comm_wait(&sum);
-        norm_backward(s, w->g->dx, s->dnorm, stream(w->a, layer), y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, w->a->R);
+        norm_backward(s, w->g->dx, s->dnorm, stream(a, layer), y->mean1, y->rstd1, layer, NORM1_W, NORM1_B, a->R);
     }
 }
 
@@ -688,19 +805,19 @@ static void head_backward(const Backward* w) {
     const Stage* s = w->s;
     Activations* a = w->a;
     const HeadActivations* h = a->head;
-    const int C = s->model.C, V = s->layout.V, N = a->N;
+    const int C = s->model.C, V = s->layout.V;
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, a, s->dnorm);
-        if (!makes_gradient_of_logits(s, a))
-            crossentropy_backward(h->logits, h->row_max, h->row_sum, a->targets, a->scale, N, s->layout.tokens, V,
-                                  s->layout.first_token);
-        linear_backward_input(partial, h->logits, weight(s, -1, head_kind(s)), N, C, V);
-        sum = sum_rows_start(s->groups, a->split, s->dnorm, partial, (int64_t)N * C);
+        for (int i = 0; i < s->layout.states && !makes_gradient_of_logits(s, a); i++)
+            crossentropy_backward(logits_of(s, a, i), h->row_max, h->row_sum, a->targets, a->scale, a->tokens,
+                                  layout_tokens(&s->layout, i), V, layout_first_token(&s->layout, i));
+        linear_input(s, a, partial, h->logits, -1, head_kind(s), C, V);
+        sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
         gradients_begin(w, -1, head_kind(s));
-        linear_backward_weight(gradient(s, -1, head_kind(s)), h->logits, all_rows(s, a, h->final_norm), N, C, V);
+        weight_gradients(s, a, -1, head_kind(s), NO_TENSOR, h->logits, all_rows(s, a, h->final_norm), C, V);
         if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));
     }
     if (w->halves & INPUT_HALF) {
@@ -713,22 +830,40 @@ static void head_backward(const Backward* w) {
     if (w->halves & WEIGHT_HALF) gradients_end(w, -1, FINAL_NORM_W);
 }
 
+// CAAT-Net: all states began with the same numbers, so the gradient of these is the sum of theirs, of all channels and over
+// all ranks: (tokens, C), in scratch memory.
+static const floatX* sum_states(const Stage* s, const Activations* a, const floatX* dx) {
+    const int states = s->layout.states, C = s->model.C;
+    const int64_t n = (int64_t)a->tokens * C;
+    floatX* narrow = s->branch;
+    if (s->layout.mesh.sync.narrow) {
+        sync_pack(narrow, dx, states, a->tokens, C, C);
+        comm_all_reduce(&s->groups->tensor, narrow, n, COMM_FLOATX, COMM_SUM);
+    } else {
+        sync_pack(s->shared, dx, states, a->tokens, C, C);
+        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);
+        sync_unpack(narrow, s->shared, narrow, 1.0f, 1, a->tokens, C, C);
+    }
+    return narrow;
+}
+
 // One matrix that is embedding and head has two gradients, which add up over the micro-batches in buffers of their own
 // and are added when both are complete: here, or, where the two uses lie on two stages, between them (buckets_tie). So
 // every pipeline adds in the same order.
 static void embed_backward(const Backward* w) {
     const Stage* s = w->s;
     const Activations* a = w->a;
-    const int C = s->model.C, V = s->layout.V;
+    const int C = s->model.C, V = s->layout.states * s->layout.V;
+    const floatX* dx = is_caat(s) ? sum_states(s, a, w->g->dx) : w->g->dx;
     if (s->model.arch == ARCH_GPT2) {
         const int64_t first = a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
         gradients_begin(w, -1, WPE);
-        position_backward(gradient(s, -1, WPE), w->g->dx, first, a->R, a->T, C);
+        position_backward(gradient(s, -1, WPE), dx, first, a->R / s->layout.states, a->T, C);
         gradients_end(w, -1, WPE);
     }
     gradients_begin(w, -1, WTE);
     float *dwte = gradient(s, -1, WTE), *sum = has_two_gradients(s) ? s->grad_embedding : dwte;
-    embedding_backward(sum, all_rows(s, a, w->g->dx), a->inputs, a->N, C, s->layout.first_token, V);
+    embedding_backward(sum, all_rows(s, a, dx), a->inputs, a->tokens, C, s->layout.first_token, V);
     if (has_two_gradients(s) && w->reduce) accumulate(dwte, s->grad_embedding, (int64_t)V * C);
     gradients_end(w, -1, WTE);
 }
@@ -953,7 +1088,7 @@ static int message_tag(const Schedule* schedule, int chunk, int k, int direction
 static int64_t message_elements(const Trainer* t, const Pass* pass, int k) {
     const Stage* s = &t->stage;
     const int64_t B = microbatch_sequences(t, pass, k);
-    return boundary_elements(&s->layout.mesh, B * s->T * s->model.C);
+    return boundary_elements(&s->layout.mesh, s->layout.states * B * s->T * s->model.C);
 }
 
 // The two ends of a boundary count its messages by the chunk that receives them.
@@ -1015,7 +1150,7 @@ static void run_forward(Trainer* t, const Pass* pass, Action action) {
     if (!a->chunk->first)
         boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
     chunk_forward(s, a);
-    if (a->chunk->last) losses_add(s->sums + s->layout.tensors, a->head->losses, a->N);
+    if (a->chunk->last) losses_add(s->sums + s->layout.tensors, a->head->losses, a->tokens);
     trace_action(t, action, started);
 }
 
@@ -1217,10 +1352,10 @@ typedef struct {
 static void decode_pass(Trainer* t, floatX* x, ActionKind kind, int chunk) {
     Comm* pipeline = &t->groups.pipeline;
     const int peer = schedule_peer(&t->schedule, kind, chunk);
+    const int64_t n = (int64_t)t->stage.layout.states * t->stage.model.C;
     if (peer < 0 || peer == pipeline->rank) return;
-    CommRequest message = kind == SEND_FORWARD
-                              ? comm_send_start(pipeline, x, t->stage.model.C, COMM_FLOATX, peer, TAG_FORWARD)
-                              : comm_receive_start(pipeline, x, t->stage.model.C, COMM_FLOATX, peer, TAG_FORWARD);
+    CommRequest message = kind == SEND_FORWARD ? comm_send_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD)
+                                               : comm_receive_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD);
     comm_wait(&message);
 }
 
@@ -1236,7 +1371,7 @@ static void decode(Trainer* t, int32_t token, int position) {
         activations_shape(a, s, c, 0, 1, 1, position);
         a->inputs = t->batch.device;
         if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
-            device_copy(a->x[0], before, (size_t)s->model.C * sizeof(floatX));
+            device_copy(a->x[0], before, (size_t)(s->layout.states * s->model.C) * sizeof(floatX));
         decode_pass(t, a->x[0], RECEIVE_FORWARD, c);
         if (a->chunk->first) embed(s, a);
         blocks_forward(s, a);
@@ -1253,9 +1388,10 @@ static int head_holder(const Trainer* t) {
 // Logits of the token after the one that was decoded last, (t V) of the whole vocabulary, on the ranks of the last stage.
 static void whole_logits(Trainer* t, float* logits) {
     const Stage* s = &t->stage;
-    float* mine = logits + (int64_t)s->layout.mesh.tensor * s->layout.V;
-    device_to_floats(mine, s->head[0].logits, s->layout.V);
-    comm_all_gather(&t->groups.tensor, logits, mine, s->layout.V, COMM_FLOAT);
+    const int64_t n = (int64_t)s->layout.states * s->layout.V;
+    float* mine = logits + s->layout.mesh.tensor * n;
+    device_to_floats(mine, s->head[0].logits, n);
+    comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
 
 // Draws token number i on the last stage and tells it to all; -1 when the time is over.
@@ -1288,7 +1424,8 @@ static void sample(Trainer* t, int count) {
     const int V = s->model.V;
     if (is_main(t)) printf("The model writes:\n\n");
     int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
-    float* logits = (float*)checked_malloc((size_t)s->layout.V * s->layout.mesh.t * sizeof(float), "a sample");
+    float* logits =
+        (float*)checked_malloc((size_t)s->layout.V * mesh_cuts(&s->layout.mesh) * sizeof(float), "a sample");
     const Sampler sampler = {logits, 0.8, seconds_now() + 20, (uint64_t)t->settings.seed,
                              hash_string("sample") + (uint64_t)t->step};
     TextWriter writer = {stdout, "", 0, 0};
@@ -1508,6 +1645,15 @@ static void print_slots(const Schedule* stages, const Mesh* mesh) {
     printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
 }
 
+static void print_sync(const Stage* s) {
+    const Sync* sync = &s->layout.mesh.sync;
+    static const char* scale[] = {"times sqrt(states)", "with initial weights times sqrt(states)", "as they are"};
+    if (!is_caat(s)) return;
+    printf("sync      %d of %d channels shared by %d states, %d a rank; private ones %s; gradients summed in %s\n",
+           s->layout.shared, s->model.C, sync->ranks, s->layout.states, scale[sync->scale],
+           sync->narrow ? FLOATX_NAME : "fp32");
+}
+
 static void print_mesh(const Trainer* t) {
     const Stage* s = &t->stage;
     const Mesh* mesh = &s->layout.mesh;
@@ -1519,6 +1665,7 @@ static void print_mesh(const Trainer* t) {
            : mesh->zero == 1 ? " with ZeRO-1"
                              : " with ZeRO-2",
            recompute[mesh->recompute]);
+    print_sync(s);
     printf("schedule  ");
     const Pipeline* plan = &t->schedule.plan;
     Schedule* stages = schedules_build(plan);
@@ -1601,7 +1748,11 @@ static void print_traffic(const Trainer* t) {
     const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
     for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
-    printf(row, "tensor", more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer", "", sum.layers / 1e6);
+    printf(row, "tensor",
+           is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared"
+           : more             ? "8 b s h (t-1)/t a layer, and more"
+                              : "8 b s h (t-1)/t a layer",
+           "", sum.layers / 1e6);
     printf(row, "", "embedding, head, norms, boundary", "", sum.ends / 1e6);
     printf(row, "", "together", counted[0], (sum.layers + sum.ends) / 1e6);
     printf(row, "pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
@@ -1668,7 +1819,7 @@ static void save_checkpoint(Trainer* t) {
     const CheckpointState state = checkpoint_state(t);
     Error error, late; // what went wrong first is what is told
     CheckpointWriter writer;
-    agree(t, !is_main(t) || checkpoint_begin(out, &state, &t->stage.model, &error), &error);
+    agree(t, !is_main(t) || checkpoint_begin(out, &state, &t->stage.model, &t->stage.layout.mesh.sync, &error), &error);
     bool ok = checkpoint_join(&writer, out, state.step, &t->stage.model, &error);
     int32_t joined = ok;
     comm_all_reduce(&t->world, &joined, 1, COMM_INT32, COMM_MIN);
@@ -1726,6 +1877,7 @@ static bool resume_checkpoint(Trainer* t) {
     CheckpointReader reader;
     CheckpointState state;
     Error error;
+    agree(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
     agree(t, checkpoint_open(&reader, path, &state, &error), &error);
     agree(t, read_slices(t, &reader, &error), &error);
     checkpoint_close(&reader);
@@ -1820,6 +1972,7 @@ static bool set_weights(Trainer* t) {
     if (o->resume && resume_checkpoint(t)) return true;
     if (o->init) {
         float* weights = weights_begin(s);
+        agree(t, checkpoint_check_sync(o->init, &s->layout.mesh.sync, &error), &error);
         agree(t, checkpoint_init(o->init, &s->model, &s->layout, weights, &error), &error);
         weights_end(s, weights);
     } else {

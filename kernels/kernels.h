@@ -19,6 +19,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 #include "residual.cuh"
 #include "rmsnorm.cuh"
 #include "rope.cuh"
+#include "sync.cuh"
 #include "swiglu.cuh"
 #else
 #include "adamw.h"
@@ -33,6 +34,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 #include "residual.h"
 #include "rmsnorm.h"
 #include "rope.h"
+#include "sync.h"
 #include "swiglu.h"
 #endif
 

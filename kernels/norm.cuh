@@ -40,10 +40,10 @@ __global__ static void __launch_bounds__(1024)
     double mine = 0;
     for (int i = threadIdx.x; i < count; i += blockDim.x) mine += partial[i];
     mine = block_sum(mine);
-    if (threadIdx.x == 0) *sum = mine;
+    if (threadIdx.x == 0) *sum += mine;
 }
 
-// *sum = sum of squares of g (n).
+// *sum += sum of squares of g (n).
 static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
     const int head = (int)((uintptr_t)g % 16 / sizeof(float));
     const int blocks = n > 0 ? blocks_for(n + head, 4 * SQUARES_GROUPS * SQUARES_THREADS) : 0;

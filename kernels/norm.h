@@ -25,7 +25,7 @@ static inline double sum_of_squares_block(const float* g, int n) {
     return sum;
 }
 
-// *sum = sum of squares of g (n).
+// *sum += sum of squares of g (n).
 static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
     enum {
         BLOCK = 1 << 14,
@@ -42,7 +42,7 @@ static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
         }
         for (int i = 0; i < blocks; i++) total += part[i];
     }
-    *sum = total;
+    *sum += total;
 }
 
 #endif

@@ -47,4 +47,15 @@ static inline void accumulate(float* sum, const float* x, int64_t n) {
            sum, x, n);
 }
 
+__global__ static void __launch_bounds__(256)
+    accumulate_max_kernel(float* __restrict__ largest, const float* __restrict__ x, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) largest[i] = fmaxf(largest[i], x[i]);
+}
+
+// largest (n) = the larger of largest and x, -infinity where both are. A NaN may stay or go: sums of e^x will show it.
+static inline void accumulate_max(float* largest, const float* x, int64_t n) {
+    launch(launch_shape(blocks_for(n, 256), 256), accumulate_max_kernel, largest, x, n);
+}
+
 #endif

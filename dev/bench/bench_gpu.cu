@@ -116,6 +116,8 @@ static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, a->n); }
 static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, a->n); }
 static void swiglu(const Arrays* a) { swiglu_forward(a->out, a->x, a->N, a->F); }
 static void swiglu_back(const Arrays* a) { swiglu_backward(a->y, a->z, a->x, a->N, a->F); }
+static void pack(const Arrays* a) { sync_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
+static void unpack(const Arrays* a) { sync_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
 static void classifier(const Arrays* a) { crossentropy_fused(a->row, a->x, a->tokens, 1e-5f, a->N, a->V - 47, a->V); }
 static void embedding(const Arrays* a) { embedding_forward(a->out, a->tokens, a->x, a->N, a->C, 0, a->V); }
 static void embedding_back(const Arrays* a) { embedding_backward(a->grad, a->z, a->tokens, a->N, a->C, 0, a->V); }
@@ -215,6 +217,8 @@ static void bench_rows(int N, int C, int V) {
     ROW(gelu_back, 12 * row);
     ROW(swiglu, 12 * row);
     ROW(swiglu_back, 20 * row);
+    ROW(pack, row); // of half of the channels: see sync.cuh
+    ROW(unpack, 2 * row);
 #undef ROW
     floatX* all[] = {a.x, a.y, a.z, a.out, a.w, a.bias};
     for (int i = 0; i < 6; i++) device_free(all[i], 0);

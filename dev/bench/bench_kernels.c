@@ -56,7 +56,7 @@ static void run_adamw(Buffers* f) {
     adamw_update(f->x, NULL, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0, 0);
 }
 static void run_norm(Buffers* f) {
-    double sum;
+    double sum = 0;
     sum_of_squares(&sum, f->x, P);
     f->sink += sum;
 }

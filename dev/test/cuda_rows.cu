@@ -1,6 +1,6 @@
 /*
-cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, GELU, SwiGLU, embedding, RoPE) against
-their references in C.
+cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over states, GELU, SwiGLU, embedding,
+RoPE) against their references in C.
 
 Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, results are compared as they are.
 */
@@ -14,6 +14,7 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #include "../../kernels/rmsnorm.cuh"
 #include "../../kernels/rope.cuh"
 #include "../../kernels/swiglu.cuh"
+#include "../../kernels/sync.cuh"
 
 namespace reference {
 #include "../../kernels/embedding.h"
@@ -23,6 +24,7 @@ namespace reference {
 #include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
+#include "../../kernels/sync.h"
 } // namespace reference
 
 static bool is_short; // with a sanitizer: fewer and smaller cases
@@ -255,6 +257,60 @@ static void test_accumulate(int n, int moved) {
     accumulate(sum.p, x.p, n);
     reference::accumulate(want.data(), hx.data(), n);
     compare_same("accumulate", sum.get(), want);
+    Floats highest = random_of<float>(n, 1);
+    highest[0] = -INFINITY; // of a state without a token
+    sum.set(highest);
+    accumulate_max(sum.p, x.p, n);
+    reference::accumulate_max(highest.data(), hx.data(), n);
+    compare_same("accumulate_max", sum.get(), highest);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// CAAT-Net's sums over states. In float32, in the order of the states, and rounded once, to T; copies and one product, rounded
+// once too: so nothing but that rounding differs from the reference.
+
+typedef struct {
+    int states, N, C, S, moved;
+} SyncCase;
+
+template <class T>
+static void test_sync(const SyncCase& t, const char* pack, const char* unpack, const char* in_place) {
+    const float factor = 1.7f;
+    const int64_t n = (int64_t)t.states * t.N * t.C, n_shared = (int64_t)t.N * t.S;
+    const Values hx = random_of<floatX>(n, 1);
+    const std::vector<T> hshared = random_of<T>(n_shared, 1);
+    Floats fx = floats_of(hx), fshared = floats_of(hshared), sum((size_t)n_shared + 1), want((size_t)n);
+    fshared.push_back(0); // there is something to point to where nothing is shared
+    reference::sync_pack(sum.data(), fx.data(), t.states, t.N, t.C, t.S);
+    reference::sync_unpack(want.data(), fshared.data(), fx.data(), factor, t.states, t.N, t.C, t.S);
+    sum.pop_back();
+    for (float& v : sum) v = (float)(T)v;
+    Device<floatX> x(hx, bit(t.moved, 0)), z(n, bit(t.moved, 2));
+    Device<T> shared(n_shared, bit(t.moved, 1));
+    begin_case(t.states * t.N, t.C, t.moved);
+    sync_pack(shared.p, x.p, t.states, t.N, t.C, t.S);
+    compare_same(pack, floats_of(shared.get()), sum);
+    shared.set(hshared);
+    sync_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.states, t.N, t.C, t.S);
+    compare_same(unpack, floats_of(z.get()), rounded(want));
+    sync_unpack(x.p, shared.p, x.p, factor, t.states, t.N, t.C, t.S);
+    compare_same(in_place, floats_of(x.get()), rounded(want));
+}
+
+// What is shared as it is in memory, and in float32.
+static void test_sync_types(const SyncCase& t) {
+    test_sync<floatX>(t, "sync_pack", "sync_unpack", "sync_unpack, in place");
+    test_sync<float>(t, "sync_pack to float32", "sync_unpack from float32", "sync_unpack from float32, in place");
+}
+
+static void test_syncs() {
+    for (int states = 1; states <= 4; states++) {
+        // packs; several blocks of them; packs of fp32 alone; odd ones; nothing and everything shared
+        const int sizes[][3] = {{5, 72, 24}, {67, 136, 64}, {7, 60, 20}, {7, 333, 101}, {6, 64, 63},
+                                {3, 64, 0},  {3, 33, 0},    {3, 64, 64}, {3, 33, 33},   {1, 1, 1}};
+        for (int i = 0; i < 10; i++) test_sync_types({states, sizes[i][0], sizes[i][1], sizes[i][2], 0});
+        for (int i = 0; i < 3; i++) test_sync_types({states, 5, 72, 24, 1 << i});
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -447,6 +503,7 @@ int main(int argc, char** argv) {
     test_residual(7, 333, 0);
     for (int i = 0; i < 3; i++) test_accumulate(1032, i);
     test_accumulate(1027, 0);
+    test_syncs();
     for (int i = 0; i < 5; i++) test_gelu(4104, i == 0 ? 0 : 1 << (i - 1));
     test_gelu(1, 0);
     test_gelu(4099, 0);

@@ -398,17 +398,19 @@ static void test_sum_of_squares(int64_t n, int shift) {
     long double want = 0;
     for (float x : g) want += (long double)x * x;
     Device<float> device(g, shift);
-    Device<double> sum(1);
+    Device<double> sum(std::vector<double>(1, 0.0));
     sum_of_squares(sum.p, device.p, n);
     const double error = fabs((double)(sum.get()[0] - want)) / (n > 0 ? (double)want : 1);
     for (int64_t i = 0; i < n; i++) g[(size_t)i] = (float)(i % 7 - 3) * 0x1p40f; // whole numbers: exact in any order
     int64_t whole = 0;
     for (int64_t i = 0; i < n; i++) whole += (i % 7 - 3) * (i % 7 - 3);
     device.set(g);
+    sum.set(std::vector<double>(1, 3 * 0x1p80));
     sum_of_squares(sum.p, device.p, n);
     begin_case(1, (int)n, shift);
     add_result("sum_of_squares", error / (8 * 0x1p-53), error, (size_t)n);
-    add_result("sum_of_squares: every element once", sum.get()[0] == (double)whole * 0x1p80 ? 0 : INFINITY, 0, 1);
+    add_result("sum_of_squares: every element once, added", sum.get()[0] == (double)(whole + 3) * 0x1p80 ? 0 : INFINITY,
+               0, 1);
 }
 
 int main(int argc, char** argv) {

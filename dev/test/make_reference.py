@@ -4,7 +4,7 @@ make_reference.py: the numbers that the whole-model test compares with.
 
     python3 dev/test/make_reference.py [--check-transformers] [OUT_DIRECTORY]
 
-Four small models, written here in plain PyTorch after their papers and with the tensor names and shapes of Hugging
+Six small models, written here in plain PyTorch after their papers and with the tensor names and shapes of Hugging
 Face's checkpoints, trained for ten steps of AdamW in float64: what is left between these numbers and ours is our own
 float32 error. One safetensors file each in reference/ beside this file, with
 
@@ -37,7 +37,11 @@ MODELS = {
     "gpt2_untied": ("gpt2", 2, 28, 4, 4, 100, 61, 19, 0, 3, 13, 1e-5, 0, 1e-2, 0.9, 0.999, 1e-3, 0.1, 2, 10),
     "llama_grouped": ("llama", 2, 32, 4, 2, 44, 61, 16, 0, 2, 16, 1e-5, 10000, 1e-2, 0.9, 0.95, 1e-3, 0.1, 0, 10),
     "llama_tied": ("llama", 3, 24, 4, 1, 44, 61, 17, 1, 3, 11, 1e-5, 10000, 1e-2, 0.8, 0.99, 1e-3, 0.2, 0.5, 10),
+    # CAAT-Nets: also N, the tensor ranks that they are made for, and p, the part of the channels that these share
+    "gpt2_caat": ("gpt2", 2, 32, 4, 4, 76, 61, 16, 1, 2, 16, 1e-5, 0, 1e-2, 0.9, 0.95, 1e-3, 0.1, 0, 10, 4, 0.3),
+    "llama_caat": ("llama", 2, 32, 4, 2, 44, 61, 16, 0, 2, 16, 1e-5, 10000, 1e-2, 0.9, 0.95, 1e-3, 0.1, 2, 10, 2, 0.75),
 }
+CAAT_KEYS = ("sync_ranks", "sync")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,8 +144,68 @@ def llama(c, p, tokens):
     return x @ p["model.embed_tokens.weight" if c["tied"] else "lm_head.weight"].T
 
 
+def gpt2_branches(c, p, i, r):
+    """What rank r of N computes in block i: two functions, from its own stream x to its partial sum, and their biases."""
+    N, C = c["sync_ranks"], c["hidden"]
+    w = lambda name: p[f"transformer.h.{i}.{name}"]
+    mine = lambda n: slice(r * n // N, (r + 1) * n // N)
+
+    def attend(x):
+        y = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"), c["eps"])
+        weights, biases = w("attn.c_attn.weight").chunk(3, dim=1), w("attn.c_attn.bias").chunk(3)
+        q, k, v = (heads(y @ a[:, mine(C)] + b[mine(C)], c["heads"] // N) for a, b in zip(weights, biases))
+        return attention(q, k, v) @ w("attn.c_proj.weight")[mine(C)]
+
+    def mlp(x):
+        y = layer_norm(x, w("ln_2.weight"), w("ln_2.bias"), c["eps"])
+        F = mine(c["ffn"])
+        return gelu(y @ w("mlp.c_fc.weight")[:, F] + w("mlp.c_fc.bias")[F]) @ w("mlp.c_proj.weight")[F]
+    return (attend, w("attn.c_proj.bias")), (mlp, w("mlp.c_proj.bias"))
+
+
+def llama_branches(c, p, i, r):
+    N, C = c["sync_ranks"], c["hidden"]
+    w = lambda name: p[f"model.layers.{i}.{name}.weight"]
+    mine = lambda n: slice(r * n // N, (r + 1) * n // N)
+
+    def attend(x):
+        y = rms_norm(x, w("input_layernorm"), c["eps"])
+        kv = C // c["heads"] * c["kv_heads"]
+        q = heads(y @ w("self_attn.q_proj")[mine(C)].T, c["heads"] // N)
+        k = heads(y @ w("self_attn.k_proj")[mine(kv)].T, c["kv_heads"] // N)
+        v = heads(y @ w("self_attn.v_proj")[mine(kv)].T, c["kv_heads"] // N)
+        return attention(rope(q, c["theta"]), rope(k, c["theta"]), v) @ w("self_attn.o_proj")[:, mine(C)].T
+
+    def mlp(x):
+        y, F = rms_norm(x, w("post_attention_layernorm"), c["eps"]), mine(c["ffn"])
+        gate = y @ w("mlp.gate_proj")[F].T
+        return (gate * torch.sigmoid(gate) * (y @ w("mlp.up_proj")[F].T)) @ w("mlp.down_proj")[:, F].T
+    return (attend, 0), (mlp, 0)
+
+
+def caat(c, p, tokens):
+    """Lamprecht et al. 2025: N ranks with a residual stream each, of which they share the first S channels. -> (B, T, V)"""
+    N, C, V, gpt = c["sync_ranks"], c["hidden"], c["vocab"], c["arch"] == "gpt2"
+    S, rows = int(C * c["sync"]), -(-V // N)
+    wte = p["transformer.wte.weight" if gpt else "model.embed_tokens.weight"]
+    x = wte[tokens] + (p["transformer.wpe.weight"][: tokens.shape[1]] if gpt else 0)
+    streams = [x] * N
+    for i in range(c["layers"]):
+        of_rank = [(gpt2_branches if gpt else llama_branches)(c, p, i, r) for r in range(N)]
+        for branch in range(2):
+            parts = [of_rank[r][branch][0](streams[r]) for r in range(N)]
+            shared = sum(part[..., :S] for part in parts)
+            streams = [streams[r] + torch.cat((shared, math.sqrt(N) * parts[r][..., S:]), -1) + of_rank[r][branch][1]
+                       for r in range(N)]
+    head = wte if c["tied"] else p["lm_head.weight"]
+    norm = ((lambda x: layer_norm(x, p["transformer.ln_f.weight"], p["transformer.ln_f.bias"], c["eps"])) if gpt else
+            (lambda x: rms_norm(x, p["model.norm.weight"], c["eps"])))
+    return torch.cat([norm(streams[r]) @ head[r * rows:(r + 1) * rows].T for r in range(N)], -1)
+
+
 def logits_of(c, p, tokens):
-    return (gpt2 if c["arch"] == "gpt2" else llama)(c, p, torch.as_tensor(tokens[:, :-1]).long())
+    model = caat if "sync_ranks" in c else gpt2 if c["arch"] == "gpt2" else llama
+    return model(c, p, torch.as_tensor(tokens[:, :-1]).long())
 
 
 def loss_of(c, p, tokens):
@@ -248,7 +312,7 @@ def write_safetensors(path, tensors, metadata):
 
 
 def make(name, values, seed, directory, with_transformers):
-    c = dict(zip(KEYS, values, strict=True))
+    c = dict(zip(KEYS + CAAT_KEYS, values))
     random = np.random.RandomState(seed)  # the legacy generator: its numbers never change
     init = initial(c, random)
     skewed = random.uniform(size=(c["steps"], c["B"], c["T"] + 1)) ** 2  # low tokens more often: there is much to learn
@@ -258,7 +322,7 @@ def make(name, values, seed, directory, with_transformers):
 
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norm {norms.min():.2f} .. {norms.max():.2f}")
     ok = check_gradients(c, init, tokens, grads, random)
-    if with_transformers:
+    if with_transformers and "sync_ranks" not in c:
         ok = check_transformers(c, init, tokens, logits) and ok
     final32, grads32, losses32, norms32 = train(c, init, tokens, torch.float32)
     print(f"    PyTorch in float32  gradients {relative_error(grads32, grads):.1e}, losses "

@@ -41,6 +41,10 @@ ZB_V = "t=1 p=2 d=1 zb-v/2 gpt2 tied zero 0 B="
 TENSOR_PIPELINE = "t=2 p=2 d=1 gpt2 tied zero 0 B="
 TENSOR_DATA = "t=2 p=1 d=2 gpt2 tied zero 0 B="
 PIPELINE_ZERO1 = "t=1 p=2 d=2 gpt2 tied zero 1 B="
+CAAT = "t=2 p=1 d=1 gpt2 tied sync 0.5 of 2 runtime zero 0 "
+CAAT_STATES = "t=2 p=1 d=1 gpt2 sync 0.7 of 8 init zero 0 selective "  # four states on each rank
+CAAT_PIPELINE = "t=2 p=2 d=1 llama sync 0 of 4 init zero 0 "
+CAAT_LLAMA = "t=2 p=1 d=1 llama sync 0 of 4 init zero 0 "
 SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
 
 TRAINER, EXCHANGE, PARALLEL, SCHEDULE = "train_gpt.cu", "exchange.h", "parallel.h", "schedule.h"
@@ -49,34 +53,30 @@ TRAINER, EXCHANGE, PARALLEL, SCHEDULE = "train_gpt.cu", "exchange.h", "parallel.
 FAULTS = [
     # Tensor group: blocks
     ("no sum over the tensor ranks after attention's projection", TENSOR, TRAINER,
-     "NULL, a->N, heads_size(s), C);\n    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);",
-     "NULL, a->N, heads_size(s), C);"),
+     "NO_TENSOR, heads_size(s), C);\n    sum_branch(s, a, s->branch, partial);", "NO_TENSOR, heads_size(s), C);"),
     ("no sum over the tensor ranks after the mlp's projection", TENSOR, TRAINER,
-     "NULL, a->N, s->layout.F, C);\n    sum_rows(s->groups, a->split, s->branch, partial, (int64_t)a->N * C);",
-     "NULL, a->N, s->layout.F, C);"),
+     "NO_TENSOR, s->layout.F, C);\n    sum_branch(s, a, s->branch, partial);", "NO_TENSOR, s->layout.F, C);"),
     ("no sum of the gradient of the input of q, k and v", TENSOR, TRAINER,
-     "weight(s, layer, QKV_W), N, C, QKV);\n        sum = sum_rows_start(", "weight(s, layer, QKV_W), N, C, QKV);\n"
-     "        if (0) sum = sum_rows_start("),
+     "QKV_W, C, QKV);\n        sum = sum_input_start(", "QKV_W, C, QKV);\n        if (0) sum = sum_input_start("),
     ("no sum of the gradient of the mlp's input", TENSOR, TRAINER,
-     "weight(s, layer, FC_W), N, C, fc_size(s));\n        sum = sum_rows_start(",
-     "weight(s, layer, FC_W), N, C, fc_size(s));\n        if (0) sum = sum_rows_start("),
+     "FC_W, C, fc_size(s));\n        sum = sum_input_start(", "FC_W, C, fc_size(s));\n        if (0) sum = sum_input_start("),
     # Tensor group: embedding, head, loss
     ("no sum of the embedding's parts", TENSOR, TRAINER,
-     "    sum_rows(s->groups, a->split, a->x[0], partial, (int64_t)a->N * C);", ""),
+     "    sum_rows(s->groups, a->split, x, partial, (int64_t)N * C);", ""),
     ("no sum of the gradient of the head's input", TENSOR, TRAINER,
-     "weight(s, -1, head_kind(s)), N, C, V);\n        sum = sum_rows_start(",
-     "weight(s, -1, head_kind(s)), N, C, V);\n        if (0) sum = sum_rows_start("),
+     "head_kind(s), C, V);\n        sum = sum_input_start(", "head_kind(s), C, V);\n        if (0) sum = sum_input_start("),
     ("cross-entropy: every rank takes its own maximum", TENSOR, TRAINER,
      "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
     ("cross-entropy: no sum of exp over the vocabulary's parts", TENSOR, TRAINER,
-     "    comm_all_reduce(tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);", ""),
+     "    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);", ""),
     ("cross-entropy: maximum in place of the sum of exp", TENSOR, TRAINER,
-     "tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM", "tensor, sum, 2 * (int64_t)N, COMM_FLOAT, COMM_MAX"),
+     "tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM", "tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_MAX"),
     # Tensor group: sequence parallel
     ("sequence parallel: norms' gradients are not summed", SEQUENCE, PARALLEL,
-     "default: return mesh->sequence_parallel;", "default: return false;"),
+     "default: return mesh->sequence_parallel || mesh->sync.ranks > 0;", "default: return mesh->sync.ranks > 0;"),
     ("sequence parallel: projections' biases are summed, though every rank has all", SEQUENCE, PARALLEL,
-     "case MLP_PROJ_B: return false;", "case MLP_PROJ_B: return mesh->sequence_parallel;"),
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0;",
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0 || mesh->sequence_parallel;"),
     ("sequence parallel: rows are gathered from the wrong group", SEQUENCE, EXCHANGE,
      "comm_all_gather(&g->tensor, all, mine,", "comm_all_gather(&g->heads, all, mine,"),
     ("sequence parallel: every rank keeps the first rows of a sum", SEQUENCE, EXCHANGE,
@@ -88,6 +88,47 @@ FAULTS = [
      "    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);\n    attention_block_backward(w, layer);"),
     ("sequence parallel: one decoded token is split like rows", SEQUENCE, TRAINER,
      "a->split = splits_rows(s) && position < 0;", "a->split = splits_rows(s);"),
+    # Tensor group: CAAT-Net
+    ("CAAT-Net: shared channels are not summed over the ranks", CAAT, TRAINER,
+     "        comm_all_reduce(&s->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);", ""),
+    ("CAAT-Net: gradients of shared channels are not summed over the ranks", CAAT, TRAINER,
+     "        sync_pack(s->shared, x, states, a->tokens, C, S);\n"
+     "        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);",
+     "        sync_pack(s->shared, x, states, a->tokens, C, S);"),
+    ("CAAT-Net: the gradient of the column-parallel input is summed, as in an ordinary model", CAAT, TRAINER,
+     "    if (is_caat(s)) return no_request();", ""),
+    ("CAAT-Net: the gradient of the residual stream is summed in place", CAAT, TRAINER,
+     "        sum_shared(s, a, all, dx, true);", "        sum_shared(s, a, (floatX*)dx, dx, true), device_copy(all, dx, (size_t)a->N * s->model.C * sizeof(floatX));"),
+    ("CAAT-Net: no sum of the streams' gradients where they begin", CAAT, TRAINER,
+     "        sync_pack(s->shared, dx, states, a->tokens, C, C);\n"
+     "        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);",
+     "        sync_pack(s->shared, dx, states, a->tokens, C, C);"),
+    ("CAAT-Net: norms' gradients are not summed over the ranks", CAAT, PARALLEL,
+     "default: return mesh->sequence_parallel || mesh->sync.ranks > 0;", "default: return mesh->sequence_parallel;"),
+    ("CAAT-Net: projections' biases get the gradient of the sums", CAAT, TRAINER,
+     "return is_caat(s) ? NO_TENSOR : bias;", "return bias;"),
+    ("CAAT-Net: projections' biases are not summed over the ranks", CAAT, PARALLEL,
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0;", "case MLP_PROJ_B: return false;"),
+    ("CAAT-Net: positions' gradients are summed over the ranks, which all have them whole", CAAT, PARALLEL,
+     "case WPE: return mesh->sequence_parallel;", "case WPE: return mesh->sequence_parallel || mesh->sync.ranks > 0;"),
+    ("CAAT-Net: private gradients are not scaled", CAAT, TRAINER,
+     "const float factor = (float)sync_factor(sync);", "const float factor = back ? 1.0f : (float)sync_factor(sync);"),
+    ("CAAT-Net: a rank's share decides the scale, not the model's", CAAT_LLAMA, PARALLEL,
+     "sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1", "sync->scale == SYNC_INIT ? sqrt(2) : 1"),
+    ("CAAT-Net: all states of a rank have the same cut of the vocabulary", CAAT_STATES, PARALLEL,
+     "return layout->first_token + state * layout->V;", "return (void)state, layout->first_token;"),
+    ("CAAT-Net: each state takes its own maximum", CAAT_STATES, TRAINER,
+     "logits_of(s, a, i), h->row_max, a->targets, N,", "logits_of(s, a, i), h->row_max + i * N, a->targets, N,"),
+    ("CAAT-Net: the sum of exp is that of the first state", CAAT_STATES, TRAINER,
+     "        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);", ""),
+    ("CAAT-Net: the norm counts one cut of each matrix", CAAT_STATES, "kernels/norm.h", "    *sum += total;", "    *sum = total;"),
+    ("CAAT-Net: a stage sends its first state only", CAAT_PIPELINE, TRAINER,
+     "boundary_elements(&s->layout.mesh, s->layout.states * B * s->T * s->model.C)",
+     "boundary_elements(&s->layout.mesh, B * s->T * s->model.C)"),
+    ("CAAT-Net: a stage sends a part of its states, as if all ranks had the same", CAAT_PIPELINE, PARALLEL,
+     "    if (mesh.sync.ranks) layout->mesh.scatter = false;", "    if (0) layout->mesh.scatter = false;"),
+    ("CAAT-Net, decoding: all states write into one cache", CAAT_STATES, TRAINER,
+     "layer * s->layout.states + i) * cache_size(s)", "layer * s->layout.states) * cache_size(s)"),
     # Heads group
     ("gradients of shared key/value heads are not summed", SHARED_HEADS, PARALLEL,
      "case V_W: return true;", "case V_W: return mesh->sequence_parallel;"),
@@ -166,7 +207,8 @@ FAULTS = [
      "return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);",
      "return virtual_stage(mesh->p, false, mesh->pipeline, chunk);"),
     ("zb-v, decoding: the second chunk does not get what the first one left", ZB_V, TRAINER,
-     "            device_copy(a->x[0], before, (size_t)s->model.C * sizeof(floatX));", "            (void)before;"),
+     "            device_copy(a->x[0], before, (size_t)(s->layout.states * s->model.C) * sizeof(floatX));",
+     "            (void)before;"),
     # All groups: the norm of the gradient, the loss
     ("gradient's norm: every tensor rank counts what all hold", TENSOR, PARALLEL,
      "return layout->mesh.tensor % s->copies == 0 && (", "return ("),

@@ -72,6 +72,9 @@ FAULTS = [
     ("kernels/matmul.cuh", "if (column < OC) { // W divides OC", "if (true) {", MATMUL, "asan", "BF16"),
     ("kernels/matmul.cuh", "end = min(begin + rows, (int64_t)N)", "end = begin + rows", MATMUL, "asan", "BF16"),
     ("kernels/sum.cuh", "for (int team = 1; team <", "for (int team = 2; team <", ROWS, "plain", "BF16"),
+    ("kernels/sync.cuh", "if (i >= (int64_t)N * S) return;", "if (i > (int64_t)N * S) return;", ROWS, "asan", "BF16"),
+    ("kernels/sync.cuh", " && (uintptr_t)z % 16 == 0;", ";", ROWS, "asan", "BF16"),
+    ("kernels/sync.cuh", " &&\n           S % widest<floatX> == 0;", ";", ROWS, "plain", "BF16"),
     # indices and signs
     ("kernels/embedding.cuh", "rank += range[i] < n;", "rank += range[i] <= n;", ROWS, "plain", "BF16"),
     ("kernels/embedding.cuh", "t += SEGMENT) {", "t += 2 * SEGMENT) {", ROWS, "plain", "FP32"),
@@ -79,6 +82,9 @@ FAULTS = [
      "FP32"),
     ("kernels/adamw.cuh", "first / 4 + (uint64_t)group);", "(uint64_t)group);", UPDATE, "plain", "BF16"),
     ("kernels/adamw.cuh", "+ (random & mask)) & ~mask", "+ mask / 2) & ~mask", UPDATE, "plain", "BF16"),
+    ("kernels/sync.cuh", "sum[k] + (float)v[k];", "(float)(floatX)(sum[k] + (float)v[k]);", ROWS, "plain", "BF16"),
+    ("kernels/sync.cuh", "shared + row % N * S + c", "shared + row * S + c", ROWS, "plain", "BF16"),
+    ("kernels/residual.cuh", "fmaxf(largest[i], x[i])", "largest[i] + x[i]", ROWS, "plain", "BF16"),
     # cuBLASLt's arguments
     ("kernels/matmul.cuh", "C, N, OC, w, false, dout, false, dx);", "C, N, OC, w, true, dout, false, dx);", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "aux_ld = s->m", "aux_ld = s->k", MATMUL, "fake", "BF16"),

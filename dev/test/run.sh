@@ -28,11 +28,11 @@ tell() {
     last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$log" | tail -n 1)
     p=$(expr "$last" : '\([0-9][0-9]*\) passed, [0-9][0-9]* failed$') || p=0
     f=$(expr "$last" : '[0-9][0-9]* passed, \([0-9][0-9]*\) failed$') || f=0
-    if [ $status -ne 0 ] && [ "$f" = 0 ]; then # crashed, or a sanitizer's report
+    if [ "$status" -ne 0 ] && [ "$f" = 0 ]; then # crashed, or a sanitizer's report
         f=1
         tail -n 30 "$log"
     fi
-    if [ $status -eq 0 ] && [ "$p" = 0 ]; then
+    if [ "$status" -eq 0 ] && [ "$p" = 0 ]; then
         f=1
         echo "no test was run"
     fi

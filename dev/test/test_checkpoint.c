@@ -204,7 +204,7 @@ static bool rank_writes(const char* out, int64_t step, const ModelConfig* m, con
 
 static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
     const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX};
-    if (!checkpoint_begin(out, &state, m, error)) return false;
+    if (!checkpoint_begin(out, &state, m, NULL, error)) return false;
     const int ranks = z->t * z->p * z->d;
     int* order = shuffled(ranks, seed);
     bool ok = true;
@@ -388,7 +388,7 @@ static void test_state(void) {
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
-        const bool made = checkpoint_begin("state", &states[i], &llama_tied, &error) &&
+        const bool made = checkpoint_begin("state", &states[i], &llama_tied, NULL, &error) &&
                           checkpoint_publish("state", states[i].step, &error);
         snprintf(path, sizeof path, "state/step_%08lld", (long long)states[i].step);
         check(made && checkpoint_newest(found, sizeof found, "state") && strcmp(found, path) == 0, "%s is the newest",
@@ -415,7 +415,7 @@ static void test_config(const ModelConfig* m) {
     const char** name = names[m->arch == ARCH_LLAMA];
     Error error = {""};
     Json json;
-    bool ok = checkpoint_write_config("config.json", m, &error) && json_open(&json, "config.json", &error);
+    bool ok = checkpoint_write_config("config.json", m, NULL, &error) && json_open(&json, "config.json", &error);
     if (!check(ok, "%s: its config.json is JSON %s", m->name, error.text)) return;
     for (int i = 0; i < 7; i++) {
         int64_t value = -1;
@@ -476,7 +476,7 @@ static void test_init(void) {
 static bool save_until(const char* out, const ModelConfig* m, const Sizes* z, int stop) {
     const CheckpointState state = {2, 1, 2, 3, 4, 5};
     Error error;
-    if (!checkpoint_begin(out, &state, m, &error)) die("%s", error.text);
+    if (!checkpoint_begin(out, &state, m, NULL, &error)) die("%s", error.text);
     int point = 0;
     for (int rank = 0; rank < z->t * z->p && point < stop; rank++) { // d = 1
         Layout layout = layout_of(m, z, rank);
@@ -654,7 +654,7 @@ static void test_taken(void) {
     // Put there after checkpoint_begin() has looked: kept, under another name.
     const CheckpointState four = {4, 1, 2, 3, 4, 5}, six = {6, 1, 2, 3, 4, 5};
     if (remove("taken/step_00000004/notes.txt") != 0) die("cannot remove a file");
-    const bool begun = checkpoint_begin("taken", &four, &gpt2_tied, &error);
+    const bool begun = checkpoint_begin("taken", &four, &gpt2_tied, NULL, &error);
     touch("taken/step_00000004/notes.txt");
     check(begun && checkpoint_publish("taken", 4, &error) && entries("taken/step_00000004") == 4 &&
               entries("taken/step_00000004.old") == 1,
@@ -662,7 +662,7 @@ static void test_taken(void) {
     refuses("now there is no name for the older one", 4, "cannot rename", 2);
     touch("taken/step_00000005");
     refuses("a file", 5, "is taken", 3);
-    const bool started = checkpoint_begin("taken", &six, &gpt2_tied, &error);
+    const bool started = checkpoint_begin("taken", &six, &gpt2_tied, NULL, &error);
     touch("taken/step_00000006");
     check(started && !checkpoint_publish("taken", 6, &error) && strstr(error.text, "cannot rename") &&
               entries("taken") == 4,
@@ -683,7 +683,7 @@ static void test_long_names(void) {
     CheckpointState read;
     Error error = {""};
     memset(name, 'a', sizeof name - 1);
-    bool ok = !checkpoint_begin(name, &state, &gpt2_tied, &error) && strstr(error.text, "too long");
+    bool ok = !checkpoint_begin(name, &state, &gpt2_tied, NULL, &error) && strstr(error.text, "too long");
     check(ok, "%zu letters: %.20s...%s", strlen(name), error.text, strstr(error.text, ": "));
     ok = !checkpoint_join(&w, name, 4, &gpt2_tied, &error) && strstr(error.text, "too long");
     ok = ok && !checkpoint_publish(name, 4, &error) && strstr(error.text, "too long");
@@ -704,7 +704,7 @@ static void test_join(void) {
           error.text);
     calls.count = 0;
     check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
-    if (!checkpoint_begin("join", &state, &gpt2_tied, &error)) die("%s", error.text);
+    if (!checkpoint_begin("join", &state, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "join", 4, &gpt2_tied, &error)) die("%s", error.text);
     calls.count = 0, calls.at = 0, calls.all = true;
     check(!checkpoint_leave(&w, true, &error) && calls.count == 2 && strstr(error.text, "4.tmp/model.safetensors"),
@@ -727,7 +727,7 @@ static void test_shares(void) {
     int64_t sum = 0, twice = 0;
     Error error = {""};
     new_folder("shares");
-    if (!checkpoint_begin("shares", &state, &gpt2_tied, &error)) die("%s", error.text);
+    if (!checkpoint_begin("shares", &state, &gpt2_tied, NULL, &error)) die("%s", error.text);
     for (int rank = 0; rank < 8; rank++) {
         Layout layout = layout_of(&gpt2_tied, &z, rank);
         CheckpointWriter w;
@@ -762,7 +762,7 @@ static void test_full(void) {
     Layout layout = layout_of(&gpt2_tied, &z, 0);
     CheckpointWriter w;
     struct rlimit limit, small;
-    if (!checkpoint_begin("full", &four, &gpt2_tied, &error)) die("%s", error.text);
+    if (!checkpoint_begin("full", &four, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "full", 4, &gpt2_tied, &error)) die("%s", error.text);
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
     small = limit, small.rlim_cur = 5000;

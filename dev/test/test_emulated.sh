@@ -59,6 +59,8 @@ seq 1 12000 | tr '\n' ' ' >text.txt
 common="--data text.txt --seq 40 --global-batch 4 --warmup 2 --lr 1e-3 --eps 1e-3 --eval-every 3 --eval-sequences 3"
 gpt2="--layers 4 --hidden 64 --heads 1 $common"                                       # flash attention: heads of 64
 llama="--arch llama --layers 4 --hidden 128 --heads 2 --kv-heads 1 --ffn 144 $common" # grouped heads
+states="--arch llama --layers 4 --hidden 128 --heads 2 --ffn 144 --sync-ranks 2 $common"
+caat="$states --sync 0.5" caat_odd="$states --sync 0.4" # 64 and 51 of 128 channels
 declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
 
 # one PRECISION ARCH OUT OPTIONS...: one rank; PRECISION cpu: the CPU's kernels. STEPS: 6, SAMPLE: never
@@ -82,6 +84,17 @@ for arch in gpt2 llama; do
         check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
     done
 done
+
+# CAAT-Nets: both states on one rank, packed 16 bytes at a time or not
+for arch in caat caat_odd; do
+    check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
+    for precision in fp32 bf16; do
+        check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
+        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
+    done
+done
+STEPS=1 SAMPLE=1 check "it writes" one bf16 caat caat_writes --micro-batch 2
+check "what it writes" grep -q "The model writes" out
 
 # taken up again, with the same bits
 check "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
@@ -150,6 +163,10 @@ bf16 gpt2 --pp 2 --schedule interleaved --recompute full
 bf16 gpt2 --pp 2 --dp 2 --zero 2
 bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
 fp16 llama --tp 2 --pp 2 --whole-boundary
+fp32 caat --tp 2
+bf16 caat --tp 2 --pp 2 --recompute full
+bf16 caat_odd --tp 2
+bf16 caat --tp 2 --sync-gradient same
 CASES
     for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" "--dp 2 --zero 2"; do
         n=$((n + 1))
@@ -163,6 +180,9 @@ CASES
         check "... counts the bytes that the formulas say:" python3 traffic.py out
         check "... trains what one rank trains:" python3 compare.py mesh$n bf16_llama "${bound[bf16]}"
     done
+    NCCL=1 check "bf16 caat --tp 2 --pp 2, NCCL" ranks 4 bf16 caat mesh_caat --micro-batch 1 --tp 2 --pp 2 --zero 1
+    check "... counts the bytes that the formulas say:" python3 traffic.py out
+    check "... trains what one rank trains:" python3 compare.py mesh_caat bf16_caat "${bound[bf16]}"
     # a mesh stopped and taken up again; copies are rounded alike, or the second half would differ
     # shellcheck disable=SC2086
     check "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3

@@ -7,7 +7,8 @@ every (t, p, d) with t p d <= 8 and compares it, after 20 steps, with one rank:
     bit for bit where t = d = 1: any p, any schedule, any recomputation, any cut of the batch into micro-batches
     elsewhere, and on a GPU, whose kernels cut their sums by the shape of a micro-batch, within 1e-5, relative to the
         largest entry of a tensor: the order of additions is another one. A build for GPUs has to be one in fp32
-    copies of a parameter on several ranks are the same bits at the end
+    copies of a parameter on several ranks are the same bits at the end; so are the shared channels of a CAAT-Net, in all its
+        states and behind every block. Such a model is compared with all of its states on one rank
 
 Bound. A float32 sum of n terms in another order differs by about sqrt(n) 2^-24 of its size (Higham 2002, section 4.5),
 here 1e-6 for n up to 300; a step hands it on, 20 steps add up: 1e-5 leaves a factor of a few. AdamW divides a gradient by
@@ -17,8 +18,8 @@ gradients stay as small as they are.
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
 Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met), and every other schedule than 1F1B with one choice of all of that; with it all
-combinations are run with 1F1B and twelve choices with every other schedule. --short: only meshes of 1 or 2 an axis. --mesh: all settings
+all pairs of settings are met), every other schedule than 1F1B with one choice of all of that, and one or two CAAT-Nets;
+with it all combinations are run with 1F1B, twelve choices with every other schedule, and twelve CAAT-Nets. --short: only meshes of 1 or 2 an axis. --mesh: all settings
 of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
 
 ranks: 8
@@ -30,7 +31,7 @@ ranks sanitized: 2
 
 #include "test.h"
 
-enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 40 };
+enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 44 };
 
 // ----------------------------------------------------------------------------------------------------------------
 // Cases
@@ -129,15 +130,43 @@ static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int*
     return n;
 }
 
+// CAAT-Nets, as many as are wanted: of t, 2 t or 4 t states where the model's heads can be cut so often, with shares and
+// settings that take turns; p = 1 is there too, of which the reference is an ordinary model.
+static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn) {
+    static const double shares[] = {0.5, 0.25, 1, 0, 0.7};
+    static const ScheduleKind kinds[] = {ONE_F_ONE_B, ZB_V, INTERLEAVED, ONE_F_ONE_B, ZB_H1};
+    int n = 0;
+    for (int i = 0; i < choices; i++) {
+        const int choice = (*turn)++;
+        const ScheduleKind kind = p > 1 ? kinds[choice % 5] : ONE_F_ONE_B;
+        const int v = kind == INTERLEAVED || kind == ZB_V ? 2 : 1;
+        Case c = schedule_case(t, p, d, p * v <= LAYERS ? kind : ONE_F_ONE_B, p * v <= LAYERS ? v : 1, choice);
+        ModelConfig m = case_model(&c.model);
+        if (t > m.NKV) { // the reference holds all states on one rank, and they share no key/value head
+            c.model.arch = ARCH_GPT2, c.model.family = family_of(ARCH_GPT2, t);
+            m = case_model(&c.model);
+        }
+        int states = t << (choice / 2 % 3);
+        while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
+        const Sync sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
+        c.mesh.sync = sync, c.mesh.sequence_parallel = false;
+        list[n++] = c;
+    }
+    return n;
+}
+
 // What a case is called in its line.
 static void case_name(char name[128], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
     const Mesh* mesh = &c->mesh;
-    char schedule[32] = "";
+    char schedule[32] = "", sync[64] = "";
+    if (mesh->sync.ranks)
+        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->sync.share, mesh->sync.ranks,
+                 sync_scale_names[mesh->sync.scale]);
     if (mesh->schedule != ONE_F_ONE_B)
         snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(mesh->schedule), mesh->v);
-    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
-             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "",
+    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
+             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
              mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
 }
@@ -159,6 +188,7 @@ static int keep_named(Case* list, int n, const char* text) {
 typedef struct {
     double loss[STEPS], norm[STEPS], validation;
     float logits[DECODED * V_TEST];
+    bool shared_agree;
 } Outcome;
 
 static const char* tokens_path = "build/test_equivalence.bin";
@@ -187,6 +217,7 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
     mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
     mesh.last_layers = c->mesh.last_layers, mesh.schedule = c->mesh.schedule, mesh.v = c->mesh.v;
+    mesh.sync = c->mesh.sync;
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
@@ -212,7 +243,7 @@ static void trainer_close(Trainer* t) {
 // Logits after each of some tokens, on every rank.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
-    const int V = s->layout.V, whole = V * s->layout.mesh.t;
+    const int whole = s->layout.V * mesh_cuts(&s->layout.mesh);
     float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
     for (int i = 0; i < DECODED; i++) {
         decode(t, (i * 31 + 7) % V_TEST, i);
@@ -223,28 +254,90 @@ static void decode_text(Trainer* t, float* logits) {
     free(all);
 }
 
+// The shared channels of the micro-batch that is in memory: the same bits in all states of all tensor ranks, before every block
+// and behind the last one.
+static bool shared_agree(Trainer* t) {
+    const Stage* s = &t->stage;
+    const Activations* a = &s->activations[0];
+    const int C = s->model.C, S = s->layout.shared;
+    const int64_t n = (int64_t)a->N * C;
+    bool same = true;
+    if (!is_caat(s) || !a->chunk) return true;
+    float *mine = (float*)checked_malloc((size_t)n * sizeof(float), "test"), *first;
+    first = (float*)checked_malloc((size_t)a->tokens * (size_t)C * sizeof(float), "test");
+    for (int l = 0; l <= a->chunk->layers; l++) {
+        device_to_floats(mine, a->x[l], n);
+        memcpy(first, mine, (size_t)a->tokens * (size_t)C * sizeof(float));
+        comm_broadcast(&t->groups.tensor, first, (int64_t)a->tokens * C, COMM_FLOAT, 0);
+        for (int row = 0; row < a->N; row++)
+            same = same && memcmp(mine + (int64_t)row * C, first + (int64_t)(row % a->tokens) * C,
+                                  (size_t)S * sizeof(float)) == 0;
+    }
+    free(mine), free(first);
+    return same;
+}
+
 static void run_case(Trainer* t, int steps, Outcome* outcome) {
     memset(outcome, 0, sizeof *outcome);
     for (int step = 0; step < steps; step++) {
         train_step(t);
         outcome->loss[step] = t->loss, outcome->norm[step] = t->grad_norm;
     }
+    outcome->shared_agree = shared_agree(t);
     outcome->validation = validate(t);
     decode_text(t, outcome->logits);
+    outcome->shared_agree = shared_agree(t) && outcome->shared_agree;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // One rank alone: every rank makes some of the references and writes them to files that all read.
 
+// With all channels shared a CAAT-Net is an ordinary model.
+static bool is_ordinary(const Sync* sync) { return sync->ranks == 0 || sync->share == 1; }
+
 static void reference_path(char path[128], const Case* c) {
-    snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d.ref", c->model.arch, c->model.tied, c->model.family,
-             c->clip, c->G);
+    const Sync* sync = &c->mesh.sync;
+    const int states = is_ordinary(sync) ? 0 : sync->ranks;
+    snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
+             c->model.family, c->clip, c->G, states, states ? sync->share : 1, states ? (int)sync->scale : 0);
 }
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
     Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip};
+    if (!is_ordinary(&c->mesh.sync)) one.mesh.sync = c->mesh.sync;
     return one;
+}
+
+// The layout of whole tensors.
+static Layout whole_layout(const Case* c) {
+    const ModelConfig m = case_model(&c->model);
+    Layout whole;
+    Error error;
+    if (!layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), m.T, &error)) die("%s", error.text);
+    return whole;
+}
+
+// The slice of a whole tensor in that layout.
+static const Slice* whole_slice(const Layout* whole, const Slice* part) {
+    const Slice* s = whole->slices;
+    while (strcmp(s->tensor.name, part->tensor.name) != 0) s++;
+    return s;
+}
+
+// The parameters of one rank with one or more states as whole tensors, to be freed.
+static float* whole_params(const Stage* s, const Layout* whole) {
+    float* params = (float*)checked_malloc((size_t)s->layout.elements * sizeof(float), "test");
+    float* out = (float*)checked_calloc((size_t)whole->elements, sizeof(float), "test");
+    device_to_floats(params, s->params, s->layout.elements);
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice *part = &s->layout.slices[i], *to = whole_slice(whole, part);
+        for (int64_t r = 0; r < part->rows_used; r++)
+            memcpy(out + to->offset + slice_logical_row(part, r) * to->cols + slice_logical_col(part),
+                   params + part->offset + r * part->cols, (size_t)part->cols * sizeof(float));
+    }
+    free(params);
+    return out;
 }
 
 static void make_reference(const Comm* alone, const Case* c) {
@@ -256,12 +349,13 @@ static void make_reference(const Comm* alone, const Case* c) {
     trainer_open(&t, alone, &one);
     run_case(&t, c->steps, &outcome);
     FILE* f = fopen(path, "wb");
-    const size_t n = (size_t)t.stage.layout.elements;
-    float* params = (float*)checked_malloc(n * sizeof(float), "test");
-    device_to_floats(params, t.stage.params, (int64_t)n);
+    Layout whole = whole_layout(&one);
+    const size_t n = (size_t)whole.elements;
+    float* params = whole_params(&t.stage, &whole);
     if (!f || fwrite(&outcome, sizeof outcome, 1, f) != 1 || fwrite(params, sizeof(float), n, f) != n || fclose(f) != 0)
         die("%s: cannot write", path);
     free(params);
+    layout_free(&whole);
     trainer_close(&t);
 }
 
@@ -293,8 +387,7 @@ static void compare_params(const Stage* s, const Layout* whole, const float* exp
     float* params = (float*)checked_malloc((size_t)s->layout.elements * sizeof(float), "test");
     device_to_floats(params, s->params, s->layout.elements);
     for (int i = 0; i < s->layout.n; i++) {
-        const Slice *mine = &s->layout.slices[i], *reference = whole->slices;
-        while (strcmp(reference->tensor.name, mine->tensor.name) != 0) reference++;
+        const Slice *mine = &s->layout.slices[i], *reference = whole_slice(whole, mine);
         const float* from = expected + reference->offset;
         double largest = 0, worst = 0;
         for (int64_t e = 0; e < slice_elements(reference); e++) largest = fmax(largest, fabs((double)from[e]));
@@ -349,14 +442,12 @@ static double traffic_error(Trainer* t) {
 
 static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
     Difference d = {0, 0, 0, 0, 0, 0, true, true};
-    const Case one = reference_case(c);
-    const ModelConfig m = case_model(&one.model);
     MappedFile file;
-    Layout whole;
+    Layout whole = whole_layout(c);
     Error error;
     char path[128];
     reference_path(path, c);
-    if (!file_map(&file, path, &error) || !layout_build(&whole, &m, one.mesh, m.T, &error)) die("%s", error.text);
+    if (!file_map(&file, path, &error)) die("%s", error.text);
     Outcome expected;
     memcpy(&expected, file.data, sizeof expected);
     for (int i = 0; i < c->steps; i++) {
@@ -370,7 +461,7 @@ static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
     compare_params(&t->stage, &whole, (const float*)(file.data + sizeof expected), &d);
     d.same_bits = d.same_bits && d.loss == 0 && d.norm == 0 && d.validation == 0 && d.logits == 0;
     d.bytes = traffic_error(t);
-    d.same_copies = copies_agree(t);
+    d.same_copies = copies_agree(t) && outcome->shared_agree;
     layout_free(&whole);
     file_unmap(&file);
     return d;
@@ -400,7 +491,9 @@ static Difference difference_of(const Comm* world, const Case* c) {
 static void report(const Case* c, const Difference* d) {
     char name[128];
     case_name(name, c);
-    const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1;
+    // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the order.
+    const bool same_order = c->mesh.sync.ranks <= 1 || (!is_ordinary(&c->mesh.sync) && c->B == reference_case(c).B);
+    const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
     const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
     check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->bytes < 0.5,
           "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s", name, d->loss, d->norm,
@@ -439,7 +532,7 @@ int main(int argc, char** argv) {
     if (world.rank == 0) write_tokens();
     comm_barrier(&world);
     Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
-    int cases = 0, turn = 0, schedule_turn = 0, end[9] = {0}; // the cases of n ranks end at end[n]
+    int cases = 0, turn = 0, schedule_turn = 0, caat_turn = 0, end[9] = {0}; // the cases of n ranks end at end[n]
     for (int n = 1; n <= world.size && n <= 8; n++) {
         for (int t = 1; t <= n; t++) {
             for (int p = 1; p <= n / t; p++) {
@@ -450,6 +543,7 @@ int main(int argc, char** argv) {
                 if (few) list[cases + 1] = list[cases + 3], more = 2; // gpt2 tied, llama untied
                 more += cases_of_schedules(list + cases + more, t, p, d, full || one ? 12 : 1,
                                            full || one ? NULL : &schedule_turn);
+                more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : few ? 1 : 2, &caat_turn);
                 for (int i = cases; i < cases + more && few; i++) list[i].steps = 2;
                 cases += more;
             }

@@ -18,6 +18,7 @@ bound.
 #include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
+#include "../../kernels/sync.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -473,6 +474,40 @@ static void test_residual(int N, int C) {
     right = true;
     for (int64_t i = 0; i < n_all; i++) right &= sum[i] == more[i] + x[i];
     check(right, "accumulate, %lld numbers", (long long)n_all);
+    float *highest = copied(more, n_all), *other = copied(x, n_all);
+    highest[0] = -INFINITY, other[n_all - 1] = -INFINITY; // of states without a token
+    if (n_all > 2) highest[1] = other[1] = -INFINITY;
+    float* largest = copied(highest, n_all);
+    accumulate_max(largest, other, n_all);
+    right = true;
+    for (int64_t i = 0; i < n_all; i++) {
+        right &=
+            largest[i] >= highest[i] && largest[i] >= other[i] && (largest[i] == highest[i] || largest[i] == other[i]);
+    }
+    check(right, "accumulate_max, %lld numbers", (long long)n_all);
+    release(&memory);
+}
+
+// CAAT-Net's sums over states: float32 additions in the order of the states, copies and one product, to the bit, in place or
+// not. Memory behind what is written stays.
+static void test_sync(int states, int N, int C, int S) {
+    const float factor = 1.7f;
+    const int64_t n_all = (int64_t)states * N * C, n_shared = (int64_t)N * S;
+    float *x = floats(n_all, 1), *shared = poisoned(n_shared + 1), *other = floats(n_shared + 1, 1);
+    float *sum = poisoned(n_shared + 1), *plain = poisoned(n_all), *z = poisoned(n_all + 1);
+    for (int64_t i = 0; i < n_all; i++) {
+        const int64_t state = i / ((int64_t)N * C), n = i / C % N, c = i % C;
+        plain[i] = c < S ? other[n * S + c] : factor * x[i];
+        if (c < S) sum[n * S + c] = state == 0 ? x[i] : sum[n * S + c] + x[i];
+    }
+    sync_pack(shared, x, states, N, C, S);
+    check(same(shared, sum, n_shared) && isnan(shared[n_shared]),
+          "sync_pack, %d states, %d x %d, %d shared: sums in the order of the states", states, N, C, S);
+    sync_unpack(z, other, S == C ? NULL : x, factor, states, N, C, S);
+    const bool right = same(z, plain, n_all) && isnan(z[n_all]);
+    sync_unpack(x, other, x, factor, states, N, C, S);
+    check(right && same(x, plain, n_all), "sync_unpack, %d states, %d x %d, %d shared: out of place and in place",
+          states, N, C, S);
     release(&memory);
 }
 
@@ -719,15 +754,16 @@ static void test_sum_of_squares(int64_t n) {
     const double k = (1 << 14) / 16 + 16 + (double)n / (1 << 14);
     char line[96];
     snprintf(line, sizeof line, "sum_of_squares, n = %lld: roundings of float64", (long long)n);
-    double got = NAN;
+    double got = 0;
     sum_of_squares(&got, g, n);
     const double error = (double)fabsl(got - sum) / 0x1p-53;
     check_error(line, n > 0 ? error / (double)sum : error, k);
     for (int64_t i = 0; i < n; i++) g[i] = (float)(i % 7) * 0x1p40f; // whole numbers: the sum is exact in any order
     int64_t whole = 0;
     for (int64_t i = 0; i < n; i++) whole += (i % 7) * (i % 7);
+    got = 3 * 0x1p80;
     sum_of_squares(&got, g, n);
-    check(got == (double)whole * 0x1p80, "sum_of_squares, n = %lld: every element once", (long long)n);
+    check(got == (double)(whole + 3) * 0x1p80, "sum_of_squares, n = %lld: every element once, added", (long long)n);
     release(&memory);
 }
 
@@ -807,12 +843,29 @@ static void bits_crossentropy_fused(const Arrays* m, int begin, int end) {
 static void bits_accumulate(const Arrays* m, int begin, int end) {
     accumulate(m->a[0] + begin, m->a[1] + begin, end - begin);
 }
+static void bits_accumulate_max(const Arrays* m, int begin, int end) {
+    accumulate_max(m->a[0] + begin, m->a[1] + begin, end - begin);
+}
+enum { BITS_SHARED = 101 };
+static void bits_sync(const Arrays* m, int begin, int end) { // one state, whose rows can be cut
+    const int at = begin * BITS_ROW, n = end - begin;
+    float* shared = m->a[2] + begin * BITS_SHARED;
+    sync_pack(shared, m->a[0] + at, 1, n, BITS_C, BITS_SHARED);
+    sync_unpack(m->a[1] + at, shared, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    sync_unpack(m->a[0] + at, m->a[4] + begin * BITS_SHARED, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+}
+static void bits_sync_states(const Arrays* m, int begin, int end) { // one unit: three states of all rows
+    enum { STATES = 3, N = BITS_ELEMENTS / BITS_C / STATES };
+    if (begin == end) return;
+    sync_pack(m->a[2], m->a[0], STATES, N, BITS_C, BITS_SHARED);
+    sync_unpack(m->a[0], m->a[2], m->a[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
+}
 static void bits_adamw(const Arrays* m, int begin, int end) {
     adamw_update(m->a[0] + begin, NULL, m->a[1] + begin, m->a[2] + begin, m->a[3] + begin, end - begin, 1e-2f, 0.9f,
                  0.95f, 1e-8f, 0.1f, 3, 0.7f, 0, (uint64_t)begin);
 }
 static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one unit: the whole
-    double sum;
+    double sum = 0;
     sum_of_squares(&sum, m->a[0], BITS_ELEMENTS);
     if (begin < end) memcpy(m->a[1], &sum, sizeof sum);
 }
@@ -871,6 +924,12 @@ int main(void) {
             test_residual_norm(layer, 7, C, i % 2 == 0);
         }
         test_residual(7, C);
+        for (int states = 1; states <= 4; states++) {
+            test_sync(states, 7, C, 0);
+            test_sync(states, 7, C, C / 2);
+            test_sync(states, 7, C, C - 1);
+            test_sync(states, 7, C, C);
+        }
         test_gelu(1001 * (i + 1));
         test_swiglu(7, C);
     }
@@ -881,6 +940,8 @@ int main(void) {
     test_position(3, 1, 10, 2, 0);            // sequences of one token
     test_position(2, 2, 10, 7, 1);            // ranks without a row
     test_position(4, 6, 10, 2, 5000000003LL); // rows beyond 32 bits
+    test_sync(3, 1, 65, 31);
+    test_sync(3, 301, 333, 101);
     test_rope(1, 1, 1, 2, 2, 1e4);
     test_rope(2, 7, 3, 10, 41, 1e4);
     test_rope(3, 129, 5, 64, 5 * 64, 5e5);
@@ -914,6 +975,9 @@ int main(void) {
     test_bits("crossentropy", bits_crossentropy, BITS_N);
     test_bits("crossentropy_fused", bits_crossentropy_fused, BITS_N);
     test_bits("accumulate", bits_accumulate, BITS_ELEMENTS);
+    test_bits("accumulate_max", bits_accumulate_max, BITS_ELEMENTS);
+    test_bits("sync", bits_sync, BITS_N);
+    test_bits("sync, three states", bits_sync_states, 1);
     test_bits("adamw", bits_adamw, BITS_ELEMENTS);
     test_bits("sum_of_squares", bits_sum_of_squares, 1);
     return test_end();

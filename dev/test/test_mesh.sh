@@ -531,6 +531,52 @@ refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
 told 1 "not finite; checkpoints are from before it" "4 ranks with a learning rate of 1000 and no clipping"
 
+# ---- CAAT-Net: a model of four tensor ranks is the same on four, two and one; on another number of them it is not
+caat=(--sync 0.4 --sync-ranks 4)
+trains "4:--tp 4" "${run[@]}" --sync 0.4 --out caat0
+caats=("1:" "2:--tp 2" "4:--tp 4 --recompute full" "4:--tp 2 --pp 2 --schedule zb-v" "8:--tp 2 --pp 2 --zero 2")
+for i in "${!caats[@]}"; do
+    mesh=${caats[$i]}
+    trains "$mesh" "${run[@]}" "${caat[@]}" --out "caat$((i + 1))" || continue
+    verify_py "CAAT-Net, $mesh: losses and norms are those of four ranks:" same caat0 "caat$((i + 1))" 1e-5
+    verify_py "CAAT-Net, $mesh: weights are:" weights caat{0,$((i + 1))}/step_00000006/model.safetensors 1e-4
+    rm -rf on && mkdir on && cp -r caat0/step_00000003 caat0/log.jsonl on
+    trains "$mesh" "${run[@]}" "${caat[@]}" --out on --resume || continue
+    verify_py "CAAT-Net, taken up on $mesh:" same caat0 on 1e-5 3
+done
+for i in "1:" "2:--tp 2" "4:--tp 2 --pp 2"; do
+    trains "$i" "${small[@]}" "${caat[@]}" --init caat0/step_00000006 --steps 1 --eval-every 1 --sample-every 1 || continue
+    mv out "caat_out${i%%:*}"
+    check "CAAT-Net, ${i} writes" "[ \$(sed '1,/^The model writes/d' caat_out${i%%:*} | wc -c) -gt 400 ]"
+    verify_py "CAAT-Net, ${i} prints the losses of one rank:" printed caat_out1 "caat_out${i%%:*}"
+done
+trains "2:--tp 2" "${run[@]}" --sync 1 --sync-ranks 2 --out caat_all
+verify_py "all channels shared: an ordinary model:" same mesh0 caat_all 1e-5
+trains "2:--tp 2" "${run[@]}" --sync 0.4 --out caat_two
+check "two ranks that share a part of the channels are another model" "! python3 check.py same caat0 caat_two 1e-3 2>/dev/null"
+check "config.json says of which ranks" "grep -q '\"sync_ranks\": 4,' caat2/step_00000006/config.json &&
+    ! grep -q sync mesh0/step_00000006/config.json"
+refuses 2 "--tp 2 does not divide --sync-ranks 3" 2 "${small[@]}" --tp 2 --sync-ranks 3
+refuses 2 "--sequence-parallel keeps one residual stream for all" 2 "${small[@]}" --tp 2 --sync 0.5 --sequence-parallel
+refuses 2 "--sync-ranks 8 does not divide --heads 4" 2 "${small[@]}" --tp 2 --sync-ranks 8 --sync 0.5
+refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --sync-ranks 4
+refuses 2 "--sync 1.5" 2 "${small[@]}" --tp 2 --sync 1.5
+refuses 2 "--sync-scale needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-scale init
+refuses 2 "--sync-gradient needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-gradient same
+refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --out caat2 --resume
+refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4" 2 "${short[@]}" --tp 2 --sync 0.4 --init caat0/step_00000006
+refuses 1 "is of a CAAT-Net: give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-ranks 4 --sync 0.5 --init caat0/step_00000006
+refuses 1 "is of a model without partial sums" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
+trains "2:--tp 2" "${short[@]}" --steps 1 --sync 0.5 --init mesh0/step_00000006/model.safetensors &&
+    ok "a file of weights may become a CAAT-Net"
+cp -r caat0/step_00000006 caat_broken && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
+refuses 1 '"sync_scale" is "sometimes"; it can be' 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken
+launch 2 "$sanitized" "${run[@]}" "${caat[@]}" --tp 2 --out caat_clean
+check "CAAT-Net, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
+verify_py "CAAT-Net, sanitized: losses are those of four ranks:" same caat0 caat_clean 1e-5
+launch 2 "$sanitized" "${small[@]}" "${caat[@]}" --tp 2 --steps 1 --eval-every 0 --sample-every 1
+check "CAAT-Net, sanitized, writes" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
+
 # ---- traces and plans
 trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --trace trace.json
 verify_py "--trace, 2 x 2 x 1:" trace trace.json 2 2 1 8 2

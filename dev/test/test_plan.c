@@ -87,6 +87,20 @@ static void test_groups(void) {
     check(ok, "rank to coordinates and back, %d meshes of up to 16 ranks", meshes);
 }
 
+// The mesh of a rank that has all but its place in common with `like`.
+static Mesh mesh_like(const Mesh* like, int rank) {
+    const Mesh at = mesh_of_rank(rank, like->t, like->p, like->d);
+    Mesh mesh = *like;
+    mesh.tensor = at.tensor, mesh.pipeline = at.pipeline, mesh.data = at.data;
+    return mesh;
+}
+
+// Makes it one of a CAAT-Net with N states.
+static Mesh with_states(Mesh mesh, int N, double share) {
+    mesh.sync.ranks = N, mesh.sync.share = share;
+    return mesh;
+}
+
 // Blocks of each stage by dealing: the first and the last get their wish, the others one block each in turn, from the
 // earliest, until there are none left. Returns false if a stage gets none or a block is left over.
 static bool deal_layers(int* layers, int L, int p, int first, int last) {
@@ -160,7 +174,7 @@ static int expected_copies(const Tensor* tensor, const ModelConfig* m, int t) {
 }
 
 // Slices follow each other; buckets cover them and the whole buffer, each padded by less than its multiple; a block is
-// one bucket; shares of data ranks cover the buckets.
+// one bucket, and so are all states' rows of the vocabulary; shares of data ranks cover the buckets.
 static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d) {
     int64_t end = 0, shares = 0;
     int n = 0;
@@ -173,7 +187,7 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
             const Slice *s = &layout->slices[n], *first = &layout->slices[bucket->first];
             const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
             ok = s->offset == at && s->bucket == b && s->tensor.layer == first->tensor.layer &&
-                 (block || i == 0 || s->tensor.kind == FINAL_NORM_B);
+                 (block || s->tensor.kind == first->tensor.kind || s->tensor.kind == FINAL_NORM_B);
             at += s->rows * s->cols;
         }
         end += bucket->elements, padding = end - at;
@@ -223,35 +237,77 @@ static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     return ok && (norm != NULL) == layout->last_stage;
 }
 
-// The numbers of a layout are those of its slices, and its table finds each slice.
+// The number of a state of this rank among the N of all tensor ranks; ranks of other models count as states too.
+static int state_of_all(const Layout* layout, int state) { return layout->mesh.tensor * layout->states + state; }
+
+// The cut that state number g of N has of a tensor, by its kind: its own heads, the key/value heads that these use, its
+// channels of the mlp, its rows of the vocabulary. Rows of the first part of a fused matrix.
+static bool cut_is_right(const Slice* s, const ModelConfig* m, int g, int N) {
+    const int HS = m->C / m->NH, NH = m->NH / N, F = m->F / N, V = (m->V + N - 1) / N;
+    const int first_kv = g * NH / (m->NH / m->NKV), last_kv = (g * NH + NH - 1) / (m->NH / m->NKV);
+    const int64_t left = (int64_t)m->V - (int64_t)g * V;
+    int64_t row = 0, rows = s->tensor.rows, col = 0, cols = s->tensor.cols, used = -1;
+    switch (s->tensor.kind) {
+    case WTE:
+    case HEAD_W: row = (int64_t)g * V, rows = V, used = left < 0 ? 0 : left < V ? left : V; break;
+    case QKV_W:
+    case QKV_B: row = (int64_t)g * NH * HS, rows = (int64_t)s->tensor.parts * NH * HS; break;
+    case K_W:
+    case V_W: row = (int64_t)first_kv * HS, rows = (int64_t)(last_kv - first_kv + 1) * HS; break;
+    case ATTN_PROJ_W: col = (int64_t)g * NH * HS, cols = (int64_t)NH * HS; break;
+    case FC_W:
+    case FC_B:
+    case UP_W: row = (int64_t)g * F, rows = F; break;
+    case MLP_PROJ_W: col = (int64_t)g * F, cols = F; break;
+    default: break;
+    }
+    return s->rows == rows && s->cols == cols && s->rows_used == (used < 0 ? rows : used) &&
+           slice_logical_row(s, 0) == row && slice_logical_col(s) == col;
+}
+
+// What is computed with as one matrix lies together, for each state: q, k and v; gate and up; and the rows of the
+// vocabulary of all states of a rank.
+static bool lies_behind(const Layout* layout, int layer, const Slice* s) {
+    const TensorKind kind = s->tensor.kind;
+    const Slice* before = NULL;
+    if (kind == K_W) before = layout_slice_of_state(layout, layer, QKV_W, s->state);
+    if (kind == V_W) before = layout_slice_of_state(layout, layer, K_W, s->state);
+    if (kind == UP_W) before = layout_slice_of_state(layout, layer, FC_W, s->state);
+    if ((kind == WTE || kind == HEAD_W) && s->state > 0)
+        before = layout_slice_of_state(layout, layer, kind, s->state - 1);
+    const bool needed = kind == K_W || kind == V_W || kind == UP_W || (s->state > 0 && before);
+    return !needed || (before && s->offset == before->offset + before->rows * before->cols);
+}
+
+// The numbers of a layout are those of its slices, and its table finds each slice: of what every state has a cut of, one
+// for each, and of what is replicated, one for all.
 static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
-    const int HS = m->C / m->NH;
+    const int N = layout->mesh.t * layout->states;
+    const bool caat = layout->mesh.sync.ranks > 0;
     int found = 0;
-    bool ok = true;
+    bool ok = caat ? N == layout->mesh.sync.ranks && layout->shared == (int)floor(layout->mesh.sync.share * m->C)
+                   : layout->states == 1;
+    ok = ok && layout->channels == m->C && layout->vocabulary == m->V;
+    ok = ok && layout->NH == m->NH / N && layout->F == m->F / N && layout->V == (m->V + N - 1) / N;
+    ok = ok && layout->NKV == (m->NKV > N ? m->NKV / N : 1);
     for (int layer = -1; layer < layout->layers; layer++) {
-        for (int kind = 0; kind < TENSOR_KINDS; kind++) {
-            const Slice* s = layout_slice(layout, layer, (TensorKind)kind);
+        for (int i = 0; i < TENSOR_KINDS * layout->states; i++) {
+            const TensorKind kind = (TensorKind)(i / layout->states);
+            const int state = i % layout->states;
+            const Slice *s = layout_slice_of_state(layout, layer, kind, state),
+                        *first = layout_slice(layout, layer, kind);
+            if (state == 0) ok = ok && s == first;
+            if (first && state > 0) ok = ok && (s != NULL) == (first->tensor.parallel != REPLICATED);
             if (!s) continue;
             found++;
             const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
-            ok = ok && s->tensor.kind == (TensorKind)kind && block == (layer >= 0);
+            ok = ok && s->tensor.kind == kind && s->state == state && block == (layer >= 0);
             int chunk;
             ok = ok && (!block || s->tensor.layer == count_out(layout, m, layer, &chunk));
-            switch (s->tensor.kind) {
-            case WTE:
-            case HEAD_W:
-                ok = ok && s->rows == layout->V && s->rows_used == layout->tokens;
-                ok = ok && (s->rows_used == 0 || slice_logical_row(s, 0) == layout->first_token);
-                break;
-            case QKV_W: ok = ok && s->rows == HS * (m->arch == ARCH_GPT2 ? 3 : 1) * layout->NH; break;
-            case K_W:
-            case V_W: ok = ok && s->rows == HS * layout->NKV; break;
-            case ATTN_PROJ_W: ok = ok && s->cols == HS * layout->NH; break;
-            case FC_W:
-            case UP_W: ok = ok && s->rows == layout->F; break;
-            case MLP_PROJ_W: ok = ok && s->cols == layout->F; break;
-            default: break;
-            }
+            ok = ok && cut_is_right(s, m, state_of_all(layout, state), N) && lies_behind(layout, layer, s);
+            if (kind != WTE && kind != HEAD_W) continue;
+            ok = ok && s->rows == layout->V && s->rows_used == layout_tokens(layout, state);
+            ok = ok && slice_logical_row(s, 0) == layout_first_token(layout, state);
         }
     }
     return ok && found == layout->n;
@@ -310,18 +366,15 @@ static bool elements_add(Elements* e, const Layout* layout) {
     return ok;
 }
 
-// like: sizes, schedule, uneven stages.
+// like: sizes, schedule, uneven stages, states.
 static void test_layout(const ModelConfig* m, Mesh like) {
-    const int t = like.t, p = like.p, d = like.d;
+    const int t = like.t, p = like.p, d = like.d, N = like.sync.ranks;
     Elements e = elements_new(m);
     bool ok = true;
     for (int rank = 0; rank < t * p * d && ok; rank++) {
         Layout layout;
         Error error;
-        Mesh mesh = mesh_of_rank(rank, t, p, d);
-        mesh.first_layers = like.first_layers, mesh.last_layers = like.last_layers;
-        mesh.v = like.v, mesh.schedule = like.schedule;
-        if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
+        if (!layout_build(&layout, m, mesh_like(&like, rank), m->T, &error)) die("%s", error.text);
         ok = elements_add(&e, &layout) && buckets_are_right(&layout, m, d) && numbers_are_right(&layout, m) &&
              chunks_are_right(&layout, m);
         layout_free(&layout);
@@ -332,8 +385,10 @@ static void test_layout(const ModelConfig* m, Mesh like) {
         for (int64_t k = 0; k < e.list[i].rows * e.list[i].cols; k++)
             ok = ok && e.held[i][k] == held && e.owned[i][k] == d;
     }
-    check(ok, "%s on t=%d p=%d d=%d, %s of %d: every element is held as often as it should be, and owned once", m->name,
-          t, p, d, schedule_name(like.schedule), like.v);
+    char states[32] = "";
+    if (N) snprintf(states, sizeof states, ", %d states", N);
+    check(ok, "%s on t=%d p=%d d=%d, %s of %d%s: every element is held as often as it should be, and owned once",
+          m->name, t, p, d, schedule_name(like.schedule), like.v, states);
     elements_free(&e);
 }
 
@@ -364,26 +419,91 @@ static void test_layouts(const ModelConfig* m) {
     }
 }
 
-// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, and always those of
-// key/value heads that are shared; never what only one rank holds.
-static void test_partial(const ModelConfig* m, int t) {
+// CAAT-Nets of N states on all t that divide N, in all meshes of up to 8 ranks and in chunks. Returns how many fitted with
+// several states on a rank.
+static int test_layouts_of_states(const ModelConfig* m, int N) {
+    static const double shares[] = {0.5, 0, 0.3, 1};
+    Error error;
+    int several = 0;
+    for (int t = 1; t <= N; t++) {
+        if (N % t != 0) continue;
+        for (int p = 1; p == 1 || t * p <= 8; p++) {
+            for (int d = 1; d == 1 || t * p * d <= 8; d++) {
+                Mesh mesh = with_states(mesh_of_rank(0, t, p, d), N, shares[(p + d) % 4]);
+                if (!mesh_check(&mesh, m, m->T, &error)) continue;
+                test_layout(m, mesh), several += t < N;
+                if (p == 1 || 2 * p > m->L) continue;
+                mesh.v = 2, mesh.schedule = INTERLEAVED;
+                test_layout(m, mesh);
+                mesh.schedule = ZB_V;
+                test_layout(m, mesh);
+            }
+        }
+    }
+    return several;
+}
+
+// S = (int)(C p) in float64, as the authors' code has it.
+static void test_shared_channels(void) {
+    static const struct {
+        int C;
+        double share;
+        int S;
+    } cases[] = {{768, 0, 0},    {768, 1, 768}, {768, 0.5, 384}, {2048, 0.25, 512}, {32, 0.3, 9},
+                 {10, 0.999, 9}, {7, 0.5, 3},   {1, 0.5, 0},     {100, 0.29, 28},   {100, 0.57, 56}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const Sync sync = {2, cases[i].share, SYNC_RUNTIME, false};
+        const int S = sync_channels(&sync, cases[i].C);
+        check(S == cases[i].S, "%g of %d channels: %d are shared", cases[i].share, cases[i].C, S);
+    }
+    bool ok = true;
+    for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
+        const Sync sync = {9, 0.5, (SyncScale)scale, false};
+        ok = ok && sync_factor(&sync) == (scale == SYNC_RUNTIME ? 3 : 1);
+        ok = ok && sync_initial_factor(&sync) == (scale == SYNC_INIT ? 3 : 1);
+    }
+    check(ok, "9 states: private channels are multiplied by 3 at run time, or in the initial weights, or not at all");
+}
+
+// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those of
+// norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only one rank
+// holds.
+static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
     static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
+    static const TensorKind by_states[] = {NORM1_W,      NORM1_B,      NORM2_W,     NORM2_B,
+                                           FINAL_NORM_W, FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B};
+    const bool caat = mesh->sync.ranks > 0 && mesh->t > 1;
+    Layout layout;
+    Error error;
+    if (!layout_build(&layout, m, *mesh, 8, &error)) die("%s", error.text);
+    bool ok = true;
+    for (int i = 0; i < layout.n; i++) {
+        const Slice* s = &layout.slices[i];
+        const TensorKind kind = s->tensor.kind;
+        const bool shared = (kind == K_W || kind == V_W) && mesh->t > m->NKV;
+        const bool expected = shared || (mesh->sequence_parallel && is_one_of(kind, by_rows, 7)) ||
+                              (caat && is_one_of(kind, by_states, 8));
+        ok = ok && slice_is_partial(s, &layout.mesh) == expected;
+    }
+    layout_free(&layout);
+    return ok;
+}
+
+static void test_partial(const ModelConfig* m, int t) {
     bool ok = true;
     for (int sequence = 0; sequence <= (t > 1); sequence++) {
-        Layout layout;
-        Error error;
         Mesh mesh = mesh_of_rank(0, t, 1, 1);
         mesh.sequence_parallel = sequence;
-        if (!layout_build(&layout, m, mesh, 8, &error)) die("%s", error.text);
-        for (int i = 0; i < layout.n; i++) {
-            const Slice* s = &layout.slices[i];
-            const bool shared = (s->tensor.kind == K_W || s->tensor.kind == V_W) && t > m->NKV;
-            const bool expected = shared || (sequence && is_one_of(s->tensor.kind, by_rows, 7));
-            ok = ok && slice_is_partial(s, &layout.mesh) == expected;
-        }
-        layout_free(&layout);
+        ok = ok && partial_is_right(m, &mesh);
     }
     check(ok, "%s on t=%d: gradients that tensor ranks have to sum", m->name, t);
+    for (int states = 1; states <= 2; states++) {
+        const Mesh mesh = with_states(mesh_of_rank(0, t, 1, 1), t * states, 0.5);
+        Error error;
+        if (mesh_check(&mesh, m, 8, &error))
+            check(partial_is_right(m, &mesh), "%s on t=%d, %d states: gradients that tensor ranks have to sum", m->name,
+                  t, t * states);
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -448,33 +568,69 @@ static void test_tensor_parallel(void) {
     check(ok, "sequence parallelism: %d pairs of t and sequence length", sequences);
 }
 
+// N states fit on t ranks if each rank gets equally many, if N ranks would fit, and if states of one rank do not share a
+// key/value head.
+static void test_states_fit(void) {
+    int accepted = 0, refused = 0, wrong = 0;
+    for (int i = 0; i < 12 * 12 * 12 * 8 * 8; i++) {
+        const int NH = i % 12 + 1, NKV = i / 12 % 12 + 1, F = i / 144 % 12 + 1, t = i / 1728 % 8 + 1, N = i / 13824 + 1;
+        if (NH % NKV != 0) continue;
+        const ModelConfig m = {"", ARCH_LLAMA, 1, 2 * NH, NH, NKV, F, 8, 8 * 8, false, 1e-5, 10000};
+        const Mesh mesh = with_states(mesh_of_rank(0, t, 1, 1), N, 0.5);
+        Error error = {""};
+        bool without_token;
+        const bool fits = N / t * t == N && tensor_parallel_fits(&m, N, &without_token) && (N == t || NKV >= N);
+        const bool accepts = mesh_check(&mesh, &m, 8, &error);
+        wrong += fits != accepts || (!accepts && !strstr(error.text, N == t ? "--tp " : "--sync-ranks "));
+        accepted += accepts, refused += !accepts;
+    }
+    check(wrong == 0 && accepted > 500, "t, N = 1 .. 8: %d CAAT-Nets accepted, %d refused by name, %d wrongly",
+          accepted, refused, wrong);
+}
+
 static void test_refused(void) {
     static const struct {
         int t, p, NH, NKV, F, V, T, first, last;
         bool sequence;
         const char* message; // NULL: it fits
+        int N;               // states of a CAAT-Net
     } cases[] = {
-        {4, 2, 8, 8, 32, 64, 16, 0, 0, true, NULL},
-        {3, 1, 8, 8, 33, 64, 16, 0, 0, false, "--tp 3 does not divide --heads 8"},
-        {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL},
-        {6, 1, 12, 4, 36, 64, 16, 0, 0, false, "--tp 6 and --kv-heads 4"},
-        {4, 1, 12, 6, 36, 64, 16, 0, 0, false, "--tp 4 and --kv-heads 6"},
-        {4, 1, 8, 8, 30, 64, 16, 0, 0, false, "--tp 4 does not divide --ffn 30"},
-        {8, 1, 8, 8, 32, 7, 16, 0, 0, false, "--tp 8 is more than --vocab 7"},
-        {8, 1, 8, 8, 32, 8, 16, 0, 0, false, NULL},
-        {1, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel needs --tp 2"},
-        {4, 1, 8, 8, 32, 64, 18, 0, 0, true, "--tp 4 does not divide --seq 18"},
-        {4, 1, 8, 8, 32, 64, 18, 0, 0, false, NULL},
+        {4, 2, 8, 8, 32, 64, 16, 0, 0, true, NULL, 0},
+        {3, 1, 8, 8, 33, 64, 16, 0, 0, false, "--tp 3 does not divide --heads 8", 0},
+        {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL, 0},
+        {6, 1, 12, 4, 36, 64, 16, 0, 0, false, "--tp 6 and --kv-heads 4", 0},
+        {4, 1, 12, 6, 36, 64, 16, 0, 0, false, "--tp 4 and --kv-heads 6", 0},
+        {4, 1, 8, 8, 30, 64, 16, 0, 0, false, "--tp 4 does not divide --ffn 30", 0},
+        {8, 1, 8, 8, 32, 7, 16, 0, 0, false, "--tp 8 is more than --vocab 7", 0},
+        {8, 1, 8, 8, 32, 8, 16, 0, 0, false, NULL, 0},
+        {1, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel needs --tp 2", 0},
+        {4, 1, 8, 8, 32, 64, 18, 0, 0, true, "--tp 4 does not divide --seq 18", 0},
+        {4, 1, 8, 8, 32, 64, 18, 0, 0, false, NULL, 0},
         {1, 7, 8, 8, 32, 64, 16, 0, 0, false,
-         "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6"},
-        {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL},
-        {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline"},
-        {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline"},
-        {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 stages with 5 layers in the first and 0 in the last"},
-        {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 stages with 3 layers in the first and 3 in the last"},
-        {1, 2, 8, 8, 32, 64, 16, 2, 3, false, "none may be left over"},
-        {1, 2, 8, 8, 32, 64, 16, 3, 3, false, NULL},
-        {1, 3, 8, 8, 32, 64, 16, 1, 4, false, NULL},
+         "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6", 0},
+        {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL, 0},
+        {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline", 0},
+        {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline", 0},
+        {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 stages with 5 layers in the first and 0 in the last", 0},
+        {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 stages with 3 layers in the first and 3 in the last", 0},
+        {1, 2, 8, 8, 32, 64, 16, 2, 3, false, "none may be left over", 0},
+        {1, 2, 8, 8, 32, 64, 16, 3, 3, false, NULL, 0},
+        {1, 3, 8, 8, 32, 64, 16, 1, 4, false, NULL, 0},
+        {2, 2, 8, 8, 32, 64, 16, 0, 0, false, NULL, 4},
+        {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 8},
+        {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL, 8},
+        {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 1},
+        {3, 1, 12, 12, 36, 64, 16, 0, 0, false, "--tp 3 does not divide --sync-ranks 4: a rank holds whole states", 4},
+        {4, 1, 8, 8, 32, 64, 16, 0, 0, false, "--tp 4 does not divide --sync-ranks 2: a rank holds whole states", 2},
+        {4, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
+        {2, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
+        {2, 1, 8, 2, 32, 64, 16, 0, 0, false, "--sync-ranks 4 on --tp 2 needs at least as many --kv-heads, not 2", 4},
+        {2, 1, 12, 6, 36, 64, 16, 0, 0, false, "--sync-ranks 4 and --kv-heads 6", 4},
+        {1, 1, 8, 8, 33, 64, 16, 0, 0, false, "--sync-ranks 3 does not divide --heads 8", 3},
+        {2, 1, 8, 8, 30, 64, 16, 0, 0, false, "--sync-ranks 4 does not divide --ffn 30", 4},
+        {4, 1, 8, 8, 30, 64, 16, 0, 0, false, "--tp 4 does not divide --ffn 30", 4},
+        {4, 1, 8, 8, 32, 7, 16, 0, 0, false, "--sync-ranks 8 is more than --vocab 7", 8},
+        {2, 7, 8, 8, 32, 64, 16, 0, 0, false, "--pp 7 stages for --layers 6", 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const ModelConfig m = {"",         ARCH_LLAMA, 6,          48,    cases[i].NH, cases[i].NKV,
@@ -482,6 +638,7 @@ static void test_refused(void) {
         Mesh mesh = mesh_of_rank(0, cases[i].t, cases[i].p, 1);
         mesh.first_layers = cases[i].first, mesh.last_layers = cases[i].last;
         mesh.sequence_parallel = cases[i].sequence;
+        if (cases[i].N) mesh = with_states(mesh, cases[i].N, 0.5);
         Error error = {""};
         Layout layout;
         const bool ok = layout_build(&layout, &m, mesh, cases[i].T, &error);
@@ -526,23 +683,22 @@ static void test_refused_schedules(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Traffic
 
-static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int k, double* data_expected) {
+static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int k, double element,
+                              double* data_expected) {
     Traffic sum = {0, 0, 0, 0, 0};
     *data_expected = 0;
     for (int rank = 0; rank < mesh_size(&like); rank++) {
-        Mesh mesh = mesh_of_rank(rank, like.t, like.p, like.d);
-        mesh.sequence_parallel = like.sequence_parallel, mesh.scatter = like.scatter;
-        mesh.zero = like.zero, mesh.recompute = like.recompute;
-        mesh.v = like.v, mesh.schedule = like.schedule;
         Layout layout;
         Error error;
-        if (!layout_build(&layout, m, mesh, T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_step(&layout, m, B, T, k, sizeof(float));
+        if (!layout_build(&layout, m, mesh_like(&like, rank), T, &error)) die("%s", error.text);
+        const Traffic one = traffic_of_step(&layout, m, B, T, k, (size_t)element);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline, sum.tied += one.tied;
         sum.data += one.data;
-        // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves.
-        const double halves = like.zero == 2 ? k + 1 : 2, share = (like.d - 1.0) / like.d;
-        *data_expected += 4.0 * halves * share * (double)layout.elements;
+        // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves. The second
+        // half is gradients, or, with ZeRO, parameters.
+        const double halves = like.zero == 2 ? 4 * k + element : like.zero ? 4 + element : 4 + 4;
+        const double share = (like.d - 1.0) / like.d;
+        *data_expected += halves * share * (double)layout.elements;
         const Slice* wte = layout_slice(&layout, -1, WTE);
         if (like.zero == 2 && m->tied && like.p == 1 && wte) // its two gradients are reduced one by one
             *data_expected += 4.0 * k * share * (double)layout.bucket[wte->bucket].elements;
@@ -559,42 +715,85 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
 //   inputs of the two column-parallel matrices as parts costs two more all-gathers, 10 instead of 8.
 //   Recomputing a block: one of its all-reduces again (the second one's result is not needed), 10 instead of 8; with
 //   sequence parallelism two all-gathers and a reduce-scatter, 13 instead of 10.
-static void test_traffic(const ModelConfig* m, Mesh mesh) {
-    const double b = 2, s = 8, h = m->C, k = 3, n = mesh_size(&mesh), t = mesh.t, p = mesh.p, d = mesh.d;
-    const double part = (t - 1) / t, bsh = 4 * b * s * h; // bytes
-    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL;
+//   CAAT-Net (Lamprecht et al. 2025, and its authors' code): of N states, of which a rank holds N / t; the same sums in a
+//   block, two on each way, of S channels; those on the way back in float32, or not. At the embedding one sum of all channels
+//   on each way, at the head none. Each state's stream goes to the next stage: no two ranks have the same. Every tensor rank
+//   sees its own states' part of the gradients of norms and of biases behind a sum.
+// Returns the largest relative error of the numbers that are counted; `element`: bytes of an activation.
+static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
+    const double b = 2, s = 8, h = m->C, k = 3, t = mesh.t, p = mesh.p, d = mesh.d;
+    const double part = (t - 1) / t, bsh = element * b * s * h; // bytes
+    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.sync.ranks > 0;
+    const bool gpt2 = m->arch == ARCH_GPT2;
     double data;
-    const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, &data);
+    const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, element, &data);
+    const double S = floor(mesh.sync.share * h), back = mesh.sync.narrow ? element : 4; // shared; bytes on the way back
     const double times = sequence ? full ? 13 : 10 : full ? 10 : 8;
-    const double layers = t * d * k * m->L * times * bsh * part;
+    const double caat_block = 2 * b * s * S * ((full ? 3 : 2) * element + 2 * back);
+    const double layers = t * d * k * m->L * part * (caat ? caat_block : times * bsh);
     // Embedding: 2 halves of a sum. Head: 2, with sequence parallelism 3. Cross-entropy: three numbers a token, summed.
-    double ends = t * d * k * part * ((2 + (sequence ? 3 : 2)) * bsh + 3 * 2 * 4 * b * s);
+    const double whole = caat ? 2 * b * s * h * (element + back) : (2 + (sequence ? 3 : 2)) * bsh;
+    double ends = t * d * k * part * (whole + 3 * 2 * 4 * b * s);
     // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts in
     // the middle lie on one rank.
     const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.schedule == ZB_V ? 1 : 0);
     double messages = 2 * away * d * k * bsh;
-    if (!sequence && !mesh.scatter) messages *= t;
-    if (!sequence && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
+    if (!sequence && !caat && !mesh.scatter) messages *= t;
+    if (caat) messages *= mesh.sync.ranks;
+    if (!sequence && !caat && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
-    const double norms = (m->arch == ARCH_GPT2 ? 2 : 1) * (2.0 * m->L + 1) * h + (m->arch == ARCH_GPT2 ? m->T * h : 0);
+    const double norms = (gpt2 ? 2 : 1) * (2.0 * m->L + 1) * h, positions = gpt2 ? m->T * h : 0;
+    const double biases = gpt2 ? 2.0 * m->L * h : 0; // behind a sum
     const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
     const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
-    if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * norms;
+    if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions);
+    if (caat) ends += d * reductions * 4 * 2 * (t - 1) * (norms + biases);
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
-    const double rows = ceil(m->V / t), bucket = ceil(rows * h / (16 * d)) * 16 * d;
+    const double cuts = caat ? mesh.sync.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
+    const double bucket = ceil(rows * h / (16 * d)) * 16 * d;
     const double tied = m->tied && p > 1 && mesh.schedule != ZB_V ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
     const double expected[] = {layers, ends, messages, tied, data};
     const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
     double worst = 0;
     for (int i = 0; i < 5; i++) {
-        const double error = expected[i] > 0 ? fabs(counted[i] / expected[i] - 1) : counted[i];
-        worst = fmax(worst, error);
+        const double error = expected[i] > 0 ? fabs(counted[i] / expected[i] - 1) : fabs(counted[i]);
+        if (!(error <= worst)) worst = error == error ? error : INFINITY;
+    }
+    return worst;
+}
+
+static const double TRAFFIC_BOUND = 1e-12; // sums of fewer than 1000 numbers, each rounded to 2^-53
+
+static void test_traffic(const ModelConfig* m, Mesh mesh) {
+    char what[128];
+    snprintf(what, sizeof what, "%s t=%d p=%d d=%d %s %s%s%s zero %d: bytes of %d ranks", m->name, mesh.t, mesh.p,
+             mesh.d, schedule_name(mesh.schedule), mesh.sequence_parallel ? "sequence " : "",
+             mesh.scatter ? "scatter " : "", mesh.recompute == RECOMPUTE_FULL ? "full" : "", mesh.zero,
+             mesh_size(&mesh));
+    check_error(what, traffic_error(m, mesh, sizeof(float)), TRAFFIC_BOUND);
+    check_error("  the same with elements of 2 bytes", traffic_error(m, mesh, 2), TRAFFIC_BOUND);
+}
+
+// A CAAT-Net of N states on a mesh of these sizes, in all other ways that there are. Returns whether it fits.
+static bool test_traffic_of_states(const ModelConfig* m, Mesh mesh, int N) {
+    static const double shares[] = {0.5, 0.3, 1, 0};
+    double worst = 0;
+    int cases = 0;
+    for (int way = 0; way < 96;
+         way++) { // scatter, full, narrow, zero, bytes; the share and the schedule change with it
+        Mesh like = with_states(mesh, N, shares[(way + way / 4) % 4]);
+        like.scatter = way & 1, like.sync.narrow = way >> 2 & 1, like.zero = way / 8 % 3;
+        like.recompute = way >> 1 & 1 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+        like.v = way >= 48 ? 2 : 1, like.schedule = way < 48 ? ONE_F_ONE_B : way % 2 ? ZB_V : INTERLEAVED;
+        Error error;
+        if (!mesh_check(&like, m, 8, &error)) continue;
+        worst = fmax(worst, traffic_error(m, like, way / 24 % 2 ? sizeof(float) : 2)), cases++;
     }
     char what[128];
-    snprintf(what, sizeof what, "%s t=%.0f p=%.0f d=%.0f %s %s%s%s zero %d: bytes of %.0f ranks", m->name, t, p, d,
-             schedule_name(mesh.schedule), sequence ? "sequence " : "", mesh.scatter ? "scatter " : "",
-             full ? "full" : "", mesh.zero, n);
-    check_error(what, worst, 1e-12); // sums of fewer than 1000 numbers, each rounded to 2^-53
+    snprintf(what, sizeof what, "%s t=%d p=%d d=%d, %d states: bytes of all ranks, %d ways", m->name, mesh.t, mesh.p,
+             mesh.d, N, cases);
+    if (cases) check_error(what, worst, TRAFFIC_BOUND);
+    return cases > 0;
 }
 
 static void test_traffics(const ModelConfig* m) {
@@ -612,6 +811,13 @@ static void test_traffics(const ModelConfig* m) {
             if (mesh_check(&mesh, m, 8, &error)) test_traffic(m, mesh);
         }
     }
+    int several = 0;
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        const Mesh mesh = mesh_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
+        test_traffic_of_states(m, mesh, mesh.t);
+        several += test_traffic_of_states(m, mesh, 2 * mesh.t);
+    }
+    check(several > 0, "%s: with several states on a rank too", m->name);
 }
 
 // One number by hand: gpt3-1.7B on t = 2, p = 2, d = 2, one micro-batch of one sequence, from the first stage.
@@ -627,6 +833,36 @@ static void test_traffic_by_hand(void) {
     check(traffic.tied == 235929600, "the embedding's gradient: 25,600 x 2,304 x 4 bytes");
     check(traffic.data == 4.0 * (double)layout.elements, "gradients, 2 (d - 1) / d of them");
     layout_free(&layout);
+}
+
+// The same model and rank as a CAAT-Net that shares half of its 2304 channels, in bf16: 12 p b s h bytes a block, where
+// without it there are 8 b s h; on t = 2, n ranks send 2 (t - 1) / t = once what they sum.
+static void test_traffic_of_states_by_hand(void) {
+    const ModelConfig* m = model_find_preset("gpt3-1.7B");
+    Layout layout;
+    Error error;
+    Mesh mesh = mesh_of_rank(0, 2, 2, 2);
+    if (!layout_build(&layout, m, mesh, 2048, &error)) die("%s", error.text);
+    const Traffic usual = traffic_of_step(&layout, m, 1, 2048, 1, 2);
+    check(usual.layers == 12.0 * 37748736, "12 blocks in bf16: four sums of b s h x 2 bytes = 37,748,736 each");
+    layout_free(&layout);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        mesh = with_states(mesh_of_rank(0, 2, 2, 2), 4, 0.5), mesh.sync.narrow = narrow;
+        if (!layout_build(&layout, m, mesh, 2048, &error)) die("%s", error.text);
+        const Traffic traffic = traffic_of_step(&layout, m, 1, 2048, 1, 2);
+        if (narrow)
+            check(traffic.layers == 12.0 * 18874368, "half of the channels, all in bf16: half of that");
+        else
+            check(traffic.layers == 12.0 * 28311552,
+                  "half of the channels, back in float32: 12 / 2 b s h = 28,311,552 bytes, three quarters");
+        check(traffic.pipeline == 2 * 9437184.0,
+              "messages: the streams of two states, b s h x 2 bytes = 9,437,184 each");
+        // In a block 4 vectors of norms and 2 biases of 2,304 float32.
+        check(traffic.ends == (narrow ? 2 : 3) * 9437184.0 + 12 * 6 * 2304 * 4.0,
+              "the embedding, whole, and back %s; gradients of norms and biases", narrow ? "the same" : "in float32");
+        check(traffic.data == 4.0 * (double)layout.elements, "gradients, 2 (d - 1) / d of them");
+        layout_free(&layout);
+    }
 }
 
 // A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
@@ -647,23 +883,91 @@ static void test_fused_rows(void) {
     layout_free(&layout);
 }
 
-// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero.
-static bool is_part_of(const Layout* part, const Layout* whole, const float* a, bool* zero) {
+// Four states of a tiny llama on two ranks, by hand: what rank 1 holds, in memory order, with the first row or column.
+static void test_states_by_hand(void) {
+    const ModelConfig m = {"", ARCH_LLAMA, 1, 16, 8, 4, 24, 8, 10, false, 1e-5, 10000}; // heads of 2
+    static const struct {
+        TensorKind kind;
+        int state, rows, cols, row, col, used;
+    } expected[] = {
+        {WTE, 0, 3, 16, 6, 0, 3},           {WTE, 1, 3, 16, 9, 0, 1},           {NORM1_W, 0, 16, 1, 0, 0, 16},
+        {QKV_W, 0, 4, 16, 8, 0, 4},         {K_W, 0, 2, 16, 4, 0, 2},           {V_W, 0, 2, 16, 4, 0, 2},
+        {QKV_W, 1, 4, 16, 12, 0, 4},        {K_W, 1, 2, 16, 6, 0, 2},           {V_W, 1, 2, 16, 6, 0, 2},
+        {ATTN_PROJ_W, 0, 16, 4, 0, 8, 16},  {ATTN_PROJ_W, 1, 16, 4, 0, 12, 16}, {NORM2_W, 0, 16, 1, 0, 0, 16},
+        {FC_W, 0, 6, 16, 12, 0, 6},         {UP_W, 0, 6, 16, 12, 0, 6},         {FC_W, 1, 6, 16, 18, 0, 6},
+        {UP_W, 1, 6, 16, 18, 0, 6},         {MLP_PROJ_W, 0, 16, 6, 0, 12, 16},  {MLP_PROJ_W, 1, 16, 6, 0, 18, 16},
+        {FINAL_NORM_W, 0, 16, 1, 0, 0, 16}, {HEAD_W, 0, 3, 16, 6, 0, 3},        {HEAD_W, 1, 3, 16, 9, 0, 1},
+    };
+    Layout layout;
+    Error error;
+    if (!layout_build(&layout, &m, with_states(mesh_of_rank(1, 2, 1, 1), 4, 0.5), 8, &error)) die("%s", error.text);
+    const int n = sizeof expected / sizeof expected[0];
+    bool ok = layout.n == n;
+    for (int i = 0; i < n && ok; i++) {
+        const Slice* s = &layout.slices[i];
+        ok = s->tensor.kind == expected[i].kind && s->state == expected[i].state && s->rows == expected[i].rows &&
+             s->cols == expected[i].cols && slice_logical_row(s, 0) == expected[i].row &&
+             slice_logical_col(s) == expected[i].col && s->rows_used == expected[i].used;
+    }
+    check(ok, "states 2 and 3 of 4 on rank 1 of 2: %d slices of a tiny llama", layout.n);
+    check(layout.NH == 2 && layout.NKV == 1 && layout.F == 6 && layout.shared == 8 && layout_tokens(&layout, 0) == 3 &&
+              layout_tokens(&layout, 1) == 1 && layout_first_token(&layout, 1) == 9,
+          "each with 2 heads, a key/value head, 6 channels, tokens 6 .. 8 and 9; 8 of 16 channels are shared");
+    layout_free(&layout);
+}
+
+// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero. Rows from
+// private_rows on of the two matrices that write into the residual stream are `factor` times those: 4 roundings, of the factor,
+// of the deviation and of both values.
+static bool is_part_of(const Layout* part, const Layout* whole, const float* a, int private_rows, double factor,
+                       bool* zero) {
     float* b = (float*)checked_calloc((size_t)part->elements, sizeof(float), "test");
     bool same = true;
     layout_initialize(b, part, 7);
     for (int i = 0; i < part->n; i++) {
         const Slice *s = &part->slices[i], *w = &whole->slices[s->index];
+        const bool writes = s->tensor.kind == ATTN_PROJ_W || s->tensor.kind == MLP_PROJ_W;
         for (int64_t r = 0; r < s->rows_used; r++) {
             const float* from = a + w->offset + slice_logical_row(s, r) * w->cols + slice_logical_col(s);
             float* values = b + s->offset + r * s->cols;
-            same = same && memcmp(values, from, (size_t)s->cols * sizeof(float)) == 0;
+            const bool scaled = factor != 1 && writes && r >= private_rows;
+            if (!scaled) same = same && memcmp(values, from, (size_t)s->cols * sizeof(float)) == 0;
+            for (int64_t c = 0; c < s->cols && scaled; c++)
+                same = same && fabs(values[c] - factor * from[c]) <= 4 * 0x1p-24 * fabs(factor * from[c]);
             memset(values, 0, (size_t)s->cols * sizeof(float));
         }
     }
     for (int64_t e = 0; e < part->elements; e++) *zero = *zero && b[e] == 0;
     free(b);
     return same;
+}
+
+// The states of a CAAT-Net begin with slices of what any other mesh has; or, where it is asked for, with the rows that make
+// private channels larger by sqrt(N).
+static void test_initial_states(const Layout* whole, const ModelConfig* m, const float* a) {
+    static const struct {
+        int N, t, p;
+        double share;
+        int S; // of 32 channels
+    } cases[] = {{4, 1, 1, 0.5, 16}, {4, 2, 2, 0.3, 9}, {4, 4, 1, 0, 0},   {2, 1, 2, 0.9, 28},
+                 {8, 8, 1, 0.5, 16}, {2, 2, 1, 1, 32},  {1, 1, 1, 0.5, 16}};
+    Layout part;
+    Error error;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bool same = true, zero = true;
+        for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
+            Mesh mesh = with_states(mesh_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
+            mesh.sync.scale = (SyncScale)scale;
+            for (int rank = 0; rank < mesh_size(&mesh); rank++) {
+                if (!layout_build(&part, m, mesh_like(&mesh, rank), 16, &error)) die("%s", error.text);
+                const double factor = scale == SYNC_INIT ? sqrt(cases[i].N) : 1;
+                same = same && is_part_of(&part, whole, a, cases[i].S, factor, &zero);
+                layout_free(&part);
+            }
+        }
+        check(same && zero, "initial values of %d states on t=%d p=%d: slices, with rows from %d on scaled or not",
+              cases[i].N, cases[i].t, cases[i].p, cases[i].S);
+    }
 }
 
 // Initial values do not depend on the mesh, have the right spread, and differ between tensors.
@@ -680,7 +984,7 @@ static void test_initial_values(void) {
         for (int rank = 0; rank < meshes[i][0] * meshes[i][1]; rank++) {
             if (!layout_build(&part, &m, mesh_of_rank(rank, meshes[i][0], meshes[i][1], 1), 16, &error))
                 die("%s", error.text);
-            same = same && is_part_of(&part, &whole, a, &zero);
+            same = same && is_part_of(&part, &whole, a, 0, 1, &zero);
             layout_free(&part);
         }
     }
@@ -708,6 +1012,7 @@ static void test_initial_values(void) {
         check_error(s->tensor.name, fabs(sum / n) / std, 5 / sqrt(n));
         check_error(s->tensor.name, fabs(squares / n / (std * std) - 1), 5 * sqrt(2 / n));
     }
+    test_initial_states(&whole, &m, a);
     free(a);
     layout_free(&whole);
 }
@@ -796,13 +1101,23 @@ int main(void) {
     test_groups();
     test_stages();
     for (int i = 0; i < 5; i++) test_layouts(&models[i]);
+    test_shared_channels();
+    for (int i = 0; i < 5; i++) {
+        int several = 0;
+        for (int N = 1; N <= 16; N++) several += test_layouts_of_states(&models[i], N);
+        check((several > 0) == (models[i].NKV > 1), "%s: %d meshes had several states on a rank", models[i].name,
+              several);
+    }
     for (int t = 1; t <= 8; t *= 2) test_partial(&models[1], t), test_partial(&models[2], t);
     test_tensor_parallel();
+    test_states_fit();
     test_refused();
     test_refused_schedules();
     for (int i = 0; i < 4; i++) test_traffics(&models[i]);
     test_traffic_by_hand();
+    test_traffic_of_states_by_hand();
     test_fused_rows();
+    test_states_by_hand();
     test_initial_values();
     test_philox();
     test_options();
