@@ -428,6 +428,30 @@ static void test_config(const ModelConfig* m) {
     json_free(&json);
 }
 
+// It also has what makes a CAAT-Net: every number comes back as it was, and other ones are refused.
+static void test_config_sync(const ModelConfig* m) {
+    static const double shares[] = {0, 1, 0.5, 0.1, 1 / 3.0, 0.7000000000000001};
+    Error error = {""};
+    bool same = true, refused = true;
+    for (int i = 0; i < 18; i++) {
+        const Sync written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
+        Sync read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
+        bool told;
+        const bool made = checkpoint_write_config("config.json", m, &written, &error);
+        same = same && made && checkpoint_load_sync(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
+               read.share == written.share && read.scale == written.scale && checkpoint_check_sync(".", &read, &error);
+        other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
+        for (int k = 0; k < 4; k++)
+            refused = refused && !checkpoint_check_sync(".", &other[k], &error) && strstr(error.text, "--sync-ranks");
+    }
+    check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
+    check(refused, "and a model with others is refused: %s", error.text);
+    const Sync none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
+    same = checkpoint_write_config("config.json", m, &none, &error) && checkpoint_check_sync(".", &none, &error);
+    check(same && !checkpoint_check_sync(".", &some, &error), "an ordinary model is none: %s", error.text);
+    check(checkpoint_check_sync("nowhere", &some, &error), "a folder without config.json does not say what it is");
+}
+
 // --init on all ranks of a mesh.
 static bool init_all(const char* path, const ModelConfig* m, const Sizes* z, Error* error) {
     bool ok = true;
@@ -770,7 +794,7 @@ static void test_full(void) {
     if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
     const bool written = write_bucket(&w, &layout, &gpt2_tied, 2, &error);
     const bool left = checkpoint_leave(&w, written, &late);
-    const bool begun = checkpoint_begin("full", &five, &gpt2_tied, &second);
+    const bool begun = checkpoint_begin("full", &five, &gpt2_tied, NULL, &second);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
     check(!written && strstr(error.text, "4.tmp/model.safetensors: cannot write"), "no room while writing: %s",
           error.text);
@@ -893,6 +917,7 @@ int main(int argc, char** argv) {
     test_large();
     test_state();
     for (int c = 0; c < CASES; c++) test_config(cases[c].model);
+    for (int c = 0; c < CASES; c++) test_config_sync(cases[c].model);
     test_init();
     test_shares();
     test_stopped();
