@@ -156,7 +156,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
 }
 
 // What a case is called in its line.
-static void case_name(char name[128], const Case* c) {
+static void case_name(char name[256], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
     const Mesh* mesh = &c->mesh;
     char schedule[32] = "", sync[64] = "";
@@ -165,7 +165,7 @@ static void case_name(char name[128], const Case* c) {
                  sync_scale_names[mesh->sync.scale]);
     if (mesh->schedule != ONE_F_ONE_B)
         snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(mesh->schedule), mesh->v);
-    snprintf(name, 128, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
+    snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
              mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
@@ -175,7 +175,7 @@ static void case_name(char name[128], const Case* c) {
 static int keep_named(Case* list, int n, const char* text) {
     int kept = 0;
     for (int i = 0; i < n; i++) {
-        char name[128];
+        char name[256];
         case_name(name, &list[i]);
         if (strstr(name, text)) list[kept++] = list[i];
     }
@@ -489,7 +489,7 @@ static Difference difference_of(const Comm* world, const Case* c) {
 
 // What the other ranks need to know to report a case.
 static void report(const Case* c, const Difference* d) {
-    char name[128];
+    char name[256];
     case_name(name, c);
     // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the order.
     const bool same_order = c->mesh.sync.ranks <= 1 || (!is_ordinary(&c->mesh.sync) && c->B == reference_case(c).B);
