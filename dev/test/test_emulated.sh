@@ -89,6 +89,7 @@ done
 for arch in caat caat_odd; do
     check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
     for precision in fp32 bf16; do
+        [ "$precision $arch" != "fp32 caat_odd" ] || continue
         check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
         check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
     done
@@ -165,8 +166,7 @@ bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
 fp16 llama --tp 2 --pp 2 --whole-boundary
 fp32 caat --tp 2
 bf16 caat --tp 2 --pp 2 --recompute full
-bf16 caat_odd --tp 2
-bf16 caat --tp 2 --sync-gradient same
+bf16 caat_odd --tp 2 --sync-gradient same
 CASES
     for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" "--dp 2 --zero 2"; do
         n=$((n + 1))

@@ -1,6 +1,6 @@
 /*
 test_equivalence.c: does every mesh train the same model? Runs the trainer's own step (this file includes train_gpt.cu) on
-every (t, p, d) with t p d <= 8 and compares it, after 20 steps, with one rank:
+every (t, p, d) with t p d <= 8 and compares it, after 10 or (--full, --mesh) 20 steps, with one rank:
 
     losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
         token by token, the bytes sent (against the formulas of parallel.h, which must fit exactly)
@@ -18,7 +18,7 @@ gradients stay as small as they are.
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
 Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met), every other schedule than 1F1B with one choice of all of that, and one or two CAAT-Nets;
+all pairs of settings are met), every other schedule than 1F1B with one choice of all of that, and one CAAT-Net;
 with it all combinations are run with 1F1B, twelve choices with every other schedule, and twelve CAAT-Nets. --short: only meshes of 1 or 2 an axis. --mesh: all settings
 of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
 
@@ -543,8 +543,8 @@ int main(int argc, char** argv) {
                 if (few) list[cases + 1] = list[cases + 3], more = 2; // gpt2 tied, llama untied
                 more += cases_of_schedules(list + cases + more, t, p, d, full || one ? 12 : 1,
                                            full || one ? NULL : &schedule_turn);
-                more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : few ? 1 : 2, &caat_turn);
-                for (int i = cases; i < cases + more && few; i++) list[i].steps = 2;
+                more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : 1, &caat_turn);
+                for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : STEPS / 2;
                 cases += more;
             }
         }
