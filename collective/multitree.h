@@ -1,0 +1,289 @@
+/*
+multitree.h: MultiTree (Huang, Majumder, Kim, Muzahid, Yum, Kim 2021, "Communication algorithm-architecture co-design for
+distributed deep learning", ISCA): spanning trees made for a network.
+
+There is a tree for every rank, rooted there: the root's part of the vector is gathered from the root down, and summed
+up to it. Every rank sends as little as in a ring, but over all of its links and in fewer, shorter steps. The trees grow
+together, from their roots, a step at a time: in step t a tree may take in ranks that are one free link away from the
+ranks that it had when the step began; every link is free once a step (a link that is k times as fast as the slowest, k
+times). The trees take turns, one rank each, until none can grow any more. So the trees, what each link does in each step,
+and that no link is wanted twice, come out together:
+
+    all-gather       step t: the parent sends the part to the child that joined in step t
+    reduce-scatter   step T - 1 - t: the child sends its sum of the part to the parent
+    all-reduce       one after the other, 2 T steps
+
+A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. Where links
+lead back at the same speed the trees of the way down serve the way up; else those grow on the reversed network.
+
+A torus of 8 x 8 needs 17 steps a phase where a ring needs 63; no less than max(diameter, (N - 1) / in-degree of a rank,
+N (N - 1) / links) is possible. A step ends when a whole round of turns has added nothing (the authors' first simulator
+looked at the last tree only, and took a step or two more on a mesh).
+
+Switches. An edge of a tree then leads over one or more of them: to the nearest free rank, looking first, for all
+parents, over one switch, then two, ..., at most net->reach. It uses every link of its way in that step.
+
+Parts. With K trees a rank, each for a K-th of its part, the steps are shorter and links less often idle in the last of
+them: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is what TACOS does too,
+Won et al. 2023, arXiv 2304.05301, which matches links and chunks at random where turns are taken here.)
+
+The search. A parent that finds no child in a step will not find one later in that step, since links only get fewer and
+members more; and one whose neighbours are all members never will. So each tree keeps its place in a list of parents
+that still have strangers beside them, and the whole is quick: seconds for 1,024 ranks.
+*/
+#ifndef MULTITREE_H
+#define MULTITREE_H
+
+#include "plan.h"
+
+// An edge of a tree, and the links from parent to child: way .. way + length - 1 of the forest's list.
+typedef struct {
+    int32_t step, parent, child, tree;
+    int64_t way;
+    int length;
+} TreeEdge;
+
+// Trees that grow.
+typedef struct {
+    const Network* net;
+    int trees, per_rank;
+    int64_t n, capacity; // edges, in the order in which they came
+    TreeEdge* edges;
+    int64_t ways, way_capacity;
+    int32_t* way; // links
+    int steps;
+    // While they grow:
+    uint64_t* inside; // (trees, words): who is a member
+    int words;
+    int32_t** parents;        // (trees): members that may have children, as they joined
+    int *count, *room;        // (trees): how many, and how many there is memory for
+    int* members;             // (trees)
+    int *old, *place;         // (trees): parents from before this step; the first of them that may still find a child
+    int* reach;               // (trees): switches that are tried now
+    int *left, *full;         // (links): how often each is still free in this step, and at its start
+    int *from, *seen, *queue; // (vertices): the search over switches
+    int search;
+} Trees;
+
+static inline bool tree_has(const Trees* trees, int tree, int rank) {
+    return trees->inside[(size_t)tree * (size_t)trees->words + (size_t)(rank / 64)] >> (rank % 64) & 1;
+}
+
+static inline void tree_join(Trees* trees, int tree, int rank) {
+    trees->inside[(size_t)tree * (size_t)trees->words + (size_t)(rank / 64)] |= (uint64_t)1 << (rank % 64);
+    trees->members[tree]++;
+    if (trees->count[tree] == trees->room[tree])
+        trees->parents[tree] =
+            (int32_t*)checked_grow(trees->parents[tree], &trees->room[tree], 8, sizeof(int32_t), "a tree");
+    trees->parents[tree][trees->count[tree]++] = rank;
+}
+
+static inline Trees trees_new(const Network* net, int per_rank) {
+    Trees t;
+    memset(&t, 0, sizeof t);
+    t.net = net, t.per_rank = per_rank, t.trees = net->ranks * per_rank, t.words = (net->ranks + 63) / 64;
+    const size_t n = (size_t)t.trees, vertices = (size_t)net->vertices;
+    t.inside = (uint64_t*)checked_calloc(n * (size_t)t.words, sizeof(uint64_t), "trees");
+    t.parents = (int32_t**)checked_calloc(n, sizeof(int32_t*), "trees");
+    t.count = (int*)checked_calloc(6 * n, sizeof(int), "trees");
+    t.room = t.count + n, t.members = t.room + n, t.old = t.members + n, t.place = t.old + n, t.reach = t.place + n;
+    t.left = (int*)checked_calloc(2 * (size_t)net->links + 1, sizeof(int), "trees");
+    t.full = t.left + net->links;
+    t.from = (int*)checked_calloc(3 * vertices, sizeof(int), "trees");
+    t.seen = t.from + vertices, t.queue = t.seen + vertices;
+    const double slowest = network_slowest(net);
+    for (int i = 0; i < net->links; i++) t.full[i] = plan_room(&net->link[i], slowest);
+    for (int tree = 0; tree < t.trees; tree++) tree_join(&t, tree, tree / per_rank);
+    return t;
+}
+
+static inline void trees_free(Trees* t) {
+    for (int tree = 0; tree < t->trees; tree++) free(t->parents[tree]);
+    free(t->parents);
+    free(t->inside);
+    free(t->count);
+    free(t->left);
+    free(t->from);
+    free(t->edges);
+    free(t->way);
+    memset(t, 0, sizeof *t);
+}
+
+// Takes the links that the search has gone along (from) out of this step. Returns how many.
+static inline int trees_add_way(Trees* t, int parent, int child) {
+    const Link* link = t->net->link;
+    int length = 0;
+    for (int at = child; at != parent; at = link[t->from[at]].from) length++;
+    if (t->ways + length > t->way_capacity) {
+        t->way_capacity = max_i64(1024, 2 * (t->ways + length));
+        t->way = (int32_t*)realloc(t->way, (size_t)t->way_capacity * sizeof(int32_t));
+        if (!t->way) die("out of memory: %.1f MB for trees", (double)t->way_capacity * 4 / 1e6);
+    }
+    t->ways += length;
+    for (int at = child, k = 1; at != parent; at = link[t->from[at]].from, k++) {
+        t->way[t->ways - k] = t->from[at];
+        t->left[t->from[at]]--;
+    }
+    return length;
+}
+
+static inline void trees_add_edge(Trees* t, int tree, int parent, int child, int length) {
+    if (t->n == t->capacity) {
+        t->capacity = max_i64(1024, 2 * t->capacity);
+        t->edges = (TreeEdge*)realloc(t->edges, (size_t)t->capacity * sizeof(TreeEdge));
+        if (!t->edges) die("out of memory: %.1f MB for trees", (double)t->capacity * sizeof(TreeEdge) / 1e6);
+    }
+    const TreeEdge edge = {t->steps, parent, child, tree, t->ways - length, length};
+    t->edges[t->n++] = edge;
+    tree_join(t, tree, child);
+}
+
+// A child of this parent by one link.
+static inline bool tree_grow_link(Trees* t, int tree, int parent) {
+    const Network* net = t->net;
+    for (int i = net->first[parent]; i < net->first[parent + 1]; i++) {
+        if (t->left[i] == 0 || tree_has(t, tree, net->link[i].to)) continue;
+        t->from[net->link[i].to] = i;
+        trees_add_edge(t, tree, parent, net->link[i].to, trees_add_way(t, parent, net->link[i].to));
+        return true;
+    }
+    return false;
+}
+
+// A child of this parent over at most `reach` switches: breadth first.
+static inline bool tree_grow_switched(Trees* t, int tree, int parent, int reach) {
+    const Network* net = t->net;
+    int head = 0, tail = 0, level_end = 1, switches = 0;
+    t->search++;
+    t->seen[parent] = t->search;
+    t->queue[tail++] = parent;
+    while (head < tail) {
+        if (head == level_end) level_end = tail, switches++; // the vertices from here on are one switch further away
+        const int v = t->queue[head++];
+        for (int i = net->first[v]; i < net->first[v + 1]; i++) {
+            const int to = net->link[i].to;
+            if (t->left[i] == 0 || t->seen[to] == t->search) continue;
+            if (to < net->ranks && tree_has(t, tree, to)) continue;
+            if (to >= net->ranks && switches == reach) continue;
+            t->seen[to] = t->search;
+            t->from[to] = i;
+            if (to >= net->ranks) {
+                t->queue[tail++] = to;
+                continue;
+            }
+            trees_add_edge(t, tree, parent, to, trees_add_way(t, parent, to));
+            return true;
+        }
+    }
+    return false;
+}
+
+// One rank more for a tree, if it can. Its turn ends with that.
+static inline bool tree_turn(Trees* t, int tree) {
+    const bool switched = network_has_switches(t->net);
+    if (t->members[tree] == t->net->ranks) return false;
+    for (; t->reach[tree] <= t->net->reach; t->reach[tree]++, t->place[tree] = 0) {
+        for (; t->place[tree] < t->old[tree]; t->place[tree]++) {
+            const int parent = t->parents[tree][t->place[tree]];
+            if (switched ? tree_grow_switched(t, tree, parent, t->reach[tree]) : tree_grow_link(t, tree, parent))
+                return true;
+        }
+        if (!switched) return false;
+    }
+    return false;
+}
+
+// Before a step: every link is free, and parents without strangers beside them are forgotten.
+static inline void trees_begin_step(Trees* t) {
+    const Network* net = t->net;
+    memcpy(t->left, t->full, (size_t)net->links * sizeof(int));
+    for (int tree = 0; tree < t->trees; tree++) {
+        int kept = 0;
+        for (int i = 0; i < t->count[tree]; i++) {
+            const int parent = t->parents[tree][i];
+            bool keep = network_has_switches(net);
+            for (int k = net->first[parent]; k < net->first[parent + 1] && !keep; k++)
+                keep = !tree_has(t, tree, net->link[k].to);
+            if (keep) t->parents[tree][kept++] = parent;
+        }
+        t->count[tree] = t->old[tree] = kept;
+        t->place[tree] = 0;
+        t->reach[tree] = 1;
+    }
+}
+
+// Grows per_rank trees from every rank until they span the network, which has to be connected.
+static inline Trees trees_grow(const Network* net, int per_rank) {
+    Trees t = trees_new(net, per_rank);
+    for (int64_t all = (int64_t)t.trees * (net->ranks - 1); t.n < all; t.steps++) {
+        const int64_t before = t.n;
+        trees_begin_step(&t);
+        for (bool grown = true; grown;) {
+            grown = false;
+            for (int tree = 0; tree < t.trees; tree++) grown |= tree_turn(&t, tree);
+        }
+        if (t.n == before) die("internal error: no tree grows on network %s", net->name);
+    }
+    return t;
+}
+
+// The link of net that leads back where one of `grown` (net itself, or net reversed) leads: of parallel ones as fast, the
+// one with the same place among them.
+static inline int network_link_back(const Network* net, const Network* grown, int link) {
+    const Link* l = &grown->link[link];
+    int place = 0;
+    for (int i = grown->first[l->from]; i < link; i++)
+        place += grown->link[i].to == l->to && grown->link[i].bandwidth == l->bandwidth;
+    for (int i = net->first[l->to]; i < net->first[l->to + 1]; i++) {
+        if (net->link[i].to == l->from && net->link[i].bandwidth == l->bandwidth && place-- == 0) return i;
+    }
+    die("internal error: network %s has no link from %d to %d", net->name, l->to, l->from);
+}
+
+// The rows of a phase. The links of trees that grew on the reversed network are found by their ends.
+static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first_step, const Network* net) {
+    for (int64_t i = 0; i < t->n; i++) {
+        const int64_t at = up ? t->n - 1 - i : i;
+        const TreeEdge* e = &t->edges[at];
+        if (up)
+            plan_add(plan, first_step + t->steps - 1 - e->step, e->child, e->parent, e->tree, 1, true);
+        else
+            plan_add(plan, first_step + e->step, e->parent, e->child, e->tree, 1, false);
+        for (int k = 0; plan->way && k < e->length; k++) {
+            const int link = t->way[e->way + (up ? e->length - 1 - k : k)];
+            plan->link[plan->way[plan->n - 1] + k] = up ? network_link_back(net, t->net, link) : link;
+        }
+        if (plan->way) plan->way[plan->n] = plan->way[plan->n - 1] + e->length;
+    }
+}
+
+// per_rank: trees of each rank; the chunks are as many.
+static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
+    const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
+    Network back = {{0}, 0, 0, 0, NULL, NULL, 0, {0}, false, 0, 0};
+    Trees rising, falling;
+    memset(&rising, 0, sizeof rising);
+    memset(&falling, 0, sizeof falling);
+    if (down || symmetric) falling = trees_grow(net, per_rank);
+    if (up && !symmetric) {
+        back = network_reverse(net);
+        rising = trees_grow(&back, per_rank);
+    }
+    const Trees* rises = symmetric ? &falling : &rising;
+    plan_init(plan, "multitree", kind, net->ranks, net->ranks * per_rank);
+    plan->exclusive = true;
+    plan_reserve(plan, (up ? rises->n : 0) + (down ? falling.n : 0));
+    if (network_has_switches(net) || network_has_parallel_links(net)) {
+        plan->way = (int64_t*)checked_calloc((size_t)plan->capacity + 1, sizeof(int64_t), "a plan");
+        plan->link = (int32_t*)checked_malloc(
+            (size_t)((up ? rises->ways : 0) + (down ? falling.ways : 0)) * sizeof(int32_t), "a plan");
+    }
+    if (up) trees_add_rows(plan, rises, true, 0, net);
+    if (down) trees_add_rows(plan, &falling, false, up ? rises->steps : 0, net);
+    trees_free(&rising);
+    trees_free(&falling);
+    if (up && !symmetric) network_free(&back);
+    plan_sort(plan);
+}
+
+#endif
