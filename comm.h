@@ -47,6 +47,7 @@ carriers, comm_mpi.h, comm_device.h and comm_nccl.h, and comm_types.h, what they
 
 #include "comm/comm_device.h"
 #include "comm/comm_mpi.h"
+#include "comm/comm_plan.h"
 #include "comm/comm_types.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -111,7 +112,10 @@ static inline void comm_carry(CommRequest* r) {
     if (device) comm_stage_to_host(r);
 #endif
 #ifdef USE_MPI
-    comm_mpi_start(r);
+    if (comm_plan_of(r))
+        comm_plan_start(r);
+    else
+        comm_mpi_start(r);
 #endif
 }
 
@@ -122,7 +126,8 @@ static inline CommRequest comm_start(CommRequest r) {
     }
     r.active = true;
     r.started = seconds_now();
-    r.comm->size_bytes += comm_size_bytes(&r);
+    const CommPlan* plan = comm_plan_of(&r);
+    r.comm->size_bytes += plan ? comm_plan_size_bytes(&r, plan) : comm_size_bytes(&r);
     comm_carry(&r);
     return r;
 }
@@ -137,6 +142,7 @@ static inline void comm_wait(CommRequest* r) {
     comm_nccl_wait(r);
 #endif
 #ifdef USE_MPI
+    comm_plan_wait(r);
     comm_mpi_wait(r);
 #endif
 #ifdef USE_CUDA
@@ -158,7 +164,7 @@ static inline bool comm_is_done(CommRequest* r) {
     done = comm_nccl_is_done(r);
 #endif
 #ifdef USE_MPI
-    done = done && comm_mpi_is_done(r);
+    done = done && comm_plan_is_done(r) && comm_mpi_is_done(r);
 #endif
     return done;
 }
@@ -348,6 +354,7 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
     child.name = name;
     child.size_bytes = 0;
     child.waited = 0;
+    child.plans = NULL;
 #ifdef USE_MPI
     child.mpi = MPI_COMM_NULL;
 #endif
@@ -427,6 +434,7 @@ static inline void comm_open_lanes(Comm* c, bool folded) {
 
 // All members call it, with nothing in flight.
 static inline void comm_free(Comm* c) {
+    comm_free_plans(c);
 #ifdef USE_NCCL
     comm_nccl_free(c);
 #endif

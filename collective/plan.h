@@ -78,10 +78,12 @@ static inline void plan_add(Plan* plan, int step, int from, int to, int chunk, i
     if (step >= plan->steps) plan->steps = step + 1;
 }
 
-// Chunk c of a vector of n elements begins at ...; c = chunks: its end.
+// Chunk c of a vector of n elements begins at ...; c = chunks: its end. Where parts belong to ranks, n is a multiple of
+// their number.
 static inline int64_t plan_chunk_start(const Plan* plan, int64_t n, int64_t c) {
-    const int64_t per = n / plan->chunks, left = n % plan->chunks; // the first `left` chunks have one more
-    return c * per + min_i64(c, left);
+    const int64_t parts = plan->kind == PLAN_ALL_REDUCE ? 1 : plan->ranks, chunks = plan->chunks / parts;
+    const int64_t part = n / parts, per = part / chunks, left = part % chunks; // the first `left` chunks have one more
+    return c / chunks * part + c % chunks * per + min_i64(c % chunks, left);
 }
 
 // Elements that a transfer carries.

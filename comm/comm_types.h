@@ -69,13 +69,14 @@ static CommJob* comm_job; // for process.stop, which knows no group
 
 // A group, as one of its ranks sees it.
 typedef struct {
-    const char* name;   // "world", "tensor", ...: in messages and the trace
-    int rank, size;     // this process's place in the group
-    int64_t size_bytes; // size times the bytes that this rank has sent in this group: see comm_bytes
-    double waited;      // seconds that this rank has spent waiting in this group
-    int64_t piece;      // COMM_PIECE; the same on all ranks
-    Trace* trace;       // or NULL
-    CommJob* job;       // NULL for a process that no launcher has started
+    const char* name;        // "world", "tensor", ...: in messages and the trace
+    int rank, size;          // this process's place in the group
+    int64_t size_bytes;      // size times the bytes that this rank has sent in this group: see comm_bytes
+    double waited;           // seconds that this rank has spent waiting in this group
+    int64_t piece;           // COMM_PIECE; the same on all ranks
+    Trace* trace;            // or NULL
+    CommJob* job;            // NULL for a process that no launcher has started
+    struct CommPlans* plans; // that its operations follow (comm_plan.h), or NULL
 #ifdef USE_MPI
     MPI_Comm mpi; // MPI_COMM_NULL for a group of one, and where MPI has not started the job
 #endif
@@ -100,8 +101,9 @@ typedef struct {
     double started, finished; // seconds_now(); finished: 0 until comm_progress has seen it
     int pieces;
 #ifdef USE_MPI
-    MPI_Request* mpi; // (pieces)
-    int* counts;      // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+    struct PlanRun* run; // of an operation that follows a plan, or NULL
+    MPI_Request* mpi;    // (pieces)
+    int* counts;         // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
 #endif
 #ifdef USE_CUDA
     void* staged;  // the host's copy of what lies in device memory, or NULL
