@@ -100,7 +100,10 @@ static inline void comm_carry(CommRequest* r) {
     (void)device;
 #ifdef USE_NCCL
     if (device && r->comm->nccl) {
-        comm_nccl_start(r);
+        if (comm_plan_of(r))
+            comm_plan_nccl_start(r);
+        else
+            comm_nccl_start(r);
         return;
     }
     if (!device && !comm_has_mpi(r->comm)) {
@@ -143,6 +146,7 @@ static inline void comm_wait(CommRequest* r) {
 #endif
 #ifdef USE_MPI
     comm_plan_wait(r);
+    while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);
     comm_mpi_wait(r);
 #endif
 #ifdef USE_CUDA
@@ -195,6 +199,9 @@ static inline void comm_synchronize(Comm* world) {
 
 static inline void comm_run(CommRequest r) {
     r.blocking = true;
+#ifdef USE_MPI
+    r.blocking = !comm_plans_run(r.comm);
+#endif
     r = comm_start(r);
     comm_wait(&r);
 }

@@ -26,6 +26,9 @@ each sum. The host only enqueues.
 #include "comm_device.h"
 #include "comm_mpi.h"
 #include "comm_types.h"
+#ifdef USE_NCCL
+#include "../kernels/gpu.cuh"
+#endif
 
 enum {
     PLAN_SLAB = 256 << 10,   // bytes of a message, about
@@ -62,7 +65,8 @@ typedef struct CommPlans {
     char* buffers; // of the operation before, for the next one; or NULL
     size_t buffer_bytes;
 #ifdef USE_MPI
-    MPI_Comm mpi; // of their own: their messages meet no others
+    MPI_Comm mpi;                       // of their own: their messages meet no others
+    struct PlanRun* last[PLAN_AT_ONCE]; // who has each of PLAN_AT_ONCE ranges of tags
 #endif
 } CommPlans;
 
@@ -219,6 +223,7 @@ static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan*
 #ifdef USE_MPI
 // An operation on its way. An item is a slab of a row: number row * slabs + slab.
 typedef struct PlanRun {
+    struct PlanRun* next_run; // in the job's list of those that are not over
     const CommPlan* plan;
     Comm* comm;
     CommType type;
@@ -322,8 +327,9 @@ static inline void plan_run_message(PlanRun* run, int item) {
     if (run->waits[item] == 0) plan_run_begin_item(run, item);
 }
 
-// Goes on with an operation; wait: until it is over. Returns whether it is.
+// Goes on with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any more.
 static inline bool plan_run_advance(PlanRun* run, bool wait) {
+    if (run->left == 0) return true;
     while (run->left > 0) {
         int n = 0;
         plan_run_receive(run);
@@ -346,7 +352,26 @@ static inline bool plan_run_advance(PlanRun* run, bool wait) {
         run->flying = kept;
         for (int i = 0; i < n; i++) plan_run_message(run, run->indices[i]);
     }
+    PlanRun** list = &run->comm->job->runs;
+    while (*list != run) list = &(*list)->next_run;
+    *list = run->next_run;
     return true;
+}
+
+// Whether operations by plan are on their way. Then whoever waits for anything calls comm_plans_advance meanwhile: other
+// ranks may wait for messages that only follow from these plans, before they do what this one waits for.
+static inline bool comm_plans_run(const Comm* c) { return c->job && c->job->runs; }
+
+static inline void comm_plans_advance(const Comm* c) {
+    for (PlanRun *run = c->job->runs, *next; run; run = next) {
+        next = run->next_run;
+        plan_run_advance(run, false);
+    }
+}
+
+static inline void plan_run_wait(PlanRun* run) {
+    if (run->comm->job->runs == run && !run->next_run) plan_run_advance(run, true); // alone: MPI may block
+    while (run->left > 0) comm_plans_advance(run->comm);
 }
 
 // The vector that a plan works on, from what the operation has been given.
@@ -393,7 +418,12 @@ static inline void comm_plan_start(CommRequest* r) {
     PlanRun* run = (PlanRun*)checked_calloc(1, sizeof *run, "a plan");
     run->plan = p, run->comm = r->comm, run->type = r->type, run->n = r->n;
     run->slabs = comm_plan_slabs(p, chunk, plans->tags);
-    run->tag = plans->started++ % PLAN_AT_ONCE * (plans->tags / PLAN_AT_ONCE);
+    PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the one that had these tags has to be over
+    if (*place) plan_run_wait(*place);
+    *place = run;
+    run->tag = (int)(place - plans->last) * (plans->tags / PLAN_AT_ONCE);
+    run->next_run = r->comm->job->runs;
+    r->comm->job->runs = run;
     const size_t items = (size_t)p->rows * (size_t)run->slabs;
     int64_t largest = 0, start;
     int sums = 0;
@@ -427,7 +457,10 @@ static inline void comm_plan_wait(CommRequest* r) {
     PlanRun* run = r->run;
     if (!run) return;
     CommPlans* plans = run->comm->plans;
-    plan_run_advance(run, true);
+    plan_run_wait(run);
+    for (int i = 0; i < PLAN_AT_ONCE; i++) {
+        if (plans->last[i] == run) plans->last[i] = NULL;
+    }
     if (run->own) {
         const size_t part = (size_t)(run->n * comm_type_bytes(run->type)) / (size_t)run->comm->size;
         memcpy(r->out, run->own + (size_t)run->comm->rank * part, part);
@@ -445,6 +478,120 @@ static inline void comm_plan_wait(CommRequest* r) {
     free(run->free_buffer);
     free(run);
     r->run = NULL;
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Device memory: NCCL
+
+#ifdef USE_NCCL
+template <class T>
+__global__ static void __launch_bounds__(256)
+    plan_add_kernel(T* __restrict__ sum, const T* __restrict__ in, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) sum[i] = (T)((float)sum[i] + (float)in[i]);
+}
+
+template <class T>
+void plan_add_on(cudaStream_t stream, char* sum, const char* in, int64_t n) {
+    Launch shape = launch_shape(blocks_for(n, 256), 256);
+    shape.stream = stream;
+    launch(shape, plan_add_kernel<T>, (T*)sum, (const T*)in, n);
+}
+
+static inline void plan_add_up_on(cudaStream_t stream, char* sum, const char* in, int64_t n, CommType type) {
+    if (type == COMM_FLOAT) plan_add_on<float>(stream, sum, in, n);
+    if (type == COMM_BF16) plan_add_on<bf16>(stream, sum, in, n);
+    if (type == COMM_FP16) plan_add_on<fp16>(stream, sum, in, n);
+}
+
+// Rows [first, the result) are those of one step.
+static inline int comm_plan_step_end(const CommPlan* p, int first) {
+    int end = first;
+    while (end < p->rows && p->row[end].step == p->row[first].step) end++;
+    return end;
+}
+
+// The part of row i's sum in the block where the sums of a step wait: *bytes from its begin on; afterwards behind it.
+static inline int64_t plan_take_room(const CommPlan* p, int i, int64_t n, int64_t element, int64_t* bytes) {
+    int64_t start;
+    const int64_t at = *bytes;
+    if (!p->row[i].send && p->row[i].add)
+        *bytes += (int64_t)round_up((size_t)(element * comm_row_elements(p, &p->row[i], n, 0, 1, &start)), 256);
+    return at;
+}
+
+// One step on the group's stream.
+static inline void comm_plan_nccl_step(const CommPlan* p, const NcclGroup* g, int first, int end, char* vector,
+                                       char* block, int64_t n, CommType type) {
+    const int64_t element = comm_type_bytes(type);
+    int64_t start, bytes = 0;
+    nccl_check(ncclGroupStart(), g, "a planned step");
+    for (int i = first; i < end; i++) {
+        const CommRow* row = &p->row[i];
+        const size_t count = (size_t)comm_row_elements(p, row, n, 0, 1, &start);
+        char* place = vector + start * element;
+        char* room = block + plan_take_room(p, i, n, element, &bytes);
+        if (count == 0) continue;
+        nccl_check(row->send
+                       ? ncclSend(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream)
+                       : ncclRecv(row->add ? room : place, count, comm_nccl_type(type), row->peer, g->comm, g->stream),
+                   g, "a planned message");
+    }
+    nccl_check(ncclGroupEnd(), g, "a planned step");
+    bytes = 0;
+    for (int i = first; i < end; i++) {
+        const int64_t count = comm_row_elements(p, &p->row[i], n, 0, 1, &start),
+                      at = plan_take_room(p, i, n, element, &bytes);
+        if (!p->row[i].send && p->row[i].add)
+            plan_add_up_on(g->stream, vector + start * element, block + at, count, type);
+    }
+}
+
+static inline void comm_copy_on(const NcclGroup* g, void* to, const void* from, size_t bytes) {
+    if (to != from)
+        cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream), "a copy for a plan");
+}
+
+static inline void comm_plan_nccl_start(CommRequest* r) {
+    const CommPlan* p = comm_plan_of(r);
+    const NcclGroup* g = r->comm->nccl;
+    const int64_t element = comm_type_bytes(r->type);
+    const size_t whole = (size_t)(r->n * element), part = whole / (size_t)g->size, mine = (size_t)g->rank * part;
+    const bool scatters = r->kind == COMM_REDUCE_SCATTER; // works on a copy
+    int64_t most = 0;
+    for (int i = 0, end; i < p->rows; i = end) {
+        int64_t bytes = 0;
+        end = comm_plan_step_end(p, i);
+        for (int k = i; k < end; k++) plan_take_room(p, k, r->n, element, &bytes);
+        most = max_i64(most, bytes);
+    }
+    char* block = NULL;
+    const size_t needed = (size_t)most + (scatters ? whole : 0);
+    if (needed > 0 && cudaMallocAsync(&block, needed, g->stream) != cudaSuccess)
+        die("out of GPU memory: %.1f MB for an operation by plan", (double)needed / 1e6);
+    char* vector = scatters ? block + most : (char*)r->out;
+    nccl_begin(g);
+    if (scatters) comm_copy_on(g, vector, r->in, whole);
+    if (r->kind == COMM_ALL_GATHER) comm_copy_on(g, vector + mine, r->in, part);
+    for (int i = 0, end; i < p->rows; i = end) {
+        end = comm_plan_step_end(p, i);
+        comm_plan_nccl_step(p, g, i, end, vector, block, r->n, r->type);
+    }
+    if (scatters) comm_copy_on(g, r->out, vector + mine, part);
+    if (block) cuda_check(cudaFreeAsync(block, g->stream), "cudaFreeAsync");
+    r->done = nccl_end(g);
+}
+
+// A step's messages are on their way together here, so none may arrive where another one leaves.
+static inline void comm_plan_check_steps(const CommPlan* p) {
+    for (int i = 0; i < p->rows; i++) {
+        for (int k = 0; p->row[i].send && k < p->row[i].nexts; k++) {
+            const CommRow* next = &p->row[p->after[p->row[i].first + k]];
+            if (next->step == p->row[i].step && !next->add)
+                die("internal error: plan %s sends and receives a chunk in step %d", p->shape.name, next->step);
+        }
+    }
 }
 #endif
 
@@ -477,6 +624,9 @@ static inline void comm_use_plan(Comm* c, const Plan* plan) {
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
     comm_plan_free(mine);
     *mine = comm_plan_compile(plan, c->rank);
+#ifdef USE_NCCL
+    comm_plan_check_steps(mine);
+#endif
 #ifdef USE_MPI
     if (mine->most_messages > c->plans->tags / PLAN_AT_ONCE)
         die_usage(

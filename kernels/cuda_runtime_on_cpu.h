@@ -579,9 +579,9 @@ struct Call {
     }
 };
 
-// kernel<<<grid, dim, shared_bytes>>>(arguments...). Returns false if a GPU would refuse it.
+// kernel<<<grid, dim, shared_bytes, stream>>>(arguments...). Returns false if a GPU would refuse it.
 template <class... P, class... A>
-bool launch(dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&... arguments) {
+bool launch_on(cudaStream_t stream, dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&... arguments) {
     if (block) fail(nowhere, "a launch inside of a kernel");
     const uint64_t threads = (uint64_t)dim.x * dim.y * dim.z;
     if (!threads || threads > 1024 || dim.z > 64 || shared_bytes > 227 << 10) return false;
@@ -597,9 +597,14 @@ bool launch(dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&.
         call.each([&](const auto& a) { check_after(a, (const void*)kernel); });
         return true;
     };
-    if (deferring() || !idle(nullptr)) return stream_push(nullptr, run), true;
+    if (stream || deferring() || !idle(nullptr)) return stream_push(stream, run), true;
     InUse in_use;
     return run();
+}
+
+template <class... P, class... A>
+bool launch(dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&... arguments) {
+    return launch_on(nullptr, grid, dim, shared_bytes, kernel, std::forward<A>(arguments)...);
 }
 
 } // namespace cuda_on_cpu

@@ -48,16 +48,17 @@ static inline void cuda_check(cudaError_t e, const char* what) {
 
 struct Launch {
     dim3 grid, block;
-    size_t shared; // bytes of dynamic shared memory
+    size_t shared;       // bytes of dynamic shared memory
+    cudaStream_t stream; // 0: the compute stream
 };
 
 static inline Launch launch_shape(dim3 grid, dim3 block, size_t shared = 0) {
-    const Launch l = {grid, block, shared};
+    const Launch l = {grid, block, shared, 0};
     return l;
 }
 
-// launch(launch_shape(blocks, threads), kernel, arguments...) on the compute stream, which is the default stream. A
-// failure ends the run and names the kernel's function.
+// launch(launch_shape(blocks, threads), kernel, arguments...) on the compute stream, which is the default stream, or on the
+// shape's. A failure ends the run and names the kernel's function.
 template <class... P, class... A>
 void launch(const Launch& l, void (*kernel)(P...), A&&... arguments) {
     if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0) return; // nothing to do
@@ -69,9 +70,10 @@ void launch(const Launch& l, void (*kernel)(P...), A&&... arguments) {
     c.gridDim = l.grid;
     c.blockDim = l.block;
     c.dynamicSmemBytes = l.shared;
+    c.stream = l.stream;
     cuda_check(cudaLaunchKernelEx(&c, kernel, std::forward<A>(arguments)...), "launch of a kernel");
 #else
-    const bool ok = cuda_on_cpu::launch(l.grid, l.block, l.shared, kernel, std::forward<A>(arguments)...);
+    const bool ok = cuda_on_cpu::launch_on(l.stream, l.grid, l.block, l.shared, kernel, std::forward<A>(arguments)...);
     cuda_check(ok ? cudaSuccess : cudaErrorInvalidConfiguration, "launch of a kernel");
 #endif
 }

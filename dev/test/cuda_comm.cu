@@ -25,6 +25,7 @@ With one of these words as argument the program does one thing that ends it, to 
 Whoever ends well says "closed".
 */
 #include "../../alike.h"
+#include "../../collective.h"
 #include "../../comm.h"
 #include "../../cores.h"
 #include "../../schedule.h"
@@ -159,7 +160,8 @@ static bool test_all_reduce(Comm* c, Buffer* x, CommOp op, int how) {
         finish(&r, how);
     }
     buffer_get(x);
-    bool ok = buffer_is_whole(x) && c->size_bytes - counted == 2 * n * comm_type_bytes(x->type) * (c->size - 1);
+    bool ok = buffer_is_whole(x);
+    if (!c->plans) ok = ok && c->size_bytes - counted == 2 * n * comm_type_bytes(x->type) * (c->size - 1);
     for (int64_t i = 0; i < n; i++) ok = ok && is(x->copy, i, x->type, reduced(c->size, i, x->type, op));
     return ok;
 }
@@ -233,6 +235,59 @@ static void test_operations(Comm* c, const char* label, bool device, int64_t n) 
     check_here(scatter, "%s, %s: reduce-scatter of parts of %lld", label, where, (long long)n);
     check_here(gather, "%s, %s: all-gather of parts of %lld, apart and in place", label, where, (long long)n);
     check_here(broadcast, "%s, %s: broadcast of %lld", label, where, (long long)n);
+}
+
+// The same operations by plan; and several on their way at once.
+static void test_plan(const char* network, const char* algorithm, int64_t n) {
+    Comm group = comm_split(&world, 0, world.rank, "planned");
+    Network net;
+    Error error;
+    char label[128];
+    int plans = 0;
+    if (!network_build(&net, network, &error)) die("%s", error.text);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        Plan plan;
+        if (!collective_build(&plan, algorithm, (PlanKind)kind, &net, &error)) continue;
+        if (!plan_check(&plan, &net, &error)) die("%s", error.text);
+        comm_use_plan(&group, &plan);
+        plan_free(&plan);
+        plans++;
+    }
+    snprintf(label, sizeof label, "%s on %s (%d plans)", algorithm, network, plans);
+    test_operations(&group, label, true, n);
+    test_operations(&group, label, false, n);
+    enum { AT_ONCE = 20 };
+    Buffer x[AT_ONCE];
+    CommRequest r[AT_ONCE];
+    bool ok = true;
+    for (int i = 0; i < AT_ONCE; i++) {
+        x[i] = buffer_new(i % 2, n + i, COMM_FLOAT);
+        buffer_fill(&x[i], 0, n + i, world.rank, i);
+    }
+    for (int i = 0; i < AT_ONCE; i++) r[i] = comm_all_reduce_start(&group, x[i].p, n + i, COMM_FLOAT, COMM_SUM);
+    for (int i = 0; i < AT_ONCE; i++) comm_progress(r, AT_ONCE), comm_wait(&r[i * 7 % AT_ONCE]);
+    for (int i = 0; i < AT_ONCE; i++) {
+        buffer_get(&x[i]);
+        ok = ok && buffer_is_whole(&x[i]);
+        for (int64_t k = 0; k < n + i; k++)
+            ok = ok && is(x[i].copy, k, COMM_FLOAT, reduced(world.size, k + i, COMM_FLOAT, COMM_SUM));
+        buffer_free(&x[i]);
+    }
+    check_here(ok, "%s: %d all-reduces of %lld at once", label, (int)AT_ONCE, (long long)n);
+    network_free(&net);
+    comm_free(&group);
+}
+
+static void test_plans(bool brief) {
+    static const char* const algorithms[] = {"ring",      "ring-both",   "halving-doubling", "double-tree:3",
+                                             "multitree", "multitree:3", "forest:2,3"};
+    char full[32];
+    snprintf(full, sizeof full, "full:%d", world.size);
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
+        if (!brief || i % 3 == 1) test_plan(full, algorithms[i], i % 2 ? 1001 : 3);
+    }
+    if (world.size == 4) test_plan("torus:2x2", "2d-ring", 999);
+    if (world.size == 4) test_plan("mesh:2x2", "torus-ring", 7);
 }
 
 // Nothing at all, also where a rank has no buffer for it.
@@ -755,6 +810,7 @@ int main(int argc, char** argv) {
         test_operations(&world, "world", true, sizes[i]);
         test_operations(&world, "world", false, sizes[i]);
     }
+    test_plans(brief);
     test_nothing(true), test_nothing(false);
     test_much(true), test_much(false);
     world.piece = 24; // MPI: pieces that end in the middle of parts

@@ -15,6 +15,7 @@ wrong with NCCL always does:
     operations      begin and end in the order of their stream, when somebody waits or asks
                     (kernels/cuda_runtime_on_cpu.h). What is going to be overwritten is 0xff in every byte from the
                     begin to the end
+    groups          the calls of one (messages only here, on one stream) begin together and end together
     a send          ends when its receiver has taken the message: none is kept on its way
     matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or
                     roots that do not fit, which the real one answers with wrong numbers or not at all, end the process
@@ -369,12 +370,20 @@ inline bool proceed(Operation& o, std::vector<char>& here) {
     return true;
 }
 
-// The first time, the host waits for the others.
+// The first time, the host says that it has come, ...
+inline void announce(const Operation& o) {
+    ncclComm* c = o.c;
+    const std::string me = std::to_string(c->rank), other = std::to_string(o.peer);
+    if (o.kind < SEND && !c->connected) write_file(c, "connect." + me, "");
+    if (o.kind == SEND && !c->sending[(size_t)o.peer]) write_file(c, "sender." + me + "." + other, "");
+    if (o.kind == RECEIVE && !c->receiving[(size_t)o.peer]) write_file(c, "receiver." + me + "." + other, "");
+}
+
+// ... and waits for the others.
 inline bool connect(const Operation& o) {
     ncclComm* c = o.c;
     const std::string me = std::to_string(c->rank), what = "the connection for " + describe(o);
     if (o.kind < SEND) {
-        if (!c->connected) write_file(c, "connect." + me, "");
         for (int rank = 0; rank < c->size && !c->connected; rank++) {
             if (!host_waits(c, "connect." + std::to_string(rank), rank, what.c_str())) return false;
         }
@@ -382,10 +391,8 @@ inline bool connect(const Operation& o) {
     }
     char* there = o.kind == SEND ? &c->sending[(size_t)o.peer] : &c->receiving[(size_t)o.peer];
     const std::string other = std::to_string(o.peer);
-    const std::string out = "sender." + me + "." + other, in = "receiver." + me + "." + other;
     const std::string wanted = (o.kind == SEND ? "receiver." : "sender.") + other + "." + me;
     if (*there) return true;
-    write_file(c, o.kind == SEND ? out : in, "");
     *there = host_waits(c, wanted, o.peer, what.c_str());
     return *there;
 }
@@ -395,6 +402,40 @@ inline bool overlap(const Operation& o) {
     const size_t rank = (size_t)o.c->rank;
     if (o.kind == REDUCE_SCATTER) return o.out != o.in + rank * o.out_bytes;
     return o.in != o.out + (o.kind == ALL_GATHER ? rank * o.in_bytes : 0);
+}
+
+// Calls between ncclGroupStart and ncclGroupEnd begin together; they end when the last one does.
+struct GroupedCall {
+    Operation o;
+    cudaStream_t stream;
+};
+inline int grouped; // groups that are open
+inline auto& grouped_calls = *new std::vector<GroupedCall>;
+
+inline ncclResult_t start_grouped() {
+    std::vector<GroupedCall> calls;
+    calls.swap(grouped_calls);
+    std::vector<Operation> together;
+    for (const GroupedCall& call : calls) announce(call.o);
+    for (const GroupedCall& call : calls) {
+        if (!connect(call.o)) return ncclRemoteError;
+        if (call.stream != calls[0].stream)
+            return fail(ncclInvalidUsage, "this model has one stream for a group of calls");
+        call.o.c->pending++;
+        together.push_back(call.o);
+    }
+    if (calls.empty()) return ncclSuccess;
+    std::vector<std::vector<char>> here(together.size());
+    std::vector<char> ended(together.size());
+    cuda_on_cpu::stream_push(calls[0].stream, [together, here, ended]() mutable {
+        bool all_ended = true;
+        for (size_t i = 0; i < together.size(); i++) {
+            if (!ended[i] && (ended[i] = proceed(together[i], here[i]))) together[i].c->pending--;
+            all_ended = all_ended && ended[i];
+        }
+        return all_ended;
+    });
+    return ncclSuccess;
 }
 
 inline ncclResult_t start(ncclComm* c, Kind kind, const void* in, size_t in_count, void* out, size_t out_count,
@@ -431,15 +472,9 @@ inline ncclResult_t start(ncclComm* c, Kind kind, const void* in, size_t in_coun
                       : kind == RECEIVE ? &c->received[(size_t)peer]
                                         : &c->collectives;
     o.number = (*number)++;
-    if (!connect(o)) return ncclRemoteError;
-    c->pending++;
-    std::vector<char> here;
-    cuda_on_cpu::stream_push(stream, [o, here]() mutable {
-        const bool ended = proceed(o, here);
-        if (ended) o.c->pending--;
-        return ended;
-    });
-    return ncclSuccess;
+    if (grouped > 0 && kind < SEND) return fail(ncclInvalidUsage, "this model has no collectives in groups of calls");
+    grouped_calls.push_back({o, stream});
+    return grouped > 0 ? ncclSuccess : start_grouped();
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -579,6 +614,13 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->open = false;
     fake_nccl::leave(comm);
     return ncclSuccess;
+}
+
+inline ncclResult_t ncclGroupStart() { return fake_nccl::grouped++, ncclSuccess; }
+inline ncclResult_t ncclGroupEnd() {
+    if (fake_nccl::grouped == 0)
+        return fake_nccl::fail(ncclInvalidUsage, "the end of a group of calls that was not begun");
+    return --fake_nccl::grouped > 0 ? ncclSuccess : fake_nccl::start_grouped();
 }
 
 inline ncclResult_t ncclAllReduce(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t op,
