@@ -24,6 +24,7 @@ typedef struct {
     int64_t vp;              // 0: what the schedule has
     int recompute, schedule; // choices
     bool sequence_parallel, whole_boundary;
+    const char *allreduce, *topology;
     double sync; // 1: an ordinary model
     int64_t sync_ranks;
     int sync_scale, sync_gradient; // choices
@@ -88,6 +89,15 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("whole-boundary", &s->whole_boundary,
                     "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+        option_heading("sums of gradients over dp"),
+        option_string(
+            "allreduce", &s->allreduce, "NAME",
+            "by a plan of collective.h, not MPI's or NCCL's own: multitree, ring, forest, torus-ring, ...; a wrong "
+            "name lists all"),
+        option_string(
+            "topology", &s->topology, "NAME",
+            "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
+            "[full:N, all to all]"),
         option_heading("CAAT-Net: tensor ranks that share a part of the channels only"),
         option_float("sync", &s->sync, 0, 1, "that part; 1 = all of them, an ordinary model"),
         option_int(
@@ -185,6 +195,7 @@ static inline void check_settings(Settings* o) {
     if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
     if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
+    if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 

@@ -23,6 +23,7 @@ those of all states, N their rows. Only what multiplies by a matrix, and what me
 #include "alike.h"
 #include "base.h"
 #include "checkpoint.h"
+#include "collective.h"
 #include "comm.h"
 #include "cores.h"
 #include "dataloader.h"
@@ -988,6 +989,7 @@ typedef struct {
     CommPlace place;
     Stage stage;
     Schedule schedule;
+    Plan sums[PLAN_KINDS]; // how the data group sums gradients and gathers parameters, where --allreduce says so
     TokenFiles train_files, val_files;
     DataLoader train, val;
     TokenBatch batch;
@@ -1654,6 +1656,20 @@ static void print_sync(const Stage* s) {
            sync->narrow ? FLOATX_NAME : "fp32");
 }
 
+// The plans of --allreduce.
+static void print_sums(const Trainer* t) {
+    const Settings* o = &t->settings;
+    if (!o->allreduce) return;
+    printf("sums      of gradients by %s on %s:", o->allreduce, o->topology ? o->topology : "full, all to all");
+    for (int kind = 0, n = 0; kind < PLAN_KINDS; kind++) {
+        const Plan* plan = &t->sums[kind];
+        if (plan->n)
+            printf("%s %s in %d step%s, in chunks of 1/%d", n++ ? "," : "", plan_kind_name(plan->kind), plan->steps,
+                   plan->steps == 1 ? "" : "s", plan->chunks);
+    }
+    printf("\n");
+}
+
 static void print_mesh(const Trainer* t) {
     const Stage* s = &t->stage;
     const Mesh* mesh = &s->layout.mesh;
@@ -1666,6 +1682,7 @@ static void print_mesh(const Trainer* t) {
                              : " with ZeRO-2",
            recompute[mesh->recompute]);
     print_sync(s);
+    print_sums(t);
     printf("schedule  ");
     const Pipeline* plan = &t->schedule.plan;
     Schedule* stages = schedules_build(plan);
@@ -1736,6 +1753,14 @@ static Traffic traffic_of_mesh(const Trainer* t) {
     return sum;
 }
 
+// How much more than the least an algorithm sends in all (2d-ring does).
+static double sums_factor(const Trainer* t) {
+    const Plan* plan = &t->sums[PLAN_ALL_REDUCE];
+    double vectors = 0;
+    for (int64_t i = 0; i < plan->n; i++) vectors += (double)plan->transfers[i].chunks / plan->chunks;
+    return plan->n ? vectors / (2 * (plan->ranks - 1)) : 1;
+}
+
 // Counted bytes of the last step beside the formulas.
 static void print_traffic(const Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
@@ -1757,7 +1782,9 @@ static void print_traffic(const Trainer* t) {
     printf(row, "", "together", counted[0], (sum.layers + sum.ends) / 1e6);
     printf(row, "pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
            counted[1], (sum.pipeline + sum.tied) / 1e6);
-    printf(row, "data", "2 (d-1)/d of the parameters", counted[2], sum.data / 1e6);
+    const double factor = sums_factor(t);
+    printf(row, "data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
+           counted[2], factor * sum.data / 1e6);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -2115,6 +2142,30 @@ static void check_memory(Trainer* t) {
           &error);
 }
 
+// --allreduce and --topology: the plans of the data group (collective.h).
+static bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+    const Settings* o = &t->settings;
+    char usual[32];
+    Network net;
+    bool ok = true;
+    if (!o->allreduce) return true;
+    if (mesh->d == 1)
+        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
+    snprintf(usual, sizeof usual, "full:%d", mesh->d);
+    if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
+    if (net.ranks != mesh->d)
+        ok = fail(error,
+                  "--topology %s joins %d ranks, but there are %d replicas (--dp) whose gradients are summed over it",
+                  o->topology, net.ranks, mesh->d);
+    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
+        if ((kind == PLAN_ALL_REDUCE) == (mesh->zero > 0)) continue;
+        Plan* plan = &t->sums[kind];
+        ok = collective_build(plan, o->allreduce, (PlanKind)kind, &net, error) && plan_check(plan, &net, error);
+    }
+    network_free(&net);
+    return ok;
+}
+
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
 
 // Ranks that were not started alike would wait for each other for ever.
@@ -2176,7 +2227,8 @@ int main(int argc, char** argv) {
         die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
     }
     if (!mesh_check(&mesh, &model, T, &error) || !plan_schedule(t, &model, &mesh, &error) ||
-        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &error)) {
+        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &error) ||
+        !plan_sums(t, &mesh, &error)) {
         die_usage("%s", error.text);
     }
     open_loaders(t);
@@ -2194,6 +2246,9 @@ int main(int argc, char** argv) {
         stage_allocate(&t->stage);
         groups_open(&t->groups, &t->world, &t->stage.layout, &model);
         t->stage.groups = &t->groups;
+        for (int kind = 0; kind < PLAN_KINDS; kind++) {
+            if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
+        }
         if (o->trace) start_tracing(t);
         train(t, peak, started);
         groups_close(&t->groups);
@@ -2201,6 +2256,7 @@ int main(int argc, char** argv) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]);
     trace_free(&t->trace);
     tokens_close(&t->train_files);
     tokens_close(&t->val_files);
