@@ -223,7 +223,7 @@ GPU_TESTS_MORE := $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf1
 GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
 endif
 
-vpath %.c dev/test dev/bench dev/draw
+vpath %.c dev/test dev/bench dev/draw dev/plan
 vpath %.cu dev/test dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
@@ -255,7 +255,7 @@ gpu_check:
 pictures: $(BUILD)/draw_schedule
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule
 
-build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule
+build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/network_links
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh

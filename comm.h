@@ -115,10 +115,12 @@ static inline void comm_carry(CommRequest* r) {
     if (device) comm_stage_to_host(r);
 #endif
 #ifdef USE_MPI
-    if (comm_plan_of(r))
+    if (comm_plan_of(r)) {
         comm_plan_start(r);
-    else
-        comm_mpi_start(r);
+        return;
+    }
+    if (r->blocking) comm_plans_meet(r->comm);
+    comm_mpi_start(r);
 #endif
 }
 
@@ -199,9 +201,6 @@ static inline void comm_synchronize(Comm* world) {
 
 static inline void comm_run(CommRequest r) {
     r.blocking = true;
-#ifdef USE_MPI
-    r.blocking = !comm_plans_run(r.comm);
-#endif
     r = comm_start(r);
     comm_wait(&r);
 }

@@ -133,7 +133,9 @@ static inline int64_t plan_sent(const Plan* plan, int rank, int64_t n) {
 }
 
 // How many transfers a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
-static inline int plan_room(const Link* link, double slowest) { return (int)(link->bandwidth / slowest * (1 + 1e-9)); }
+static inline int plan_room(const Link* link, double slowest) {
+    return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);
+}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Ways
@@ -223,6 +225,8 @@ static inline bool proof_step(PlanProof* p, int chunk, const int32_t* rows, int 
         const Transfer* t = &plan->transfers[rows[i]];
         const uint64_t* came = p->sent + (size_t)i * words;
         uint64_t* set = p->sets + (size_t)t->to * words;
+        if (t->add && set_is_empty(set, p->words))
+            return plan_fail(plan, t, chunk, error, "there is nothing to add it to");
         for (size_t w = 0; w < words; w++) {
             if (t->add && (set[w] & came[w])) return plan_fail(plan, t, chunk, error, "something is added twice");
             if (!t->add && (set[w] & ~came[w]))

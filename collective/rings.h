@@ -59,7 +59,7 @@ static inline void ring_cycle(int A, int B, int* place) {
     for (int i = rows - 1; from && i >= 0; i--) place[n++] = turned ? i : i * B; // ... which leads home
 }
 
-// An order of all ranks in which those that follow each other are near (on grids with an even side: neighbours).
+// An order of all ranks in which those that follow each other are near (on grids with an even side, whose last one is above 1: neighbours).
 static inline void ring_order(const Network* net, int* order) {
     const int N = net->ranks;
     if (net->dimensions > 1) {

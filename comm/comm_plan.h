@@ -223,7 +223,8 @@ static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan*
 #ifdef USE_MPI
 // An operation on its way. An item is a slab of a row: number row * slabs + slab.
 typedef struct PlanRun {
-    struct PlanRun* next_run; // in the job's list of those that are not over
+    struct PlanRun* next_run; // in the job's list of those that are not over, ...
+    bool listed;              // ... where it is until then
     const CommPlan* plan;
     Comm* comm;
     CommType type;
@@ -329,7 +330,7 @@ static inline void plan_run_message(PlanRun* run, int item) {
 
 // Goes on with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any more.
 static inline bool plan_run_advance(PlanRun* run, bool wait) {
-    if (run->left == 0) return true;
+    if (!run->listed) return true;
     while (run->left > 0) {
         int n = 0;
         plan_run_receive(run);
@@ -355,6 +356,7 @@ static inline bool plan_run_advance(PlanRun* run, bool wait) {
     PlanRun** list = &run->comm->job->runs;
     while (*list != run) list = &(*list)->next_run;
     *list = run->next_run;
+    run->listed = false;
     return true;
 }
 
@@ -369,9 +371,21 @@ static inline void comm_plans_advance(const Comm* c) {
     }
 }
 
+// Before a blocking call of MPI: plans go on until all members have come to it. Then nobody in there waits for a plan.
+static inline void comm_plans_meet(const Comm* c) {
+    MPI_Request all;
+    int met = 0;
+    if (!c->job->planned) return; // which is so for all ranks, or for none
+    comm_mpi_check(MPI_Ibarrier(c->mpi, &all), c, "barrier");
+    while (!met) {
+        comm_mpi_check(MPI_Test(&all, &met, MPI_STATUS_IGNORE), c, "barrier");
+        if (!met) comm_plans_advance(c);
+    }
+}
+
 static inline void plan_run_wait(PlanRun* run) {
     if (run->comm->job->runs == run && !run->next_run) plan_run_advance(run, true); // alone: MPI may block
-    while (run->left > 0) comm_plans_advance(run->comm);
+    while (run->listed) comm_plans_advance(run->comm);
 }
 
 // The vector that a plan works on, from what the operation has been given.
@@ -424,6 +438,7 @@ static inline void comm_plan_start(CommRequest* r) {
     run->tag = (int)(place - plans->last) * (plans->tags / PLAN_AT_ONCE);
     run->next_run = r->comm->job->runs;
     r->comm->job->runs = run;
+    run->listed = true;
     const size_t items = (size_t)p->rows * (size_t)run->slabs;
     int64_t largest = 0, start;
     int sums = 0;
@@ -616,11 +631,15 @@ static inline CommPlans* comm_plans_of(Comm* c) {
     return c->plans;
 }
 
-// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked.
+// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked. In
+// a job that has such a group every rank is in one.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
     if (plan->ranks != c->size)
         die("internal error: a plan for %d ranks in group \"%s\" of %d", plan->ranks, c->name, c->size);
     if (c->size == 1) return;
+#ifdef USE_MPI
+    c->job->planned = true;
+#endif
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
     comm_plan_free(mine);
     *mine = comm_plan_compile(plan, c->rank);

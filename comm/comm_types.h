@@ -54,6 +54,7 @@ typedef struct {
     char device_text[96]; // who carries device memory
 #ifdef USE_MPI
     MPI_Op sixteen[2][3]; // reductions of bf16 and fp16: sum, max, min
+    bool planned;         // some groups have plans
     struct PlanRun* runs; // operations by plan that are not over (comm_plan.h)
 #endif
 #ifdef USE_NCCL
