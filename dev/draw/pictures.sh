@@ -1,15 +1,30 @@
 #!/bin/sh
-# dev/draw/pictures.sh [TOOL]   draws each pipeline schedule at 4 stages and 8 micro-batches: dev/draw/NAME.svg
-# TOOL is the built draw_schedule; without it, it is compiled here for the moment.
+# dev/draw/pictures.sh [SCHEDULE [COLLECTIVE]]   draws, as dev/draw/NAME.svg, each pipeline schedule at 4 stages and 8
+# micro-batches, and MultiTree's trees, steps and links.
+# SCHEDULE and COLLECTIVE are the built draw_schedule and draw_collective; without them, they are compiled here for the moment.
 set -eu
 folder=$(dirname "$0")
-tool=${1:-}
-if [ -z "$tool" ]; then
-    built=$(mktemp -d)
-    trap 'rm -rf "$built"' EXIT
-    tool=$built/draw_schedule
-    ${CC:-cc} -O2 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_schedule.c" -o "$tool" -lm
+schedule_tool=${1:-}
+collective_tool=${2:-}
+built=$(mktemp -d)
+trap 'rm -rf "$built"' EXIT
+if [ -z "$schedule_tool" ]; then
+    schedule_tool=$built/draw_schedule
+    ${CC:-cc} -O2 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_schedule.c" -o "$schedule_tool" -lm
+fi
+if [ -z "$collective_tool" ]; then
+    collective_tool=$built/draw_collective
+    ${CC:-cc} -O2 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_collective.c" -o "$collective_tool" -lm
 fi
 for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
-    "$tool" --schedule "$schedule" --pp 4 --microbatches 8 --out "$folder/$schedule.svg"
+    "$schedule_tool" --schedule "$schedule" --pp 4 --microbatches 8 --out "$folder/$schedule.svg"
 done
+# NAME TOPOLOGY ALGORITHM WHAT: a picture is there as a whole or as it was.
+collective() {
+    "$collective_tool" --topology "$2" --algorithm "$3" --what "$4" >"$built/picture"
+    cat "$built/picture" >"$folder/$1.svg"
+}
+collective multitree_trees torus:4x4 multitree trees
+collective multitree_steps mesh:3x3 multitree steps
+collective multitree_links torus:8x8 multitree links
+collective halving-doubling_links torus:4x4 halving-doubling links

@@ -15,6 +15,9 @@ that a message whose next link is wanted by others holds up those behind it, who
 blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to that; with a
 channel for every message there is none of it.
 
+Limits. A link that is slow because somebody counts its bytes (a token bucket, as Linux's tc tbf has them) lets `burst` bytes
+through at once when it has been idle; they come back at its bandwidth.
+
 Bytes. A message of M bytes are ceil(M / payload) packets. Head flits cost bytes on the wire:
 
     none       M            message    M + flit            packet     M + flit ceil(M / payload)
@@ -65,11 +68,12 @@ typedef struct {
     double port_fill;  // s a packet
     int port_buffer;   // bytes behind every link that leads from or to a port; 0: as large as they have to be
     bool in_order;     // buffers between links are queues
+    double burst;      // bytes that a link lets through at once after a pause
     bool record;       // keep when every message was on every link
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, false};
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0, false};
     return s;
 }
 
@@ -111,6 +115,7 @@ typedef struct {
     bool busy;          // with segments [segment, end) of a passage:
     int32_t passage, segment, end, version;
     double start, until;
+    double credit, saved;         // bytes that may pass at once when it begins; seconds that this message gains by that
     double held;                  // bytes that came over it, or are coming, and have not gone on
     int32_t came_head, came_tail; // in_order: segments that came over it and have not gone on
     int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
@@ -261,10 +266,24 @@ static inline double sim_duration(const Sim* s, int32_t row, int from, int to, i
     return (sim_wire(s, bytes, segments, to) - sim_wire(s, bytes, segments, from)) / s->wire[l].bandwidth;
 }
 
+// Bytes on the wire of what a link is sending.
+static inline double sim_sending(const SimLink* link, const Link* wire) {
+    return (link->until - link->start + link->saved) * wire->bandwidth;
+}
+
+// A link begins something that takes `duration` without a burst: sets when it ends.
+static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double duration) {
+    const double credit = fmin(s->set.burst, link->credit + (s->now - link->until) * bandwidth);
+    link->saved = fmin(duration, credit / bandwidth);
+    link->credit = credit - link->saved * bandwidth;
+    link->start = s->now;
+    link->until = s->now + duration - link->saved;
+}
+
 // When the segment that a link has just begun is ready for the next link.
 static inline double sim_ready_next(const Sim* s, const SimLink* link, const Link* here, const Link* there) {
-    const double wire = (link->until - link->start) * here->bandwidth, packet = sim_packet(s, wire);
-    const double first = link->start + packet / here->bandwidth + here->latency;
+    const double wire = sim_sending(link, here), packet = sim_packet(s, wire);
+    const double first = fmin(link->until, link->start + packet / here->bandwidth) + here->latency;
     const double last = link->until + here->latency + packet / there->bandwidth - wire / there->bandwidth;
     return fmax(first, last);
 }
@@ -297,10 +316,9 @@ static inline void sim_serve(Sim* s, int32_t l) {
     const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
     link->busy = true, link->passage = i, link->segment = p->served;
     link->end = first == last && link->head < 0 ? p->ready : p->served + 1;
-    link->start = s->now;
-    link->until = s->now + sim_duration(s, p->row, link->segment, link->end, l);
+    sim_begin(s, link, s->wire[l].bandwidth, sim_duration(s, p->row, link->segment, link->end, l));
     sim_push(s, link->until, SIM_LINK_FREE, l, ++link->version);
-    const double wire = (link->until - link->start) * s->wire[l].bandwidth;
+    const double wire = sim_sending(link, &s->wire[l]);
     link->held += wire;
     if (s->set.ports > 0 && i == first) sim_port_sends(s, l - s->net->links, wire);
     if (s->result->record && link->segment == 0) s->result->record[i].start = s->now;
@@ -318,8 +336,9 @@ static inline void sim_interrupt(Sim* s, int32_t l) {
     if (link->end == link->segment + 1) return;
     const int32_t row = s->passage[link->passage].row;
     int k = link->segment + 1;
-    double until = link->start + sim_duration(s, row, link->segment, k, l);
-    while (k < link->end && until < s->now) until = link->start + sim_duration(s, row, link->segment, ++k, l);
+    const double begun = link->start - link->saved;
+    double until = begun + sim_duration(s, row, link->segment, k, l);
+    while (k < link->end && until < s->now) until = begun + sim_duration(s, row, link->segment, ++k, l);
     if (k == link->end) return;
     link->end = k, link->until = until;
     sim_push(s, until, SIM_LINK_FREE, l, ++link->version);
@@ -394,10 +413,10 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     if (version != link->version) return; // it was interrupted
     const int32_t i = link->passage, row = s->passage[i].row;
     SimPassage* p = &s->passage[i];
-    s->result->busy[l] += link->until - link->start;
+    s->result->busy[l] += link->until - link->start + link->saved;
     s->result->segments += link->end - link->segment;
     p->served = link->end;
-    const double wire = (link->until - link->start) * s->wire[l].bandwidth;
+    const double wire = sim_sending(link, &s->wire[l]);
     if (i > s->way[row]) sim_gone(s, i, wire);        // while the link counts as busy
     if (i + 1 == s->way[row + 1]) link->held -= wire; // it has arrived
     link->busy = false;
@@ -628,6 +647,7 @@ static inline void sim_find_links(Sim* s) {
     s->wire = (Link*)checked_malloc(links * sizeof(Link), "links");
     s->link = (SimLink*)checked_calloc(links, sizeof(SimLink), "links");
     for (size_t l = 0; l < links; l++) {
+        s->link[l].credit = s->set.burst;
         s->wire[l] = l < (size_t)s->net->links ? s->net->link[l] : port;
         s->link[l].head = s->link[l].tail = s->link[l].send_head = s->link[l].send_tail = -1;
         s->link[l].came_head = s->link[l].came_tail = -1;
@@ -736,6 +756,7 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
     if (set->payload < 1 || set->flit < 0 || set->segments < 1 || set->segments > 4096)
         return fail(error, "packets of %d bytes, heads of %d, %d segments: at least 1, 0 and 1 (and at most 4096)",
                     set->payload, set->flit, set->segments);
+    if (!(set->burst >= 0) || !isfinite(set->burst)) return fail(error, "a burst of %g bytes", set->burst);
     if (!(set->reduce >= 0 && set->overhead >= 0) || !isfinite(set->reduce) || !isfinite(set->overhead))
         return fail(error, "%g s a byte added, %g s a message: they have to be 0 or more", set->reduce, set->overhead);
     if (set->ports < 0 || set->ports > 64 || set->port_buffer < 0 || set->port_ahead < 0 || !(set->port_fill >= 0) ||

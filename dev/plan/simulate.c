@@ -15,7 +15,7 @@ first algorithm; the lockstep formula (plan_cost) and the simulated time over it
 enum { MOST = 16 }; // of a list
 
 typedef struct {
-    const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce;
+    const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce, *burst;
     int kind, flow, injection;
     int64_t segments, ports;
     bool paper, help;
@@ -36,11 +36,11 @@ static double read_quantity(const char* name, const char* text, const char* cons
     return value;
 }
 
-static int64_t read_bytes(const char* text) {
+static int64_t read_bytes(const char* name, const char* text) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "KB", "MB", "GB"};
     static const double factors[] = {1, 1024, 1048576, 1073741824, 1e3, 1e6, 1e9};
-    const double bytes = read_quantity("bytes", text, units, factors, 7);
-    if (bytes > 1e13) die_usage("--bytes %s: more than 10 TB", text);
+    const double bytes = read_quantity(name, text, units, factors, 7);
+    if (bytes > 1e13) die_usage("--%s %s: more than 10 TB", name, text);
     return (int64_t)bytes / 4 * 4;
 }
 
@@ -124,12 +124,13 @@ static void compare(const Arguments* a) {
     set.heads = (SimHeads)a->flow, set.injection = (SimInjection)a->injection;
     set.segments = (int)a->segments, set.ports = (int)a->ports;
     if (a->overhead) set.overhead = read_seconds("overhead", a->overhead);
+    if (a->burst) set.burst = (double)read_bytes("burst", a->burst);
     if (a->reduce) set.reduce = 1 / read_bandwidth("reduce", a->reduce);
     char *names[MOST], *sizes[MOST], *name_text = strdup(a->algorithm), *size_text = strdup(a->bytes);
     if (!name_text || !size_text) die("out of memory");
     const int n = split(name_text, names, "algorithm"), m = split(size_text, sizes, "bytes");
     int64_t bytes[MOST];
-    for (int i = 0; i < m; i++) bytes[i] = read_bytes(sizes[i]);
+    for (int i = 0; i < m; i++) bytes[i] = read_bytes("bytes", sizes[i]);
     Routes routes = network_routes(&net);
     Plan plans[MOST];
     for (int i = 0; i < n; i++) {
@@ -419,7 +420,7 @@ static void paper(void) {
 // ----------------------------------------------------------------------------------------------------------------
 
 int main(int argc, char** argv) {
-    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL,
+    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL, NULL,
                    0,           SIM_HEADS_NONE,   SIM_FREE,     16,   0,    false, false};
     Option table[] = {
         option_heading("What"),
@@ -433,6 +434,7 @@ int main(int argc, char** argv) {
         option_choice("flow", &a.flow, "none|message|packet", "what has a head flit of 16 bytes"),
         option_choice("injection", &a.injection, "lockstep|free|steps|estimate",
                       "who sends when, see dev/plan/network_sim.h"),
+        option_string("burst", &a.burst, "12KB", "that a link lets through at once after a pause"),
         option_string("overhead", &a.overhead, "20us", "of the processor, a message, at both ends"),
         option_string("reduce", &a.reduce, "128GB/s", "how fast a rank adds"),
         option_int("ports", &a.ports, 0, 64, "network interfaces of a rank; 0: its links"),

@@ -413,7 +413,7 @@ static int read_arrows(const Svg* svg, int panel, const Box* boxes, int vertices
     return n;
 }
 
-// Takes an arrow like this out of the list; -1: there is none.
+// Takes an arrow like this out of the list; false: there is none.
 static bool take_arrow(Arrow* arrows, int* n, int from, int to, bool put, const char* colour) {
     for (int i = 0; i < *n; i++) {
         const Arrow* a = &arrows[i];
