@@ -1,9 +1,11 @@
 # make              build ./train_gpt for this machine
-# make test         run all tests; the last line is "N passed, N failed"
+# make test         run all tests; the last line is "N passed, N failed"; LONG=1 make test: more meshes and sanitizers
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
-# make pictures     draw the pipeline schedules: dev/draw/*.svg
+# make plan_faults  faults planted in the plans of collectives, each of which has to be seen
+# make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
+# make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make help         this list, and what was found
 #
@@ -216,9 +218,9 @@ $(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
 ifneq ($(shell command -v $(CXX)),)
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan tsan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) \
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) \
     emulated/fp32/test_gpt
-GPU_TESTS_MORE := $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
+GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(s)/fp32/cuda_attention) emulated/bf16/test_gpt emulated/fp16/test_gpt
 GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
 endif
@@ -249,13 +251,20 @@ kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 	@python3 dev/test/mutate_kernels.py
 
+plan_faults:
+	@python3 dev/test/mutate_plans.py
+
+network: report build_benches
+	@dev/bench/network.py --plot dev/draw/network.svg
+
 gpu_check:
 	@scripts/gpu_check.sh
 
-pictures: $(BUILD)/draw_schedule
-	@dev/draw/pictures.sh $(BUILD)/draw_schedule
+pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective
+	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective
 
-build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/network_links
+build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
+    $(BUILD)/network_links $(BUILD)/simulate
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -267,5 +276,5 @@ clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test equivalence kernel_faults gpu_check bench pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence kernel_faults plan_faults network gpu_check bench pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

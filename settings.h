@@ -287,8 +287,9 @@ static inline int64_t add_files(PathList* list, const char* folder, const char* 
 // system's C headers as make two megabytes.
 static inline PathList default_data(void) {
     static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
-    static const char* sources[] = {"*.h",         "*.cu",         "*.c",          "README.md", "comm/*.h",
-                                    "kernels/*.h", "dev/*/*.[ch]", "scripts/*.sh", NULL};
+    static const char* sources[] = {
+        "*.h",         "*.cu",         "*.c",          "README.md", "comm/*.h", "collective/*.h",
+        "kernels/*.h", "dev/*/*.[ch]", "scripts/*.sh", NULL};
     char folder[4096];
     const ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[length > 0 ? length : 0] = 0;

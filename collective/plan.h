@@ -123,6 +123,47 @@ static inline void plan_sort(Plan* plan) {
     plan->capacity = plan->n;
 }
 
+// How finely the runner (comm/comm_plan.h) cuts each chunk, of so many bytes: every piece, a slab, goes through the plan by
+// itself, behind the one before. Only where transfers carry one chunk each: several are one message.
+enum { PLAN_SLAB = 256 << 10, PLAN_SLABS = 64 };
+
+static inline int plan_slabs(bool single, int64_t chunk_bytes) {
+    return single ? (int)max_i64(1, min_i64(PLAN_SLABS, (chunk_bytes + PLAN_SLAB - 1) / PLAN_SLAB)) : 1;
+}
+
+static inline bool plan_is_single(const Plan* plan) {
+    for (int64_t i = 0; i < plan->n; i++) {
+        if (plan->transfers[i].chunks > 1) return false;
+    }
+    return true;
+}
+
+// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... For the simulator.
+static inline void plan_cut(Plan* plan, int slabs) {
+    Plan fine = *plan;
+    fine.transfers = NULL, fine.n = fine.capacity = 0;
+    fine.chunks = plan->chunks * slabs;
+    plan_reserve(&fine, plan->n * slabs);
+    for (int64_t i = 0; i < plan->n; i++) {
+        const Transfer* t = &plan->transfers[i];
+        for (int k = 0; k < slabs; k++)
+            plan_add(&fine, t->step, t->from, t->to, t->chunk * slabs + k, t->chunks, t->add);
+    }
+    if (plan->way) {
+        const int64_t length = plan->way[plan->n];
+        fine.way = (int64_t*)checked_malloc((size_t)(fine.n + 1) * sizeof(int64_t), "a plan");
+        fine.link = (int32_t*)checked_malloc((size_t)length * (size_t)slabs * sizeof(int32_t), "a plan");
+        fine.way[0] = 0;
+        for (int64_t i = 0; i < fine.n; i++) {
+            const int64_t from = plan->way[i / slabs], links = plan->way[i / slabs + 1] - from;
+            memcpy(fine.link + fine.way[i], plan->link + from, (size_t)links * sizeof(int32_t));
+            fine.way[i + 1] = fine.way[i] + links;
+        }
+    }
+    plan_free(plan);
+    *plan = fine;
+}
+
 // Elements that a rank sends in all, of a vector of n.
 static inline int64_t plan_sent(const Plan* plan, int rank, int64_t n) {
     int64_t sent = 0;

@@ -31,8 +31,6 @@ each sum. The host only enqueues.
 #endif
 
 enum {
-    PLAN_SLAB = 256 << 10,   // bytes of a message, about
-    PLAN_SLABS = 64,         // of a chunk, at most
     PLAN_BUFFERS = 64,       // for sums that have come, at most, ...
     PLAN_BUFFERED = 8 << 20, // ... and so many bytes, unless two of them are more
     PLAN_TAGS = 32767,       // what every MPI allows
@@ -132,12 +130,11 @@ static inline void comm_plan_find_edges(CommPlan* p, CommEdges* edges) {
 // What all ranks have to know alike.
 static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
     int* messages = (int*)checked_calloc((size_t)plan->ranks * (size_t)plan->ranks, sizeof(int), "a plan");
-    p->single = true, p->most_messages = 1;
+    p->single = plan_is_single(plan), p->most_messages = 1;
     for (int64_t i = 0; i < plan->n; i++) {
         const Transfer* t = &plan->transfers[i];
         const int n = ++messages[(size_t)t->from * (size_t)plan->ranks + (size_t)t->to];
         if (n > p->most_messages) p->most_messages = n;
-        p->single = p->single && t->chunks == 1;
     }
     free(messages);
 }
@@ -419,10 +416,9 @@ static inline void plan_run_take_buffers(PlanRun* run, size_t largest, int sums)
         run->free_buffer[run->frees] = run->buffers + (size_t)run->frees * largest;
 }
 
-// How finely chunks are cut: on all ranks alike.
+// How finely chunks are cut: on all ranks alike, and not beyond what tags can tell apart.
 static inline int comm_plan_slabs(const CommPlan* p, int64_t chunk_bytes, int tags) {
-    const int64_t most = min_i64(PLAN_SLABS, tags / PLAN_AT_ONCE / p->most_messages);
-    return p->single ? (int)max_i64(1, min_i64(most, (chunk_bytes + PLAN_SLAB - 1) / PLAN_SLAB)) : 1;
+    return (int)max_i64(1, min_i64(plan_slabs(p->single, chunk_bytes), tags / PLAN_AT_ONCE / p->most_messages));
 }
 
 static inline void comm_plan_start(CommRequest* r) {

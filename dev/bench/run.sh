@@ -1,11 +1,12 @@
 #!/bin/bash
 # make bench: everything that the README's tables say, on this machine, each contestant in the same run.
-#   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh] [schedules]      default: all
+#   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh] [schedules] [collectives]
+#   default: all
 # Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get install libopenblas0 libdnnl2), PyTorch if
 # /usr/bin/python3 can import torch (apt-get install python3-torch), llm.c if LLMC=folder names a checkout of it.
 set -u
 BUILD=${BUILD:-build}
-what="${*:-matmul kernels attention step mesh schedules}"
+what="${*:-matmul kernels attention step mesh schedules collectives}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; $(date +%F); $(git rev-parse --short HEAD 2>/dev/null)"
@@ -160,6 +161,10 @@ for part in $what; do
         ;;
     mesh) mesh ;;
     schedules) schedules ;;
+    collectives) # plans of up to 4,096 ranks; and run by 4 ranks that share memory, beside MPI's own
+        "$BUILD/bench_plans"
+        [ -z "${MPIRUN:-}" ] || scripts/mpirun.sh -np 4 "$BUILD/bench_collective"
+        ;;
     *) "$BUILD/bench_$part" ;;
     esac
 done

@@ -18,7 +18,7 @@ typedef struct {
     const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce, *burst;
     int kind, flow, injection;
     int64_t segments, ports;
-    bool paper, help;
+    bool as_run, paper, help;
 } Arguments;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -133,14 +133,17 @@ static void compare(const Arguments* a) {
     for (int i = 0; i < m; i++) bytes[i] = read_bytes("bytes", sizes[i]);
     Routes routes = network_routes(&net);
     Plan plans[MOST];
-    for (int i = 0; i < n; i++) {
-        if (!collective_build(&plans[i], names[i], (PlanKind)a->kind, &net, &error)) die_usage("%s", error.text);
-    }
     printf("%s, %s: %d ranks, %d links\n\n", net.name, plan_kind_name((PlanKind)a->kind), net.ranks, net.links);
     printf("     bytes  algorithm           steps         time      GB/s      use  speed-up       formula  "
            "time/formula\n");
-    for (int i = 0; i < m; i++) print_rows(&net, &routes, plans, n, bytes[i], &set);
-    for (int i = 0; i < n; i++) plan_free(&plans[i]);
+    for (int i = 0; i < m; i++) {
+        for (int k = 0; k < n; k++) {
+            if (!collective_build(&plans[k], names[k], (PlanKind)a->kind, &net, &error)) die_usage("%s", error.text);
+            if (a->as_run) plan_cut(&plans[k], plan_slabs(plan_is_single(&plans[k]), bytes[i] / plans[k].chunks));
+        }
+        print_rows(&net, &routes, plans, n, bytes[i], &set);
+        for (int k = 0; k < n; k++) plan_free(&plans[k]);
+    }
     routes_free(&routes);
     network_free(&net);
     free(name_text);
@@ -420,8 +423,8 @@ static void paper(void) {
 // ----------------------------------------------------------------------------------------------------------------
 
 int main(int argc, char** argv) {
-    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL, NULL,
-                   0,           SIM_HEADS_NONE,   SIM_FREE,     16,   0,    false, false};
+    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL,  NULL,
+                   0,           SIM_HEADS_NONE,   SIM_FREE,     16,   0,    false, false, false};
     Option table[] = {
         option_heading("What"),
         option_string("topology", &a.topology, "NAME|FILE", "network, see collective/network.h"),
@@ -439,6 +442,7 @@ int main(int argc, char** argv) {
         option_string("reduce", &a.reduce, "128GB/s", "how fast a rank adds"),
         option_int("ports", &a.ports, 0, 64, "network interfaces of a rank; 0: its links"),
         option_int("segments", &a.segments, 1, 4096, "that a message is cut into, at most"),
+        option_flag("as-run", &a.as_run, "chunks are cut as comm/comm_plan.h does"),
         option_heading("Else"),
         option_flag("paper", &a.paper, "the experiments of MultiTree's authors; takes minutes"),
         option_flag("help", &a.help, "this list"),

@@ -183,7 +183,7 @@ def run(fault, port):
     """Returns (caught, what was seen)."""
     file, old, new, test, build, precision = fault
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("kernels", "comm", "dev/test", "scripts"):
+        for name in ("kernels", "comm", "collective", "dev/test", "scripts"):
             shutil.copytree(name, f"{folder}/{name}", ignore=shutil.ignore_patterns("reference"))
         for name in glob.glob("*.h"):
             shutil.copy(name, folder)

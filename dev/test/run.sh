@@ -78,12 +78,14 @@ all() {
 for test in $TESTS; do all "$test" "$BUILD/$test"; done
 for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
+run "compilers" dev/test/test_compilers.sh &
 one "command line" dev/test/test_cli.sh
+wait
+tell "compilers"
 one "launchers" dev/test/test_launch.sh
 if [ -n "${MPIRUN:-}" ]; then one "meshes" dev/test/test_mesh.sh; else left_out=$((left_out + 1)); fi
 if [ -n "${GPU_TESTS:-}" ]; then one "CUDA, emulated" dev/test/cuda_tests.sh
 else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
-one "compilers" dev/test/test_compilers.sh
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -13,7 +13,7 @@ try() {
     fi
 }
 warnings="-Wall -Wextra -Werror -fsyntax-only ${MPI_FLAGS:-}"
-for file in train_gpt.cu test_gpt.c dev/test/*.c dev/bench/*.c dev/draw/*.c; do
+for file in train_gpt.cu test_gpt.c dev/test/*.c dev/bench/*.c dev/draw/*.c dev/plan/*.c; do
     # shellcheck disable=SC2086  # lists of words
     for compiler in gcc clang; do
         command -v $compiler >/dev/null || continue

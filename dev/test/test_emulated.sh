@@ -3,6 +3,7 @@
 # fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again ends with the same
 # bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks exchange through the host, by
 # MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and started as torchrun does.
+# LONG=1: twice as many meshes.
 # $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl and ./train_gpt are built already.
 #
 # Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and fp16:
@@ -149,26 +150,29 @@ else
             case $1 in --tp) tp=$2 ;; --pp) pp=$2 ;; --dp) dp=$2 ;; esac
             shift
         done
+        [ -n "${LONG:-}" ] || [ $((n % 2)) = 0 ] || continue
         # shellcheck disable=SC2086
         check "$precision $arch $options" ranks $((tp * pp * dp)) "$precision" "$arch" mesh$n --micro-batch 1 $options
         check "... counts the bytes that the formulas say:" python3 traffic.py out
         check "... trains what one rank trains:" python3 compare.py mesh$n "${precision}_$arch" "${bound[$precision]}"
     done <<'CASES'
 fp32 gpt2 --dp 2
-fp32 llama --tp 2
-fp32 gpt2 --pp 2 --schedule zb-v
-fp32 llama --tp 2 --pp 2 --dp 2 --sequence-parallel --zero 2
 bf16 llama --dp 2 --zero 1
-bf16 llama --tp 2 --sequence-parallel --recompute selective
+fp32 llama --tp 2
+fp32 llama --tp 2 --pp 2 --dp 2 --sequence-parallel --zero 2
+fp32 gpt2 --pp 2 --schedule zb-v
 bf16 gpt2 --pp 2 --schedule interleaved --recompute full
+bf16 llama --tp 2 --sequence-parallel --recompute selective
+fp16 llama --tp 2 --pp 2 --whole-boundary
 bf16 gpt2 --pp 2 --dp 2 --zero 2
 bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
-fp16 llama --tp 2 --pp 2 --whole-boundary
 fp32 caat --tp 2
 bf16 caat --tp 2 --pp 2 --recompute full
 bf16 caat_odd --tp 2 --sync-gradient same
+bf16 gpt2 --dp 4 --allreduce multitree:2 --topology torus:2x2
 CASES
-    for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" "--dp 2 --zero 2"; do
+    for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" \
+        "--dp 2 --zero 2 --allreduce multitree:2" "--dp 2 --allreduce forest:2,2"; do
         n=$((n + 1))
         tp=1 pp=1 dp=1
         case $options in *--tp*) tp=2 ;; esac

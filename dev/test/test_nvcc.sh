@@ -1,5 +1,5 @@
 #!/bin/sh
-# nvcc makes code of the trainer and all kernels for sm_80, sm_90 and sm_100 (in fp32 for sm_80), without a warning, and links
+# nvcc makes code of the trainer and all kernels for sm_90 (LONG=1: for sm_80 and sm_100, too), and in fp32 for sm_80, without a warning, and links
 # it; and what it has made says in one line, and with exit status 1, that there is no GPU, where there is none. Needs no GPU.
 set -u
 BUILD=${BUILD:-build}
@@ -14,7 +14,7 @@ compile() {
     echo $? >"$BUILD/log/nvcc-$1.status"
 }
 mkdir -p "$BUILD/log"
-compile bf16 "80 90 100" &
+compile bf16 "${LONG:+80 }90${LONG:+ 100}" &
 compile fp32 "80"
 wait
 for precision in bf16 fp32; do
