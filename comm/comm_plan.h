@@ -5,8 +5,9 @@ from then on its operations follow them, started and waited for like others.
 
 A rank's program is what the table says of it, as rows: send these chunks to that rank, or receive from it and add, or
 receive in place. In a step sends come before receives. A row waits for those before it that touch the same chunks: a
-send for what was received there, a receive for that and for what is still being sent from there. What else ranks do they
-do whenever they can: there are no steps any more, only these dependencies (compiled once, comm_plan_compile).
+send for what was received there, a receive for that and for what is still being sent from there; and sends to one rank keep
+their order, or what is urgent would stand behind what is not. What else ranks do they do whenever they can: there are no
+steps any more, only these dependencies (compiled once, comm_plan_compile).
 
 Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one slab is
 being added the next is on its way, and what is added is still in the cache. Received sums wait in a few buffers, and
@@ -41,6 +42,8 @@ typedef struct {
     int32_t step, chunk, chunks, peer;
     int32_t number;       // among the messages of the one rank to the other
     int32_t waits;        // for so many rows before it
+    int32_t follower;     // of a send: the next one to the same rank, or -1
+    bool follows;         // it is one
     int32_t first, nexts; // rows that wait for it: after[first .. first + nexts)
     bool send, add;
 } CommRow;
@@ -93,7 +96,8 @@ static inline void comm_edge(CommEdges* list, CommPlan* p, int from, int to) {
 static inline void comm_plan_add_row(CommPlan* p, const Transfer* t, bool send, int* numbers) {
     if (p->rows == p->capacity) p->row = (CommRow*)checked_grow(p->row, &p->capacity, 64, sizeof(CommRow), "a plan");
     const int peer = send ? t->to : t->from;
-    const CommRow row = {t->step, t->chunk, t->chunks, peer, numbers[2 * peer + send]++, 0, 0, 0, send, t->add};
+    const CommRow row = {t->step, t->chunk, t->chunks, peer,  numbers[2 * peer + send]++, 0, -1, false,
+                         0,       0,        send,      t->add};
     p->row[p->rows++] = row;
 }
 
@@ -156,6 +160,13 @@ static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
                 if ((sends ? t->from : t->to) == rank) comm_plan_add_row(&p, t, sends, numbers);
             }
         }
+    }
+    for (int i = p.rows - 1; i >= 0; i--) { // numbers: now the first row so far that goes to each rank, + 1
+        if (i == p.rows - 1) memset(numbers, 0, (size_t)plan->ranks * sizeof(int));
+        if (!p.row[i].send) continue;
+        p.row[i].follower = numbers[p.row[i].peer] - 1;
+        if (p.row[i].follower >= 0) p.row[p.row[i].follower].follows = true;
+        numbers[p.row[i].peer] = i + 1;
     }
     free(numbers);
     CommEdges edges = {NULL, 0, 0};
@@ -274,6 +285,19 @@ static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType ty
 static inline bool plan_row_sums(const CommRow* row) { return !row->send && row->add; }
 
 static inline void plan_run_end_item(PlanRun* run, int item);
+static inline void plan_run_begin_item(PlanRun* run, int item);
+
+// A send is on its way: the next one to the same rank may go.
+static inline void plan_run_pass(PlanRun* run, int item) {
+    const CommRow* row = &run->plan->row[item / run->slabs];
+    const bool last = item % run->slabs == run->slabs - 1;
+    if (!row->send || (last && row->follower < 0)) return;
+    const int next = last ? row->follower * run->slabs : item + 1;
+    if (--run->waits[next] == 0) plan_run_begin_item(run, next);
+}
+
+// Whether an item is a send that waits for the one before it to the same rank.
+static inline bool plan_item_follows(const CommRow* row, int slab) { return row->send && (row->follows || slab > 0); }
 
 // An item has nothing left to wait for: it begins; a sum whose message has come, and an empty one, end at once.
 static inline void plan_run_begin_item(PlanRun* run, int item) {
@@ -283,6 +307,7 @@ static inline void plan_run_begin_item(PlanRun* run, int item) {
     char* place = run->vector + start * comm_type_bytes(run->type);
     if (n > 0 && !plan_row_sums(row)) {
         plan_run_post(run, item, place);
+        plan_run_pass(run, item);
         return;
     }
     if (n > 0) {
@@ -290,6 +315,7 @@ static inline void plan_run_begin_item(PlanRun* run, int item) {
         plan_add_up(place, run->came[item], n, run->type);
         run->free_buffer[run->frees++] = run->came[item];
     }
+    plan_run_pass(run, item);
     plan_run_end_item(run, item);
 }
 
@@ -447,7 +473,7 @@ static inline void comm_plan_start(CommRequest* r) {
     run->indices = run->item + items;
     for (size_t i = 0; i < items; i++) {
         const CommRow* row = &p->row[i / (size_t)run->slabs];
-        run->waits[i] = row->waits;
+        run->waits[i] = row->waits + plan_item_follows(row, (int)(i % (size_t)run->slabs));
         if (!plan_row_sums(row)) continue;
         sums++;
         largest = max_i64(largest,
@@ -457,7 +483,8 @@ static inline void comm_plan_start(CommRequest* r) {
     plan_run_take_buffers(run, round_up((size_t)largest, 64), sums);
     r->run = run;
     for (size_t i = 0; i < items; i++) {
-        if (p->row[i / (size_t)run->slabs].waits == 0) plan_run_begin_item(run, (int)i);
+        const CommRow* row = &p->row[i / (size_t)run->slabs]; // run->waits may have become 0 meanwhile
+        if (row->waits == 0 && !plan_item_follows(row, (int)(i % (size_t)run->slabs))) plan_run_begin_item(run, (int)i);
     }
     plan_run_advance(run, false);
 }

@@ -40,7 +40,7 @@ def measure(network, kib, rounds):
 
 def simulate(network, kib):
     names = ','.join(allowed(network)[1:])
-    out = subprocess.run(['build/simulate', '--topology', network, '--bytes', f'{kib}KiB', '--algorithm', names, '--bandwidth',
+    out = subprocess.run(['build/simulate', '--topology', network, '--bytes', f'{kib}KiB', '--algorithm', names, '--as-run', '--bandwidth',
                           f'{MBIT * GOODPUT}Mbit/s', '--latency', LATENCY, '--overhead', OVERHEAD, '--burst', BURST],
                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return {m[1]: seconds(m[2], m[3]) for m in re.finditer(r'^ *\d+ +(\S+) +\d+ +([\d.]+) (\w+)', out, re.M)}
