@@ -2,6 +2,7 @@
 """All-reduces on a real network of namespaces (scripts/net_torus.sh) beside the simulator's times for the same network.
 
     dev/bench/network.py [--quick] [--plot FILE.svg] [NETWORK ...]      networks: torus:4x4 torus:2x2 mesh:3x3 if not said
+    dev/bench/network.py --train          steps of a small GPT on 16 replicas, torus:4x4, with each all-reduce; two minutes
 
 Needs root and Linux, and build/bench_collective, build/simulate, build/network_links (make build_benches). Takes about 20
 minutes; --quick two. Prints a table for each network, and draws all into one SVG: measured times as dots, simulated ones
@@ -12,6 +13,7 @@ What the simulator is told, the same for all: links of 20 Mbit/s times 0.9927 (a
 message at either end, half of what a message of one byte took between two neighbours with nothing else going on."""
 import argparse
 import math
+import os
 import re
 import subprocess
 import sys
@@ -100,12 +102,27 @@ def plot(path, results):
         f.write('\n'.join(out) + '\n')
 
 
+def train():
+    """0.84 M parameters, 3.4 MB of gradients a step; medians of steps 2 to 8."""
+    options = '--seq 64 --global-batch 32 --micro-batch 2 --dp 16 --steps 8 --warmup 2 --eval-every 0 --sample-every 0'
+    print('milliseconds a step, 16 replicas on torus:4x4, 20 Mbit/s')
+    for a in ['native'] + ALGORITHMS[1:]:
+        plan = [] if a == 'native' else ['--allreduce', a, '--topology', 'torus:4x4']
+        out = subprocess.run(['scripts/net_torus.sh', 'with', 'torus:4x4', str(MBIT), '--', './train_gpt'] + options.split() + plan,
+                             check=True, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS='1')).stdout
+        steps = sorted(float(x) for x in re.findall(r'([\d.]+) ms', out)[1:])
+        print(f'{a:18} {steps[len(steps) // 2]:8.0f}', flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--quick', action='store_true', help='64 KiB to 1 MiB only, three rounds')
+    parser.add_argument('--train', action='store_true', help='training steps instead')
     parser.add_argument('--plot', metavar='FILE', help='draw the times into this SVG')
     parser.add_argument('networks', nargs='*', default=['torus:4x4', 'torus:2x2', 'mesh:3x3'])
     o = parser.parse_args()
+    if o.train:
+        return train()
     sizes = [64, 256, 1024] if o.quick else [64, 256, 1024, 4096, 16384]
     results = []
     for network in o.networks:

@@ -555,6 +555,19 @@ launch 4 "$sanitized" "${short[@]}" --steps 2 --dp 4 --allreduce multitree --top
 check "the same with sanitizers" "[ $status = 0 ]"
 launch 4 "$train" "${short[@]}" --steps 2 --dp 4 --allreduce 2d-ring --topology torus:2x2
 check "2d-ring: what it sends, counted and by formula" "grep -q 'and more  *\([0-9.]*\)  *\1$' out"
+printf 'nodes 4\n0 1 100 0\n1 3 100 0\n3 2 100 0\n2 0 100 0\n' >square.txt
+if "$project/scripts/net_torus.sh" up square.txt 2>err; then # root, Open MPI 4, Linux with namespaces
+    trap '"$project/scripts/net_torus.sh" down; clean' EXIT
+    timeout -k 5 60 "$project/scripts/net_torus.sh" run 4 "$train" "${run[@]}" --out by_net --dp 4 --allreduce multitree \
+        --topology torus:2x2 >out 2>err </dev/null
+    check "on a network of namespaces: trains" "[ $? = 0 ]"
+    verify_py "with the losses of one rank:" same mesh0 by_net 1e-5
+    "$project/scripts/net_torus.sh" bytes >sent
+    check "over its links: $(tr '\n' ';' <sent)" "[ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent"
+    "$project/scripts/net_torus.sh" down
+    trap clean EXIT
+    check "and nothing is left of it" "! ip netns list | grep -q threefold-net"
+else echo "left out: a network of namespaces ($(head -n 1 err))"; fi
 refuses 2 "there is one replica" 2 "${small[@]}" --tp 2 --allreduce ring
 refuses 2 "mash is no algorithm" 2 "${small[@]}" --allreduce mash
 refuses 2 "torus:2x2 joins 4 ranks, but there are 2 replicas" 2 "${small[@]}" --allreduce ring --topology torus:2x2
