@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """
-mutate_plans.py: is test_collective able to fail? Plants faults in copies of the sources of networks and plans
-(collective/*.h, collective.h), one at a time, builds the test there and runs it: it has to fail, or to crash.
+mutate_plans.py: are test_collective and test_comm_plan able to fail? Plants faults in copies of the sources of networks
+and plans (collective/*.h, collective.h) and, where there is MPI, of what runs them (comm/comm_plan.h, comm.h), one at a
+time, builds the test there and runs it, the second one on 4 ranks: it has to fail, to crash, or to hang.
 
     python3 dev/test/mutate_plans.py [WORD]      only the faults whose description contains WORD
 
@@ -20,6 +21,7 @@ SECONDS = 120  # for a run; it takes three
 CC = os.environ.get("CC", "gcc")
 COMPILE = [CC, "-std=gnu11", "-O0", "-w"]  # compiling takes longer than most runs
 ALL, NETWORK, PLAN = "collective.h", "collective/network.h", "collective/plan.h"
+RUNNER, COMM = "comm/comm_plan.h", "comm.h"
 RINGS, MULTITREE, FOREST = "collective/rings.h", "collective/multitree.h", "collective/forest.h"
 
 # What is wrong; file, exact text, replacement.
@@ -66,10 +68,11 @@ FAULTS = [
     ("files: a rank may be the number of vertices", NETWORK, "network_word_number(words[2], 0, net->vertices - 1, &b)",
      "network_word_number(words[2], 0, net->vertices, &b)"),
     ("files: links to oneself", NETWORK, " || a == b)", ")"),
-    ("files: ranks twice", NETWORK, "(ranks ? net->ranks > 0 : net->ranks == 0)", "(ranks ? 0 : net->ranks == 0)"),
+    ("files: ranks twice", NETWORK, "(ranks ? net->ranks > 0 :", "(ranks ? 0 :"),
     ("files: switches after links", NETWORK, "NETWORK_LARGEST, &a) || net->links ||", "NETWORK_LARGEST, &a) ||"),
-    ("files: switches before ranks", NETWORK, "(ranks ? net->ranks > 0 : net->ranks == 0)",
-     "(ranks ? net->ranks > 0 : 0)"),
+    ("files: switches before ranks", NETWORK, : net->ranks == 0 || network_has_switches(net))",
+     ": network_has_switches(net))"),
+    ("files: switches twice", NETWORK, ": net->ranks == 0 || network_has_switches(net))", ": net->ranks == 0)"),
     ("files: words beyond the latency", NETWORK, "n < 3 || n > 5 ||", "n < 3 ||"),
     ("files: oneway leads both ways", NETWORK, "if (both) network_add", "network_add"),
     ("files: the rest of a long line is a line", NETWORK, "if (!strchr(line, '\\n') && !feof(file))", "if (0)"),
@@ -272,14 +275,40 @@ FAULTS = [
      "default: plan_multitree(plan, kind, net, 1);"),
     ("algorithms: a forest scatters by one tree", ALL, "plan_multitree(plan, kind, net, 4);",
      "plan_multitree(plan, kind, net, 1);"),
+    # What runs them
+    ("runner: nobody waits for what comes", RUNNER, "            comm_edge(edges, p, writer[c], i);\n", ""),
+    ("runner: operations share their tags", RUNNER, "const int tag = run->tag + row->number", "const int tag = row->number"),
+    ("runner: more operations at once than tags", RUNNER, "    if (*place) plan_run_wait(*place);\n", ""),
+    ("runner: what comes takes the place of the sum", RUNNER, "        plan_add_up(place, run->came[item], n, run->type);",
+     "        memcpy(place, run->came[item], (size_t)(n * comm_type_bytes(run->type)));"),
+    ("runner: adds what has come, whoever is next", RUNNER, "    if (run->waits[item] == 0) plan_run_begin_item(run, item);",
+     "    plan_run_begin_item(run, item);"),
+    ("runner: slabs begin where their chunk does", RUNNER, "    *start = from + all * k / slabs;", "    *start = from;"),
+    ("runner: fp16 is added as bf16", RUNNER, "type == COMM_BF16, COMM_SUM", "true, COMM_SUM"),
+    ("runner: a reduce-scatter of nothing", RUNNER, "        memcpy(run->own, r->in, bytes);\n", ""),
+    ("runner: a reduce-scatter gives rank 0's part", RUNNER, "run->own + (size_t)run->comm->rank * part, part);",
+     "run->own, part);"),
+    ("runner: an all-gather without one's own part", RUNNER,
+     "        memcpy(run->vector + (size_t)r->comm->rank * part, r->in, part);\n", ""),
+    ("runner: counts what is received, too", RUNNER, "if (p->row[i].send) sent +=", "sent +="),
+    ("runner: maxima are sums", RUNNER, " && r->op == COMM_SUM)", ")"),
+    ("runner: a blocking call of MPI stops all plans", COMM, "    if (r->blocking) comm_plans_meet(r->comm);\n", ""),
+    ("runner: whoever waits for MPI stops all plans", COMM,
+     "    while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);\n", ""),
 ]
+MPI_SHOW = subprocess.run([os.environ.get("MPICC", "mpicc"), "-show"], capture_output=True, text=True).stdout.split() \
+    if shutil.which(os.environ.get("MPICC", "mpicc")) else []
+
+
+def runs_ranks(file):
+    return file in (RUNNER, COMM)
 
 
 def copy_sources(folder):
-    for pattern in ("", "collective", "dev/test"):
+    for pattern in ("", "collective", "comm", "kernels", "scripts", "dev/test"):
         os.makedirs(os.path.join(folder, pattern), exist_ok=True)
         for name in os.listdir(pattern or "."):
-            if re.search(r"^(base|collective|test|test_collective)\.[ch]$" if pattern != "collective" else r"\.h$", name):
+            if re.search(r"\.h$|^test_(collective|comm_plan)\.c$|^mpirun\.sh$", name):
                 shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
 
 
@@ -293,21 +322,26 @@ def mutated(path, text, replacement):
     return source.replace(text, replacement)
 
 
-def build(folder):
-    made = subprocess.run(COMPILE + ["dev/test/test_collective.c", "-o", "test", "-lm"], cwd=folder,
-                          capture_output=True, text=True)
+def build(folder, file=""):
+    test, more = "test_collective", ["-lm"]
+    if runs_ranks(file):
+        test, more = "test_comm_plan", ["-DUSE_MPI"] + [w for w in MPI_SHOW[1:] if w[:2] in ("-I", "-L", "-l", "-D")] + ["-lm"]
+    made = subprocess.run(COMPILE + [f"dev/test/{test}.c", "-o", "test"] + more, cwd=folder, capture_output=True, text=True)
     if made.returncode != 0:
         sys.exit(f"mutate_plans.py: does not compile:\n{made.stderr}")
 
 
-def verdict(folder):
+def verdict(folder, file=""):
     """What the test had to say, in one line; None if it saw nothing."""
-    with subprocess.Popen(["timeout", str(SECONDS), "./test", "--short"], cwd=folder, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as test:
+    start = ["timeout", str(SECONDS), "./test", "--short"]
+    if runs_ranks(file):
+        start = ["timeout", "--foreground", "-k", "5", "40", "scripts/mpirun.sh", "-np", "4", "./test"]
+    with subprocess.Popen(start, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace") as test:
         last = ""
         for line in test.stdout:
             last = line.strip() or last
-            if line.startswith("FAIL"):  # enough is known
+            if line.startswith("FAIL") and not runs_ranks(file):  # enough is known
                 test.kill()
                 return line[4:].strip()
         status = test.wait()
@@ -320,12 +354,14 @@ def try_fault(root, fault):
         copy_sources(folder)
         with open(os.path.join(folder, fault[1]), "w", encoding="utf-8") as f:
             f.write(mutated(*fault[1:]))
-        build(folder)
-        return verdict(folder)
+        build(folder, fault[1])
+        return verdict(folder, fault[1])
 
 
 def main():
     faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
+    if not MPI_SHOW:
+        faults = [fault for fault in faults if not runs_ranks(fault[1])]
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
     for fault in faults:
         mutated(*fault[1:])
@@ -333,10 +369,11 @@ def main():
     with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
         sound = os.path.join(root, "sound")
         copy_sources(sound)
-        build(sound)
-        line = verdict(sound)
-        if line:
-            sys.exit(f"mutate_plans.py: the sources as they are do not pass: {line}")
+        for file in ["", RUNNER] if MPI_SHOW else [""]:
+            build(sound, file)
+            line = verdict(sound, file)
+            if line:
+                sys.exit(f"mutate_plans.py: the sources as they are do not pass: {line}")
         said = pool.map(try_fault, [root] * len(faults), faults)
         for fault, line in zip(faults, said):
             caught += line is not None

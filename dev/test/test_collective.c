@@ -2030,6 +2030,7 @@ static void test_bad_files(void) {
                                            {"ranks 0x2\n", "comes first"},
                                            {"ranks 2\nswitches -1\n", "may follow"},
                                            {"ranks 2\nlink 0 1\nswitches 1\n", "may follow"},
+                                           {"ranks 2\nswitches 1\nswitches 2\n", "may follow"},
                                            {"ranks 2\nlink 0 1\nranks 3\n", "once"},
                                            {"ranks 2\nswitches 16383\n", "16384 of both"},
                                            {"ranks 2\nlinks 0 1\n", "\"links\" is none of"},
