@@ -138,8 +138,10 @@ static inline bool plan_is_single(const Plan* plan) {
     return true;
 }
 
-// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... For the simulator.
+// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one chunk
+// each. For the simulator.
 static inline void plan_cut(Plan* plan, int slabs) {
+    if (slabs == 1) return;
     Plan fine = *plan;
     fine.transfers = NULL, fine.n = fine.capacity = 0;
     fine.chunks = plan->chunks * slabs;

@@ -70,7 +70,7 @@ FAULTS = [
     ("files: links to oneself", NETWORK, " || a == b)", ")"),
     ("files: ranks twice", NETWORK, "(ranks ? net->ranks > 0 :", "(ranks ? 0 :"),
     ("files: switches after links", NETWORK, "NETWORK_LARGEST, &a) || net->links ||", "NETWORK_LARGEST, &a) ||"),
-    ("files: switches before ranks", NETWORK, : net->ranks == 0 || network_has_switches(net))",
+    ("files: switches before ranks", NETWORK, ": net->ranks == 0 || network_has_switches(net))",
      ": network_has_switches(net))"),
     ("files: switches twice", NETWORK, ": net->ranks == 0 || network_has_switches(net))", ": net->ranks == 0)"),
     ("files: words beyond the latency", NETWORK, "n < 3 || n > 5 ||", "n < 3 ||"),

@@ -218,19 +218,23 @@ static void test_many(const char* algorithm, const char* network) {
 }
 
 // Rank 0 first waits for its plan and then sums by MPI; the others the other way round. All have to get through.
-static void test_crossed(const char* algorithm) {
+static void test_crossed(const char* algorithm, bool blocking) {
     char network[32];
     snprintf(network, sizeof network, "full:%d", world.size);
     Planned p = planned_open(algorithm, network);
     double one = 1;
     Operation o = operation_start(&p.group, &p.plans[PLAN_ALL_REDUCE], 100000, COMM_FLOAT, 5);
-    CommRequest sum;
     if (world.rank == 0) comm_wait(&o.request);
-    sum = comm_all_reduce_start(&world, &one, 1, COMM_DOUBLE, COMM_SUM);
-    comm_wait(&sum);
-    if (world.rank == 0) comm_barrier(&world);
-    if (world.rank > 0) comm_barrier(&world), comm_wait(&o.request);
-    check_all(operation_is_right(&o) && one == world.size, "%s: waiting in opposite orders is no deadlock", algorithm);
+    if (blocking) {
+        comm_all_reduce(&world, &one, 1, COMM_DOUBLE, COMM_SUM);
+    } else {
+        CommRequest sum = comm_all_reduce_start(&world, &one, 1, COMM_DOUBLE, COMM_SUM);
+        comm_wait(&sum);
+    }
+    comm_barrier(&world);
+    if (world.rank > 0) comm_wait(&o.request);
+    check_all(operation_is_right(&o) && one == world.size, "%s: waiting in opposite orders is no deadlock, %s",
+              algorithm, blocking ? "nor is a blocking call" : "MPI's part started and waited for");
     operation_free(&o);
     planned_close(&p);
 }
@@ -240,7 +244,7 @@ static void test_others(void) {
     char network[32];
     snprintf(network, sizeof network, "full:%d", world.size);
     Planned p = planned_open("ring", network);
-    double x[3] = {world.rank, 1, -world.rank};
+    double x[3] = {(double)world.rank, 1, (double)-world.rank};
     float y[2] = {(float)world.rank, (float)-world.rank};
     comm_all_reduce(&p.group, x, 3, COMM_DOUBLE, COMM_SUM);
     comm_all_reduce(&p.group, y, 2, COMM_FLOAT, COMM_MAX);
@@ -270,8 +274,10 @@ int main(int argc, char** argv) {
     test_many("ring", full);
     test_many("multitree:2", ring);
     test_many("forest:2,2", ring);
-    test_crossed("ring");
-    test_crossed("halving-doubling");
+    test_crossed("ring", false);
+    test_crossed("ring", true);
+    test_crossed("halving-doubling", false);
+    test_crossed("halving-doubling", true);
     test_others();
     comm_barrier(&world);
     const int rank = process.rank;

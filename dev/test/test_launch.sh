@@ -334,7 +334,7 @@ is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitize
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
 is "run.sh adds up" "54 passed, 0 failed" "$(tail -n 1 "$work/out")"
-is "run.sh runs the scripts" "command line 1 passed 0 failed/launchers 1 passed 0 failed/compilers 1 passed 0 failed" "$(lines '[cl]')"
+is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
 is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
 is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"

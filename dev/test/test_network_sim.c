@@ -540,10 +540,10 @@ static void random_plan(Plan* plan, const Network* net, uint64_t seed) {
     }
 }
 
-static void test_plain(void) {
+static void test_plain(uint64_t seeds) {
     double worst = 0, low = INFINITY, high = 0, least = 0;
     int runs = 0;
-    for (uint64_t seed = 1; seed <= 400; seed++) {
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
         Network net;
         Plan plan;
         random_network(&net, seed);
@@ -590,6 +590,61 @@ static void test_plain(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Speed
 
+// A link that lets `burst` bytes through at once after a pause: there, back and there again.
+static void test_burst(void) {
+    const double B = NETWORK_BANDWIDTH, a = NETWORK_LATENCY, M = 256 * 800;
+    const double bursts[] = {0, 0.25, 0.9, 1, 3};
+    double worst = 0;
+    for (int i = 0; i < 5; i++) {
+        for (int injection = 0; injection < 3; injection++) {
+            Network net;
+            Plan plan;
+            SimResult result;
+            SimSettings set = sim_settings_default();
+            set.injection = (SimInjection)injection, set.burst = bursts[i] * M;
+            begin(&net, &plan, "ring:9", 1);
+            for (int step = 0; step < 3; step++) plan_add(&plan, step, step % 2, 1 - step % 2, 0, 1, true);
+            const double first = fmax(0, M - set.burst) / B + a; // each link has all of its burst
+            const double left = fmax(0, set.burst - M), back = (first - a + 2 * a) * B;
+            const double again = fmax(0, M - fmin(set.burst, left + back)) / B + a;
+            worst = fmax(worst, off(seconds_of(&plan, &net, (int64_t)M, &set, &result), 2 * first + again));
+            worst = fmax(worst, off(result.busy[network_link(&net, 0, 1)], 2 * M / B));
+            sim_result_free(&result);
+            end(&net, &plan);
+        }
+    }
+    check_error("bursts: (M - burst) / B + a, and what came back meanwhile", worst, exact);
+}
+
+// A plan that is cut into slabs is the same plan on finer chunks.
+static void test_cut(void) {
+    static const char* const networks[] = {"torus:4x4", "fattree:4,2", "mesh:2x3"};
+    static const char* const algorithms[] = {"ring", "multitree", "double-tree:4", "forest:2,2"};
+    bool right = true;
+    int n = 0;
+    for (int i = 0; i < 12; i++) {
+        Network net;
+        Plan plan;
+        Error error = {""};
+        must(network_build(&net, networks[i / 4], &error), &error);
+        if (!collective_build(&plan, algorithms[i % 4], PLAN_ALL_REDUCE, &net, &error)) {
+            network_free(&net);
+            continue;
+        }
+        const int64_t sent = plan_sent(&plan, 1, 11520), rows = plan.n;
+        SimSettings set = sim_settings_default();
+        const double whole = seconds_of(&plan, &net, plan.chunks * 30000, &set, NULL);
+        plan_cut(&plan, 3);
+        plan.exclusive = false; // a link carries the slabs of a step one after the other
+        right = right && plan.n == 3 * rows && plan_check(&plan, &net, &error) && plan_sent(&plan, 1, 11520) == sent;
+        if (i % 4 != 2) // which crowds on links
+            right = right && seconds_of(&plan, &net, (int64_t)plan.chunks * 10000, &set, NULL) <= whole * (1 + exact);
+        n++;
+        end(&net, &plan);
+    }
+    check(right && n == 11, "%d plans cut into slabs: right, as many bytes, not slower", n);
+}
+
 static void test_speed(void) {
     Network net;
     Plan plan;
@@ -601,14 +656,14 @@ static void test_speed(void) {
     const double start = seconds_now();
     seconds_of(&plan, &net, 1 << 24, &set, &result);
     const double seconds = seconds_now() - start;
-    check(result.messages == 2 * 255 * 256 && seconds < 60,
-          "multitree on torus:16x16: %lld messages, %.1f million a second", (long long)result.messages,
-          (double)result.messages / seconds / 1e6);
+    check(result.messages == 2 * 255 * 256, "multitree on torus:16x16: %lld messages, %.1f million a second",
+          (long long)result.messages, (double)result.messages / seconds / 1e6);
     sim_result_free(&result);
     end(&net, &plan);
 }
 
-int main(void) {
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_ring();
     test_hops();
     test_sharing();
@@ -618,7 +673,9 @@ int main(void) {
     test_everything();
     test_edges();
     test_plans();
-    test_plain();
+    test_burst();
+    test_cut();
+    test_plain(brief ? 60 : 400);
     test_speed();
     return test_end();
 }
