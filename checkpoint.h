@@ -7,6 +7,8 @@ Hugging Face's name and in its shape, float32, in a folder that transformers loa
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes
         trainer.json            step, position in the data, and what a resumed run must not change
+        sites.safetensors       where sites do not wait for each other (rounds.h): what each of them has beside the common
+                                point, site.3.exp_avg.NAME and others, and what was on its way between them
 
 It is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files, then
 the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which is never taken up; the next
@@ -36,10 +38,19 @@ what its slices need. All ranks have to see one file system.
 
 enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
+enum { CHECKPOINT_KINDS = 8, CHECKPOINT_PLAN_TEXT = 192 };
+
+// What sites keep of every parameter: values of some kinds, each in some copies, as many as there are sites or one.
+typedef struct {
+    int kinds, copies; // 0: nothing, and there is no such file
+    const char* kind[CHECKPOINT_KINDS];
+} CheckpointSites;
+
 typedef struct {
     int64_t step;                                 // updates done
     int64_t sequences;                            // consumed: the position in the data
     int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
+    char rounds[CHECKPOINT_PLAN_TEXT];            // the plan of the sites, in words; the same; "" where all wait
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -176,29 +187,57 @@ static inline bool checkpoint_init(const char* path, const ModelConfig* m, const
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// The three values that a checkpoint has of every parameter: the weight (0) in the first file, AdamW's first (1) and
-// second (2) moment in the second.
-enum { CHECKPOINT_VALUES = 3 };
+// The values that a checkpoint has of every parameter: the weight (0) in the first file, AdamW's first (1) and second (2)
+// moment in the second; then what sites have, kind by kind and copy by copy, in the third.
+enum { CHECKPOINT_VALUES = 3, CHECKPOINT_TENSOR_FILES = 3 };
 static const char* const checkpoint_prefix[CHECKPOINT_VALUES] = {"", "exp_avg.", "exp_avg_sq."};
 
-// Where everything lies in the two files; the same on every rank, as it follows from the model alone.
+static inline int checkpoint_values(const CheckpointSites* sites) {
+    return CHECKPOINT_VALUES + sites->kinds * sites->copies;
+}
+
+// The number of a value of a site.
+static inline int checkpoint_value_of_site(const CheckpointSites* sites, int kind, int copy) {
+    return CHECKPOINT_VALUES + kind * sites->copies + copy;
+}
+
+// Of the files with tensors, the one that has a value; how many there are; and the values of one.
+static inline int checkpoint_file_of(int value) { return value == 0 ? 0 : value < CHECKPOINT_VALUES ? 1 : 2; }
+static inline int checkpoint_tensor_files(const CheckpointSites* sites) { return sites->kinds ? 3 : 2; }
+static inline int checkpoint_values_of_file(const CheckpointSites* sites, int file) {
+    return file == 0 ? 1 : file == 1 ? 2 : sites->kinds * sites->copies;
+}
+
+// A tensor's name in its file.
+static inline void checkpoint_name(char* name, size_t size, const CheckpointSites* sites, int value,
+                                   const char* tensor) {
+    const int number = value - CHECKPOINT_VALUES;
+    if (number < 0)
+        snprintf(name, size, "%s%s", checkpoint_prefix[value], tensor);
+    else
+        snprintf(name, size, "site.%d.%s.%s", number % sites->copies, sites->kind[number / sites->copies], tensor);
+}
+
+// Where everything lies in the files; the same on every rank, as it follows from the model and the sites alone.
 typedef struct {
-    SafeTensorsPlan file[2];
+    SafeTensorsPlan file[CHECKPOINT_TENSOR_FILES];
+    int files;
     int tensors;     // of the model
-    int64_t* offset; // (CHECKPOINT_VALUES, tensors): where each begins in its file, in bytes
+    int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointPlan;
 
 static inline void checkpoint_plan_free(CheckpointPlan* plan) {
-    for (int i = 0; i < 2; i++) safetensors_plan_free(&plan->file[i]);
+    for (int i = 0; i < plan->files; i++) safetensors_plan_free(&plan->file[i]);
     free(plan->offset);
     memset(plan, 0, sizeof *plan);
 }
 
-// The tensors of both files, in the order of the model's list, once for each value; names has room for their names.
-static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* model, int n) {
-    for (int i = 0; i < CHECKPOINT_VALUES * n; i++) {
+// The tensors of all files, in the order of the model's list, once for each value; names has room for their names.
+static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* model, int n,
+                                   const CheckpointSites* sites) {
+    for (int i = 0; i < checkpoint_values(sites) * n; i++) {
         const Tensor* tensor = &model[i % n];
-        snprintf(names[i], sizeof names[i], "%s%s", checkpoint_prefix[i / n], tensor->name);
+        checkpoint_name(names[i], sizeof names[i], sites, i / n, tensor->name);
         memset(&list[i], 0, sizeof list[i]);
         list[i].name = names[i];
         list[i].dtype = SAFE_F32;
@@ -206,18 +245,27 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
     }
 }
 
-static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, Error* error) {
+// sites: NULL if there are none.
+static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, const CheckpointSites* sites,
+                                   Error* error) {
     static const SafeMetadata format = {"format", "pt"}; // transformers wants to see it
+    static const CheckpointSites none = {0, 0, {NULL}};
+    if (!sites) sites = &none;
     memset(plan, 0, sizeof *plan);
-    const int n = plan->tensors = model_tensors(NULL, m), all = CHECKPOINT_VALUES * n;
+    plan->files = checkpoint_tensor_files(sites);
+    const int n = plan->tensors = model_tensors(NULL, m), all = checkpoint_values(sites) * n;
     Tensor* model = (Tensor*)checked_malloc((size_t)n * sizeof *model, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
     char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
     plan->offset = (int64_t*)checked_malloc((size_t)all * sizeof *plan->offset, "a checkpoint's plan");
     model_tensors(model, m);
-    checkpoint_list(list, names, model, n);
-    const bool ok = safetensors_plan(&plan->file[0], list, n, &format, 1, error) &&
-                    safetensors_plan(&plan->file[1], list + n, all - n, &format, 1, error);
+    checkpoint_list(list, names, model, n, sites);
+    bool ok = true;
+    for (int file = 0, first = 0; file < plan->files && ok; file++) {
+        const int count = n * checkpoint_values_of_file(sites, file);
+        ok = safetensors_plan(&plan->file[file], list + first, count, &format, 1, error);
+        first += count;
+    }
     for (int i = 0; i < all; i++) plan->offset[i] = list[i].offset;
     free(names);
     free(list);
@@ -343,8 +391,8 @@ static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Er
                 then.ranks, sync_scale_names[then.scale]);
 }
 
-static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "config.json",
-                                               "trainer.json"};
+static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
+                                               "config.json", "trainer.json"};
 
 // Flushes a folder's list of names to the disk.
 static inline bool folder_sync(const char* path, Error* error) {
@@ -396,34 +444,33 @@ static inline bool checkpoint_write_state(const char* path, const CheckpointStat
     return checkpoint_write_text(
         path, error,
         "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
-        "  \"seq\": %lld,\n  \"data_tokens\": %lld\n}\n",
+        "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\"\n}\n",
         (long long)state->step, (long long)state->sequences, (long long)state->seed, (long long)state->global_batch,
-        (long long)state->seq, (long long)state->data_tokens);
+        (long long)state->seq, (long long)state->data_tokens, state->rounds);
 }
 
 // The files of a checkpoint: complete, but for the values of the tensors, which are zero.
 static inline bool checkpoint_create_files(const char* folder, const CheckpointState* state, const ModelConfig* m,
-                                           const Sync* sync, Error* error) {
+                                           const Sync* sync, const CheckpointSites* sites, Error* error) {
     CheckpointPlan plan;
-    if (!checkpoint_plan(&plan, m, error)) return false;
+    if (!checkpoint_plan(&plan, m, sites, error)) return false;
     char path[CHECKPOINT_PATH];
     bool ok = true;
-    for (int i = 0; i < 2 && ok; i++) {
+    for (int i = 0; i < plan.files && ok; i++) {
         SafeTensorsFile file;
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
              safetensors_create(&file, path, &plan.file[i], error) && safetensors_finish(&file, error);
     }
     checkpoint_plan_free(&plan);
-    return ok && checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[2]) &&
-           checkpoint_write_config(path, m, sync, error) &&
-           checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[3]) &&
+    return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
+           checkpoint_write_config(path, m, sync, error) && checkpoint_path(path, error, "%s/trainer.json", folder) &&
            checkpoint_write_state(path, state, error);
 }
 
 // Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
-// OUT is as before. sync: see checkpoint_write_config.
+// OUT is as before. sync: see checkpoint_write_config; sites: see checkpoint_plan.
 static inline bool checkpoint_begin(const char* out, const CheckpointState* state, const ModelConfig* m,
-                                    const Sync* sync, Error* error) {
+                                    const Sync* sync, const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const long long step = state->step;
     if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
@@ -433,24 +480,24 @@ static inline bool checkpoint_begin(const char* out, const CheckpointState* stat
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    if (checkpoint_create_files(temporary, state, m, sync, error)) return true;
+    if (checkpoint_create_files(temporary, state, m, sync, sites, error)) return true;
     checkpoint_remove(temporary);
     return false;
 }
 
-// One rank's hands on the two files. It must not be copied: the files refer to their paths.
+// One rank's hands on the files. It must not be copied: the files refer to their paths.
 typedef struct {
     CheckpointPlan plan;
-    char path[2][CHECKPOINT_PATH];
-    SafeTensorsFile file[2];
+    char path[CHECKPOINT_TENSOR_FILES][CHECKPOINT_PATH];
+    SafeTensorsFile file[CHECKPOINT_TENSOR_FILES];
     float* buffer;
-    int64_t elements; // written so far; over all ranks it has to become 3 model_parameters()
+    int64_t elements; // written so far; over all ranks it has to become checkpoint_values() model_parameters()
 } CheckpointWriter;
 
 // Every rank, last: flushes what it has written to the disk, if all went well (ok), and closes. Does nothing after a
 // checkpoint_join() that failed.
 static inline bool checkpoint_leave(CheckpointWriter* w, bool ok, Error* error) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) {
         if (w->file[i].fd < 0) continue;
         Error late; // what went wrong first is what is told
         if (ok)
@@ -466,12 +513,12 @@ static inline bool checkpoint_leave(CheckpointWriter* w, bool ok, Error* error) 
 
 // Every rank, once rank 0 has begun: opens the files, to write at places.
 static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t step, const ModelConfig* m,
-                                   Error* error) {
+                                   const CheckpointSites* sites, Error* error) {
     memset(w, 0, sizeof *w);
-    w->file[0].fd = w->file[1].fd = -1;
-    if (!checkpoint_plan(&w->plan, m, error)) return false;
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) w->file[i].fd = -1;
+    if (!checkpoint_plan(&w->plan, m, sites, error)) return false;
     bool ok = true;
-    for (int i = 0; i < 2 && ok; i++) {
+    for (int i = 0; i < w->plan.files && ok; i++) {
         ok = checkpoint_path(w->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step, checkpoint_files[i]) &&
              safetensors_join(&w->file[i], w->path[i], &w->plan.file[i], error);
     }
@@ -481,23 +528,27 @@ static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t
     return ok;
 }
 
-// Writes those slices of a bucket that this rank owns. params, moment1, moment2: the bucket's elements.
+// Writes one value of those slices of a bucket that this rank owns. values: the bucket's elements.
+static inline bool checkpoint_write_value(CheckpointWriter* w, const Layout* layout, int bucket, int value,
+                                          const float* values, Error* error) {
+    const Bucket* b = &layout->bucket[bucket];
+    RunWriter runs = {&w->file[checkpoint_file_of(value)], w->buffer, 0, 0};
+    for (int i = b->first; i < b->first + b->slices; i++) {
+        const Slice* s = &layout->slices[i];
+        if (!slice_is_owned(s, layout)) continue;
+        const int64_t tensor = w->plan.offset[value * w->plan.tensors + s->index];
+        if (!slice_write(&runs, tensor, values + (s->offset - b->offset), s, error)) return false;
+        w->elements += s->rows_used * s->cols;
+    }
+    return run_writer_flush(&runs, error);
+}
+
+// The same of weights and moments.
 static inline bool checkpoint_write_bucket(CheckpointWriter* w, const Layout* layout, int bucket, const float* params,
                                            const float* moment1, const float* moment2, Error* error) {
-    const float* values[CHECKPOINT_VALUES] = {params, moment1, moment2};
-    const Bucket* b = &layout->bucket[bucket];
-    for (int what = 0; what < CHECKPOINT_VALUES; what++) {
-        RunWriter runs = {&w->file[what > 0], w->buffer, 0, 0};
-        for (int i = b->first; i < b->first + b->slices; i++) {
-            const Slice* s = &layout->slices[i];
-            if (!slice_is_owned(s, layout)) continue;
-            const int64_t tensor = w->plan.offset[what * w->plan.tensors + s->index];
-            if (!slice_write(&runs, tensor, values[what] + (s->offset - b->offset), s, error)) return false;
-            w->elements += s->rows_used * s->cols;
-        }
-        if (!run_writer_flush(&runs, error)) return false;
-    }
-    return true;
+    return checkpoint_write_value(w, layout, bucket, 0, params, error) &&
+           checkpoint_write_value(w, layout, bucket, 1, moment1, error) &&
+           checkpoint_write_value(w, layout, bucket, 2, moment2, error);
 }
 
 // Renames temporary to folder. A checkpoint that has the name is moved to `old`, and comes back if that fails. (Killed
@@ -565,24 +616,32 @@ static inline bool checkpoint_load_state(CheckpointState* state, const char* pat
                   {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
         ok = json_get_integer(fields[i].value, &json, json.nodes, fields[i].name, 0, INT64_MAX, error);
+    const char* rounds = ""; // older files do not say
+    ok = ok && (!json_get(json.nodes, "rounds") || json_get_string(&rounds, &json, json.nodes, "rounds", error));
+    snprintf(state->rounds, sizeof state->rounds, "%s", ok ? rounds : "");
     json_free(&json);
     return ok;
 }
 
 typedef struct {
-    SafeTensorsModel file[2];
+    CheckpointSites sites;
+    SafeTensorsModel file[CHECKPOINT_TENSOR_FILES];
 } CheckpointReader;
 
 static inline void checkpoint_close(CheckpointReader* r) {
-    for (int i = 0; i < 2; i++) safetensors_model_close(&r->file[i]);
+    for (int i = 0; i < checkpoint_tensor_files(&r->sites); i++) safetensors_model_close(&r->file[i]);
 }
 
-// Any rank: opens the checkpoint in `folder`. On failure nothing has to be closed.
-static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state, Error* error) {
+// Any rank: opens the checkpoint in `folder`, of sites as they are now (NULL: none), if state->rounds says what the file
+// says; else of none, and state->rounds becomes what it says. On failure nothing has to be closed.
+static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state,
+                                   const CheckpointSites* sites, Error* error) {
     memset(r, 0, sizeof *r);
-    char path[CHECKPOINT_PATH];
+    char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
+    if (sites) memcpy(now, state->rounds, sizeof now);
     bool ok = checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_load_state(state, path, error);
-    for (int i = 0; i < 2 && ok; i++) {
+    if (ok && sites && strcmp(now, state->rounds) == 0) r->sites = *sites;
+    for (int i = 0; i < checkpoint_tensor_files(&r->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
              safetensors_model_open(&r->file[i], path, error);
     }
@@ -590,12 +649,13 @@ static inline bool checkpoint_open(CheckpointReader* r, const char* folder, Chec
     return ok;
 }
 
-// Reads one bucket's weights (what = 0), first (1) or second (2) moments. Elements of the bucket that are no slice's,
-// and padding, become 0.
-static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int what,
+// Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Elements of the bucket that are no
+// slice's, and padding, become 0.
+static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int value,
                                           float* values, Error* error) {
-    const SafeTensorsModel* file = &r->file[what > 0];
-    const int expected = (what > 0 ? 2 : 1) * layout->tensors;
+    const int number = checkpoint_file_of(value);
+    const SafeTensorsModel* file = &r->file[number];
+    const int expected = checkpoint_values_of_file(&r->sites, number) * layout->tensors;
     if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);
@@ -604,7 +664,7 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layou
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* s = &layout->slices[i];
         char name[128];
-        snprintf(name, sizeof name, "%s%s", checkpoint_prefix[what], s->tensor.name);
+        checkpoint_name(name, sizeof name, &r->sites, value, s->tensor.name);
         if (!slice_read(values + (s->offset - b->offset), file, name, s, error)) return false;
     }
     return true;

@@ -22,7 +22,8 @@ in one direction are also to be received in the order in which they are sent. Me
 ranks never hold each other up where comm_open_lanes was called for their group; other messages of device memory do.
 
 MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress
-now and then. The forms without _start do it all at once, by MPI's blocking calls, whose algorithms are better.
+now and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_thread.h). The forms without
+_start do it all at once, by MPI's blocking calls, whose algorithms are better.
 
 A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
 every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
@@ -48,6 +49,7 @@ carriers, comm_mpi.h, comm_device.h and comm_nccl.h, and comm_types.h, what they
 #include "comm/comm_device.h"
 #include "comm/comm_mpi.h"
 #include "comm/comm_plan.h"
+#include "comm/comm_thread.h"
 #include "comm/comm_types.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -115,6 +117,10 @@ static inline void comm_carry(CommRequest* r) {
     if (device) comm_stage_to_host(r);
 #endif
 #ifdef USE_MPI
+    if (r->comm->thread) {
+        comm_thread_start(r);
+        return;
+    }
     if (comm_plan_of(r)) {
         comm_plan_start(r);
         return;
@@ -147,6 +153,7 @@ static inline void comm_wait(CommRequest* r) {
     comm_nccl_wait(r);
 #endif
 #ifdef USE_MPI
+    comm_thread_wait(r);
     comm_plan_wait(r);
     while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);
     comm_mpi_wait(r);
@@ -170,7 +177,7 @@ static inline bool comm_is_done(CommRequest* r) {
     done = comm_nccl_is_done(r);
 #endif
 #ifdef USE_MPI
-    done = done && comm_plan_is_done(r) && comm_mpi_is_done(r);
+    done = done && comm_thread_is_done(r) && comm_plan_is_done(r) && comm_mpi_is_done(r);
 #endif
     return done;
 }
@@ -179,7 +186,8 @@ static inline bool comm_is_done(CommRequest* r) {
 // so until comm_wait.
 static inline void comm_progress(CommRequest* r, int n) {
     for (int i = 0; i < n; i++) {
-        if (r[i].active && r[i].finished == 0 && comm_is_done(&r[i])) r[i].finished = seconds_now();
+        if (!r[i].active || r[i].finished != 0 || !comm_is_done(&r[i])) continue;
+        if (r[i].finished == 0) r[i].finished = seconds_now(); // else the group's thread has looked at the clock
     }
 #ifdef USE_NCCL
     if (comm_job) comm_look(comm_job);
@@ -363,6 +371,7 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
     child.plans = NULL;
 #ifdef USE_MPI
     child.mpi = MPI_COMM_NULL;
+    child.thread = NULL;
 #endif
 #ifdef USE_NCCL
     child.nccl = NULL;
@@ -440,6 +449,9 @@ static inline void comm_open_lanes(Comm* c, bool folded) {
 
 // All members call it, with nothing in flight.
 static inline void comm_free(Comm* c) {
+#ifdef USE_MPI
+    comm_free_thread(c);
+#endif
     comm_free_plans(c);
 #ifdef USE_NCCL
     comm_nccl_free(c);

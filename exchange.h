@@ -18,9 +18,13 @@ N = B T rows of a micro-batch; everything that works on one row at a time (norms
 Pipeline group. What goes to the next stage is the residual stream (N, C), what comes back its gradient. The tensor ranks
 of a stage hold the same numbers, so each sends 1/t of them and the receivers gather (Narayanan et al. 2021, section 4.1).
 
-Data group. A bucket of gradients is summed as soon as its last gradient is known, while the backward pass goes on with
-the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket (reduce-scatter), and the
-updated parameters come back (all-gather).
+Data group: the replicas of a site. A bucket of gradients is summed as soon as its last gradient is known, while the
+backward pass goes on with the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket
+(reduce-scatter), and the updated parameters come back (all-gather).
+
+Far group: the replicas at the same place of all sites (rounds.h). What sites sum is divided over the members of a site, so
+that all its ranks carry the same part of what goes far: gradients by a reduce-scatter inside, an all-reduce of each part
+between sites, and an all-gather inside. Where gradients are used a step late the second is on its way during the next step.
 
 Heads group: ranks that hold the same key/value heads. Embedding group: the ranks of the embedding and of the head, where
 these are one matrix on two of them.
@@ -34,13 +38,13 @@ these are one matrix on two of them.
 
 typedef struct {
     Comm* world;
-    Comm tensor, data, pipeline, heads, embedding;
+    Comm tensor, data, far, pipeline, heads, embedding;
 } Groups;
 
-enum { GROUPS = 5 };
+enum { GROUPS = 6 };
 
 static inline void groups_list(Groups* g, Comm* list[GROUPS]) {
-    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->pipeline, &g->heads, &g->embedding};
+    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->far, &g->pipeline, &g->heads, &g->embedding};
     memcpy(list, all, sizeof all);
 }
 
@@ -51,7 +55,9 @@ static inline void groups_open(Groups* g, Comm* world, const Layout* layout, con
     const bool tied = layout_is_tied(layout, m);
     g->world = world;
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
-    g->data = comm_split(world, mesh->tensor + t * mesh->pipeline, mesh->data, "data");
+    const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_site_place(mesh);
+    g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
+    g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
     comm_open_lanes(&g->pipeline, schedule_is_folded(mesh->schedule));
     g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
@@ -64,15 +70,24 @@ static inline void groups_close(Groups* g) {
     for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
 }
 
-// Sums (n) over all ranks, in an order that does not depend on p: over the tensor group, the data group, the pipeline.
-// Control messages like this one are not counted as the step's traffic.
+// Control messages, which are not counted as the step's traffic: x (n) = the sum over a group.
+static inline void sum_over(Comm* c, double* x, int64_t n) {
+    const int64_t counted = c->size_bytes;
+    comm_all_reduce(c, x, n, COMM_DOUBLE, COMM_SUM);
+    c->size_bytes = counted;
+}
+
+// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the pipeline.
+static inline void sum_over_site(Groups* g, double* x, int64_t n) {
+    sum_over(&g->tensor, x, n);
+    sum_over(&g->data, x, n);
+    sum_over(&g->pipeline, x, n);
+}
+
+// Over all ranks.
 static inline void sum_over_mesh(Groups* g, double* x, int64_t n) {
-    Comm* axes[3] = {&g->tensor, &g->data, &g->pipeline};
-    for (int i = 0; i < 3; i++) {
-        const int64_t counted = axes[i]->size_bytes;
-        comm_all_reduce(axes[i], x, n, COMM_DOUBLE, COMM_SUM);
-        axes[i]->size_bytes = counted;
-    }
+    sum_over_site(g, x, n);
+    sum_over(&g->far, x, n);
 }
 
 // What is waited for where nothing was started.
@@ -132,9 +147,19 @@ enum { ZERO2_BUFFERS = 2 };
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
+//
+// What is summed between sites goes on from there, from `all` or, of more replicas in a site, from this rank's part of each
+// bucket. Where it is used a step late there are two of everything: one is computed while the other one arrives, and
+// buckets_turn exchanges them.
 typedef struct {
-    float* all;    // (layout.elements), or NULL with ZeRO 2
-    float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float* all;         // (layout.elements), or NULL with ZeRO 2
+    float* shares;      // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float* parts;       // (layout.elements / replicas of a site): its parts of the site's sums, on their way to the others
+    CommRequest* far;   // of each bucket, between sites
+    bool across, late;  // gradients are summed between sites; and used a step late
+    float *due_all, *due_shares, *due_parts; // what this step's update uses, and how it comes: late, else the same
+    CommRequest* due_far;
+    bool due; // there is something: not in the first step of a run whose gradients are late
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
     int next;                                               // buffer
@@ -155,6 +180,37 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
     comm_wait(&grads->request[i]);
     accumulate(grads->shares + bucket_share_offset(layout, b), grads->arriving[i], bucket_share(layout, b));
     grads->bucket_in[i] = -1;
+}
+
+// What this step's update uses.
+static inline float* buckets_due(const GradientBuckets* grads) {
+    if (grads->shares) return grads->late ? grads->due_shares : grads->shares;
+    return grads->late ? grads->due_all : grads->all;
+}
+
+// At the begin of a step, where gradients are used late: those of the step before become due.
+static inline void buckets_turn(GradientBuckets* grads, const Layout* layout) {
+    float *all = grads->all, *shares = grads->shares, *parts = grads->parts;
+    CommRequest* far = grads->far;
+    if (!grads->late) return;
+    grads->all = grads->due_all, grads->shares = grads->due_shares, grads->parts = grads->due_parts;
+    grads->due_all = all, grads->due_shares = shares, grads->due_parts = parts;
+    grads->far = grads->due_far, grads->due_far = far;
+    for (int b = 0; b < layout->buckets; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
+}
+
+// The part of a bucket that this member of a site speaks for, in elements, and where it begins.
+static inline int64_t bucket_part(const Layout* layout, int b) {
+    return layout->bucket[b].elements / mesh_site_size(&layout->mesh);
+}
+static inline int64_t bucket_part_offset(const Layout* layout, int b) {
+    return layout->bucket[b].offset + mesh_site_place(&layout->mesh) * bucket_part(layout, b);
+}
+
+// Where the part of a bucket's sum that this rank carries between sites lies: in parts, or in `all` itself.
+static inline float* bucket_far_part(const GradientBuckets* grads, const Layout* layout, int b) {
+    return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
+                        : grads->all + layout->bucket[b].offset;
 }
 
 // To be called before gradients are added to a bucket.
@@ -182,7 +238,11 @@ static inline void bucket_sum_partial(GradientBuckets* grads, Groups* g, const L
 static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     bucket_sum_partial(grads, g, layout, b);
-    if (layout->mesh.zero == 0) {
+    if (grads->across) {
+        if (grads->parts)
+            grads->request[b] = comm_reduce_scatter_start(&g->data, bucket_far_part(grads, layout, b),
+                                                          grads->of_bucket[b], bucket_part(layout, b), COMM_FLOAT);
+    } else if (layout->mesh.zero == 0) {
         grads->request[b] =
             comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
     } else if (layout->mesh.zero == 1) {
@@ -200,6 +260,7 @@ static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* l
 // Lets the sums that are on their way go on.
 static inline void buckets_progress(GradientBuckets* grads, const Layout* layout) {
     comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
+    if (grads->across) comm_progress(grads->due_far, layout->buckets);
 }
 
 // Waits for the sums of a chunk's gradients; -1: of those that buckets_tie sums further. (ZeRO 2: of all on their way.)
@@ -218,7 +279,9 @@ static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* 
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
     const int b = wte->bucket;
-    if (layout->mesh.zero)
+    if (grads->across)
+        comm_all_reduce(&g->embedding, bucket_far_part(grads, layout, b), bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+    else if (layout->mesh.zero)
         comm_all_reduce(&g->embedding, grads->shares + bucket_share_offset(layout, b), bucket_share(layout, b),
                         COMM_FLOAT, COMM_SUM);
     else
@@ -226,13 +289,41 @@ static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* 
                         COMM_SUM);
 }
 
+// Starts the sums between sites of a chunk's gradients.
+static inline void buckets_send(GradientBuckets* grads, Groups* g, const Layout* layout, int chunk) {
+    for (int b = 0; b < layout->buckets && grads->across; b++) {
+        float* part = bucket_far_part(grads, layout, b);
+        if (layout->bucket[b].chunk != chunk) continue;
+        grads->far[b] = layout->mesh.zero
+                            ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_share_offset(layout, b), part,
+                                                        bucket_share(layout, b), COMM_FLOAT)
+                            : comm_all_reduce_start(&g->far, part, bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+    }
+}
+
+// Waits for those that are due, and gives them to all replicas of the site.
+static inline void buckets_arrive(GradientBuckets* grads, Groups* g, const Layout* layout, int chunk) {
+    for (int b = 0; b < layout->buckets && grads->across; b++) {
+        const int64_t n = bucket_part(layout, b);
+        if (layout->bucket[b].chunk != chunk || !grads->due_far[b].comm) continue; // nothing was started, or it is here
+        comm_wait(&grads->due_far[b]);
+        grads->due_far[b] = no_request();
+        if (grads->parts)
+            comm_all_gather(&g->data, grads->due_all + layout->bucket[b].offset,
+                            grads->due_parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh), n, COMM_FLOAT);
+    }
+}
+
+// The group over which ZeRO divides: all replicas, which are one site, or each one.
+static inline Comm* zero_group(Groups* g) { return g->far.size > 1 ? &g->far : &g->data; }
+
 // ZeRO: every data rank has updated its part of each bucket of a chunk (-1: see Bucket); now all get all.
 static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         floatX* bucket = params + layout->bucket[b].offset;
         const int64_t n = bucket_share(layout, b);
         if (layout->bucket[b].chunk != chunk) continue;
-        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
+        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }
 }
 

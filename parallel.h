@@ -66,11 +66,17 @@ typedef struct {
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
+    int sites;                     // into which the d replicas are divided, in order (rounds.h)
     Recompute recompute;
     Sync sync;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
+
+// Replicas of a site; this rank's site; its place among the replicas there.
+static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
+static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
+static inline int mesh_site_place(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
 // States of a CAAT-Net on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
 static inline int mesh_states(const Mesh* mesh) { return mesh->sync.ranks ? mesh->sync.ranks / mesh->t : 1; }
@@ -88,7 +94,7 @@ static inline double sync_initial_factor(const Sync* sync) { return sync->scale 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
     Mesh mesh;
     memset(&mesh, 0, sizeof mesh);
-    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.schedule = ONE_F_ONE_B;
+    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.sites = 1, mesh.schedule = ONE_F_ONE_B;
     mesh.tensor = rank % t, mesh.data = rank / t % d, mesh.pipeline = rank / (t * d);
     mesh.scatter = true;
     return mesh;

@@ -12,8 +12,10 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 #include "model.h"
 #include "options.h"
 #include "parallel.h"
+#include "rounds.h"
 
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 
 typedef struct {
     const char *model, *init, *data, *val, *out, *trace;
@@ -24,6 +26,11 @@ typedef struct {
     int64_t vp;              // 0: what the schedule has
     int recompute, schedule; // choices
     bool sequence_parallel, whole_boundary;
+    int dp_mode; // choice
+    int64_t sites, dp_delay, local_steps, fragments;
+    double dc_lambda, outer_lr, outer_momentum, mix; // dc_lambda, mix: -1: what suits the mode
+    bool eager;
+    int outer_bits, optimizer; // choices
     const char *allreduce, *topology;
     double sync; // 1: an ordinary model
     int64_t sync_ranks;
@@ -39,12 +46,13 @@ static inline Settings settings_default(void) {
     memset(&s, 0, sizeof s);
     s.model = "tiny";
     s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
+    s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     return s;
 }
 
-enum { MAX_OPTIONS = 64 };
+enum { MAX_OPTIONS = 80 };
 
 // Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
 static inline int settings_table(Option* table, Settings* s) {
@@ -89,6 +97,26 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("whole-boundary", &s->whole_boundary,
                     "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+        option_heading("data parallelism that does not wait (rounds.h)"),
+        option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
+                      "what sites tell each other: gradients; these one step late; changes of the weights, with delay "
+                      "compensation; the way of many steps"),
+        option_int("sites", &s->sites, 1, 1 << 20,
+                   "into which the replicas are divided; inside of one they sum gradients in every step [sync: 1, "
+                   "else every replica is one]"),
+        option_int("dp-delay", &s->dp_delay, 0, 1 << 20,
+                   "steps from sending to merging [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
+        option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
+                     "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
+        option_int("local-steps", &s->local_steps, 1, 1 << 20, "diloco: steps of a round [32]"),
+        option_int("fragments", &s->fragments, 1, 1 << 16,
+                   "diloco: parts of the model, each sent in its own step of a round [1]"),
+        option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
+        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
+        option_float("mix", &s->mix, 0, 1,
+                     "diloco: part of its own weights that a site keeps when it merges [0.5 with --dp-delay, else 0]"),
+        option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
+        option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
         option_heading("sums of gradients over dp"),
         option_string(
             "allreduce", &s->allreduce, "NAME",
@@ -108,13 +136,15 @@ static inline int settings_table(Option* table, Settings* s) {
         option_choice("sync-gradient", &s->sync_gradient, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
         option_heading("optimizer"),
+        option_choice("optimizer", &s->optimizer, "adamw|sgd",
+                      "sgd: with momentum --beta1, and weight decay as part of the gradient"),
         option_float("lr", &s->lr, 0, 1e3, "learning rate after the warm-up"),
         option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step"),
         option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up"),
         option_choice("decay", &s->decay, "cosine|linear|wsd",
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
         option_float("weight-decay", &s->weight_decay, 0, 1e3, "decoupled, on matrices only (not on norms and biases)"),
-        option_float("beta1", &s->beta1, 0, 0.999999, "AdamW: decay of the first moment"),
+        option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
         option_float("beta2", &s->beta2, 0, 0.999999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
         option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
@@ -191,11 +221,76 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 // ----------------------------------------------------------------------------------------------------------------
 // What follows from them
 
+// Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
+static inline void check_rounds(const Settings* o) {
+    const Settings usual = settings_default();
+    const char* mode = dp_mode_names[o->dp_mode];
+    const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+    const struct {
+        const char* name;
+        bool given, fits;
+    } options[] = {{"dp-delay", o->dp_delay >= 0, gradient || diloco},
+                   {"dc-lambda", o->dc_lambda >= 0, gradient},
+                   {"local-steps", o->local_steps > 0, diloco},
+                   {"fragments", o->fragments > 0, diloco},
+                   {"outer-lr", o->outer_lr != usual.outer_lr, diloco},
+                   {"outer-momentum", o->outer_momentum != usual.outer_momentum, diloco},
+                   {"mix", o->mix >= 0, diloco},
+                   {"eager", o->eager, diloco},
+                   {"outer-bits", o->outer_bits > 0, diloco}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (options[i].given && !options[i].fits)
+            die_usage("--%s has no meaning with --dp-mode %s; it belongs to %s", options[i].name, mode,
+                      strcmp(options[i].name, "dp-delay") == 0    ? "delayed, dc-s3gd and diloco"
+                      : strcmp(options[i].name, "dc-lambda") == 0 ? "delayed and dc-s3gd"
+                                                                  : "diloco");
+    }
+    if (gradient && o->dp_delay > 1)
+        die_usage("--dp-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->dp_delay, mode);
+    if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))
+        die_usage("--eager merges when the next round is sent, and whole: leave --%s away",
+                  o->dp_delay >= 0 ? "dp-delay" : "mix");
+    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
+        die_usage("--zero %lld does not go with --dp-mode %s: %s", (long long)o->zero, mode,
+                  o->dp_mode == DP_DELAYED ? "a gradient that is late is kept whole; use --zero 1"
+                                           : "every site has an optimizer's state of its own");
+}
+
+// The plan of --dp-mode and what belongs to it.
+static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
+    const bool diloco = o->dp_mode == DP_DILOCO;
+    Rounds r;
+    memset(&r, 0, sizeof r);
+    r.mode = (DpMode)o->dp_mode, r.sites = mesh->sites;
+    r.period = diloco ? (o->local_steps ? o->local_steps : 32) : 1;
+    r.fragments = o->fragments ? (int)o->fragments : 1;
+    r.eager = o->eager;
+    r.delay = r.eager            ? r.period
+              : o->dp_delay >= 0 ? o->dp_delay
+                                 : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+    r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
+    r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD ? 0.2 : 0;
+    r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
+    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC, r.compensation = 0; // nothing is late
+    r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && !r.eager ? 0.5 : 0;
+    Error error;
+    if (r.fragments > r.period)
+        die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most", r.fragments,
+                  (long long)r.period);
+    if (diloco && !r.eager && r.delay >= r.period)
+        die_usage("--dp-delay %lld is not less than --local-steps %lld: a round is merged before the next is sent; or use "
+                  "--eager",
+                  (long long)r.delay, (long long)r.period);
+    if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
+    return r;
+}
+
 static inline void check_settings(Settings* o) {
     if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
     if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
+    check_rounds(o);
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
@@ -229,6 +324,14 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
     mesh.zero = mesh.d > 1 ? (int)o->zero : 0; // one replica has nothing to divide
     mesh.recompute = (Recompute)o->recompute;
+    if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
+    if (mesh.d % o->sites != 0)
+        die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
+    mesh.sites = (int)o->sites;
+    if (mesh.zero && (o->dp_mode == DP_SYNC ? mesh.sites > 1 : mesh.sites < mesh.d))
+        die_usage("--zero %d divides the optimizer's state over all replicas, and --sites %d does not: leave one of them "
+                  "away",
+                  mesh.zero, mesh.sites);
     if (o->sync < 1 || o->sync_ranks) {
         const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
                            o->sync_gradient == 1};

@@ -185,7 +185,7 @@ static void test_reference(const char* path) {
     Schedule schedule = schedule_build(&plan, 0);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.sync = r->sync;
-    if (!stage_plan(s, &r->model, mesh, B, T, &schedule, &error)) die("%s", error.text);
+    if (!stage_plan(s, &r->model, mesh, B, T, &schedule, NULL, &error)) die("%s", error.text);
     stage_allocate(s);
     Comm world;
     Groups groups = groups_alone(&world, s);
@@ -226,7 +226,7 @@ static void test_reference(const char* path) {
     for (int step = 0; step < r->steps; step++) {
         Activations* a = &s->activations[0];
         load_reference_batch(s, a, &batch, tokens, step, B, T);
-        stage_zero_gradients(s);
+        stage_begin_gradients(s);
         device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
         a->scale = 0; // logits stay
         chunk_forward(s, a);
@@ -295,7 +295,7 @@ static void alone_open(Alone* x, const ModelConfig* m, Sync sync, int B) {
     Error error;
     mesh.sync = sync;
     x->schedule = schedule_build(&plan, 0);
-    if (!stage_plan(&x->stage, m, mesh, B, m->T, &x->schedule, &error)) die("%s", error.text);
+    if (!stage_plan(&x->stage, m, mesh, B, m->T, &x->schedule, NULL, &error)) die("%s", error.text);
     stage_allocate(&x->stage);
     x->groups = groups_alone(&x->world, &x->stage);
     x->stage.groups = &x->groups;
@@ -361,7 +361,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
             params[slice->offset + k] += 0.3f * (random_uniform((uint64_t)i, 5, (uint64_t)k) - 0.5f);
     }
     device_from_floats(s->params, params, n);
-    stage_zero_gradients(s);
+    stage_begin_gradients(s);
     a->scale = 1.0f / (float)a->tokens;
     chunk_forward(s, a);
     const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true};
@@ -493,7 +493,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.schedule = run->schedule, mesh.recompute = run->recompute;
     if (!plan_schedule(t, run->model, &mesh, &error) ||
-        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, &error))
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, &error))
         die("%s", error.text);
     open_loaders(t);
     stage_allocate(&t->stage);

@@ -7,7 +7,8 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
     4. main
 
 A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
-order it works, exchange.h what it says to the others; a process started alone is the mesh 1 x 1 x 1.
+order it works, exchange.h what it says to the others, sites.h what sites do that do not wait for each other; a process
+started alone is the mesh 1 x 1 x 1.
 
 The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, device.h memory. Parameters and
 activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's memory,
@@ -32,8 +33,10 @@ those of all states, N their rows. Only what multiplies by a matrix, and what me
 #include "kernels/kernels.h"
 #include "model.h"
 #include "parallel.h"
+#include "rounds.h"
 #include "schedule.h"
 #include "settings.h"
+#include "sites.h"
 #include "tokenizer.h"
 #include "trace.h"
 
@@ -100,9 +103,13 @@ typedef struct {
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2, *master; // layout.elements, or a share of each bucket with ZeRO; master: HAS_MASTERS
+    Rounds rounds;  // what sites tell each other, and when
+    Sites sites;    // where they have weights of their own
+    float* before;  // like moment1: weights before the last update, where a late gradient is compensated for that
+    float* lambda;  // (layout.tensors), host: of the compensation in this step
     float* grad_embedding;             // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;                       // (T, HS): cosines and sines
-    double* sums;                      // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
     Activations* activations;          // (slots)
     HeadActivations* head;             // (heads)
     LayerActivations recomputed;       // what the blocks do not keep but compute again
@@ -239,8 +246,13 @@ static void take_parameters(Stage* s) {
     const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
     GradientBuckets* grads = &s->grads;
     s->params = arena_values(&s->memory_params, n);
-    if (layout->mesh.zero < 2) grads->all = arena_floats(&s->memory_grads, n);
-    if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
+    const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
+    if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&s->memory_grads, n);
+    if (layout->mesh.zero) grads->shares = grads->due_shares = arena_floats(&s->memory_grads, share);
+    if (parts) grads->parts = grads->due_parts = arena_floats(&s->memory_grads, parts);
+    if (grads->late) grads->due_all = arena_floats(&s->memory_grads, n);
+    if (grads->late && layout->mesh.zero) grads->due_shares = arena_floats(&s->memory_grads, share);
+    if (grads->late && parts) grads->due_parts = arena_floats(&s->memory_grads, parts);
     for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
         grads->buffer[i] = arena_floats(&s->memory_grads, largest_bucket(layout));
         grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
@@ -250,6 +262,9 @@ static void take_parameters(Stage* s) {
         s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
     s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
     if (HAS_MASTERS) s->master = arena_floats(&s->memory_optimizer, share);
+    if (s->rounds.compensation > 0 && grads->late) s->before = arena_floats(&s->memory_optimizer, share);
+    if (rounds_are_local(&s->rounds))
+        sites_take_memory(&s->sites, &s->memory_optimizer, HAS_MASTERS ? s->master : (float*)s->params);
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
@@ -268,7 +283,7 @@ static void stage_take_memory(Stage* s) {
     if (splits_rows(s)) s->partial = arena_values(scratch, N * C), s->gathered = arena_values(scratch, N * C);
     if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
-    s->sums = (double*)arena_take(scratch, (s->layout.tensors + 1) * (int64_t)sizeof(double));
+    s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
     s->cache = arena_values(scratch, (int64_t)s->layout.layers * cache_size(s) * s->layout.states);
 }
 
@@ -292,14 +307,23 @@ static void stage_take_lists(Stage* s) {
     }
     s->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
     s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    s->grads.far = s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    if (s->grads.late) s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    s->lambda = (float*)checked_calloc((size_t)s->layout.tensors, sizeof(float), "the tensors");
+    if (rounds_are_local(&s->rounds)) sites_open(&s->sites, &s->rounds, &s->layout, s->model.L);
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
 }
 
-// Plans the stage of one rank, which works by a schedule: after this the sizes of its arenas are known and nothing large
-// is allocated.
+// Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
+// sizes of its arenas are known and nothing large is allocated.
 static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
-                       Error* error) {
+                       const Rounds* rounds, Error* error) {
     memset(s, 0, sizeof *s);
+    s->rounds.sites = mesh.sites;
+    if (rounds) s->rounds = *rounds;
+    s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
+    s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
+    s->grads.due = !s->grads.late;
     s->model = *m, s->B = B, s->T = T, s->slots = schedule->slots;
     s->split_backward = schedule_splits_backward(mesh.schedule);
     if (!layout_build(&s->layout, m, mesh, T, error)) return false;
@@ -356,8 +380,12 @@ static void stage_free(Stage* s) {
     free(s->boundary);
     free(s->pending);
     free(s->send_forward);
+    if (rounds_are_local(&s->rounds)) sites_close(&s->sites);
+    free(s->lambda);
     free(s->grads.of_bucket);
     free(s->grads.request);
+    if (s->grads.late) free(s->grads.due_far);
+    free(s->grads.far);
     layout_free(&s->layout);
 }
 
@@ -900,10 +928,27 @@ static int64_t updated_place(const Stage* s, const Slice* slice, int64_t at) {
            (layout->bucket[b].offset + layout->mesh.data * bucket_share(layout, b));
 }
 
-static float* summed_gradients(const Stage* s) { return s->layout.mesh.zero ? s->grads.shares : s->grads.all; }
+// The weights that an update changes, in float32: parameter number `from`, which lies at `at` where shares do.
+static float* updated_weights(const Stage* s, int64_t from, int64_t at) {
+    return HAS_MASTERS ? s->master + at : (float*)s->params + from;
+}
 
-// Sum of squares of the gradient of each tensor in a bucket, into s->sums: this rank's contribution, such that the sum over
-// all ranks counts every parameter once.
+// The way from where a gradient was computed to where it is used: `to` minus `from`, of n parameters; to = NULL: none. Of
+// dc-s3gd from a site's own weights to the common point, of a late gradient from the weights before the last update.
+typedef struct {
+    const float *from, *to;
+} Way;
+
+static Way way_of_gradient(const Stage* s, int64_t from, int64_t at) {
+    const bool local = s->rounds.mode == DP_DC_S3GD, late = s->before != NULL;
+    const Way none = {NULL, NULL}, ahead = {s->sites.own + from, s->sites.base + from},
+              passed = {s->before + at, updated_weights(s, from, at)};
+    return s->rounds.compensation == 0 ? none : local ? ahead : late ? passed : none;
+}
+
+// Sum of squares of the gradient of each tensor in a bucket, and of its delay compensation with lambda = 1, into s->sums:
+// this rank's contribution, such that the sum over all ranks of a site counts every parameter once (with ZeRO: that over all
+// ranks).
 static void gradient_squares(const Stage* s, int bucket) {
     const Mesh* mesh = &s->layout.mesh;
     const Bucket* b = &s->layout.bucket[bucket];
@@ -911,8 +956,13 @@ static void gradient_squares(const Stage* s, int bucket) {
         const Slice* slice = &s->layout.slices[i];
         int64_t from, to;
         updated_part(s, slice, &from, &to);
-        if (!slice_is_owned(slice, &s->layout) || (!mesh->zero && mesh->data > 0) || from >= to) continue;
-        sum_of_squares(s->sums + slice->index, summed_gradients(s) + updated_place(s, slice, from), to - from);
+        if (!slice_is_owned(slice, &s->layout) || (!mesh->zero && mesh_site_place(mesh) > 0) || from >= to) continue;
+        const int64_t at = updated_place(s, slice, from);
+        const Way way = way_of_gradient(s, from, at);
+        sum_of_squares(s->sums + slice->index, buckets_due(&s->grads) + at, to - from);
+        if (way.to)
+            delay_squares(s->sums + s->layout.tensors + 1 + slice->index, buckets_due(&s->grads) + at, way.to, way.from,
+                          to - from);
     }
 }
 
@@ -934,46 +984,143 @@ static uint64_t rounding_key(const Slice* slice, const Settings* o) {
     return (uint64_t)o->seed ^ hash_string(slice->tensor.name);
 }
 
-// AdamW (Loshchilov and Hutter 2019) on what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale
-// multiplies the gradient.
-static void chunk_update(const Stage* s, int chunk, const Settings* o, int64_t step, double lr, double grad_scale) {
-    for (int i = 0; i < s->layout.n; i++) {
-        const Slice* slice = &s->layout.slices[i];
+// One step of the optimizer (AdamW, Loshchilov and Hutter 2019; or SGD with momentum) on n parameters of a slice, number
+// `from` on, whose gradients and moments lie at `at`.
+static void optimizer_step(const Stage* s, const Slice* slice, int64_t from, int64_t at, int64_t n, const Settings* o,
+                           int64_t step, double lr, double grad_scale) {
+    const float decay = slice->tensor.vector ? 0 : (float)o->weight_decay;
+    const float* g = buckets_due(&s->grads) + at;
+    float* master = HAS_MASTERS ? s->master + at : NULL;
+    const uint64_t key = rounding_key(slice, o), first = (uint64_t)(from - slice->offset);
+    if (o->optimizer == OPTIMIZER_SGD)
+        sgd_update(s->params + from, master, g, s->moment1 + at, n, (float)lr, (float)o->beta1, decay, step,
+                   (float)grad_scale, key, first);
+    else
+        adamw_update(s->params + from, master, g, s->moment1 + at, s->moment2 + at, n, (float)lr, (float)o->beta1,
+                     (float)o->beta2, (float)o->eps, decay, step, (float)grad_scale, key, first);
+}
+
+// The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
+// First the gradient is compensated for its way to where it is used, where that is asked for; a site of dc-s3gd then goes
+// on from the common point, and sends how far it goes.
+static void chunk_update(Stage* s, int chunk, const Settings* o, int64_t step, double lr, double grad_scale) {
+    const Layout* layout = &s->layout;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
         int64_t from, to;
         updated_part(s, slice, &from, &to);
-        if (from >= to || s->layout.bucket[slice->bucket].chunk != chunk) continue;
-        const int64_t at = updated_place(s, slice, from);
-        const double decay = slice->tensor.vector ? 0 : o->weight_decay;
-        float* master = HAS_MASTERS ? s->master + at : NULL;
-        adamw_update(s->params + from, master, summed_gradients(s) + at, s->moment1 + at, s->moment2 + at, to - from,
-                     (float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, (float)decay, step, (float)grad_scale,
-                     rounding_key(slice, o), (uint64_t)(from - slice->offset));
+        if (from >= to || layout->bucket[slice->bucket].chunk != chunk) continue;
+        const int64_t at = updated_place(s, slice, from), n = to - from;
+        const Way way = way_of_gradient(s, from, at);
+        const float lambda = s->lambda[slice->index];
+        if (way.to && lambda > 0) delay_compensate(buckets_due(&s->grads) + at, way.to, way.from, lambda, n);
+        float* weights = updated_weights(s, from, at);
+        if (s->before) device_copy(s->before + at, weights, (size_t)n * sizeof(float));
+        if (s->rounds.mode == DP_DC_S3GD) device_copy(weights, s->sites.base + from, (size_t)n * sizeof(float));
+        optimizer_step(s, slice, from, at, n, o, step, lr, grad_scale);
     }
-    if (s->layout.mesh.zero) buckets_gather(s->params, s->groups, &s->layout, chunk);
+    if (layout->mesh.zero) buckets_gather(s->params, s->groups, layout, chunk);
+    for (int b = 0; b < layout->buckets && s->rounds.mode == DP_DC_S3GD; b++) {
+        if (layout->bucket[b].chunk == chunk) sites_send_change(&s->sites, b);
+    }
 }
 
 // The rounded parameters that the update of this step left, again from their float32 values: so a run that is taken up
-// again goes on with the same bits.
-static void round_parameters(const Stage* s, const Settings* o, int64_t step) {
+// again goes on with the same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values that lie
+// as s->master does.
+static void round_values(const Stage* s, const float* values, const Settings* o, int64_t step, const bool* changed) {
     for (int i = 0; i < s->layout.n && HAS_MASTERS; i++) {
         const Slice* slice = &s->layout.slices[i];
         int64_t from, to;
         updated_part(s, slice, &from, &to);
-        if (from >= to) continue;
-        adamw_round(s->params + from, s->master + updated_place(s, slice, from), to - from, step,
-                    rounding_key(slice, o), (uint64_t)(from - slice->offset));
+        if (from >= to || (changed && !changed[slice->bucket])) continue;
+        adamw_round(s->params + from, values + updated_place(s, slice, from), to - from, step, rounding_key(slice, o),
+                    (uint64_t)(from - slice->offset));
     }
+}
+
+static void round_parameters(const Stage* s, const Settings* o, int64_t step) {
+    if (step == 0) return; // no update has been yet
+    round_values(s, s->master, o, step, NULL);
     for (int chunk = -1; chunk < s->layout.mesh.v && HAS_MASTERS && s->layout.mesh.zero; chunk++)
         buckets_gather(s->params, s->groups, &s->layout, chunk);
 }
 
-static void stage_zero_gradients(const Stage* s) { device_zero(s->memory_grads.base, s->memory_grads.size); }
+// At the begin of a step. Gradients that are used late are on their way: these are not touched.
+static void stage_begin_gradients(Stage* s) {
+    if (!s->grads.late) {
+        device_zero(s->memory_grads.base, s->memory_grads.size);
+        return;
+    }
+    buckets_turn(&s->grads, &s->layout);
+    device_zero(s->grads.all, (size_t)s->layout.elements * sizeof(float));
+    if (s->grad_embedding)
+        device_zero(s->grad_embedding, (size_t)(s->layout.states * s->layout.V) * (size_t)s->model.C * sizeof(float));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Where sites have weights of their own: after an update, and what is common
+
+// Merges and sends what is due after the update of a step. changed (buckets): scratch.
+static void stage_round(Stage* s, const Settings* o, int64_t step) {
+    if (!rounds_are_local(&s->rounds)) return;
+    bool* changed = (bool*)checked_calloc((size_t)s->layout.buckets, sizeof(bool), "a round");
+    if (s->rounds.mode == DP_DILOCO) sites_round(&s->sites, step, changed);
+    for (int b = 0; b < s->layout.buckets && s->rounds.mode == DP_DC_S3GD && s->rounds.delay == 0; b++) {
+        const Bucket* bucket = &s->layout.bucket[b];
+        sites_advance(&s->sites, b);
+        mix(s->sites.own + bucket->offset, s->sites.base + bucket->offset, 0, bucket->elements);
+        changed[b] = true;
+    }
+    round_values(s, s->master, o, step, changed);
+    free(changed);
+}
+
+// At the begin of a run, with its initial weights: they are common, and none were before.
+static void stage_begin(const Stage* s) {
+    if (rounds_are_local(&s->rounds)) sites_begin(&s->sites);
+    for (int i = 0; i < s->layout.n && s->before; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        int64_t from, to;
+        updated_part(s, slice, &from, &to);
+        const int64_t at = updated_place(s, slice, from);
+        if (from < to) device_copy(s->before + at, updated_weights(s, from, at), (size_t)(to - from) * sizeof(float));
+    }
+}
+
+// Waits for all that is on its way between sites.
+static void stage_settle(Stage* s) {
+    GradientBuckets* grads = &s->grads;
+    if (rounds_are_local(&s->rounds)) sites_settle(&s->sites);
+    if (!grads->late) return;
+    buckets_turn(grads, &s->layout); // they are due in the next step, which begins with a turn: so turn back
+    for (int chunk = -1; chunk < s->layout.mesh.v; chunk++) buckets_arrive(grads, s->groups, &s->layout, chunk);
+    buckets_turn(grads, &s->layout);
+}
+
+// From here to stage_leave_common the parameters are those of the common point, for validation and samples. Own weights are
+// kept where gradients are computed at other times.
+static void stage_enter_common(Stage* s, const Settings* o, int64_t step) {
+    if (!rounds_are_local(&s->rounds)) return;
+    const size_t bytes = (size_t)s->layout.elements * sizeof(float);
+    sites_settle(&s->sites);
+    if (!HAS_MASTERS) device_copy(s->grads.all, s->sites.own, bytes);
+    sites_common(&s->sites, HAS_MASTERS ? s->grads.all : (float*)s->params);
+    round_values(s, s->grads.all, o, step, NULL);
+}
+
+static void stage_leave_common(Stage* s, const Settings* o, int64_t step) {
+    if (!rounds_are_local(&s->rounds)) return;
+    if (!HAS_MASTERS) device_copy(s->sites.own, s->grads.all, (size_t)s->layout.elements * sizeof(float));
+    round_values(s, s->master, o, step, NULL);
+}
 
 // ================================================================================================================
 // 2. The step
 
 typedef struct {
     double tensor, pipeline, data; // bytes sent in a step, by all ranks together
+    double far;                    // those of data that went to other sites
 } Bytes;
 
 // The tokens of the micro-batches of one run through a schedule: inputs of all, then targets of all.
@@ -989,7 +1136,8 @@ typedef struct {
     CommPlace place;
     Stage stage;
     Schedule schedule;
-    Plan sums[PLAN_KINDS]; // how the data group sums gradients and gathers parameters, where --allreduce says so
+    Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
+    Plan far_sums[PLAN_KINDS]; // the same of the far group
     TokenFiles train_files, val_files;
     DataLoader train, val;
     TokenBatch batch;
@@ -1064,10 +1212,15 @@ static void load_batch(Trainer* t, const Pass* pass) {
                      (size_t)room * sizeof(int32_t));
 }
 
-// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
-static double gradient_factor(const Trainer* t) {
-    return NARROW_RANGE ? (double)t->settings.global_batch * t->stage.T : 1;
+// The tokens over whose losses a step's loss, and its gradient, are the mean: all, or those of this site where sites go
+// their own way.
+static double step_tokens(const Trainer* t) {
+    const double tokens = (double)t->settings.global_batch * t->stage.T;
+    return rounds_are_local(&t->stage.rounds) ? tokens / t->stage.rounds.sites : tokens;
 }
+
+// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
+static double gradient_factor(const Trainer* t) { return NARROW_RANGE ? step_tokens(t) : 1; }
 
 // Shapes a for micro-batch k in a chunk.
 static void shape_microbatch(const Trainer* t, Activations* a, const Pass* pass, int chunk, int k) {
@@ -1075,8 +1228,7 @@ static void shape_microbatch(const Trainer* t, Activations* a, const Pass* pass,
     const int32_t* inputs = t->batch.device + (int64_t)k * s->B * s->T;
     activations_shape(a, s, chunk, k, microbatch_sequences(t, pass, k), s->T, -1);
     if (a->chunk->first || a->chunk->last) a->inputs = inputs, a->targets = inputs + t->batch.tokens;
-    const double tokens = (double)t->settings.global_batch * s->T;
-    a->scale = pass->trains ? (float)(gradient_factor(t) / tokens) : 0; // the gradient is that of the mean loss
+    a->scale = pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
 }
 
 // Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of the
@@ -1184,8 +1336,12 @@ static void run_reduce(Trainer* t, Action action) {
     const double started = seconds_now();
     buckets_finish(&s->grads, layout, action.chunk);
     if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);
-    for (int b = 0; b < layout->buckets; b++) {
-        if (layout->bucket[b].chunk == action.chunk) gradient_squares(s, b);
+    buckets_send(&s->grads, &t->groups, layout, action.chunk);
+    buckets_arrive(&s->grads, &t->groups, layout, action.chunk);
+    for (int b = 0; b < layout->buckets && s->grads.due; b++) {
+        if (layout->bucket[b].chunk != action.chunk) continue;
+        if (s->rounds.mode == DP_DC_S3GD) sites_advance(&s->sites, b);
+        gradient_squares(s, b);
     }
     trace_action(t, action, started);
 }
@@ -1201,29 +1357,58 @@ static void refuse_step(Trainer* t, int not_finite) {
         "step %lld: the loss is %g and the gradient of %s is not finite; %s. Try a smaller --lr, a longer --warmup or "
         "a --clip",
         (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor",
-        t->settings.clip > 0 ? "nothing was updated" : "checkpoints are from before it");
+ t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it");
+    if (rounds_are_late(&t->stage.rounds)) die("%s", text); // other sites do not know, and do not ask
     comm_die_together(&t->world, EXIT_RUN, text);
 }
 
-// All ranks meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time that
-// they have worked.
+// The factor of each tensor's delay compensation, from the squares of its gradient and of what it is multiplied by: such that
+// the norm of the correction is `compensation` times that of the gradient (dc-s3gd.md of our reference calls this rule (17)).
+static void find_lambda(Stage* s, const double* squares, const double* corrections) {
+    for (int i = 0; i < s->layout.tensors; i++) {
+        const double ratio = sqrt(squares[i]) / sqrt(corrections[i]);
+        s->lambda[i] = corrections[i] > 0 ? (float)(s->rounds.compensation * ratio) : 0;
+    }
+}
+
+// Adds up what the ranks have found: squares (tensors), loss, corrections (tensors), seconds. Sites that do not wait for each
+// other do not do so here: the loss is this site's, and squares are alike on all, or its own. Only ZeRO's shares lie on all.
+static void sum_of_step(Trainer* t, double* sums) {
+    const Rounds* r = &t->stage.rounds;
+    const int tensors = t->stage.layout.tensors;
+    double* loss = sums + tensors;
+    sum_over_site(&t->groups, sums, 2 * tensors + 2);
+    if (t->stage.layout.mesh.zero) {
+        sum_over(&t->groups.far, sums, tensors);
+        sum_over(&t->groups.far, loss + 1, tensors);
+    }
+    if (!rounds_are_late(r)) sum_over(&t->groups.far, loss, 1);
+}
+
+// All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time
+// that they have worked.
 static void run_norm(Trainer* t, Action action, Progress* progress) {
     const Settings* o = &t->settings;
-    const Layout* layout = &t->stage.layout;
+    Stage* s = &t->stage;
+    const Layout* layout = &s->layout;
     const int tensors = layout->tensors;
     const double started = seconds_now();
-    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
+    double* sums = (double*)checked_calloc(2 * (size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
-    device_to_host(sums, t->stage.sums, (size_t)(tensors + 1) * sizeof(double));
+    device_to_host(sums, s->sums, (size_t)(2 * tensors + 1) * sizeof(double));
     if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;
-    sums[tensors + 1] = started - progress->started - progress->waited;
-    sum_over_mesh(&t->groups, sums, tensors + 2);
+    sums[2 * tensors + 1] = started - progress->started - progress->waited;
+    sum_of_step(t, sums);
     int not_finite;
-    t->loss = sums[tensors] / ((double)o->global_batch * t->stage.T);
+    const double sites = rounds_are_late(&s->rounds) ? s->rounds.sites : 1; // that have a loss of their own
+    t->loss = sums[tensors] / ((double)o->global_batch * s->T / sites);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite) / gradient_factor(t);
-    const double rank_seconds = (seconds_now() - progress->started) * mesh_size(&layout->mesh);
+    if (!s->grads.due) t->grad_norm = (double)NAN; // nothing has come yet
+    find_lambda(s, sums, sums + tensors + 1);
+    const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
+    const double rank_seconds = (seconds_now() - progress->started) * ranks;
     t->bubble = layout->mesh.p == 1 ? 0
-                : measures_time(t)  ? fmax(0, rank_seconds / sums[tensors + 1] - 1)
+                : measures_time(t)  ? fmax(0, rank_seconds / sums[2 * tensors + 1] - 1)
                                     : (double)NAN;
     free(sums);
     if (not_finite >= 0 || !isfinite(t->loss)) refuse_step(t, not_finite);
@@ -1232,9 +1417,14 @@ static void run_norm(Trainer* t, Action action, Progress* progress) {
     trace_action(t, action, started);
 }
 
+// Updates that have been made by the end of a step. The first gradient that is used late is used in the second.
+static int64_t updates_at(const Trainer* t, int64_t step) { return step - (t->stage.grads.late && step > 0); }
+
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
-    chunk_update(&t->stage, action.chunk, &t->settings, t->step + 1, learning_rate(&t->settings, t->step), grad_scale);
+    if (t->stage.grads.due)
+        chunk_update(&t->stage, action.chunk, &t->settings, updates_at(t, t->step + 1),
+                     learning_rate(&t->settings, t->step), grad_scale);
     trace_action(t, action, started);
 }
 
@@ -1263,12 +1453,13 @@ static void run_schedule(Trainer* t, const Pass* pass) {
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
     Progress progress = {seconds_now(), 0, 1};
-    device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
+    device_zero(s->sums, (size_t)(2 * s->layout.tensors + 1) * sizeof(double));
     load_batch(t, pass);
     for (int i = 0; i < pass->schedule->n; i++) {
         progress.waited = pipeline->waited + embedding->waited - waited;
         run_action(t, pass, pass->schedule->actions[i], &progress);
         buckets_progress(&s->grads, &s->layout);
+        if (rounds_are_local(&s->rounds)) sites_progress(&s->sites);
     }
     for (int i = 0; i < s->slots; i++) comm_wait(&s->send_forward[i]);
     for (int i = 0; i < s->layout.mesh.v * SCHEDULE_BUFFERS; i++)
@@ -1279,7 +1470,19 @@ static void run_schedule(Trainer* t, const Pass* pass) {
 static Bytes bytes_sent(const Trainer* t) {
     const Groups* g = &t->groups;
     const Bytes bytes = {comm_bytes(&g->tensor) + comm_bytes(&g->heads),
-                         comm_bytes(&g->pipeline) + comm_bytes(&g->embedding), comm_bytes(&g->data)};
+                         comm_bytes(&g->pipeline) + comm_bytes(&g->embedding),
+                         comm_bytes(&g->data) + comm_bytes(&g->far), comm_bytes(&g->far)};
+    return bytes;
+}
+
+// What all ranks have sent since `before`. Sites send alike, so one's is added up.
+static Bytes bytes_of_all(Trainer* t, Bytes before) {
+    const Bytes now = bytes_sent(t);
+    const double sites = t->stage.rounds.sites;
+    double sums[4] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
+                      now.far - before.far};
+    sum_over_site(&t->groups, sums, 4);
+    const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
 }
 
@@ -1289,16 +1492,15 @@ static void train_step(Trainer* t) {
     const Pass pass = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true};
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
-    stage_zero_gradients(&t->stage);
+    stage_begin_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
     run_schedule(t, &pass);
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
-    const Bytes after = bytes_sent(t);
-    double sums[3] = {after.tensor - before.tensor, after.pipeline - before.pipeline, after.data - before.data};
-    sum_over_mesh(&t->groups, sums, 3);
-    t->bytes.tensor = sums[0], t->bytes.pipeline = sums[1], t->bytes.data = sums[2];
     t->step++;
     t->sequences += batch;
+    t->stage.grads.due = true;
+    stage_round(&t->stage, &t->settings, t->step);
+    t->bytes = bytes_of_all(t, before);
 }
 
 // ================================================================================================================
@@ -1455,10 +1657,15 @@ static void sample(Trainer* t, int count) {
     free(logits);
 }
 
-// Most memory that a rank ever held, in bytes.
+// Most memory that a rank ever held, in bytes; of this site, where sites do not wait for each other.
 static int64_t peak_bytes(Trainer* t) {
     int64_t bytes = device_peak_bytes();
-    comm_all_reduce(&t->world, &bytes, 1, COMM_INT64, COMM_MAX);
+    Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.far};
+    for (int i = 0; i < (rounds_are_late(&t->stage.rounds) ? 3 : 4); i++) {
+        const int64_t counted = axes[i]->size_bytes;
+        comm_all_reduce(axes[i], &bytes, 1, COMM_INT64, COMM_MAX);
+        axes[i]->size_bytes = counted;
+    }
     return bytes;
 }
 
@@ -1475,13 +1682,14 @@ static void write_duration(char* text, size_t size, double seconds) {
 
 // One line for people.
 static void print_step(const Trainer* t, double seconds, double mfu, double seconds_left) {
-    char left[32], val[32] = "", utilization[32] = "";
+    char left[32], val[32] = "", utilization[32] = "", norm[32] = "   - ";
     write_duration(left, sizeof left, seconds_left);
     if (!isnan(t->val_loss)) snprintf(val, sizeof val, " | val %.4f", t->val_loss);
     if (mfu > 0) snprintf(utilization, sizeof utilization, " | mfu %2.0f %%", 100 * mfu);
+    if (!isnan(t->grad_norm)) snprintf(norm, sizeof norm, "%.3f", t->grad_norm);
     const double tokens = (double)t->settings.global_batch * t->stage.T;
-    printf("step %5lld/%lld | loss %.4f%s | norm %.3f | lr %.2e | %7.1f ms | %8.0f tok/s%s | %s left\n",
-           (long long)t->step, (long long)t->settings.steps, t->loss, val, t->grad_norm,
+    printf("step %5lld/%lld | loss %.4f%s | norm %s | lr %.2e | %7.1f ms | %8.0f tok/s%s | %s left\n",
+           (long long)t->step, (long long)t->settings.steps, t->loss, val, norm,
            learning_rate(&t->settings, t->step - 1), 1e3 * seconds, tokens / seconds, utilization, left);
     fflush(stdout);
 }
@@ -1494,15 +1702,21 @@ static void log_step(FILE* log, const Trainer* t, double seconds, double mfu, in
         fprintf(log, "null");
     else
         fprintf(log, "%.9g", t->val_loss);
+    fprintf(log, ",\"grad_norm\":");
+    if (isnan(t->grad_norm))
+        fprintf(log, "null");
+    else
+        fprintf(log, "%.9g", t->grad_norm);
     fprintf(log,
-            ",\"grad_norm\":%.9g,\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":", t->grad_norm,
+            ",\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
             learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
     if (mfu > 0)
         fprintf(log, "%.4f", mfu);
     else
         fprintf(log, "null");
-    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f},\"bubble\":", t->bytes.tensor, t->bytes.pipeline,
-            t->bytes.data);
+    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline, t->bytes.data);
+    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"wan\":%.0f", t->bytes.far);
+    fprintf(log, "},\"bubble\":");
     if (isnan(t->bubble))
         fprintf(log, "null");
     else
@@ -1629,7 +1843,7 @@ static void print_ranks(const Trainer* t) {
         Stage s;
         Error error;
         Schedule schedule = schedule_build(&t->schedule.plan, other.pipeline);
-        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &error)) die("%s", error.text);
+        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &mine->rounds, &error)) die("%s", error.text);
         print_rank(&s, rank + step - 1, schedule.plan.m);
         stage_free(&s);
         schedule_free(&schedule);
@@ -1656,18 +1870,49 @@ static void print_sync(const Stage* s) {
            sync->narrow ? FLOATX_NAME : "fp32");
 }
 
-// The plans of --allreduce.
+// The plans of sums: of --allreduce, and between sites.
 static void print_sums(const Trainer* t) {
     const Settings* o = &t->settings;
-    if (!o->allreduce) return;
-    printf("sums      of gradients by %s on %s:", o->allreduce, o->topology ? o->topology : "full, all to all");
-    for (int kind = 0, n = 0; kind < PLAN_KINDS; kind++) {
-        const Plan* plan = &t->sums[kind];
-        if (plan->n)
-            printf("%s %s in %d step%s, in chunks of 1/%d", n++ ? "," : "", plan_kind_name(plan->kind), plan->steps,
-                   plan->steps == 1 ? "" : "s", plan->chunks);
+    int n = 0;
+    for (int i = 0; i < 2 * PLAN_KINDS; i++) {
+        const Plan* plan = i < PLAN_KINDS ? &t->sums[i] : &t->far_sums[i - PLAN_KINDS];
+        if (!plan->n) continue;
+        if (n++ == 0) printf("sums      by %s on %s:", plan->name, o->topology ? o->topology : "full, all to all");
+        printf("%s %s%s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", i < PLAN_KINDS ? "" : "between sites ",
+               plan_kind_name(plan->kind), plan->steps, plan->steps == 1 ? "" : "s", plan->chunks);
     }
-    printf("\n");
+    if (n > 0) printf("\n");
+}
+
+// The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
+static void rounds_text(char* text, size_t size, const Rounds* r) {
+    char every[96] = "", bits[64] = "", compensated[64] = "", outer[96] = "";
+    text[0] = 0;
+    if (!rounds_are_late(r)) return;
+    if (r->mode == DP_DILOCO) {
+        snprintf(every, sizeof every, " in %d fragment%s every %lld steps", r->fragments, r->fragments == 1 ? "" : "s",
+                 (long long)r->period);
+        snprintf(outer, sizeof outer, ", outer rate %g, momentum %g, mix %g", r->outer_lr, r->outer_momentum, r->mix);
+    }
+    if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
+    if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
+    snprintf(text, size, "%s of %d site%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], r->sites,
+             r->sites == 1 ? "" : "s", every, r->eager ? "eagerly " : "", (long long)r->delay,
+             r->delay == 1 ? "" : "s", compensated, outer, bits);
+}
+
+// The plan of the sites.
+static void print_rounds(const Trainer* t) {
+    const Rounds* r = &t->stage.rounds;
+    const int replicas = mesh_site_size(&t->stage.layout.mesh);
+    char text[CHECKPOINT_PLAN_TEXT];
+    rounds_text(text, sizeof text, r);
+    if (r->sites == 1 && !text[0]) return;
+    printf("sites     %d of %d replica%s: %s\n", r->sites, replicas, replicas == 1 ? "" : "s",
+           text[0] ? text : "gradients are summed over all in every step");
+    if (!text[0]) return;
+    rounds_draw(r, stdout);
+    printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
 }
 
 static void print_mesh(const Trainer* t) {
@@ -1682,6 +1927,7 @@ static void print_mesh(const Trainer* t) {
                              : " with ZeRO-2",
            recompute[mesh->recompute]);
     print_sync(s);
+    print_rounds(t);
     print_sums(t);
     printf("schedule  ");
     const Pipeline* plan = &t->schedule.plan;
@@ -1734,10 +1980,11 @@ static void print_plan(Trainer* t, double peak) {
     fflush(stdout);
 }
 
-// What all ranks send in a step, by formula.
-static Traffic traffic_of_mesh(const Trainer* t) {
+// What all ranks send in a step, by formula; and in the steps after `first`, as replicas. sites may be NULL.
+static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t first) {
     const Stage* mine = &t->stage;
     Traffic sum = {0, 0, 0, 0, 0};
+    if (sites) sites->near = sites->far = 0;
     for (int rank = 0; rank < mesh_size(&mine->layout.mesh); rank++) {
         Mesh mesh = mine->layout.mesh;
         mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
@@ -1746,45 +1993,67 @@ static Traffic traffic_of_mesh(const Trainer* t) {
         if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
         const Traffic one =
             traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.plan.m, sizeof(floatX));
-        layout_free(&layout);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
+        if (sites) {
+            const SiteTraffic of =
+                rounds_traffic(&mine->rounds, &layout, mine->model.L, sizeof(floatX), first, t->step);
+            sites->near += of.near, sites->far += of.far;
+        }
+        layout_free(&layout);
     }
     return sum;
 }
 
 // How much more than the least an algorithm sends in all (2d-ring does).
-static double sums_factor(const Trainer* t) {
-    const Plan* plan = &t->sums[PLAN_ALL_REDUCE];
+static double sums_factor(const Plan* plan) {
     double vectors = 0;
     for (int64_t i = 0; i < plan->n; i++) vectors += (double)plan->transfers[i].chunks / plan->chunks;
     return plan->n ? vectors / (2 * (plan->ranks - 1)) : 1;
 }
 
-// Counted bytes of the last step beside the formulas.
-static void print_traffic(const Trainer* t) {
+static void print_traffic_row(const char* group, const char* what, const char* counted, double formula) {
+    printf("  %-9s %-36s %12s %12.3f\n", group, what, counted, formula / 1e6);
+}
+
+// What replicas have sent since step `first`, in the mean of a step.
+static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
+    const double steps = (double)(t->step - first);
+    const double near = sums_factor(&t->sums[PLAN_ALL_REDUCE]), far = sums_factor(&t->far_sums[PLAN_ALL_REDUCE]);
+    char counted[2][32];
+    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.far) / steps / 1e6);
+    snprintf(counted[1], sizeof counted[1], "%.3f", all.far / steps / 1e6);
+    print_traffic_row("data", "inside of sites, mean of all steps", counted[0], near * formula.near / steps);
+    print_traffic_row("", "between sites, mean of all steps", counted[1], far * formula.far / steps);
+}
+
+// Counted bytes of the last step beside the formulas; all: those since step `first`.
+static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     const Mesh* mesh = &t->stage.layout.mesh;
     if (mesh_size(mesh) == 1) return;
-    const Traffic sum = traffic_of_mesh(t);
+    SiteTraffic sites;
+    const Traffic sum = traffic_of_mesh(t, &sites, first);
     const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
     const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
-    static const char* row = "  %-9s %-36s %12s %12.3f\n";
     char counted[3][32];
     const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
     for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
-    printf(row, "tensor",
-           is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared"
-           : more             ? "8 b s h (t-1)/t a layer, and more"
-                              : "8 b s h (t-1)/t a layer",
-           "", sum.layers / 1e6);
-    printf(row, "", "embedding, head, norms, boundary", "", sum.ends / 1e6);
-    printf(row, "", "together", counted[0], (sum.layers + sum.ends) / 1e6);
-    printf(row, "pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
-           counted[1], (sum.pipeline + sum.tied) / 1e6);
-    const double factor = sums_factor(t);
-    printf(row, "data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
-           counted[2], factor * sum.data / 1e6);
+    print_traffic_row("tensor",
+                      is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared"
+                      : more             ? "8 b s h (t-1)/t a layer, and more"
+                                         : "8 b s h (t-1)/t a layer",
+                      "", sum.layers);
+    print_traffic_row("", "embedding, head, norms, boundary", "", sum.ends);
+    print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
+    print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
+                      counted[1], sum.pipeline + sum.tied);
+    const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
+    if (mesh->sites > 1 || rounds_are_late(&t->stage.rounds))
+        print_site_traffic(t, all, sites, first);
+    else
+        print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
+                          counted[2], factor * sum.data);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -1794,47 +2063,112 @@ static void print_traffic(const Trainer* t) {
 // Where the run stands, and what a resumed run has to have in common with it.
 static CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
-    const CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens};
+    CheckpointState state = {t->step,       t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens,
+                             ""};
+    rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
     return state;
 }
 
-// Where this rank has the three values of its parameters in float32: weights, first and second moments. With ZeRO moments
-// are shares, and so are the weights where they are kept in float32 beside the rounded ones.
-static float* stage_values(const Stage* s, int what) {
+// A value of the parameters, as it lies on this rank: float32, layout.elements of them, or, with ZeRO, shares of the buckets.
+typedef struct {
+    float* at;
+    bool share;
+} Values;
+
+// Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
+// beside the rounded ones. The weights of sites that go their own way are the common point.
+static Values stage_values(const Stage* s, int what) {
     float* weights = HAS_MASTERS ? s->master : (float*)s->params;
-    return what == 0 ? weights : what == 1 ? s->moment1 : s->moment2;
+    if (rounds_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
+    const Values values = {what == 0 ? weights : what == 1 ? s->moment1 : s->moment2,
+                           s->layout.mesh.zero && (what > 0 || HAS_MASTERS)};
+    return values;
 }
 
-static bool is_share(const Stage* s, int what) { return s->layout.mesh.zero && (what > 0 || HAS_MASTERS); }
+// What sites have beside them, and where it lies.
+typedef struct {
+    CheckpointSites list;
+    Values of[CHECKPOINT_KINDS];
+} SiteValues;
+
+static void add_site_values(SiteValues* v, const char* kind, float* at, bool share) {
+    const Values values = {at, share};
+    v->of[v->list.kinds] = values;
+    v->list.kind[v->list.kinds++] = kind;
+}
+
+static SiteValues site_values(const Stage* s) {
+    const Rounds* r = &s->rounds;
+    const Sites* sites = &s->sites;
+    const bool zero = s->layout.mesh.zero > 0, local = rounds_are_local(r), diloco = r->mode == DP_DILOCO;
+    SiteValues v;
+    memset(&v, 0, sizeof v);
+    v.list.copies = local ? r->sites : 1;
+    if (s->grads.late) add_site_values(&v, "gradient", zero ? s->grads.shares : s->grads.all, zero); // alike on all
+    if (s->before) add_site_values(&v, "before", s->before, zero);
+    if (local) add_site_values(&v, "weight", sites->own, false);
+    if (local) add_site_values(&v, "exp_avg", s->moment1, false);
+    if (local) add_site_values(&v, "exp_avg_sq", s->moment2, false);
+    if (diloco) add_site_values(&v, "velocity", sites->velocity, false);
+    if (diloco && r->delay > 0) add_site_values(&v, "sum", sites->sum, false);
+    if (r->eager) add_site_values(&v, "old", sites->old, false);
+    if (r->eager) add_site_values(&v, "base", sites->base, false);
+    if (r->bits < 32) add_site_values(&v, "residue", sites->residue, false);
+    return v;
+}
+
+// Brings together what checkpoints hold, once nothing is on its way: what eager sites have in common is formed, and every
+// member of a site gets what each has lost by rounding.
+static void settle_values(Stage* s) {
+    const Layout* layout = &s->layout;
+    if (s->rounds.eager) sites_common(&s->sites, s->grads.all);
+    for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
+        comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
+                        s->sites.residue + bucket_part_offset(layout, b), bucket_part(layout, b), COMM_FLOAT);
+}
 
 // One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
-static const float* whole_values(const Stage* s, int b, int what, float* copy) {
+static const float* whole_values(const Stage* s, int b, Values values, float* copy) {
     const Layout* layout = &s->layout;
-    const float* values = stage_values(s, what);
     const int64_t n = bucket_share(layout, b);
-    if (is_share(s, what)) {
+    if (values.share) {
         float* mine = copy + layout->mesh.data * n;
-        device_to_host(mine, values + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
-        comm_all_gather(&s->groups->data, copy, mine, n, COMM_FLOAT);
+        device_to_host(mine, values.at + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
+        comm_all_gather(zero_group(s->groups), copy, mine, n, COMM_FLOAT);
         return copy;
     }
-    if (DEVICE_IS_HOST) return values + layout->bucket[b].offset;
-    device_to_host(copy, values + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
+    if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;
+    device_to_host(copy, values.at + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
     return copy;
+}
+
+// Whether this data rank writes a value of a bucket that all sites have alike (site = -1), or that one of them has.
+static bool writes_bucket(const Mesh* mesh, int b, int site) {
+    if (site < 0) return b % mesh->d == mesh->data;
+    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_site_place(mesh);
 }
 
 // Writes what this rank has to write. After a failure it goes on with what the others wait for.
 static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error) {
     const Layout* layout = &s->layout;
-    const int64_t room = largest_bucket(layout);
-    float* copy = (float*)checked_malloc(CHECKPOINT_VALUES * (size_t)room * sizeof(float), "the values of a bucket");
+    const Mesh* mesh = &layout->mesh;
+    const SiteValues sites = site_values(s);
+    const bool local = rounds_are_local(&s->rounds);
+    float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets; b++) {
-        const float* values[CHECKPOINT_VALUES];
-        for (int what = 0; what < CHECKPOINT_VALUES; what++)
-            values[what] = whole_values(s, b, what, copy + what * room);
-        if (!ok || b % layout->mesh.d != layout->mesh.data) continue;
-        ok = checkpoint_write_bucket(writer, layout, b, values[0], values[1], values[2], error);
+        for (int what = 0; what < CHECKPOINT_VALUES; what++) { // moments that are not alike: those of the first site
+            const float* whole = whole_values(s, b, stage_values(s, what), copy);
+            if (ok && writes_bucket(mesh, b, local && what > 0 ? 0 : -1))
+                ok = checkpoint_write_value(writer, layout, b, what, whole, error);
+        }
+        for (int kind = 0; kind < sites.list.kinds; kind++) {
+            const float* whole = whole_values(s, b, sites.of[kind], copy);
+            const int copy_of = local ? mesh_site(mesh) : 0;
+            if (ok && writes_bucket(mesh, b, local ? copy_of : -1))
+                ok = checkpoint_write_value(writer, layout, b, checkpoint_value_of_site(&sites.list, kind, copy_of),
+                                            whole, error);
+        }
     }
     free(copy);
     return ok;
@@ -1844,13 +2178,21 @@ static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error)
 static void save_checkpoint(Trainer* t) {
     const char* out = t->settings.out;
     const CheckpointState state = checkpoint_state(t);
+    Stage* s = &t->stage;
+    const ModelConfig* m = &s->model;
+    stage_settle(s);
+    Comm *data = &t->groups.data, *far = &t->groups.far;
+    const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
+    settle_values(s);
+    const CheckpointSites sites = site_values(s).list;
     Error error, late; // what went wrong first is what is told
     CheckpointWriter writer;
-    agree(t, !is_main(t) || checkpoint_begin(out, &state, &t->stage.model, &t->stage.layout.mesh.sync, &error), &error);
-    bool ok = checkpoint_join(&writer, out, state.step, &t->stage.model, &error);
+    agree(t, !is_main(t) || checkpoint_begin(out, &state, m, &s->layout.mesh.sync, &sites, &error), &error);
+    bool ok = checkpoint_join(&writer, out, state.step, m, &sites, &error);
     int32_t joined = ok;
     comm_all_reduce(&t->world, &joined, 1, COMM_INT32, COMM_MIN);
-    if (joined) ok = write_slices(&t->stage, &writer, &error);
+    if (joined) ok = write_slices(s, &writer, &error);
+    data->size_bytes = counted[0], far->size_bytes = counted[1];
     const bool left = checkpoint_leave(&writer, ok, ok ? &error : &late);
     ok = ok && left;
     int64_t written = ok ? writer.elements : -1;
@@ -1859,32 +2201,47 @@ static void save_checkpoint(Trainer* t) {
     agree(t, ok, &error);
     written = writer.elements;
     comm_all_reduce(&t->world, &written, 1, COMM_INT64, COMM_SUM);
-    if (written != 3 * model_parameters(&t->stage.model)) die("internal error: a checkpoint with holes");
+    if (written != checkpoint_values(&sites) * model_parameters(m)) die("internal error: a checkpoint with holes");
     agree(t, !is_main(t) || checkpoint_publish(out, state.step, &error), &error);
 }
 
-// Sets one value of the parameters of a bucket from `whole` (the bucket's elements, host memory).
-static void set_values(const Stage* s, int b, int what, const float* whole) {
+// Sets values of a bucket from `whole` (the bucket's elements, host memory).
+static void set_values(const Stage* s, int b, Values values, const float* whole) {
     const Layout* layout = &s->layout;
     const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_share(layout, b);
-    if (what == 0) device_from_floats(s->params + at, whole, n);
-    if (what == 0 && !HAS_MASTERS) return;
-    if (is_share(s, what))
-        device_from_host(stage_values(s, what) + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
+    if (values.share)
+        device_from_host(values.at + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
                          (size_t)share * sizeof(float));
     else
-        device_from_host(stage_values(s, what) + at, whole, (size_t)n * sizeof(float));
+        device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
 }
 
+// The weights that are computed with: rounded, and in float32 where they are kept so.
+static void set_bucket_weights(const Stage* s, int b, const float* whole) {
+    const Values masters = {s->master, s->layout.mesh.zero > 0};
+    device_from_floats(s->params + s->layout.bucket[b].offset, whole, s->layout.bucket[b].elements);
+    if (HAS_MASTERS) set_values(s, b, masters, whole);
+}
+
+// Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
 static bool read_slices(Trainer* t, const CheckpointReader* reader, Error* error) {
     const Stage* s = &t->stage;
     const Layout* layout = &s->layout;
+    const SiteValues sites = site_values(s);
+    const bool local = rounds_are_local(&s->rounds);
+    const int copy = local ? mesh_site(&layout->mesh) : 0;
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
         for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
-            if (ok) set_values(s, b, what, whole);
+            if (ok && what == 0) set_bucket_weights(s, b, whole);
+            if (ok && (what > 0 || local)) set_values(s, b, stage_values(s, what), whole);
+        }
+        for (int kind = 0; kind < sites.list.kinds && ok; kind++) {
+            ok = checkpoint_read_bucket(reader, layout, b, checkpoint_value_of_site(&sites.list, kind, copy), whole,
+                                        error);
+            if (ok) set_values(s, b, sites.of[kind], whole);
         }
     }
     free(whole);
@@ -1902,13 +2259,17 @@ static bool resume_checkpoint(Trainer* t) {
         return false;
     }
     CheckpointReader reader;
-    CheckpointState state;
+    const CheckpointState now = checkpoint_state(t);
+    CheckpointState state = now;
+    const CheckpointSites sites = site_values(&t->stage).list;
     Error error;
     agree(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
-    agree(t, checkpoint_open(&reader, path, &state, &error), &error);
+    agree(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
+    if (strcmp(now.rounds, state.rounds) != 0)
+        die_usage("%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
+                  path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
     agree(t, read_slices(t, &reader, &error), &error);
     checkpoint_close(&reader);
-    const CheckpointState now = checkpoint_state(t);
     const struct {
         const char* what;
         int64_t now, then;
@@ -1923,7 +2284,8 @@ static bool resume_checkpoint(Trainer* t) {
         }
     }
     t->step = state.step, t->sequences = state.sequences;
-    round_parameters(&t->stage, o, t->step);
+    round_parameters(&t->stage, o, updates_at(t, t->step));
+    t->stage.grads.due = true; // what is due in the next step was read
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     return true;
 }
@@ -1981,7 +2343,7 @@ static float* weights_begin(const Stage* s) {
 // Gives them to the device.
 static void weights_end(const Stage* s, float* weights) {
     if (DEVICE_IS_HOST) return;
-    for (int b = 0; b < s->layout.buckets; b++) set_values(s, b, 0, weights + s->layout.bucket[b].offset);
+    for (int b = 0; b < s->layout.buckets; b++) set_bucket_weights(s, b, weights + s->layout.bucket[b].offset);
     free(weights);
 }
 
@@ -2029,6 +2391,7 @@ static int prepare_out(const Settings* o, Error* error) {
 static void train(Trainer* t, double peak, double started) {
     const Settings* o = &t->settings;
     const bool resumed = set_weights(t);
+    if (!resumed) stage_begin(&t->stage);
     FILE* log = o->out && is_main(t) ? log_open(o->out, resumed, t->step) : NULL;
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
     warm_up(t);
@@ -2036,13 +2399,18 @@ static void train(Trainer* t, double peak, double started) {
     if (o->trace) t->trace.zero = seconds_now();
     if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
     const int64_t first = t->step;
+    const Bytes sent = bytes_sent(t);
     const double loop_started = seconds_now();
     while (t->step < o->steps) {
         const double before = seconds_now();
         train_step(t);
         const double seconds = seconds_now() - before, mfu = peak > 0 ? flops / seconds / peak : 0;
         const bool last = t->step == o->steps;
-        t->val_loss = o->eval_every && (last || is_due(t->step, o->eval_every)) ? validate(t) : (double)NAN;
+        const bool evaluates = o->eval_every && (last || is_due(t->step, o->eval_every));
+        const bool samples = is_due(t->step, o->sample_every) && !last;
+        if (evaluates) stage_enter_common(&t->stage, o, t->step);
+        t->val_loss = evaluates ? validate(t) : (double)NAN;
+        if (evaluates) stage_leave_common(&t->stage, o, t->step);
         const double per_step = (seconds_now() - loop_started) / (double)(t->step - first);
         if (is_main(t)) print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
         if (o->out) {
@@ -2050,16 +2418,19 @@ static void train(Trainer* t, double peak, double started) {
             if (log) log_step(log, t, seconds, mfu, most);
         }
         if (o->out && (last || is_due(t->step, o->save_every))) save_checkpoint(t);
-        if (is_due(t->step, o->sample_every) && !last) sample(t, 256);
+        if (samples) stage_enter_common(&t->stage, o, t->step);
+        if (samples) sample(t, 256);
+        if (samples) stage_leave_common(&t->stage, o, t->step);
     }
     if (log && fclose(log) != 0) die("%s/log.jsonl: cannot write: %s", o->out, strerror(errno));
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
-    if (is_main(t)) {
-        printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
-        if (t->step > first) print_traffic(t);
-    }
+    if (is_main(t)) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+    stage_settle(&t->stage);
+    const Bytes all = bytes_of_all(t, sent);
+    if (is_main(t) && t->step > first) print_traffic(t, all, first);
     if (o->trace) write_trace(t);
+    if (o->sample_every) stage_enter_common(&t->stage, o, t->step);
     if (o->sample_every) sample(t, 512);
 }
 
@@ -2087,10 +2458,11 @@ static void prove(const Schedule* stages, int p) {
 
 // The schedule of this rank, proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
-static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, Error* error) {
+static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds, Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, o->clip > 0};
+    const bool norm_first = o->clip > 0 || rounds->compensation > 0; // which the update needs
+    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
     if (!pipeline_check(&plan, error)) {
         char nearest[64];
         if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
@@ -2142,26 +2514,57 @@ static void check_memory(Trainer* t) {
           &error);
 }
 
-// --allreduce and --topology: the plans of the data group (collective.h).
-static bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+// Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
+static bool sums_need(const Stage* s, bool far, PlanKind kind) {
+    const Mesh* mesh = &s->layout.mesh;
+    const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
+    if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
+    if (far && s->rounds.bits < 32) return kind == PLAN_ALL_GATHER;
+    return (kind == PLAN_ALL_REDUCE) != halves;
+}
+
+static bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, const char* name, const Network* net,
+                       Error* error) {
+    bool ok = true;
+    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
+        if (!sums_need(s, far, (PlanKind)kind)) continue;
+        ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
+    }
+    return ok;
+}
+
+// Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
+static bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error* error) {
     const Settings* o = &t->settings;
+    const int replicas = far ? mesh->sites : mesh_site_size(mesh);
     char usual[32];
     Network net;
     bool ok = true;
-    if (!o->allreduce) return true;
-    if (mesh->d == 1)
-        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
-    snprintf(usual, sizeof usual, "full:%d", mesh->d);
+    snprintf(usual, sizeof usual, "full:%d", replicas);
     if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
-    if (net.ranks != mesh->d)
-        ok = fail(error,
-                  "--topology %s joins %d ranks, but there are %d replicas (--dp) whose gradients are summed over it",
-                  o->topology, net.ranks, mesh->d);
-    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
-        if ((kind == PLAN_ALL_REDUCE) == (mesh->zero > 0)) continue;
-        Plan* plan = &t->sums[kind];
-        ok = collective_build(plan, o->allreduce, (PlanKind)kind, &net, error) && plan_check(plan, &net, error);
-    }
+    if (net.ranks != replicas)
+        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
+                  o->topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
+    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, o->allreduce, &net, error);
+    network_free(&net);
+    return ok;
+}
+
+// --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
+// (collective.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
+// carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
+static bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+    const Settings* o = &t->settings;
+    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
+    char usual[32];
+    Network net;
+    if (o->allreduce && mesh->d == 1)
+        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
+    if (o->allreduce && !plan_named_sums(t, mesh, far, error)) return false;
+    if (mesh->sites == 1 || (o->allreduce && far) || !rounds_are_late(&t->stage.rounds)) return true;
+    snprintf(usual, sizeof usual, "full:%d", mesh->sites);
+    if (!network_build(&net, usual, error)) return false;
+    const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
     network_free(&net);
     return ok;
 }
@@ -2215,6 +2618,7 @@ int main(int argc, char** argv) {
     }
     settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const Rounds rounds = settings_rounds(o, &mesh);
     settings_batch(o);
     open_files(t);
     const int data_vocab = token_formats[t->train_files.format].vocab;
@@ -2226,8 +2630,8 @@ int main(int argc, char** argv) {
     if (o->micro_batch * T > INT32_MAX) {
         die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
     }
-    if (!mesh_check(&mesh, &model, T, &error) || !plan_schedule(t, &model, &mesh, &error) ||
-        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &error) ||
+    if (!mesh_check(&mesh, &model, T, &error) || !plan_schedule(t, &model, &mesh, &rounds, &error) ||
+        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, &error) ||
         !plan_sums(t, &mesh, &error)) {
         die_usage("%s", error.text);
     }
@@ -2245,10 +2649,12 @@ int main(int argc, char** argv) {
         check_memory(t);
         stage_allocate(&t->stage);
         groups_open(&t->groups, &t->world, &t->stage.layout, &model);
-        t->stage.groups = &t->groups;
+        t->stage.groups = t->stage.sites.groups = &t->groups;
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
+            if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
         }
+        if (rounds_are_late(&rounds)) comm_open_thread(&t->groups.far);
         if (o->trace) start_tracing(t);
         train(t, peak, started);
         groups_close(&t->groups);
@@ -2256,7 +2662,7 @@ int main(int argc, char** argv) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
-    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
     trace_free(&t->trace);
     tokens_close(&t->train_files);
     tokens_close(&t->val_files);

@@ -489,6 +489,12 @@ static inline void comm_plan_start(CommRequest* r) {
     plan_run_advance(run, false);
 }
 
+// Whether an operation could begin without waiting for one before it.
+static inline bool comm_plan_may_start(const CommRequest* r) {
+    const CommPlans* plans = r->comm->plans;
+    return !comm_plan_of(r) || !plans->last[plans->started % PLAN_AT_ONCE];
+}
+
 static inline bool comm_plan_is_done(CommRequest* r) { return !r->run || plan_run_advance(r->run, false); }
 
 static inline void comm_plan_wait(CommRequest* r) {
@@ -661,7 +667,8 @@ static inline void comm_use_plan(Comm* c, const Plan* plan) {
         die("internal error: a plan for %d ranks in group \"%s\" of %d", plan->ranks, c->name, c->size);
     if (c->size == 1) return;
 #ifdef USE_MPI
-    c->job->planned = true;
+    comm_thread_check_idle(c, "a plan");
+    if (!c->thread) c->job->planned = true; // the thread looks after its own
 #endif
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
     comm_plan_free(mine);

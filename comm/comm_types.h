@@ -53,9 +53,11 @@ typedef enum {
 typedef struct {
     char device_text[96]; // who carries device memory
 #ifdef USE_MPI
-    MPI_Op sixteen[2][3]; // reductions of bf16 and fp16: sum, max, min
-    bool planned;         // some groups have plans
-    struct PlanRun* runs; // operations by plan that are not over (comm_plan.h)
+    MPI_Op sixteen[2][3];      // reductions of bf16 and fp16: sum, max, min
+    bool planned;              // some groups have plans
+    struct PlanRun* runs;      // operations by plan that are not over (comm_plan.h)
+    bool threads;              // several threads may call MPI at once
+    struct CommThread* thread; // a list of those that carry groups (comm_thread.h)
 #endif
 #ifdef USE_NCCL
     NcclGroup* open;        // all communicators
@@ -80,7 +82,8 @@ typedef struct {
     CommJob* job;            // NULL for a process that no launcher has started
     struct CommPlans* plans; // that its operations follow (comm_plan.h), or NULL
 #ifdef USE_MPI
-    MPI_Comm mpi; // MPI_COMM_NULL for a group of one, and where MPI has not started the job
+    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one, and where MPI has not started the job
+    struct CommThread* thread; // that carries its operations (comm_thread.h), or NULL
 #endif
 #ifdef USE_NCCL
     NcclGroup* nccl;  // NULL for a group of one, and where device memory goes through the host
@@ -100,12 +103,13 @@ typedef struct {
     int peer;   // the rank that sends, receives or is the root of a broadcast
     int number; // micro-batch, bucket, ...: shown in the trace, -1: none. The tag of a message
     bool active, blocking;
-    double started, finished; // seconds_now(); finished: 0 until comm_progress has seen it
+    double started, finished; // seconds_now(); finished: 0 until somebody has seen it
     int pieces;
 #ifdef USE_MPI
-    struct PlanRun* run; // of an operation that follows a plan, or NULL
-    MPI_Request* mpi;    // (pieces)
-    int* counts;         // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+    struct PlanRun* run;   // of an operation that follows a plan, or NULL
+    MPI_Request* mpi;      // (pieces)
+    int* counts;           // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+    struct CommTask* task; // where the group's thread has it, or NULL
 #endif
 #ifdef USE_CUDA
     void* staged;  // the host's copy of what lies in device memory, or NULL

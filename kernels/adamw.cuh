@@ -26,44 +26,63 @@ __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
     return (T)copysignf(fminf(y, largest), x);
 }
 
+// The rule of an optimizer: its numbers, whether it keeps a mean of squares v, and update_element() for one element.
 struct AdamW {
+    static constexpr bool HAS_V = true;
     float decay, step_size, v_correction, beta1, beta2, eps, grad_scale;
 };
 
-__device__ __forceinline__ void adamw_element(float& p, float& m, float& v, float g, const AdamW& a) {
+__device__ __forceinline__ void update_element(float& p, float& m, float& v, float g, const AdamW& a) {
     g *= a.grad_scale;
     m = a.beta1 * m + (1.0f - a.beta1) * g;
     v = a.beta2 * v + (1.0f - a.beta2) * (g * g);
     p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
 }
 
-// W: 4, or 1 where the arrays are not aligned alike.
-template <int W>
+// W: 4, or 1 where the arrays are not aligned alike. The rule is that of AdamW or another one (sgd.cuh), which leaves v alone.
+template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
-    adamw_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g, float* __restrict__ m,
-                 float* __restrict__ v, int64_t n, AdamW a, int64_t step, uint64_t key, uint64_t first) {
+    update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
+                  float* __restrict__ m, float* __restrict__ v, int64_t n, Rule rule, int64_t step, uint64_t key,
+                  uint64_t first) {
     constexpr bool ROUNDED = sizeof(floatX) < sizeof(float);
     const int64_t group = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = 4 * group - (int)(first % 4);
     if (i >= n) return;
     Random4 random = {};
     if (ROUNDED) random = philox(key, (uint64_t)step, first / 4 + (uint64_t)group);
     if (W == 4 && i >= 0 && i + 4 <= n) {
-        Packed<float, 4> w = load<4>(master + i), mean = load<4>(m + i), square = load<4>(v + i);
+        Packed<float, 4> w = load<4>(master + i), mean = load<4>(m + i), square = {};
+        if (Rule::HAS_V) square = load<4>(v + i);
         const Packed<float, 4> gradient = load<4>(g + i);
         Packed<floatX, 4> rounded;
         for (int k = 0; k < 4; k++) {
-            adamw_element(w[k], mean[k], square[k], gradient[k], a);
+            update_element(w[k], mean[k], square[k], gradient[k], rule);
             rounded[k] = round_randomly<floatX>(w[k], random.word[k]);
         }
-        store(master + i, w), store(m + i, mean), store(v + i, square);
+        store(master + i, w), store(m + i, mean);
+        if (Rule::HAS_V) store(v + i, square);
         if (ROUNDED) store(p + i, rounded);
         return;
     }
     for (int k = 0; k < 4; k++) {
         if (i + k < 0 || i + k >= n) continue;
-        adamw_element(master[i + k], m[i + k], v[i + k], g[i + k], a);
+        float none = 0;
+        update_element(master[i + k], m[i + k], Rule::HAS_V ? v[i + k] : none, g[i + k], rule);
         if (ROUNDED) p[i + k] = round_randomly<floatX>(master[i + k], random.word[k]);
     }
+}
+
+template <class Rule>
+static inline void launch_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n,
+                                 const Rule& rule, int64_t step, uint64_t key, uint64_t first) {
+    if (n == 0) return;
+    if (!master) master = (float*)(void*)p;
+    const uintptr_t head = first % 4, offset = head * sizeof(float);
+    const bool aligned = ((uintptr_t)master - offset) % 16 == 0 && ((uintptr_t)g - offset) % 16 == 0 &&
+                         ((uintptr_t)m - offset) % 16 == 0 && (!Rule::HAS_V || ((uintptr_t)v - offset) % 16 == 0) &&
+                         ((uintptr_t)p - head * sizeof(floatX)) % (4 * sizeof(floatX)) == 0;
+    launch(launch_shape(blocks_for(n + (int64_t)head, 4 * 256), 256),
+           aligned ? update_kernel<4, Rule> : update_kernel<1, Rule>, p, master, g, m, v, n, rule, step, key, first);
 }
 
 // p, master, m, v (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is
@@ -71,19 +90,12 @@ __global__ static void __launch_bounds__(256)
 static inline void adamw_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n, float lr,
                                 float beta1, float beta2, float eps, float weight_decay, int64_t step, float grad_scale,
                                 uint64_t key, uint64_t first) {
-    if (n == 0) return;
     AdamW a;
     a.decay = (float)(1.0 - (double)lr * weight_decay);
     a.step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
     a.v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
     a.beta1 = beta1, a.beta2 = beta2, a.eps = eps, a.grad_scale = grad_scale;
-    if (!master) master = (float*)(void*)p;
-    const uintptr_t head = first % 4, offset = head * sizeof(float);
-    const bool aligned = ((uintptr_t)master - offset) % 16 == 0 && ((uintptr_t)g - offset) % 16 == 0 &&
-                         ((uintptr_t)m - offset) % 16 == 0 && ((uintptr_t)v - offset) % 16 == 0 &&
-                         ((uintptr_t)p - head * sizeof(floatX)) % (4 * sizeof(floatX)) == 0;
-    launch(launch_shape(blocks_for(n + (int64_t)head, 4 * 256), 256), aligned ? adamw_kernel<4> : adamw_kernel<1>, p,
-           master, g, m, v, n, a, step, key, first);
+    launch_update(p, master, g, m, v, n, a, step, key, first);
 }
 
 __global__ static void __launch_bounds__(256)

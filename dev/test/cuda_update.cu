@@ -1,17 +1,21 @@
 /*
-cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices) and of the update (norm of the gradient, AdamW
-with stochastic rounding) against their references in C. Bounds: see cuda_compare.h.
+cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices), of the update (norm of the gradient, AdamW and SGD
+with stochastic rounding) and of replicas that do not wait, against their references in C. Bounds: see cuda_compare.h.
 */
 #include "cuda_compare.h"
 
 #include "../../kernels/adamw.cuh"
 #include "../../kernels/crossentropy.cuh"
 #include "../../kernels/norm.cuh"
+#include "../../kernels/replicas.cuh"
+#include "../../kernels/sgd.cuh"
 
 namespace reference {
 #include "../../kernels/adamw.h"
 #include "../../kernels/crossentropy.h"
 #include "../../kernels/norm.h"
+#include "../../kernels/replicas.h"
+#include "../../kernels/sgd.h"
 } // namespace reference
 
 typedef std::vector<int32_t> Integers;
@@ -254,7 +258,7 @@ typedef struct {
     Floats p, master, m, v;
 } Updated;
 static bool same_bits(const Floats& a, const Floats& b) {
-    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    return a.size() == b.size() && (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 static bool same_bits(const Updated& a, const Updated& b) {
     return same_bits(a.p, b.p) && same_bits(a.master, b.master) && same_bits(a.m, b.m) && same_bits(a.v, b.v);
@@ -391,6 +395,53 @@ static void test_adamw_nan() {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
+// SGD: the rule is another one, all else is AdamW's. m has 5 roundings of terms in (-1, 1), the masters 2 more.
+
+static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
+                           int64_t step) {
+    Values start;
+    for (float x : a.master) start.push_back((floatX)x);
+    const int64_t n = (int64_t)start.size();
+    Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
+    Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
+    for (size_t i = 0; i + 1 < cuts.size(); i++) {
+        const int64_t at = cuts[i];
+        sgd_update(p.p + at, sizeof(floatX) == 4 ? NULL : master.p + at, g.p + at, m.p + at, cuts[i + 1] - at, 1e-2f,
+                   0.9f, 0.1f, step, 0.7f, key, first + (uint64_t)at);
+    }
+    const Floats rounded = floats_of(p.get());
+    if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), m.get()};
+    adamw_round(again.p, master.p, n, step, key, first);
+    begin_case(1, (int)n, moved);
+    add_result("sgd_update: rounded as by adamw_round", same_bits(rounded, floats_of(again.get())) ? 0 : INFINITY, 0,
+               1);
+    return {rounded, master.get(), m.get(), m.get()};
+}
+
+static void test_sgd(int n, int moved, uint64_t first) {
+    const Moments a = moments(n);
+    Floats want = a.master, want_m = a.m;
+    reference::sgd_update(want.data(), NULL, a.g.data(), want_m.data(), n, 1e-2f, 0.9f, 0.1f, 3, 0.7f, 0, 0);
+    const Updated got = sgd_updated(a, {0, n}, moved, first, 17, 3);
+    begin_case(1, n, moved);
+    compare("sgd_update: master", got.master, want, false, 4 * U32);
+    compare("sgd_update: m", got.m, want_m, false, 10 * U32);
+}
+
+static void test_sgd_slices() {
+    const int n = 1201;
+    const Moments a = moments(n);
+    const Updated whole = sgd_updated(a, {0, n}, 0, 4, 17, 3);
+    bool same = true;
+    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, sgd_updated(a, {0, cut, 600 + cut, n}, 0, 4, 17, 3));
+    for (int moved = 1; moved < 16; moved *= 2) same &= same_bits(whole, sgd_updated(a, {0, n}, moved, 4, 17, 3));
+    check(same, "%-5s sgd_update: the same bits in slices and at any alignment", floatX_name);
+    if (sizeof(floatX) == 2)
+        check(!same_bits(whole.p, sgd_updated(a, {0, n}, 0, 4, 18, 3).p), "%-5s sgd_update: other bits for another key",
+              floatX_name);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
 // Norm. In float64, at most 64 additions in a thread, 10 between threads and some among blocks.
 
 static void test_sum_of_squares(int64_t n, int shift) {
@@ -413,6 +464,139 @@ static void test_sum_of_squares(int64_t n, int shift) {
                0, 1);
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Replicas that do not wait: the bits of the reference, at any alignment.
+
+static void compare_bits(const char* name, const Device<float>& got, const Floats& want) {
+    add_result(name, same_bits(got.get(), want) ? 0 : INFINITY, 0, want.size());
+}
+
+static void test_replicas(int n, int moved) {
+    const float size = 0.98765432f; // so that sums are not exact
+    const Floats ha = random_of<float>(n, size), hb = random_of<float>(n, size), hc = random_of<float>(n, size);
+    const Floats hd = random_of<float>(n, size), he = random_of<float>(n, size);
+    Device<float> a(ha, bit(moved, 0)), b(hb, bit(moved, 1)), c(hc, bit(moved, 2)), d(hd, bit(moved, 3));
+    Device<float> e(he, bit(moved, 4)), out(n, bit(moved, 0));
+    Floats want(ha), want_v(hb);
+    begin_case(1, n, moved);
+    reference::difference(want.data(), ha.data(), hb.data(), n);
+    difference(out.p, a.p, b.p, n);
+    compare_bits("difference", out, want);
+    out.set(hb);
+    difference(out.p, a.p, out.p, n);
+    compare_bits("difference, in place", out, want);
+
+    want = ha, out.set(ha);
+    reference::add_scaled(want.data(), hb.data(), 0.37f, n);
+    add_scaled(out.p, b.p, 0.37f, n);
+    compare_bits("add_scaled", out, want);
+    reference::scale_by(want.data(), 0.37f, n);
+    scale_by(out.p, 0.37f, n);
+    compare_bits("scale_by", out, want);
+    reference::mix(want.data(), hc.data(), 0.3f, n);
+    mix(out.p, c.p, 0.3f, n);
+    compare_bits("mix", out, want);
+    out.set(Floats((size_t)n, NAN));
+    mix(out.p, c.p, 0, n);
+    compare_bits("mix, share 0", out, hc);
+
+    want = ha, out.set(ha);
+    reference::delay_compensate(want.data(), hb.data(), hc.data(), 0.7f, n);
+    delay_compensate(out.p, b.p, c.p, 0.7f, n);
+    compare_bits("delay_compensate", out, want);
+
+    const float factor = 1.0f / 3;
+    want = ha, out.set(ha);
+    reference::outer_update(want.data(), want_v.data(), hc.data(), factor, 0.7f, 0.9f, n);
+    outer_update(out.p, b.p, c.p, factor, 0.7f, 0.9f, n);
+    compare_bits("outer_update: base", out, want);
+    compare_bits("outer_update: velocity", b, want_v);
+    reference::eager_update(want.data(), want_v.data(), hc.data(), hd.data(), he.data(), factor, 0.7f, 0.9f, n);
+    eager_update(out.p, b.p, c.p, d.p, e.p, factor, 0.7f, 0.9f, n);
+    compare_bits("eager_update: base", out, want);
+    compare_bits("eager_update: velocity", b, want_v);
+    Device<float> alone(want, bit(moved, 2)), alone_v(want_v, bit(moved, 3));
+    outer_update(out.p, b.p, e.p, 1, 0.7f, 0.9f, n);
+    eager_update(alone.p, alone_v.p, d.p, d.p, e.p, 1, 0.7f, 0.9f, n);
+    compare_bits("eager_update alone: that of outer_update", alone, out.get());
+    compare_bits("eager_update alone: velocity", alone_v, b.get());
+    compare_bits("replicas: what is only read", c, hc);
+}
+
+// In float64: 5 roundings of a term, at most 64 additions in a thread, 10 between threads and some among blocks.
+static void test_delay_squares(int64_t n, int moved) {
+    Floats g = random_of<float>(n, 1), to = random_of<float>(n, 1), from = random_of<float>(n, 1);
+    long double want = 0;
+    for (size_t i = 0; i < (size_t)n; i++) {
+        const long double d = (long double)g[i] * g[i] * ((long double)to[i] - from[i]);
+        want += d * d;
+    }
+    Device<float> a(g, bit(moved, 0)), b(to, bit(moved, 1)), c(from, bit(moved, 2)), straight(g);
+    Device<double> sum(std::vector<double>(1, 0.0)), other(std::vector<double>(1, 0.0));
+    begin_case(1, (int)n, moved);
+    delay_squares(sum.p, a.p, b.p, c.p, n);
+    delay_squares(other.p, straight.p, b.p, c.p, n);
+    const double error = fabs((double)(sum.get()[0] - want)) / (n > 0 ? (double)want : 1);
+    add_result("delay_squares", error / (12 * 0x1p-53), error, (size_t)n);
+    add_result("delay_squares: same bits at any alignment", sum.get()[0] == other.get()[0] ? 0 : INFINITY, 0, 1);
+    int64_t whole = 3;
+    for (int64_t i = 0; i < n; i++) { // whole numbers: exact in any order
+        g[(size_t)i] = (float)(i % 7), to[(size_t)i] = (float)(i % 5), from[(size_t)i] = (float)(i % 11);
+        whole += (i % 7) * (i % 7) * (i % 7) * (i % 7) * (i % 5 - i % 11) * (i % 5 - i % 11);
+    }
+    a.set(g), b.set(to), c.set(from), sum.set(std::vector<double>(1, 3));
+    delay_squares(sum.p, a.p, b.p, c.p, n);
+    add_result("delay_squares: every element once, added", sum.get()[0] == (double)whole ? 0 : INFINITY, 0, 1);
+}
+
+// Three rounds, the same bytes and bits as the reference. Block 1 is zeros, block 3 has a NaN, 5 an infinity; 7 is so small
+// that its scale is off, and numbers are cut at the ends.
+static void test_quantize(int n, int bits, int moved) {
+    const size_t bytes = (size_t)quant_bytes(n, bits);
+    Floats want(n), want_residue((size_t)n, 0.0f), want_out = random_of<float>(n, 1);
+    std::vector<uint8_t> want_packed(bytes + 4, 0xff);
+    Device<float> value(n, bit(moved, 0)), residue(want_residue, bit(moved, 1)), out(want_out, bit(moved, 2));
+    Device<uint8_t> packed((int64_t)bytes + 4, 4 * bit(moved, 3));
+    begin_case(bits, n, moved);
+    for (int round = 0; round < 3; round++) {
+        want = random_of<float>(n, 0.98765432f);
+        for (size_t i = 0; i < want.size(); i++) {
+            const size_t block = i / QUANT_BLOCK;
+            want[i] *= block == 1 ? 0 : block == 7 ? 190 * 0x1p-149f : powf(10, -(float)(block % 6));
+            if (round == 2 && i == 3 * QUANT_BLOCK + 7) want[i] = NAN;
+            if (round == 2 && i == 5 * QUANT_BLOCK + 63) want[i] = -INFINITY;
+        }
+        value.set(want);
+        reference::quantize(want_packed.data(), want_residue.data(), want.data(), n, bits);
+        reference::dequantize_add(want_out.data(), want_packed.data(), n, bits);
+        quantize(packed.p, residue.p, value.p, n, bits);
+        dequantize_add(out.p, packed.p, n, bits);
+        const Device<float>* got[] = {&value, &residue, &out};
+        const Floats* wanted[] = {&want, &want_residue, &want_out};
+        const char* names[] = {"quantize: value", "quantize: residue", "dequantize_add"};
+        for (int k = 0; k < 3; k++) {
+            Floats x = got[k]->get(), y = *wanted[k];
+            for (Floats* f : {&x, &y}) { // all NaNs are equal
+                for (float& v : *f) v = v == v ? v : 12345.0f;
+            }
+            add_result(names[k], same_bits(x, y) ? 0 : INFINITY, 0, 1);
+        }
+        add_result("quantize: bytes", packed.get() == want_packed ? 0 : INFINITY, 0, 1);
+    }
+}
+
+static void test_all_replicas(bool is_short) {
+    const int lengths[] = {0, 1, 3, 63, 64, 65, 1030, 17003};
+    for (int i = 0; i < (is_short ? 7 : 8); i++) {
+        for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) {
+            test_replicas(lengths[i], moved);
+            if (moved < 8) test_delay_squares(lengths[i], moved);
+            if (moved < 16) test_quantize(lengths[i], 8, moved), test_quantize(lengths[i], 4, moved);
+        }
+    }
+    test_delay_squares(40005, 0);
+}
+
 int main(int argc, char** argv) {
     const bool is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_crossentropies(is_short);
@@ -427,10 +611,14 @@ int main(int argc, char** argv) {
         test_rounding(2001, 100, (1ull << 33) + 2, ~0ull, 1);
         test_rounding_special();
     }
+    for (int moved = 0; moved < 16; moved = moved ? 2 * moved : 1) test_sgd(1100, moved, 0);
+    for (uint64_t first = 0; first < 6; first++) test_sgd(33, 0, first);
+    test_sgd_slices();
     const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {
         for (int shift = 0; shift < 4; shift++) test_sum_of_squares(counts[i], shift);
     }
+    test_all_replicas(is_short);
     print_results();
     return test_end();
 }
