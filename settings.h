@@ -272,15 +272,18 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
     r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD ? 0.2 : 0;
     r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
     if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC, r.compensation = 0; // nothing is late
-    r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && !r.eager ? 0.5 : 0;
+    r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
     if (r.fragments > r.period)
         die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most", r.fragments,
                   (long long)r.period);
-    if (diloco && !r.eager && r.delay >= r.period)
-        die_usage("--dp-delay %lld is not less than --local-steps %lld: a round is merged before the next is sent; or use "
-                  "--eager",
+    if (r.delay > r.period)
+        die_usage("--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
                   (long long)r.delay, (long long)r.period);
+    if (diloco && r.delay == r.period && r.mix > 0)
+        die_usage("--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
+                  "nothing of its own weights then",
+                  r.mix, (long long)r.delay);
     if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }

@@ -25,7 +25,7 @@ diloco, for a fragment, H steps after the last time:
     base -= eta (sum / M + b v)
     own = mix own + (1 - mix) base
 
-eager: base and v are each site's own, and differ a little: see eager_update in kernels/replicas.h. What is common is their
+A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and differ a little: see eager_update in kernels/replicas.h. What is common is their
 mean, which is formed where it is asked for.
 
 Inside a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
@@ -181,21 +181,24 @@ static inline void sites_keep_sent(Sites* s, int b) {
         comm_all_gather(&s->groups->data, s->old + s->layout->bucket[b].offset, s->old + at, n, COMM_FLOAT);
 }
 
-// Both at once, with the others' part of the last round and the own part of this one. Own weights, which are about to become
-// base, hold the fresh difference meanwhile.
-static inline void sites_merge_eagerly(Sites* s, int b) {
+// Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and the
+// own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
+static inline void sites_merge_last_round(Sites* s, int b) {
     const Rounds* r = &s->rounds;
     const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
     const size_t bytes = (size_t)n * sizeof(float);
     float *fresh = s->own + at, *base = s->base + at;
     sites_arrive(s, b);
     difference(fresh, base, fresh, n);
-    eager_update(base, s->velocity + at, s->sum + at, s->old + at, fresh, 1.0f / (float)r->sites, (float)r->outer_lr,
-                 (float)r->outer_momentum, n);
+    const float factor = 1.0f / (float)r->sites, lr = (float)r->outer_lr, momentum = (float)r->outer_momentum;
+    if (r->eager)
+        eager_update(base, s->velocity + at, s->sum + at, s->old + at, fresh, factor, lr, momentum, n);
+    else
+        outer_update(base, s->velocity + at, s->sum + at, factor, lr, momentum, n);
     device_copy(s->sum + at, fresh, bytes);
-    device_copy(s->old + at, fresh, bytes);
+    if (r->eager) device_copy(s->old + at, fresh, bytes);
     sites_send(s, b);
-    if (r->bits < 32) sites_keep_sent(s, b);
+    if (r->eager && r->bits < 32) sites_keep_sent(s, b);
     device_copy(fresh, base, bytes);
 }
 
@@ -205,9 +208,10 @@ static inline void sites_round(Sites* s, int64_t t, bool* changed) {
     const int buckets = s->layout->buckets;
     for (int b = 0; b < buckets; b++) {
         const bool merges = rounds_merges(r, s->fragment[b], t), sends = rounds_sends(r, s->fragment[b], t);
-        changed[b] = merges || (r->eager && sends);
-        if (r->eager && sends) sites_merge_eagerly(s, b);
-        if (r->eager) continue;
+        const bool late = r->delay == r->period; // a round
+        changed[b] = merges || (late && sends);
+        if (late && sends) sites_merge_last_round(s, b);
+        if (late) continue;
         if (merges && r->delay > 0) sites_merge(s, b);
         if (sends) sites_send_way(s, b);
     }

@@ -1805,7 +1805,12 @@ static void open_loaders(Trainer* t) {
 // One line: what a rank holds and, in MB a step, what it sends.
 static void print_rank(Stage* s, int last_alike, int m) {
     const Mesh* mesh = &s->layout.mesh;
+    const Rounds* r = &s->rounds;
     const Traffic traffic = traffic_of_step(&s->layout, &s->model, s->B, s->T, m, sizeof(floatX));
+    const SiteTraffic round =
+        rounds_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
+    const bool sites = mesh->sites > 1 || rounds_are_late(r);
+    const double data = sites ? (round.near + round.far) / (double)r->period : traffic.data;
     const int rank = mesh_rank(mesh);
     char ranks[32];
     if (last_alike > rank)
@@ -1824,7 +1829,7 @@ static void print_rank(Stage* s, int last_alike, int m) {
     stage_arenas(s, arenas);
     for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / 1e6);
     printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(s) / 1e6, (traffic.layers + traffic.ends) / 1e6,
-           (traffic.pipeline + traffic.tied) / 1e6, traffic.data / 1e6);
+           (traffic.pipeline + traffic.tied) / 1e6, data / 1e6);
 }
 
 // A line for every rank, or, of many, for the first of each stage.

@@ -2,10 +2,10 @@
 """
 check_replicas.py: the trainer's data parallelism, in every mode, against the numbers of make_replicas.py.
 
-    python3 dev/test/check_replicas.py [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD ...]
+    python3 dev/test/check_replicas.py [--short] [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD ...]
 
 Runs train_gpt under scripts/mpirun.sh once for every case of reference/replicas.json whose name has all the words, and
-compares losses, norms, validation losses and weights. --mesh: instead on t = 2 and on p = 2, with twice as many ranks,
+compares losses, norms, validation losses and weights. --short: a dozen of them. --mesh: instead on t = 2 and on p = 2, with twice as many ranks,
 up to 8: the cases listed below or, if there are words, those that have them. The current folder is the project's, and
 train_gpt is built already. No torch.
 
@@ -138,6 +138,9 @@ class Checker:
         print(f"{'ok   ' if ok else 'FAIL '} {title}: {text}", flush=True)
 
 
+SHORT = ("sync 2 sgd clip", "delayed 2 lambda clip", "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip",
+         "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 streaming 3", "diloco 4 eager clip", "diloco 4 sites 2 eager",
+         "diloco 2 8 bits", "diloco 4 4 bits")
 # With --mesh and no words: one of each kind, small enough for 8 ranks.
 MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambda llama",
         "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 4 clip", "dc-s3gd 2 delay 0 clip",
@@ -150,6 +153,7 @@ MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambd
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mesh", action="store_true", help="on t = 2 and on p = 2 times as many ranks")
+    parser.add_argument("--short", action="store_true", help="a dozen cases")
     parser.add_argument("--train", default="./train_gpt", metavar="PATH")
     parser.add_argument("--reference", default="dev/test/reference", metavar="DIRECTORY")
     parser.add_argument("--list", action="store_true", help="names of the cases, and their arguments; runs nothing")
@@ -161,6 +165,8 @@ def main():
             chosen = all(word in case["name"] + " " + case["model"] for word in options.words)
             if options.mesh and not options.words:
                 chosen = case["name"] in MESH
+            if options.short:
+                chosen = case["name"] in SHORT
             if not chosen:
                 continue
             if options.list:

@@ -83,7 +83,12 @@ one "command line" dev/test/test_cli.sh
 wait
 tell "compilers"
 one "launchers" dev/test/test_launch.sh
-if [ -n "${MPIRUN:-}" ]; then one "meshes" dev/test/test_mesh.sh; else left_out=$((left_out + 1)); fi
+if [ -n "${MPIRUN:-}" ]; then
+    one "meshes" dev/test/test_mesh.sh
+    one "replicas beside PyTorch" dev/test/check_replicas.py $([ -n "${LONG:-}" ] || echo --short)
+    [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/check_replicas.py --mesh
+    [ -z "${LONG:-}" ] || one "several paths" dev/test/test_paths.sh
+else left_out=$((left_out + 1)); fi
 if [ -n "${GPU_TESTS:-}" ]; then one "CUDA, emulated" dev/test/cuda_tests.sh
 else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"

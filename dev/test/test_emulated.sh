@@ -39,7 +39,7 @@ bound = float(sys.argv[3])
 assert len(a) == len(b) > 0, (len(a), len(b))
 loss = max(abs(x["loss"] - y["loss"]) / y["loss"] for x, y in zip(a, b))
 val = max([abs(x["val_loss"] - y["val_loss"]) / y["val_loss"] for x, y in zip(a, b) if x["val_loss"]])
-norm = max(abs(x["grad_norm"] - y["grad_norm"]) / y["grad_norm"] for x, y in zip(a, b))
+norm = max(abs(x["grad_norm"] - y["grad_norm"]) / y["grad_norm"] for x, y in zip(a, b) if x["grad_norm"] or y["grad_norm"])
 bits = " same bits" if all(x["loss"] == y["loss"] and x["grad_norm"] == y["grad_norm"] for x, y in zip(a, b)) else ""
 print(f"loss {loss:.1e} val {val:.1e} norm {norm:.1e}{bits}  bound {bound:.1e} (norm: 8 times)")
 sys.exit(not (loss <= bound and val <= bound and norm <= 8 * bound))
@@ -74,7 +74,10 @@ one() {
 # ranks N PRECISION ARCH OUT OPTIONS...
 ranks() {
     # shellcheck disable=SC2086
-    timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$build/emulated/$2/train_gpt${NCCL:+_nccl}" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
+    train=$build/emulated/$2/train_gpt${NCCL:+_nccl}
+    [ "$2" != cpu ] || train=$project/train_gpt
+    # shellcheck disable=SC2086
+    timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$train" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
         >out 2>err </dev/null || { cat err; return 1; }
 }
 
@@ -116,6 +119,25 @@ for arch in gpt2 llama; do
     # shellcheck disable=SC2086
     check "bf16 $arch under AddressSanitizer and UBSan" env ASAN_OPTIONS=detect_leaks=0 timeout 120 \
         "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every 2 --recompute full --out asan_$arch
+done
+
+# Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and taken up again, with the
+# same bits, of own weights that are rounded too.
+modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --zero 1 --dc-lambda 0.2" "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
+    "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --sites 2")
+for i in 0 1 2 3; do
+    read -ra mode <<<"--micro-batch 1 ${modes[i]}"
+    [ "$i" -lt 2 ] || [ -n "${LONG:-}" ] || { [ "$i" = 2 ] || continue; }
+    check "CPU ${modes[i]}" ranks 4 cpu llama "sites_cpu$i" "${mode[@]}"
+    check "fp32 ${modes[i]}" ranks 4 fp32 llama "sites_fp32$i" "${mode[@]}"
+    check "... trains what the CPU trains:" python3 compare.py "sites_fp32$i" "sites_cpu$i" "${bound[fp32]}"
+    NCCL=1 check "bf16 ${modes[i]}, NCCL" ranks 4 bf16 llama "sites_bf16$i" "${mode[@]}" --save-every 4
+    check "... trains what the CPU trains:" python3 compare.py "sites_bf16$i" "sites_cpu$i" "${bound[bf16]}"
+    mkdir -p "sites_again$i"
+    cp -r "sites_bf16$i"/* "sites_again$i"
+    rm -r "sites_again$i/step_00000006"
+    NCCL=1 check "... taken up again after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
+    check "... ends with the same bits" diff -r "sites_again$i/step_00000006" "sites_bf16$i/step_00000006"
 done
 
 # torch N OUT OPTIONS...: N ranks in bf16, llama, by the variables that torchrun sets
