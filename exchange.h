@@ -152,11 +152,11 @@ enum { ZERO2_BUFFERS = 2 };
 // bucket. Where it is used a step late there are two of everything: one is computed while the other one arrives, and
 // buckets_turn exchanges them.
 typedef struct {
-    float* all;         // (layout.elements), or NULL with ZeRO 2
-    float* shares;      // (layout.elements / d): this rank's parts of the sums, with ZeRO
-    float* parts;       // (layout.elements / replicas of a site): its parts of the site's sums, on their way to the others
-    CommRequest* far;   // of each bucket, between sites
-    bool across, late;  // gradients are summed between sites; and used a step late
+    float* all;    // (layout.elements), or NULL with ZeRO 2
+    float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float* parts;  // (layout.elements / replicas of a site): its parts of the site's sums, on their way to the others
+    CommRequest* far;                        // of each bucket, between sites
+    bool across, late;                       // gradients are summed between sites; and used a step late
     float *due_all, *due_shares, *due_parts; // what this step's update uses, and how it comes: late, else the same
     CommRequest* due_far;
     bool due; // there is something: not in the first step of a run whose gradients are late

@@ -21,8 +21,8 @@ The table has a row for every fragment: in which steps it is sent, and in which 
 (settings_rounds), checked (rounds_check), drawn (rounds_draw), priced (rounds_traffic) and run (sites.h) from the same
 functions, rounds_sends and rounds_merges. One thing is always on its way from a fragment at most.
 
-    fragment 0   . . . m . . . s . . . m . . . s        H = 8, P = 2, merged 4 steps after it was sent
-    fragment 1   . . . s . . . m . . . s . . . m
+    fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
+    fragment 1   . . . . . . . s - - - m . . . s
 */
 #ifndef ROUNDS_H
 #define ROUNDS_H
@@ -56,20 +56,26 @@ static inline bool rounds_sum_gradients(const Rounds* r) { return !rounds_are_lo
 // What a step does between sites may be over in a later step.
 static inline bool rounds_are_late(const Rounds* r) { return r->mode != DP_SYNC; }
 
+// The step of a round, 1 to H, in which fragment f is sent.
+static inline int64_t rounds_place(const Rounds* r, int f) { return (f + 1) * r->period / r->fragments; }
+
 // Whether fragment f is sent in step t (from 1): at the end of it, or, of a gradient, when it is there.
 static inline bool rounds_sends(const Rounds* r, int f, int64_t t) {
-    return t > 0 && t % r->period == (f + 1) * r->period / r->fragments % r->period;
+    return t > 0 && t % r->period == rounds_place(r, f) % r->period;
 }
 
 // Whether what was sent `delay` steps before is merged in step t, before anything is sent.
 static inline bool rounds_merges(const Rounds* r, int f, int64_t t) { return rounds_sends(r, f, t - r->delay); }
 
+// How often fragment f is sent in steps first + 1 to last.
+static inline int64_t rounds_sendings(const Rounds* r, int f, int64_t first, int64_t last) {
+    const int64_t H = r->period, before = H - rounds_place(r, f);
+    return (max_i64(0, last) + before) / H - (max_i64(0, first) + before) / H;
+}
+
 // Whether something of fragment f is on its way, or has come and is not merged, after step t.
 static inline bool rounds_flies(const Rounds* r, int f, int64_t t) {
-    for (int64_t sent = max_i64(1, t - r->delay + 1); sent <= t; sent++) {
-        if (rounds_sends(r, f, sent)) return true;
-    }
-    return false;
+    return rounds_sendings(r, f, t - r->delay, t) > 0;
 }
 
 // The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands before
@@ -105,13 +111,6 @@ static inline bool rounds_check(const Rounds* r, Error* error) {
 // ----------------------------------------------------------------------------------------------------------------
 // Bytes that this rank sends in the steps first + 1 to last, by formula, as parallel.h counts: k replicas in each of S sites.
 
-// How often fragment f is sent in these steps.
-static inline double rounds_sendings(const Rounds* r, int f, int64_t first, int64_t last) {
-    double n = 0;
-    for (int64_t t = first + 1; t <= last; t++) n += rounds_sends(r, f, t);
-    return n;
-}
-
 enum { QUANT_NUMBERS = 64 }; // that share a scale, of 4 bytes (kernels/replicas.h)
 
 // Of n elements that are sent with few bits.
@@ -130,7 +129,8 @@ typedef struct {
 // then its sum goes to all members of the site. L: blocks of the model.
 static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, int L, size_t element, int64_t first,
                                          int64_t last) {
-    const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float), steps = (double)(last - first);
+    const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
+                 steps = (double)(last - first);
     const double n = (double)layout->elements, all = 2 * (S - 1) / S * single;
     SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, all * n / k * steps};
     const double updates = steps - (r->mode == DP_DELAYED && first == 0);
@@ -141,7 +141,7 @@ static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, 
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
         const int f = rounds_fragment(r, &layout->slices[bucket->first].tensor, L);
-        const double times = rounds_sendings(r, f, first, last), part = (double)bucket->elements / k;
+        const double times = (double)rounds_sendings(r, f, first, last), part = (double)bucket->elements / k;
         traffic.far += times * (r->bits == 32 ? all * part : (S - 1) * quantized_bytes(r, (int64_t)part));
         traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
     }
@@ -155,12 +155,7 @@ static inline void rounds_draw(const Rounds* r, FILE* out) {
         fprintf(out, f == 0 ? "rounds    " : "          ");
         for (int64_t t = 1; t <= steps; t++) {
             const bool sends = rounds_sends(r, f, t), merges = rounds_merges(r, f, t);
-            fputc(sends && merges                     ? 'x'
-                  : sends                             ? 's'
-                  : merges                            ? 'm'
-                  : rounds_flies(r, f, t) ? '-'
-                                          : '.',
-                  out);
+            fputc(sends && merges ? 'x' : sends ? 's' : merges ? 'm' : rounds_flies(r, f, t) ? '-' : '.', out);
         }
         if (f == 0) fprintf(out, "  s sends, m merges%s", r->delay == 0 || r->delay == r->period ? ", x both" : "");
         fputc('\n', out);

@@ -278,12 +278,14 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
         die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most", r.fragments,
                   (long long)r.period);
     if (r.delay > r.period)
-        die_usage("--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
-                  (long long)r.delay, (long long)r.period);
+        die_usage(
+            "--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
+            (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage("--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
-                  "nothing of its own weights then",
-                  r.mix, (long long)r.delay);
+        die_usage(
+            "--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
+            "nothing of its own weights then",
+            r.mix, (long long)r.delay);
     if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }
@@ -332,9 +334,10 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
         die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
     mesh.sites = (int)o->sites;
     if (mesh.zero && (o->dp_mode == DP_SYNC ? mesh.sites > 1 : mesh.sites < mesh.d))
-        die_usage("--zero %d divides the optimizer's state over all replicas, and --sites %d does not: leave one of them "
-                  "away",
-                  mesh.zero, mesh.sites);
+        die_usage(
+            "--zero %d divides the optimizer's state over all replicas, and --sites %d does not: leave one of them "
+            "away",
+            mesh.zero, mesh.sites);
     if (o->sync < 1 || o->sync_ranks) {
         const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
                            o->sync_gradient == 1};

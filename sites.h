@@ -41,12 +41,12 @@ typedef struct {
     Rounds rounds;
     const Layout* layout;
     Groups* groups;
-    int* fragment;       // (buckets)
-    float *own, *base;   // (layout.elements) each
-    float* sum;          //
-    float *velocity;     // diloco
-    float *old;          // eager: what was sent last
-    float *residue;      // where numbers are sent with fewer bits: what that has cost
+    int* fragment;             // (buckets)
+    float *own, *base;         // (layout.elements) each
+    float* sum;                //
+    float* velocity;           // diloco
+    float* old;                // eager: what was sent last
+    float* residue;            // where numbers are sent with fewer bits: what that has cost
     uint8_t *packed, *arrived; // one part of each bucket, quantised; those of all sites
     int64_t* packed_at;        // (buckets + 1): where a bucket's begins in packed, bytes
     CommRequest* request;      // (buckets)

@@ -103,19 +103,19 @@ typedef struct {
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2, *master; // layout.elements, or a share of each bucket with ZeRO; master: HAS_MASTERS
-    Rounds rounds;  // what sites tell each other, and when
-    Sites sites;    // where they have weights of their own
-    float* before;  // like moment1: weights before the last update, where a late gradient is compensated for that
-    float* lambda;  // (layout.tensors), host: of the compensation in this step
-    float* grad_embedding;             // (states V, C), only where one matrix is embedding and head: see embed_backward
-    float* rope;                       // (T, HS): cosines and sines
+    Rounds rounds;                     // what sites tell each other, and when
+    Sites sites;                       // where they have weights of their own
+    float* before; // like moment1: weights before the last update, where a late gradient is compensated for that
+    float* lambda; // (layout.tensors), host: of the compensation in this step
+    float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
+    float* rope;           // (T, HS): cosines and sines
     double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
-    Activations* activations;          // (slots)
-    HeadActivations* head;             // (heads)
-    LayerActivations recomputed;       // what the blocks do not keep but compute again
-    Gradients** gradients;             // (v, pending); all the same memory if the halves are not split
-    floatX *branch, *dact, *dnorm;     // scratch of one block: (R, C), (N, F or NH HS), (R, C)
-    floatX *partial, *gathered; // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
+    Activations* activations;      // (slots)
+    HeadActivations* head;         // (heads)
+    LayerActivations recomputed;   // what the blocks do not keep but compute again
+    Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
+    floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
+    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
     float* shared;      // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
     floatX* cache;      // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
     Boundary* boundary; // (v)
@@ -1357,7 +1357,7 @@ static void refuse_step(Trainer* t, int not_finite) {
         "step %lld: the loss is %g and the gradient of %s is not finite; %s. Try a smaller --lr, a longer --warmup or "
         "a --clip",
         (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor",
- t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it");
+        t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it");
     if (rounds_are_late(&t->stage.rounds)) die("%s", text); // other sites do not know, and do not ask
     comm_die_together(&t->world, EXIT_RUN, text);
 }
@@ -1707,8 +1707,7 @@ static void log_step(FILE* log, const Trainer* t, double seconds, double mfu, in
         fprintf(log, "null");
     else
         fprintf(log, "%.9g", t->grad_norm);
-    fprintf(log,
-            ",\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
+    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
             learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
     if (mfu > 0)
         fprintf(log, "%.4f", mfu);
@@ -1848,7 +1847,8 @@ static void print_ranks(const Trainer* t) {
         Stage s;
         Error error;
         Schedule schedule = schedule_build(&t->schedule.plan, other.pipeline);
-        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &mine->rounds, &error)) die("%s", error.text);
+        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &mine->rounds, &error))
+            die("%s", error.text);
         print_rank(&s, rank + step - 1, schedule.plan.m);
         stage_free(&s);
         schedule_free(&schedule);
@@ -1902,8 +1902,8 @@ static void rounds_text(char* text, size_t size, const Rounds* r) {
     if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
     if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
     snprintf(text, size, "%s of %d site%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], r->sites,
-             r->sites == 1 ? "" : "s", every, r->eager ? "eagerly " : "", (long long)r->delay,
-             r->delay == 1 ? "" : "s", compensated, outer, bits);
+             r->sites == 1 ? "" : "s", every, r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s",
+             compensated, outer, bits);
 }
 
 // The plan of the sites.
@@ -1913,9 +1913,9 @@ static void print_rounds(const Trainer* t) {
     char text[CHECKPOINT_PLAN_TEXT];
     rounds_text(text, sizeof text, r);
     if (r->sites == 1 && !text[0]) return;
-    printf("sites     %d of %d replica%s: %s\n", r->sites, replicas, replicas == 1 ? "" : "s",
-           text[0] ? text : "gradients are summed over all in every step");
-    if (!text[0]) return;
+    if (!text[0]) snprintf(text, sizeof text, "sync of %d sites, gradients summed over all in every step", r->sites);
+    printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
+    if (!rounds_are_late(r)) return;
     rounds_draw(r, stdout);
     printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
 }
@@ -2068,8 +2068,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
 // Where the run stands, and what a resumed run has to have in common with it.
 static CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
-    CheckpointState state = {t->step,       t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens,
-                             ""};
+    CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens, ""};
     rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
     return state;
 }
@@ -2085,7 +2084,9 @@ typedef struct {
 static Values stage_values(const Stage* s, int what) {
     float* weights = HAS_MASTERS ? s->master : (float*)s->params;
     if (rounds_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
-    const Values values = {what == 0 ? weights : what == 1 ? s->moment1 : s->moment2,
+    const Values values = {what == 0   ? weights
+                           : what == 1 ? s->moment1
+                                       : s->moment2,
                            s->layout.mesh.zero && (what > 0 || HAS_MASTERS)};
     return values;
 }
@@ -2271,8 +2272,9 @@ static bool resume_checkpoint(Trainer* t) {
     agree(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
     agree(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
     if (strcmp(now.rounds, state.rounds) != 0)
-        die_usage("%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
-                  path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
+        die_usage(
+            "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
+            path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
     agree(t, read_slices(t, &reader, &error), &error);
     checkpoint_close(&reader);
     const struct {
