@@ -97,6 +97,7 @@ for precision in bf16 fp32; do part 60 "$precision test_gpt" "$BUILD/cuda/$preci
 if command -v "${MPIRUN:-mpirun}" >/dev/null; then
     part 40 "messages, through the host" scripts/mpirun.sh -np 2 "$BUILD/cuda/bf16/cuda_comm" --short
     part 90 "meshes, through the host" scripts/mpirun.sh -np 2 "$BUILD/cuda/fp32/test_equivalence" --short
+    part 90 "sites, through the host" dev/test/check_replicas.py --short --train "$BUILD/cuda/fp32/train_gpt"
 else
     row "left out" 0 "meshes, through the host" "there is no MPI"
 fi
@@ -104,6 +105,7 @@ if nm -D "$BUILD/cuda/fp32/train_gpt" 2>/dev/null | grep -q ncclCommInitRank; th
     part 40 "messages, NCCL" nccl_ranks 3 "$BUILD/cuda/bf16/cuda_comm" --short
     part 90 "meshes, NCCL" nccl_ranks 2 "$BUILD/cuda/fp32/test_equivalence" --short
     part 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$BUILD/cuda/bf16/train_gpt" --tp 2 --pp 2 --steps 20 --sample-every 0
+    part 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$BUILD/cuda/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 4 --steps 20 --sample-every 0
 else
     row "left out" 0 "meshes, NCCL" "built without NCCL"
 fi

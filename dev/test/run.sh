@@ -85,7 +85,9 @@ tell "compilers"
 one "launchers" dev/test/test_launch.sh
 if [ -n "${MPIRUN:-}" ]; then
     one "meshes" dev/test/test_mesh.sh
-    one "replicas beside PyTorch" dev/test/check_replicas.py $([ -n "${LONG:-}" ] || echo --short)
+    short=--short
+    [ -z "${LONG:-}" ] || short=""
+    one "replicas beside PyTorch" dev/test/check_replicas.py ${short:+"$short"}
     [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/check_replicas.py --mesh
     [ -z "${LONG:-}" ] || one "several paths" dev/test/test_paths.sh
 else left_out=$((left_out + 1)); fi
