@@ -38,7 +38,7 @@ what its slices need. All ranks have to see one file system.
 
 enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
-enum { CHECKPOINT_KINDS = 8, CHECKPOINT_PLAN_TEXT = 192 };
+enum { CHECKPOINT_KINDS = 8, CHECKPOINT_PLAN_TEXT = 384 };
 
 // What sites keep of every parameter: values of some kinds, each in some copies, as many as there are sites or one.
 typedef struct {

@@ -199,14 +199,6 @@ static inline void buckets_turn(GradientBuckets* grads, const Layout* layout) {
     for (int b = 0; b < layout->buckets; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
 }
 
-// The part of a bucket that this member of a site speaks for, in elements, and where it begins.
-static inline int64_t bucket_part(const Layout* layout, int b) {
-    return layout->bucket[b].elements / mesh_site_size(&layout->mesh);
-}
-static inline int64_t bucket_part_offset(const Layout* layout, int b) {
-    return layout->bucket[b].offset + mesh_site_place(&layout->mesh) * bucket_part(layout, b);
-}
-
 // Where the part of a bucket's sum that this rank carries between sites lies: in parts, or in `all` itself.
 static inline float* bucket_far_part(const GradientBuckets* grads, const Layout* layout, int b) {
     return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)

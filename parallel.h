@@ -473,6 +473,23 @@ static inline int64_t bucket_share_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset / layout->mesh.d;
 }
 
+// The part of a bucket that this member of a site speaks for towards other sites, in elements, and where it begins.
+static inline int64_t bucket_part(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].elements / mesh_site_size(&layout->mesh);
+}
+static inline int64_t bucket_part_offset(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].offset + mesh_site_place(&layout->mesh) * bucket_part(layout, bucket);
+}
+
+// Where the slice that element `at` of a bucket belongs to ends, padding behind it included, but not behind `end`.
+static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_t at, int64_t end) {
+    const Bucket* b = &layout->bucket[bucket];
+    for (int i = b->first + 1; i < b->first + b->slices; i++) {
+        if (layout->slices[i].offset > at) return min_i64(end, layout->slices[i].offset);
+    }
+    return end;
+}
+
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
     const Sync* sync = &layout->mesh.sync;

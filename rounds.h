@@ -113,9 +113,14 @@ static inline bool rounds_check(const Rounds* r, Error* error) {
 
 enum { QUANT_NUMBERS = 64 }; // that share a scale, of 4 bytes (kernels/replicas.h)
 
-// Of n elements that are sent with few bits.
-static inline double quantized_bytes(const Rounds* r, int64_t n) {
-    const int64_t blocks = (n + QUANT_NUMBERS - 1) / QUANT_NUMBERS;
+// Of this rank's part of a bucket, sent with few bits. Every slice begins a scale of its own (sites.h says why).
+static inline double quantized_bytes(const Rounds* r, const Layout* layout, int bucket) {
+    const int64_t end = bucket_part_offset(layout, bucket) + bucket_part(layout, bucket);
+    int64_t blocks = 0;
+    for (int64_t at = bucket_part_offset(layout, bucket), next; at < end; at = next) {
+        next = bucket_next_slice(layout, bucket, at, end);
+        blocks += (next - at + QUANT_NUMBERS - 1) / QUANT_NUMBERS;
+    }
     return (double)blocks * (QUANT_NUMBERS * r->bits / 8.0 + (double)sizeof(float));
 }
 
@@ -142,7 +147,7 @@ static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, 
         const Bucket* bucket = &layout->bucket[b];
         const int f = rounds_fragment(r, &layout->slices[bucket->first].tensor, L);
         const double times = (double)rounds_sendings(r, f, first, last), part = (double)bucket->elements / k;
-        traffic.far += times * (r->bits == 32 ? all * part : (S - 1) * quantized_bytes(r, (int64_t)part));
+        traffic.far += times * (r->bits == 32 ? all * part : (S - 1) * quantized_bytes(r, layout, b));
         traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
     }
     return traffic;

@@ -29,7 +29,9 @@ A whole round late it is merged when the next is sent, and own becomes base. eag
 mean, which is formed where it is asked for.
 
 Inside a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
-others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32.
+others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32. Numbers
+share a scale with others of their slice only: norms and biases, which tensor ranks hold alike, lie between slices of
+matrices, which they do not, and would be rounded differently on each.
 */
 #ifndef SITES_H
 #define SITES_H
@@ -77,8 +79,7 @@ static inline void sites_open(Sites* s, const Rounds* rounds, const Layout* layo
     s->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "the sites");
     for (int b = 0; b < layout->buckets; b++) {
         s->fragment[b] = rounds_fragment(rounds, &layout->slices[layout->bucket[b].first].tensor, L);
-        s->packed_at[b + 1] =
-            s->packed_at[b] + (rounds->bits < 32 ? quant_bytes(bucket_part(layout, b), rounds->bits) : 0);
+        s->packed_at[b + 1] = s->packed_at[b] + (rounds->bits < 32 ? (int64_t)quantized_bytes(rounds, layout, b) : 0);
     }
 }
 
@@ -98,6 +99,31 @@ static inline void sites_begin(const Sites* s) {
 // Lets what is on its way go on, where no thread does it.
 static inline void sites_progress(Sites* s) { comm_progress(s->request, s->layout->buckets); }
 
+// Quantises this rank's part of `sum` of a bucket, slice by slice.
+static inline void sites_pack(Sites* s, int b) {
+    const int64_t end = bucket_part_offset(s->layout, b) + bucket_part(s->layout, b);
+    uint8_t* packed = s->packed + s->packed_at[b];
+    for (int64_t at = bucket_part_offset(s->layout, b), next; at < end; at = next) {
+        next = bucket_next_slice(s->layout, b, at, end);
+        quantize(packed, s->residue + at, s->sum + at, next - at, s->rounds.bits);
+        packed += quant_bytes(next - at, s->rounds.bits);
+    }
+}
+
+// Adds up what all sites have sent of it.
+static inline void sites_unpack(Sites* s, int b) {
+    const int64_t first = bucket_part_offset(s->layout, b), end = first + bucket_part(s->layout, b);
+    const uint8_t* arrived = s->arrived + s->rounds.sites * s->packed_at[b];
+    device_zero(s->sum + first, (size_t)(end - first) * sizeof(float));
+    for (int i = 0; i < s->rounds.sites; i++) {
+        for (int64_t at = first, next; at < end; at = next) {
+            next = bucket_next_slice(s->layout, b, at, end);
+            dequantize_add(s->sum + at, arrived, next - at, s->rounds.bits);
+            arrived += quant_bytes(next - at, s->rounds.bits);
+        }
+    }
+}
+
 // Starts the sum over the sites of `sum` of a bucket.
 static inline void sites_send(Sites* s, int b) {
     const int64_t n = bucket_part(s->layout, b), at = bucket_part_offset(s->layout, b);
@@ -109,7 +135,7 @@ static inline void sites_send(Sites* s, int b) {
     }
     const int64_t bytes = s->packed_at[b + 1] - s->packed_at[b];
     uint8_t* packed = s->packed + s->packed_at[b];
-    quantize(packed, s->residue + at, s->sum + at, n, s->rounds.bits);
+    sites_pack(s, b);
     s->request[b] =
         comm_all_gather_start(far, s->arrived + s->rounds.sites * s->packed_at[b], packed, bytes, COMM_BYTE);
 }
@@ -120,12 +146,7 @@ static inline void sites_arrive(Sites* s, int b) {
     if (!s->flying[b]) return;
     s->flying[b] = false;
     comm_wait(&s->request[b]);
-    if (s->rounds.bits < 32) {
-        const int64_t bytes = s->packed_at[b + 1] - s->packed_at[b];
-        const uint8_t* arrived = s->arrived + s->rounds.sites * s->packed_at[b];
-        device_zero(s->sum + at, (size_t)n * sizeof(float));
-        for (int i = 0; i < s->rounds.sites; i++) dequantize_add(s->sum + at, arrived + i * bytes, n, s->rounds.bits);
-    }
+    if (s->rounds.bits < 32) sites_unpack(s, b);
     if (mesh_site_size(&s->layout->mesh) > 1)
         comm_all_gather(&s->groups->data, s->sum + s->layout->bucket[b].offset, s->sum + at, n, COMM_FLOAT);
 }

@@ -1801,11 +1801,20 @@ static void open_loaders(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // The plan, for people
 
+// What a rank sends in a step of m micro-batches, by formula; layout: that of the rank. Where gradients go between sites, ranks
+// that share an embedding sum its gradient part by part.
+static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
+    Traffic traffic = traffic_of_step(layout, &s->model, s->B, s->T, m, sizeof(floatX));
+    if (s->grads.across && traffic.tied > 0)
+        traffic.tied = sizeof(float) * (double)bucket_part(layout, layout_slice(layout, -1, WTE)->bucket);
+    return traffic;
+}
+
 // One line: what a rank holds and, in MB a step, what it sends.
 static void print_rank(Stage* s, int last_alike, int m) {
     const Mesh* mesh = &s->layout.mesh;
     const Rounds* r = &s->rounds;
-    const Traffic traffic = traffic_of_step(&s->layout, &s->model, s->B, s->T, m, sizeof(floatX));
+    const Traffic traffic = traffic_of_stage(s, &s->layout, m);
     const SiteTraffic round =
         rounds_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
     const bool sites = mesh->sites > 1 || rounds_are_late(r);
@@ -1996,8 +2005,7 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         Layout layout;
         Error error;
         if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
-        const Traffic one =
-            traffic_of_step(&layout, &mine->model, mine->B, mine->T, t->schedule.plan.m, sizeof(floatX));
+        const Traffic one = traffic_of_stage(mine, &layout, t->schedule.plan.m);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
         if (sites) {
@@ -2070,6 +2078,10 @@ static CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
     CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens, ""};
     rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
+    if (o->optimizer == OPTIMIZER_SGD) {
+        const size_t used = strlen(state.rounds);
+        snprintf(state.rounds + used, sizeof state.rounds - used, "%ssgd", used ? ", " : "--dp-mode sync, ");
+    }
     return state;
 }
 
@@ -2592,6 +2604,7 @@ static void check_ranks(Trainer* t, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     device_tame_threads(argv);
+    device_flush_tiny();
     const double started = seconds_now();
     process.name = "train_gpt";
     static Trainer trainer;

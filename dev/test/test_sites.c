@@ -261,7 +261,7 @@ static double* new_doubles(int64_t n) { return (double*)checked_calloc((size_t)n
 
 // What the checks of a run remember from step to step.
 typedef struct {
-    float* base_before; // dc-s3gd: the common point at the begin of the step
+    float* base_before; // dc-s3gd: the common point at the begin of the step; else the weights
     double *sent, *due; // fewer bits: sums of what was sent, and of what should have been
     double largest;     // number that was to be sent
     int sendings;
@@ -425,7 +425,8 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
     const bool waits = r->mode == DP_DILOCO && r->delay > 0;
     Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
     memset(record, 0, sizeof *record);
-    if (r->mode == DP_DC_S3GD) memcpy(memory.base_before, s->sites.base, (size_t)n * sizeof(float));
+    const float* begins = r->mode == DP_DC_S3GD ? s->sites.base : (const float*)s->params;
+    memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
     while (t.step < STEPS) {
         train_step(&t);
         record->step[t.step] = hash_of_step(&t);
@@ -439,10 +440,10 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
         stage_leave_common(s, &t.settings, t.step);
         if (t.step % 2 == 1) save_here(&t);
         check_members(&t, found);
-        if (r->mode == DP_DC_S3GD) {
-            check_drift(&t, &memory, found);
-            memcpy(memory.base_before, s->sites.base, (size_t)n * sizeof(float));
-        }
+        if (r->mode == DP_DC_S3GD) check_drift(&t, &memory, found);
+        for (int64_t i = 0; i < n && s->before && !s->layout.mesh.zero; i++) // delayed: the weights before this update
+            worsen(&found->drift, s->before[i] == memory.base_before[i] ? 0 : INFINITY);
+        memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
         found->undisturbed += record->step[t.step] != whole->step[t.step];
     }
     record->end = hash_of_end(&t);
@@ -568,6 +569,7 @@ static const struct {
     {4, false, "--dp-mode delayed --sites 2 --dc-lambda 0.2"},
     {4, false, "--dp-mode delayed --zero 1 --dc-lambda 0.2 --clip 0.5"},
     {4, false, "--dp-mode delayed --dc-lambda 0.2 --pp 2"},
+    {4, false, "--dp-mode delayed --sites 1 --dc-lambda 0.2 --pp 2"},
     {4, false, "--dp-mode delayed --sites 4 --arch llama"},
     {4, false, "--dp-mode dc-s3gd"},
     {4, false, "--dp-mode dc-s3gd --sites 2"},
@@ -614,7 +616,8 @@ static void run_case(const Comm* world, const char* line, int number, bool few) 
     run_line(world, line, &whole, NULL);
     found.bytes = whole.bytes_error;
     disturbed_run(world, line, &whole, &disturbed, &found);
-    for (int64_t from = 1; from <= STEPS; from += few ? 3 : 1)
+    const int64_t first = few || number % 3 == 0 ? 1 : 1 + number % 2, stride = few ? 3 : number % 3 == 0 ? 1 : 2;
+    for (int64_t from = first; from <= STEPS; from += stride)
         resumed_run(world, line, from, &whole, &disturbed, &found);
     // With ZeRO gradients are shares; see the pair of runs below.
     const bool whole_gradients = !strstr(line, "--zero"), usual = strstr(line, "dc-s3gd") && !strstr(line, "dc-lambda");
@@ -809,7 +812,7 @@ static void test_other_meshes(const Comm* world) {
 int main(int argc, char** argv) {
     const bool few = argc > 1 && strcmp(argv[1], "--short") == 0;
     const char* only =
-        argc > 2 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL; // cases, or the pairs, with this text
+        argc > 2 && strcmp(argv[argc - 2], "--only") == 0 ? argv[argc - 1] : NULL; // lines with this text
     Comm world;
     process.name = "test_sites";
     comm_open(&world);
@@ -820,17 +823,16 @@ int main(int argc, char** argv) {
     make_folders(&world);
     comm_barrier(&world);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (cases[i].ranks != world.size || (few && !cases[i].few) || (only && !strstr(cases[i].line, only))) continue;
+        if (cases[i].ranks != world.size || (only ? !strstr(cases[i].line, only) : few && !cases[i].few)) continue;
         run_case(&world, cases[i].line, (int)i, few);
     }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        if ((pairs[i].ranks && pairs[i].ranks != world.size) || (few && i % 4 != 0) ||
-            (only && !strstr(pairs[i].a, only)))
+        if ((pairs[i].ranks && pairs[i].ranks != world.size) || (only ? !strstr(pairs[i].a, only) : few && i % 4 != 0))
             continue;
         run_pair(&world, pairs[i].a, pairs[i].b, pairs[i].bits);
     }
-    if (world.size == 2 && !few && !only) test_refusals(&world);
-    if (world.size == 4 && !few && !only) test_other_meshes(&world);
+    if (world.size == 2 && (only ? strcmp(only, "refusals") == 0 : !few)) test_refusals(&world);
+    if (world.size == 4 && (only ? strcmp(only, "meshes") == 0 : !few)) test_other_meshes(&world);
     if (world.rank == 0) remove_folders();
     const int status = world.rank == 0 ? test_end() : 0;
     comm_close(&world);

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""
+mutate_sites.py: are the tests of data parallelism that does not wait able to fail? Plants faults in copies of the sources,
+one at a time, and runs test_rounds, some cases of test_sites, or some of check_replicas.py there.
+
+    python3 dev/test/mutate_sites.py [WORD]      only the faults whose description contains WORD
+
+A fault is a wrong step of the plan, a wrong sign, factor or buffer of an outer step, something that is not waited for, not
+saved or saved for the wrong site, a wrong group or part. Each has the test that must see it: "rounds"; "sites N TEXT": the
+cases of test_sites with TEXT in their command line, on N ranks; "replicas TEXT": the cases of check_replicas.py that have
+TEXT in their name. A crash, or ranks that wait for each other for ever, are seen too, and said.
+
+One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
+caught, N missed. Standard library only.
+"""
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+FAST = "FAST=-O0 $(ARCH_FLAG)"  # compiles fast, and the runs are short
+SECONDS = 120
+
+ROUNDS, SITES, EXCHANGE, TRAINER = "rounds.h", "sites.h", "exchange.h", "train_gpt.cu"
+SETTINGS, KERNELS, CHECKPOINT = "settings.h", "kernels/replicas.h", "checkpoint.h"
+
+S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
+S3GD_NOW = "sites 2 --dp-mode dc-s3gd --dp-delay 0"
+S3GD_SITES = "sites 4 --dp-mode dc-s3gd --sites 2"
+DELAYED = "sites 2 --dp-mode delayed --dc-lambda 0.3 --arch llama"
+DELAYED_ZERO = "sites 2 --dp-mode delayed --dc-lambda 0.2 --zero 1"
+DELAYED_SITES = "sites 4 --dp-mode delayed --sites 2 --dc-lambda 0.2"
+STREAMING = "sites 2 --dp-mode diloco --local-steps 4 --fragments 2 --dp-delay 1"
+EAGER = "sites 2 --dp-mode diloco --local-steps 2 --eager"
+EAGER_BITS = "sites 2 --dp-mode diloco --local-steps 2 --eager --outer-bits 8"
+BITS = "sites 2 --dp-mode diloco --local-steps 2 --outer-bits 8 --dp-delay 1"
+BITS_SITES = "sites 4 --dp-mode diloco --local-steps 2 --dp-delay 1 --outer-bits 4 --sites 2"
+EAGER_SITES = "sites 4 --dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"
+SYNC_SITES = "sites 4 --dp-mode sync --sites 2"
+
+# What is wrong; the test that has to see it; file, exact text, replacement.
+FAULTS = [
+    # The plan
+    ("plan: fragments are sent from the first step on", "rounds", ROUNDS, "return (f + 1) * r->period / r->fragments;",
+     "return f * r->period / r->fragments + 1;"),
+    ("plan: what was sent in step 0 is merged", "rounds", ROUNDS, "return t > 0 && t % r->period", "return t % r->period"),
+    ("plan: merged a step late", "rounds", ROUNDS, "return rounds_sends(r, f, t - r->delay);",
+     "return rounds_sends(r, f, t - r->delay - 1);"),
+    ("plan: more fragments than steps are accepted", "rounds", ROUNDS, "r->fragments < 1 || r->fragments > r->period ||",
+     "r->fragments < 1 ||"),
+    ("plan: the head goes with the first fragment", "rounds", ROUNDS, "tensor->layer >= L ? r->fragments - 1", "tensor->layer >= L ? 0"),
+    ("plan: traffic forgets that sums go to all members", "rounds", ROUNDS,
+     "traffic.near += times * sums * (k - 1) / k", "traffic.near += 0 * times * sums * (k - 1) / k"),
+    ("settings: no compensation where dc-s3gd says nothing", "rounds", SETTINGS, "o->dp_mode == DP_DC_S3GD ? 0.2 : 0", "0"),
+    ("settings: ZeRO with sites is accepted", "rounds", SETTINGS, "(o->dp_mode != DP_DELAYED || o->zero == 2)", "o->zero == 2"),
+    ("settings: --mix is accepted with --eager", "rounds", SETTINGS, "if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))",
+     "if (o->eager && o->dp_delay >= 0)"),
+    # dc-s3gd
+    ("dc-s3gd: c takes in the sum of the changes, not the mean", S3GD, SITES,
+     "add_scaled(s->base + at, s->sum + at, 1.0f / (float)s->rounds.sites, bucket->elements);",
+     "add_scaled(s->base + at, s->sum + at, 1.0f, bucket->elements);"),
+    ("dc-s3gd: one site adds its change to c", "sites 1 --dp-mode dc-s3gd", SITES, "if (s->rounds.sites == 1) //",
+     "if (s->rounds.sites == 0) //"),
+    ("dc-s3gd: the step is taken from the own weights", S3GD, TRAINER,
+     "if (s->rounds.mode == DP_DC_S3GD) device_copy(weights, s->sites.base + from,", "if (0) device_copy(weights, s->sites.base + from,"),
+    ("dc-s3gd: D has the wrong sign", "replicas dc-s3gd 2 llama clip", TRAINER, "ahead = {s->sites.own + from, s->sites.base + from}",
+     "ahead = {s->sites.base + from, s->sites.own + from}"),
+    ("dc-s3gd: the change is the way from the weights to c", S3GD, SITES, "difference(s->sum + at, s->own + at, s->base + at,",
+     "difference(s->sum + at, s->base + at, s->own + at,"),
+    ("dc-s3gd: without a delay a site keeps its own weights", S3GD_NOW, TRAINER,
+     "mix(s->sites.own + bucket->offset, s->sites.base + bucket->offset, 0,",
+     "mix(s->sites.own + bucket->offset, s->sites.base + bucket->offset, 1,"),
+    ("dc-s3gd: the members' parts of the sum are not gathered", S3GD_SITES, SITES,
+     "    if (mesh_site_size(&s->layout->mesh) > 1)\n        comm_all_gather(&s->groups->data, s->sum +",
+     "    if (0)\n        comm_all_gather(&s->groups->data, s->sum +"),
+    ("compensation: one lambda is as long as the correction", S3GD, TRAINER, "sqrt(squares[i]) / sqrt(corrections[i])",
+     "sqrt(squares[i])"),
+    ("compensation: every member of a site counts in the norms", "replicas dc-s3gd 4 sites 2 clip", TRAINER,
+     "(!mesh->zero && mesh_site_place(mesh) > 0) ||", ""),
+    # delayed
+    ("delayed: the weights before are those of two updates ago", DELAYED, TRAINER,
+     "        if (s->before) device_copy(s->before + at, weights, (size_t)n * sizeof(float));\n", ""),
+    ("delayed: the fresh gradient is used", "replicas delayed 2 lambda clip", EXCHANGE,
+     "return grads->late ? grads->due_all : grads->all;", "return grads->all;"),
+    ("delayed: shares are not turned", DELAYED_ZERO, EXCHANGE, "grads->shares = grads->due_shares, grads->parts = grads->due_parts;",
+     "grads->parts = grads->due_parts;"),
+    ("delayed: parts are not turned", DELAYED_SITES, EXCHANGE, "grads->shares = grads->due_shares, grads->parts = grads->due_parts;",
+     "grads->shares = grads->due_shares;"),
+    ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", TRAINER,
+     "return step - (t->stage.grads.late && step > 0);", "return step;"),
+    ("delayed: saving does not turn back", DELAYED, TRAINER,
+     "buckets_arrive(grads, s->groups, &s->layout, chunk);\n    buckets_turn(grads, &s->layout);",
+     "buckets_arrive(grads, s->groups, &s->layout, chunk);"),
+    ("delayed: a resumed run waits a step again", DELAYED, TRAINER,
+     "    t->stage.grads.due = true; // what is due in the next step was read", ""),
+    ("sites: gradients are summed over the wrong parts", SYNC_SITES, EXCHANGE,
+     "mesh_site_place(&layout->mesh) * bucket_part(layout, b);", "mesh_site(&layout->mesh) * bucket_part(layout, b);"),
+    ("sites: the far group joins the members of a site", SYNC_SITES, EXCHANGE,
+     "g->far = comm_split(world, stage + stages * place, mesh_site(mesh), \"far\");",
+     "g->far = comm_split(world, stage + stages * mesh_site(mesh), place, \"far\");"),
+    ("sites: bytes are those of one site", S3GD, TRAINER, "const double sites = t->stage.rounds.sites;\n    double sums[4]",
+     "const double sites = 1;\n    double sums[4]"),
+    # diloco
+    ("diloco: the sum is an outer gradient, not the mean", "replicas diloco 4 streaming 3", SITES,
+     "outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f / (float)r->sites,",
+     "outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f,"),
+    ("diloco: sent before it is merged", "replicas diloco 2 streaming 4", SITES,
+     "if (merges && r->delay > 0) sites_merge(s, b);\n        if (sends) sites_send_way(s, b);",
+     "if (sends) sites_send_way(s, b);\n        if (merges && r->delay > 0) sites_merge(s, b);"),
+    ("diloco: momentum without Nesterov's look ahead", "replicas diloco 2 no end", KERNELS,
+     "*base -= rounded_product(lr, D + rounded_product(momentum, v, zero), zero);", "*base -= rounded_product(lr, v, zero);"),
+    ("diloco: the common point is mixed in with the other share", "replicas diloco 2 delay", KERNELS,
+     "const float rest = 1.0f - share;", "const float rest = share; share = 1.0f - share;"),
+    ("eager: what was sent last is not kept", EAGER, SITES, "if (r->eager) device_copy(s->old + at, fresh, bytes);", ""),
+    ("eager: what was meant is kept, not what was sent", EAGER_BITS, SITES, "if (r->eager && r->bits < 32) sites_keep_sent(s, b);", ""),
+    ("eager: members keep their part of what was sent", EAGER_SITES, SITES,
+     "    if (mesh_site_size(&s->layout->mesh) > 1)\n        comm_all_gather(&s->groups->data, s->old +",
+     "    if (0)\n        comm_all_gather(&s->groups->data, s->old +"),
+    ("eager: the common point is that of the first site", EAGER, SITES, "if (!s->rounds.eager || s->rounds.sites == 1) return;", "return;"),
+    ("bits: rounding is forgotten", BITS, KERNELS, "residue[i] = x[i] - value[i]; //", "residue[i] = 0; //"),
+    ("bits: what comes is added to what was there", BITS, SITES, "        device_zero(s->sum + at, (size_t)n * sizeof(float));\n", ""),
+    ("bits: the first site counts for all", BITS, SITES, "dequantize_add(s->sum + at, arrived + i * bytes,", "dequantize_add(s->sum + at, arrived + 0 * i * bytes,"),
+    # The common point, checkpoints
+    ("a validation leaves the common point behind", STREAMING, TRAINER,
+     "if (!HAS_MASTERS) device_copy(s->sites.own, s->grads.all, (size_t)s->layout.elements * sizeof(float));", ""),
+    ("validation at the own weights", STREAMING, TRAINER, "sites_common(&s->sites, HAS_MASTERS ? s->grads.all : (float*)s->params);", ""),
+    ("saving does not wait", S3GD, TRAINER, "    stage_settle(s);\n    Comm *data", "    Comm *data"),
+    ("checkpoint: no velocity", STREAMING, TRAINER, "if (diloco) add_site_values(&v, \"velocity\", sites->velocity, false);", ""),
+    ("checkpoint: no sum on its way", STREAMING, TRAINER,
+     "if (diloco && r->delay > 0) add_site_values(&v, \"sum\", sites->sum, false);", ""),
+    ("checkpoint: no residue", BITS, TRAINER, "if (r->bits < 32) add_site_values(&v, \"residue\", sites->residue, false);", ""),
+    ("checkpoint: members do not tell each other their residue", BITS_SITES, TRAINER,
+     "b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1", "b < 0"),
+    ("checkpoint: no old", EAGER, TRAINER, "if (r->eager) add_site_values(&v, \"old\", sites->old, false);", ""),
+    ("checkpoint: no weights before", DELAYED, TRAINER, "if (s->before) add_site_values(&v, \"before\", s->before, zero);", ""),
+    ("checkpoint: every site reads the first one's", S3GD, TRAINER,
+     "const int copy = local ? mesh_site(&layout->mesh) : 0;\n    float* whole", "const int copy = 0;\n    float* whole"),
+    ("checkpoint: second moments are the first ones", S3GD, TRAINER,
+     "add_site_values(&v, \"exp_avg_sq\", s->moment2, false);", "add_site_values(&v, \"exp_avg_sq\", s->moment1, false);"),
+    ("checkpoint: copies and kinds change places", S3GD, CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
+     "return CHECKPOINT_VALUES + copy * sites->kinds + kind;"),
+    ("checkpoint: only the first site writes", S3GD, TRAINER, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
+    ("checkpoint: another plan is taken up", "sites 2 refusals", TRAINER, "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
+]
+
+
+def copy_sources(folder):
+    for pattern in ("", "collective", "comm", "kernels", "scripts", "dev/test", "dev/test/reference"):
+        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
+        for name in os.listdir(pattern or "."):
+            if re.search(r"\.(h|c|cu|sh|py)$|^Makefile$", name) or pattern.endswith("reference"):
+                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
+    os.makedirs(os.path.join(folder, "build"))
+
+
+def mutated(path, text, replacement):
+    """A source with its fault."""
+    with open(path, encoding="utf-8") as f:
+        source = f.read()
+    if source.count(text) != 1:
+        sys.exit(f"mutate_sites.py: {path} has {source.count(text)} times, not once: {text!r}: "
+                 "the list of faults is out of date")
+    return source.replace(text, replacement)
+
+
+def program_of(test):
+    return {"rounds": "build/test_rounds", "sites": "build/test_sites", "replicas": "train_gpt"}[test.split()[0]]
+
+
+def build(folder, program):
+    made = subprocess.run(["make", "--no-print-directory", "BUILD=build", "DEVICE=cpu", FAST, program], cwd=folder,
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        sys.exit(f"mutate_sites.py: does not compile:\n{made.stderr}")
+
+
+def run(folder, test):
+    """Runs a test. Returns the exit status and what was printed."""
+    kind, *words = test.split()
+    command = [program_of(test), "--short"]
+    if kind == "replicas":
+        command = ["python3", "dev/test/check_replicas.py", " ".join(words)]
+    if kind == "sites":
+        command += ["--only", " ".join(words[1:])]
+        command = ["scripts/mpirun.sh", "-np", words[0], *command] if words[0] != "1" else command
+    # --foreground: otherwise timeout signals mpirun twice, and Open MPI leaves its ranks behind.
+    done = subprocess.run(["timeout", "--foreground", "-k", "5", str(SECONDS), *command], cwd=folder,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace")
+    return done.returncode, done.stdout
+
+
+def verdict(status, output):
+    """What the test had to say, in one line; None if it saw nothing."""
+    if status == 0:
+        return None
+    failed = re.search(r"^FAIL +(.*)$", output, re.MULTILINE)
+    if failed:
+        return " ".join(failed.group(1).split())
+    if status in (124, 137):
+        return f"did not end within {SECONDS} s: ranks wait for each other"
+    died = re.search(r"^(test_\w+: .*|.*\*\*\* An error occurred.*|.*Signal: .*)$", output, re.MULTILINE)
+    if not died:
+        sys.exit(f"mutate_sites.py: the test did not run, exit status {status}:\n{output}")
+    return "crashed: " + died.group(1)
+
+
+def prepare(sound, tests):
+    """Builds the sources as they are, in the folder sound. They have to pass all tests."""
+    copy_sources(sound)
+    for program in sorted({program_of(test) for test in tests}):
+        build(sound, program)
+    for test in tests:
+        status, output = run(sound, test)
+        if status != 0 or not re.search(r"^[1-9]\d* passed, 0 failed$", output, re.MULTILINE):
+            sys.exit(f"mutate_sites.py: the sources as they are do not pass '{test}':\n{output}")
+    print(f"as they are the sources pass all {len(tests)} tests used here", flush=True)
+
+
+def try_fault(root, fault):
+    """Plants a fault in a copy of the sources. Returns what the test said of it."""
+    _, test, path, *change = fault
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        copy_sources(folder)
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
+            f.write(mutated(path, *change))
+        build(folder, program_of(test))
+        return verdict(*run(folder, test))
+
+
+def main():
+    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    for fault in faults:
+        mutated(*fault[2:])
+    caught = 0
+    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        prepare(os.path.join(root, "sound"), sorted({fault[1] for fault in faults}))
+        said = pool.map(try_fault, [root] * len(faults), faults)
+        for fault, line in zip(faults, said):
+            caught += line is not None
+            print(f"caught  {fault[0]}: {line[:150]}" if line else f"MISSED  {fault[0]} ({fault[1]})", flush=True)
+    print(f"{caught} passed, {len(faults) - caught} failed")
+    return 0 if caught == len(faults) and faults else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
