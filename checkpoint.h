@@ -618,6 +618,7 @@ static inline bool checkpoint_load_state(CheckpointState* state, const char* pat
         ok = json_get_integer(fields[i].value, &json, json.nodes, fields[i].name, 0, INT64_MAX, error);
     const char* rounds = ""; // older files do not say
     ok = ok && (!json_get(json.nodes, "rounds") || json_get_string(&rounds, &json, json.nodes, "rounds", error));
+    memset(state->rounds, 0, sizeof state->rounds);
     snprintf(state->rounds, sizeof state->rounds, "%s", ok ? rounds : "");
     json_free(&json);
     return ok;

@@ -203,7 +203,7 @@ static bool rank_writes(const char* out, int64_t step, const ModelConfig* m, con
 }
 
 static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
-    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX};
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, ""};
     if (!checkpoint_begin(out, &state, m, NULL, NULL, error)) return false;
     const int ranks = z->t * z->p * z->d;
     int* order = shuffled(ranks, seed);
@@ -385,7 +385,7 @@ static void test_state(void) {
     check(!checkpoint_newest(found, sizeof found, "state"), "an empty folder has no newest checkpoint");
     check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
     const CheckpointState states[] = {
-        {0, 0, 0, 1, 1, 0}, {9, 90, 7, 8, 1024, 1}, {1234567890123, INT64_MAX, 3, 2, 1, 5}};
+        {0, 0, 0, 1, 1, 0, ""}, {9, 90, 7, 8, 1024, 1, "dc-s3gd of 4 sites"}, {1234567890123, INT64_MAX, 3, 2, 1, 5, ""}};
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
@@ -499,7 +499,7 @@ static void test_init(void) {
 
 // Saves step 2, but does not come further than point `stop`; returns false once there is no such point.
 static bool save_until(const char* out, const ModelConfig* m, const Sizes* z, int stop) {
-    const CheckpointState state = {2, 1, 2, 3, 4, 5};
+    const CheckpointState state = {2, 1, 2, 3, 4, 5, ""};
     Error error;
     if (!checkpoint_begin(out, &state, m, NULL, NULL, &error)) die("%s", error.text);
     int point = 0;
@@ -569,7 +569,7 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
 
 // Makes the folder hold nothing but an older run's step 2.
 static void make_older(const ModelConfig* m, const Sizes* z) {
-    const CheckpointState state = {2, 1000, 42, 8, 16, 3};
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3, ""};
     Error error;
     if (entries("calls") != 1 || find_step(m, z) == ABSENT) {
         run_command("rm -rf calls && mkdir calls");
@@ -677,7 +677,7 @@ static void test_taken(void) {
     check(entries("taken/step_00000004") == 5 && read_all("taken/step_00000004", &gpt2_tied, &z, &error),
           "and all is as it was before %s", error.text);
     // Put there after checkpoint_begin() has looked: kept, under another name.
-    const CheckpointState four = {4, 1, 2, 3, 4, 5}, six = {6, 1, 2, 3, 4, 5};
+    const CheckpointState four = {4, 1, 2, 3, 4, 5, ""}, six = {6, 1, 2, 3, 4, 5, ""};
     if (remove("taken/step_00000004/notes.txt") != 0) die("cannot remove a file");
     const bool begun = checkpoint_begin("taken", &four, &gpt2_tied, NULL, NULL, &error);
     touch("taken/step_00000004/notes.txt");
@@ -702,7 +702,7 @@ static void test_taken(void) {
 static void test_long_names(void) {
     static char name[5000];
     char path[CHECKPOINT_PATH];
-    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     CheckpointWriter w;
     CheckpointReader r;
     CheckpointState read;
@@ -720,13 +720,13 @@ static void test_long_names(void) {
 }
 
 static void test_join(void) {
-    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     CheckpointWriter w;
     Error error = {""};
     new_folder("join");
     const int before = open_files();
-    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) && strstr(error.text, "cannot open"), "not begun: %s",
-          error.text);
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) && strstr(error.text, "cannot open"),
+          "not begun: %s", error.text);
     calls.count = 0;
     check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
     if (!checkpoint_begin("join", &state, &gpt2_tied, NULL, NULL, &error)) die("%s", error.text);
@@ -738,7 +738,8 @@ static void test_join(void) {
     check(!checkpoint_join(&w, "join", 4, &llama_tied, NULL, &error) && strstr(error.text, "same file system"),
           "another model's: %s", error.text);
     if (remove("join/step_00000004.tmp/optimizer.safetensors") != 0) die("cannot remove a file");
-    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) && strstr(error.text, "4.tmp/optimizer.safetensors"),
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) &&
+              strstr(error.text, "4.tmp/optimizer.safetensors"),
           "half of it: %s", error.text);
     check(open_files() == before, "no file is left open");
     checkpoint_abandon("join", 4);
@@ -748,7 +749,7 @@ static void test_join(void) {
 // Each rank writes what it owns, and nothing else.
 static void test_shares(void) {
     const Sizes z = {4, 2, 1, 0, 0}; // the vocabulary is padded, the embedding on two stages
-    const CheckpointState state = {4, 1, 2, 3, 4, 5};
+    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     int64_t sum = 0, twice = 0;
     Error error = {""};
     new_folder("shares");
@@ -772,7 +773,7 @@ static void test_shares(void) {
 
 static void test_full(void) {
     const Sizes z = {1, 1, 1, 0, 0};
-    const CheckpointState four = {4, 1, 2, 3, 4, 5}, five = {5, 1, 2, 3, 4, 5};
+    const CheckpointState four = {4, 1, 2, 3, 4, 5, ""}, five = {5, 1, 2, 3, 4, 5, ""};
     Error error = {""}, late = {"nothing"}, second = {""};
     new_folder("full");
     const int before = open_files();
