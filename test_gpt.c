@@ -95,7 +95,7 @@ static float* host_values(const floatX* device, int64_t n) {
 }
 
 // One of the three values of all parameters, without ZeRO.
-static float* host_state(const Stage* s, int what) { return host_floats(stage_values(s, what), s->layout.elements); }
+static float* host_state(const Stage* s, int what) { return host_floats(stage_values(s, what).at, s->layout.elements); }
 
 // Whether all parameters of two stages, as they are computed with and as they are kept, and their moments are the same.
 static bool same_state(const Stage* a, const Stage* b) {
@@ -492,7 +492,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     open_files(t);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.schedule = run->schedule, mesh.recompute = run->recompute;
-    if (!plan_schedule(t, run->model, &mesh, &error) ||
+    if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
         !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, &error))
         die("%s", error.text);
     open_loaders(t);

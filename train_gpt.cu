@@ -2475,12 +2475,12 @@ static void prove(const Schedule* stages, int p) {
     if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
 }
 
-// The schedule of this rank, proved together with those of the other stages. Returns false if there is none for so many
+// The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
 static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds, Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    const bool norm_first = o->clip > 0 || rounds->compensation > 0; // which the update needs
+    const bool norm_first = o->clip > 0 || (rounds && rounds->compensation > 0); // which the update needs
     const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
     if (!pipeline_check(&plan, error)) {
         char nearest[64];

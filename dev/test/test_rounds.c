@@ -521,8 +521,17 @@ static void test_traffic(bool few) {
     for (int64_t n = 1; n < 1000; n++) {
         for (int bits = 4; bits <= 8; bits += 4) {
             Rounds r = plan_of(1, 1, 0);
+            Slice slices[2]; // of n / 3 elements and the rest
+            Bucket bucket = {0, n, 0, 2, 0};
+            Layout layout;
+            memset(slices, 0, sizeof slices);
+            memset(&layout, 0, sizeof layout);
+            layout.mesh = mesh_of_rank(0, 1, 1, 1);
+            layout.slices = slices, layout.bucket = &bucket, layout.n = 2, layout.buckets = 1;
+            slices[1].offset = n / 3;
             r.bits = bits;
-            wrong += quantized_bytes(&r, n) != (double)quant_bytes(n, bits);
+            wrong +=
+                quantized_bytes(&r, &layout, 0) != (double)(quant_bytes(n / 3, bits) + quant_bytes(n - n / 3, bits));
         }
     }
     check(wrong == 0, "bytes of numbers with few bits are those of the kernel: %lld wrong", (long long)wrong);
