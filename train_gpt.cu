@@ -319,8 +319,8 @@ static void stage_take_lists(Stage* s) {
 static bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
                        const Rounds* rounds, Error* error) {
     memset(s, 0, sizeof *s);
-    s->rounds.sites = mesh.sites;
-    if (rounds) s->rounds = *rounds;
+    const Rounds sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    s->rounds = rounds ? *rounds : sync;
     s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
     s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
     s->grads.due = !s->grads.late;

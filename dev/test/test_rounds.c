@@ -421,6 +421,19 @@ static void test_fragments(bool few) {
 static double bytes_all_reduce(int s, double n) { return 2 * n * 4 * (s - 1) / s; }
 static double bytes_half(int s, double n, double element) { return n * element * (s - 1) / s; }
 
+// Scales of a rank's part of a bucket, element by element: a new one at every slice, and after 64 numbers.
+static double blocks_of_part(const Layout* layout, int b, int k) {
+    const Bucket* bucket = &layout->bucket[b];
+    const int64_t part = bucket->elements / k, begin = bucket->offset + layout->mesh.data % k * part;
+    int64_t blocks = 0, used = 64;
+    for (int64_t at = begin; at < begin + part; at++, used++) {
+        bool first = false;
+        for (int i = bucket->first; i < bucket->first + bucket->slices; i++) first |= layout->slices[i].offset == at;
+        if (first || used == 64) blocks++, used = 0;
+    }
+    return (double)blocks;
+}
+
 // Adds up what one rank sends in the steps first + 1 to last, operation by operation.
 static SiteTraffic walk_traffic(const Rounds* r, const Layout* layout, double element, int64_t first, int64_t last) {
     const int S = r->sites, k = layout->mesh.d / S, P = r->fragments;
@@ -437,7 +450,7 @@ static SiteTraffic walk_traffic(const Rounds* r, const Layout* layout, double el
             }
             const int f = fragment_of(&layout->slices[layout->bucket[b].first].tensor, P);
             if (!is_sent(r->period, P, f, t)) continue;
-            const double quantised = ceil(part / 64) * (4 + 64 * r->bits / 8);
+            const double quantised = blocks_of_part(layout, b, k) * (4 + 64 * r->bits / 8);
             sum.far += r->bits == 32 ? bytes_all_reduce(S, part) : (S - 1) * quantised;
             sum.near += bytes_half(k, n, 4);
             if (r->eager && r->bits < 32) sum.near += bytes_half(k, n, 4); // what was sent, as it was rounded
