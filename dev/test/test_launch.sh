@@ -303,6 +303,7 @@ unset MPIRUN OMP_NUM_THREADS
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
 for name in cli launch mesh compilers; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+script dev/test/check_replicas.py "echo '1 passed, 0 failed'"
 mkdir -p build/sanitized
 # test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
 test_program() {
@@ -333,9 +334,10 @@ is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitize
     "$(lines 'test_many sanitized')"
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "54 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up" "55 passed, 0 failed" "$(tail -n 1 "$work/out")"
 is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
 is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
+is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed" "$(lines replicas)"
 is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
 # Whether the ranks of a real mpirun stay behind when timeout signals it twice depends on luck; this does not.
@@ -366,7 +368,7 @@ tests "test_bad test_crash test_empty" 1 mpirun.once
 is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
-is "run.sh adds up failures" "16 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "17 passed, 10 failed" "$(tail -n 1 "$work/out")"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*

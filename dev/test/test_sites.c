@@ -27,7 +27,6 @@ With --short, or without LONG=1 in the environment, every few of the cases; --on
 
 ranks: 1 2 4
 ranks sanitized: 1 2
-ranks sanitized: 1 2
 */
 #define TRAIN_GPT_NO_MAIN
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
