@@ -8,7 +8,7 @@ import json
 import sys
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 760, 150, 16, 30, 16, 22
+WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 760, 190, 16, 30, 16, 22
 FIRST, STEPS = 4, 3
 COLORS = {'forward': '#7fb2e5', 'backward': '#2f6fb3', 'reduce': '#c9a227', 'norm': '#c9a227', 'update': '#5a9e54', 'far': '#d1605e',
           'wait': '#b9b9b9'}
@@ -60,9 +60,9 @@ def main():
     scale = (WIDTH - LEFT - RIGHT) / seconds
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">',
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
-    x = LEFT
-    for what in ('forward', 'backward', 'update', 'far', 'wait'):
-        label = {'far': 'message to other replicas', 'wait': 'waits for it'}.get(what, what)
+    x = 8
+    for what in ('forward', 'backward', 'reduce', 'update', 'far', 'wait'):
+        label = {'reduce': 'sum, norm', 'far': 'message to other replicas', 'wait': 'waits for it'}.get(what, what)
         out.append(f'<rect x="{x}" y="9" width="10" height="10" fill="{COLORS[what]}"/><text x="{x + 14}" y="18">{label}</text>')
         x += 34 + 6 * len(label)
     y = TOP
