@@ -234,6 +234,10 @@ $(BUILD)/%: %.c $(BUILD)/flags
 $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) $< -o $@ $(LIBS)
 
+# What takes longer to optimise than to run.
+$(addprefix $(BUILD)/sanitized/,train_gpt test_sites test_collective test_draw_collective test_draw test_comm_plan test_comm_thread \
+    test_comm test_checkpoint test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
+
 build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 

@@ -21,6 +21,7 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>

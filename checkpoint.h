@@ -5,7 +5,8 @@ Hugging Face's name and in its shape, float32, in a folder that transformers loa
     OUT/step_00001000/
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
-        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes
+        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (of SGD the
+                                velocity is the first, and the second is 0)
         trainer.json            step, position in the data, and what a resumed run must not change
         sites.safetensors       where sites do not wait for each other (rounds.h): what each of them has beside the common
                                 point, site.3.exp_avg.NAME and others, and what was on its way between them
@@ -15,9 +16,9 @@ the folder), and the folder is renamed. A run that is killed leaves at most the 
 save of that step removes it.
 
 Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So all ranks write
-into the same two files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank:
+into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank:
 
-    rank 0          checkpoint_begin        makes the .tmp, with both files at their final size
+    rank 0          checkpoint_begin        makes the .tmp, with all files at their final size
     every rank      checkpoint_join         opens them
                     checkpoint_write_bucket for the buckets, or the parts, that are this rank's to write
                     checkpoint_leave        flushes what this rank has written

@@ -80,7 +80,8 @@ static inline const char* algorithm_refuses(Algorithm a, PlanKind kind, const Ne
     const bool parts = kind != PLAN_ALL_REDUCE;
     if ((a == RING_2D || a == TORUS_RING) && net->dimensions < 2) return "needs a mesh or torus";
     if ((a == RING_2D || a == TORUS_RING || a == DOUBLE_TREE) && parts)
-        return "sums to all ranks only (no reduce-scatter or all-gather, so no --zero)";
+        return "sums to all ranks, without the reduce-scatter and all-gather that --zero and --sites of several "
+               "replicas need";
     if (a == HALVING_DOUBLING && parts && (net->ranks & (net->ranks - 1)) != 0)
         return "can scatter and gather between 2, 4, 8, ... ranks only";
     if (a == FOREST && network_has_switches(net)) return "is for networks without switches; take multitree";

@@ -23,7 +23,7 @@ ranks never hold each other up where comm_open_lanes was called for their group;
 
 MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress
 now and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_thread.h). The forms without
-_start do it all at once, by MPI's blocking calls, whose algorithms are better.
+_start do it all at once, by MPI's blocking calls, whose algorithms are better (in a group with a thread they are its, too).
 
 A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
 every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).

@@ -20,7 +20,7 @@ of a stage hold the same numbers, so each sends 1/t of them and the receivers ga
 
 Data group: the replicas of a site. A bucket of gradients is summed as soon as its last gradient is known, while the
 backward pass goes on with the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket
-(reduce-scatter), and the updated parameters come back (all-gather).
+(reduce-scatter), and the updated parameters come back (all-gather); where every replica is a site, in the far group.
 
 Far group: the replicas at the same place of all sites (rounds.h). What sites sum is divided over the members of a site, so
 that all its ranks carry the same part of what goes far: gradients by a reduce-scatter inside, an all-reduce of each part
@@ -226,6 +226,16 @@ static inline void bucket_sum_partial(GradientBuckets* grads, Groups* g, const L
     }
 }
 
+// Starts the sum between sites of a bucket, once: it is waited for by buckets_arrive, in this step or a later one.
+static inline void bucket_send(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
+    float* part = bucket_far_part(grads, layout, b);
+    if (grads->far[b].comm) return;
+    grads->far[b] = layout->mesh.zero
+                        ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_share_offset(layout, b), part,
+                                                    bucket_share(layout, b), COMM_FLOAT)
+                        : comm_all_reduce_start(&g->far, part, bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+}
+
 // To be called when a bucket's gradients are complete: starts their sum over the data group.
 static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
@@ -234,6 +244,8 @@ static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* l
         if (grads->parts)
             grads->request[b] = comm_reduce_scatter_start(&g->data, bucket_far_part(grads, layout, b),
                                                           grads->of_bucket[b], bucket_part(layout, b), COMM_FLOAT);
+        else if (!grads->late && bucket->chunk >= 0) // of a tied matrix there is more to add up first
+            bucket_send(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
         grads->request[b] =
             comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
@@ -281,15 +293,10 @@ static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* 
                         COMM_SUM);
 }
 
-// Starts the sums between sites of a chunk's gradients.
+// Starts the sums between sites of a chunk's gradients that bucket_end has not.
 static inline void buckets_send(GradientBuckets* grads, Groups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets && grads->across; b++) {
-        float* part = bucket_far_part(grads, layout, b);
-        if (layout->bucket[b].chunk != chunk) continue;
-        grads->far[b] = layout->mesh.zero
-                            ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_share_offset(layout, b), part,
-                                                        bucket_share(layout, b), COMM_FLOAT)
-                            : comm_all_reduce_start(&g->far, part, bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+        if (layout->bucket[b].chunk == chunk) bucket_send(grads, g, layout, b);
     }
 }
 

@@ -78,11 +78,29 @@ static inline bool rounds_flies(const Rounds* r, int f, int64_t t) {
     return rounds_sendings(r, f, t - r->delay, t) > 0;
 }
 
+// After `last` steps: the last one whose work the common point has, of all fragments. What comes after it, or is on its way, is
+// lost to a run that ends here; eager merging has a site's own part at once.
+static inline int64_t rounds_learned(const Rounds* r, int64_t last) {
+    int64_t learned = last;
+    for (int f = 0; f < r->fragments; f++) {
+        const int64_t until = last - (r->eager ? 0 : r->delay), place = rounds_place(r, f);
+        learned = min_i64(learned, until < place ? 0 : until - (until - place) % r->period);
+    }
+    return learned;
+}
+
 // The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands before
 // the blocks goes with the first, what stands behind with the last.
 static inline int rounds_fragment(const Rounds* r, const Tensor* tensor, int L) {
     if (tensor->layer < 0) return 0;
     return tensor->layer >= L ? r->fragments - 1 : tensor->layer % r->fragments;
+}
+
+// Whether a model of L blocks has something for every fragment.
+static inline bool rounds_fit(const Rounds* r, int L, Error* error) {
+    if (r->fragments <= L) return true;
+    return fail(error, "--fragments %d: the model has %d block%s to deal out; use fewer", r->fragments, L,
+                L == 1 ? "" : "s");
 }
 
 // The proof, by walking through the steps: every sending is merged once, before the next one of its fragment; every fragment
@@ -153,15 +171,18 @@ static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, 
     return traffic;
 }
 
-// The table as text, up to 64 steps of it: s sends, m merges, x sends and merges at once, - on its way.
+// The table as text: s sends, m merges, x sends and merges at once, - on its way. Up to 64 steps of it; where two rounds are
+// longer, from the end of the first on.
 static inline void rounds_draw(const Rounds* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
+    const int64_t before = 2 * r->period > 64 ? max_i64(0, r->period - 32) : 0;
     for (int f = 0; f < r->fragments && f < 8; f++) {
         fprintf(out, f == 0 ? "rounds    " : "          ");
-        for (int64_t t = 1; t <= steps; t++) {
+        for (int64_t t = before + 1; t <= before + steps; t++) {
             const bool sends = rounds_sends(r, f, t), merges = rounds_merges(r, f, t);
             fputc(sends && merges ? 'x' : sends ? 's' : merges ? 'm' : rounds_flies(r, f, t) ? '-' : '.', out);
         }
+        if (f == 0 && before) fprintf(out, "  steps %lld to %lld:", (long long)before + 1, (long long)(before + steps));
         if (f == 0) fprintf(out, "  s sends, m merges%s", r->delay == 0 || r->delay == r->period ? ", x both" : "");
         fputc('\n', out);
     }

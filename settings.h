@@ -108,7 +108,7 @@ static inline int settings_table(Option* table, Settings* s) {
                    "steps from sending to merging [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
         option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
                      "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
-        option_int("local-steps", &s->local_steps, 1, 1 << 20, "diloco: steps of a round [32]"),
+        option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
         option_int("fragments", &s->fragments, 1, 1 << 16,
                    "diloco: parts of the model, each sent in its own step of a round [1]"),
         option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
@@ -143,7 +143,8 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up"),
         option_choice("decay", &s->decay, "cosine|linear|wsd",
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
-        option_float("weight-decay", &s->weight_decay, 0, 1e3, "decoupled, on matrices only (not on norms and biases)"),
+        option_float("weight-decay", &s->weight_decay, 0, 1e3,
+                     "on matrices only (not on norms and biases); adamw: decoupled"),
         option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
         option_float("beta2", &s->beta2, 0, 0.999999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
@@ -247,13 +248,16 @@ static inline void check_rounds(const Settings* o) {
     }
     if (gradient && o->dp_delay > 1)
         die_usage("--dp-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->dp_delay, mode);
+    if (gradient && o->dp_delay == 0 && o->dc_lambda > 0)
+        die_usage("--dc-lambda %g compensates for a delay, and --dp-delay 0 has none: leave one of them away",
+                  o->dc_lambda);
     if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))
         die_usage("--eager merges when the next round is sent, and whole: leave --%s away",
                   o->dp_delay >= 0 ? "dp-delay" : "mix");
     if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
         die_usage("--zero %lld does not go with --dp-mode %s: %s", (long long)o->zero, mode,
                   o->dp_mode == DP_DELAYED ? "a gradient that is late is kept whole; use --zero 1"
-                                           : "every site has an optimizer's state of its own");
+                                           : "every site has an optimizer's state of its own; leave --zero away");
 }
 
 // The plan of --dp-mode and what belongs to it.
@@ -269,14 +273,14 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
               : o->dp_delay >= 0 ? o->dp_delay
                                  : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
     r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
-    r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD ? 0.2 : 0;
+    r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
     r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
-    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC, r.compensation = 0; // nothing is late
+    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
     r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
     if (r.fragments > r.period)
-        die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most", r.fragments,
-                  (long long)r.period);
+        die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most; use fewer",
+                  r.fragments, (long long)r.period);
     if (r.delay > r.period)
         die_usage(
             "--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
@@ -286,6 +290,12 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
             "--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
             "nothing of its own weights then",
             r.mix, (long long)r.delay);
+    if (diloco && rounds_learned(&r, o->steps) == 0)
+        die_usage(
+            "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
+            "use more --steps, or fewer --local-steps",
+            (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
+            r.delay > 0 && !r.eager ? " and --dp-delay" : "");
     if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }
@@ -296,6 +306,10 @@ static inline void check_settings(Settings* o) {
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
     check_rounds(o);
+    const Settings usual = settings_default();
+    if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
+        die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
+                  o->beta2 != usual.beta2 ? "beta2" : "eps");
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
@@ -333,11 +347,13 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (mesh.d % o->sites != 0)
         die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
     mesh.sites = (int)o->sites;
-    if (mesh.zero && (o->dp_mode == DP_SYNC ? mesh.sites > 1 : mesh.sites < mesh.d))
-        die_usage(
-            "--zero %d divides the optimizer's state over all replicas, and --sites %d does not: leave one of them "
-            "away",
-            mesh.zero, mesh.sites);
+    if (mesh.zero && mesh.sites < mesh.d && (mesh.sites > 1 || o->dp_mode != DP_SYNC))
+        die_usage("--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
+                  "(--sites %d), not with --sites %d",
+                  mesh.zero, mesh.d, mesh.sites);
+    if (mesh.zero == 2 && mesh.sites > 1)
+        die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
+                  mesh.sites);
     if (o->sync < 1 || o->sync_ranks) {
         const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
                            o->sync_gradient == 1};

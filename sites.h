@@ -3,30 +3,31 @@ sites.h: sites that go their own way (dc-s3gd and diloco of rounds.h): what each
 to the others, and how it merges what comes.
 
     own     this site's weights, float32: those that it computes with, or their masters
-    base    the common point: where all sites would be if all that was sent had arrived. The same bits everywhere
-    sum     what is on its way between sites: in, this site's change; out, the sum over all M sites
+    base    the common point: where all sites would be if all that was sent had arrived. The same bits everywhere but in
+            eager mode, below
+    sum     what is on its way between sites: in, this site's change; out, the sum over all S sites
 
 dc-s3gd, in each step, with the gradient g of its own sequences at its own weights:
 
-    base += sum / M                      wait for what was sent in the step before: the mean of all changes
+    base += sum / S                      wait for what was sent in the step before: the mean of all changes
     D = base - own                       where the others have gone meanwhile: the mean change minus the own one
     g += lambda g g D                    delay compensation, in the trainer: lambda = lambda0 |g| / |g g D|
     own = update(base, g)                the optimizer's step, from the common point
     sum = own - base                     is sent
 
-so the weights of two sites never differ by more than one update each, the sum over the sites of D is 0, and one site alone has
+so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites of D is 0, and one site alone has
 D = 0: the plain optimizer. Since base is added up from sums, which are the same bits everywhere, sites do not drift apart
 by rounding.
 
 diloco, for a fragment, H steps after the last time:
 
     sum = base - own                     is sent: the outer gradient
-    v = b v + sum / M                    and merged, at once or some steps later: Nesterov's momentum
-    base -= eta (sum / M + b v)
+    v = b v + sum / S                    and merged, at once or some steps later: Nesterov's momentum
+    base -= eta (sum / S + b v)
     own = mix own + (1 - mix) base
 
-A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and differ a little: see eager_update in kernels/replicas.h. What is common is their
-mean, which is formed where it is asked for.
+A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and
+differ a little: see eager_update in kernels/replicas.h. What is common is their mean, which is formed where it is asked for.
 
 Inside a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
 others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32. Numbers
@@ -172,6 +173,17 @@ static inline void sites_send_change(Sites* s, int b) {
     const int64_t at = bucket->offset;
     difference(s->sum + at, s->own + at, s->base + at, bucket->elements);
     sites_send(s, b);
+}
+
+// Without a delay: what was sent after this step's update is waited for at once, and all go on from the same point.
+// changed (buckets) says where own weights are new: everywhere.
+static inline void sites_meet(Sites* s, bool* changed) {
+    for (int b = 0; b < s->layout->buckets; b++) {
+        const Bucket* bucket = &s->layout->bucket[b];
+        sites_advance(s, b);
+        mix(s->own + bucket->offset, s->base + bucket->offset, 0, bucket->elements);
+        changed[b] = true;
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------

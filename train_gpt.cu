@@ -940,10 +940,11 @@ typedef struct {
 } Way;
 
 static Way way_of_gradient(const Stage* s, int64_t from, int64_t at) {
-    const bool local = s->rounds.mode == DP_DC_S3GD, late = s->before != NULL;
-    const Way none = {NULL, NULL}, ahead = {s->sites.own + from, s->sites.base + from},
-              passed = {s->before + at, updated_weights(s, from, at)};
-    return s->rounds.compensation == 0 ? none : local ? ahead : late ? passed : none;
+    Way way = {NULL, NULL};
+    if (s->rounds.compensation == 0) return way;
+    if (s->rounds.mode == DP_DC_S3GD) way.from = s->sites.own + from, way.to = s->sites.base + from;
+    if (s->before) way.from = s->before + at, way.to = updated_weights(s, from, at);
+    return way;
 }
 
 // Sum of squares of the gradient of each tensor in a bucket, and of its delay compensation with lambda = 1, into s->sums:
@@ -1061,17 +1062,12 @@ static void stage_begin_gradients(Stage* s) {
 // ----------------------------------------------------------------------------------------------------------------
 // Where sites have weights of their own: after an update, and what is common
 
-// Merges and sends what is due after the update of a step. changed (buckets): scratch.
+// Merges and sends what is due after the update of a step.
 static void stage_round(Stage* s, const Settings* o, int64_t step) {
     if (!rounds_are_local(&s->rounds)) return;
     bool* changed = (bool*)checked_calloc((size_t)s->layout.buckets, sizeof(bool), "a round");
     if (s->rounds.mode == DP_DILOCO) sites_round(&s->sites, step, changed);
-    for (int b = 0; b < s->layout.buckets && s->rounds.mode == DP_DC_S3GD && s->rounds.delay == 0; b++) {
-        const Bucket* bucket = &s->layout.bucket[b];
-        sites_advance(&s->sites, b);
-        mix(s->sites.own + bucket->offset, s->sites.base + bucket->offset, 0, bucket->elements);
-        changed[b] = true;
-    }
+    if (s->rounds.mode == DP_DC_S3GD && s->rounds.delay == 0) sites_meet(&s->sites, changed);
     round_values(s, s->master, o, step, changed);
     free(changed);
 }
@@ -1328,6 +1324,10 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
+// Late gradients with ZeRO: the norm and the gathering of parameters need the group between sites in this step. What is not
+// needed before the next one is sent behind them.
+static bool sends_behind_update(const Stage* s) { return s->grads.late && s->layout.mesh.zero > 0; }
+
 // Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these too)
 // and squares them.
 static void run_reduce(Trainer* t, Action action) {
@@ -1336,7 +1336,7 @@ static void run_reduce(Trainer* t, Action action) {
     const double started = seconds_now();
     buckets_finish(&s->grads, layout, action.chunk);
     if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);
-    buckets_send(&s->grads, &t->groups, layout, action.chunk);
+    if (!sends_behind_update(s)) buckets_send(&s->grads, &t->groups, layout, action.chunk);
     buckets_arrive(&s->grads, &t->groups, layout, action.chunk);
     for (int b = 0; b < layout->buckets && s->grads.due; b++) {
         if (layout->bucket[b].chunk != action.chunk) continue;
@@ -1344,6 +1344,19 @@ static void run_reduce(Trainer* t, Action action) {
         gradient_squares(s, b);
     }
     trace_action(t, action, started);
+}
+
+// An error that the ranks of a site find alike, and other sites not at all: its first rank says it, before any of them ends
+// the job.
+static void die_as_site(Trainer* t, const char* text) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    double meet = 0;
+    fflush(stdout);
+    if (mesh_site_place(mesh) == 0 && mesh->tensor == 0 && mesh->pipeline == 0)
+        fprintf(stderr, "%s: site %d: %s\n", process.name, mesh_site(mesh), text);
+    sum_over_site(&t->groups, &meet, 1);
+    if (process.stop) process.stop(EXIT_RUN);
+    exit(EXIT_RUN);
 }
 
 // Ends the run: a loss or a gradient is not a number.
@@ -1358,16 +1371,17 @@ static void refuse_step(Trainer* t, int not_finite) {
         "a --clip",
         (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor",
         t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it");
-    if (rounds_are_late(&t->stage.rounds)) die("%s", text); // other sites do not know, and do not ask
-    comm_die_together(&t->world, EXIT_RUN, text);
+    const bool alike = !rounds_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);
+    if (alike) comm_die_together(&t->world, EXIT_RUN, text);
+    die_as_site(t, text);
 }
 
 // The factor of each tensor's delay compensation, from the squares of its gradient and of what it is multiplied by: such that
 // the norm of the correction is `compensation` times that of the gradient (dc-s3gd.md of our reference calls this rule (17)).
 static void find_lambda(Stage* s, const double* squares, const double* corrections) {
     for (int i = 0; i < s->layout.tensors; i++) {
-        const double ratio = sqrt(squares[i]) / sqrt(corrections[i]);
-        s->lambda[i] = corrections[i] > 0 ? (float)(s->rounds.compensation * ratio) : 0;
+        const double lambda = s->rounds.compensation * sqrt(squares[i]) / sqrt(corrections[i]);
+        s->lambda[i] = corrections[i] > 0 && lambda < FLT_MAX ? (float)lambda : 0;
     }
 }
 
@@ -1475,13 +1489,15 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// What all ranks have sent since `before`. Sites send alike, so one's is added up.
-static Bytes bytes_of_all(Trainer* t, Bytes before) {
+// What all ranks have sent since `before`. Sites that do not wait for each other do not meet for that (meets = false): it is
+// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all.
+static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets) {
     const Bytes now = bytes_sent(t);
-    const double sites = t->stage.rounds.sites;
+    const double sites = meets ? 1 : t->stage.rounds.sites;
     double sums[4] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
                       now.far - before.far};
     sum_over_site(&t->groups, sums, 4);
+    if (meets) sum_over(&t->groups.far, sums, 4);
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
 }
@@ -1495,12 +1511,14 @@ static void train_step(Trainer* t) {
     stage_begin_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
     run_schedule(t, &pass);
+    for (int chunk = -1; chunk < t->stage.layout.mesh.v && sends_behind_update(&t->stage); chunk++)
+        buckets_send(&t->stage.grads, &t->groups, &t->stage.layout, chunk);
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
     t->stage.grads.due = true;
     stage_round(&t->stage, &t->settings, t->step);
-    t->bytes = bytes_of_all(t, before);
+    t->bytes = bytes_of_all(t, before, !rounds_are_late(&t->stage.rounds));
 }
 
 // ================================================================================================================
@@ -1887,20 +1905,29 @@ static void print_sync(const Stage* s) {
 // The plans of sums: of --allreduce, and between sites.
 static void print_sums(const Trainer* t) {
     const Settings* o = &t->settings;
-    int n = 0;
-    for (int i = 0; i < 2 * PLAN_KINDS; i++) {
-        const Plan* plan = i < PLAN_KINDS ? &t->sums[i] : &t->far_sums[i - PLAN_KINDS];
-        if (!plan->n) continue;
-        if (n++ == 0) printf("sums      by %s on %s:", plan->name, o->topology ? o->topology : "full, all to all");
-        printf("%s %s%s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", i < PLAN_KINDS ? "" : "between sites ",
-               plan_kind_name(plan->kind), plan->steps, plan->steps == 1 ? "" : "s", plan->chunks);
+    const Mesh* mesh = &t->stage.layout.mesh;
+    for (int far = 0; far < 2; far++) {
+        const bool named = o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see plan_sums
+        int n = 0;
+        for (int kind = 0; kind < PLAN_KINDS; kind++) {
+            const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
+            if (!plan->n) continue;
+            if (n++ == 0)
+                printf("sums      %sby %s on %s:",
+                       mesh->sites == 1 ? ""
+                       : far            ? "between sites "
+                                        : "in a site ",
+                       plan->name, named ? o->topology : "full, all to all");
+            printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
+                   plan->steps == 1 ? "" : "s", plan->chunks);
+        }
+        if (n > 0) printf("\n");
     }
-    if (n > 0) printf("\n");
 }
 
 // The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
 static void rounds_text(char* text, size_t size, const Rounds* r) {
-    char every[96] = "", bits[64] = "", compensated[64] = "", outer[96] = "";
+    char of[48] = "", every[96] = "", bits[64] = "", compensated[64] = "", outer[96] = "";
     text[0] = 0;
     if (!rounds_are_late(r)) return;
     if (r->mode == DP_DILOCO) {
@@ -1910,9 +1937,10 @@ static void rounds_text(char* text, size_t size, const Rounds* r) {
     }
     if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
     if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
-    snprintf(text, size, "%s of %d site%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], r->sites,
-             r->sites == 1 ? "" : "s", every, r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s",
-             compensated, outer, bits);
+    // A late gradient is alike on all sites, as many as there are.
+    if (rounds_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
+    snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
+             r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
 // The plan of the sites.
@@ -1922,11 +1950,22 @@ static void print_rounds(const Trainer* t) {
     char text[CHECKPOINT_PLAN_TEXT];
     rounds_text(text, sizeof text, r);
     if (r->sites == 1 && !text[0]) return;
-    if (!text[0]) snprintf(text, sizeof text, "sync of %d sites, gradients summed over all in every step", r->sites);
-    printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
+    if (!text[0]) snprintf(text, sizeof text, "sync, gradients summed over all in every step");
+    if (!rounds_are_local(r))
+        printf("sites     %s; %d site%s of %d replica%s\n", text, r->sites, r->sites == 1 ? "" : "s", replicas,
+               replicas == 1 ? "" : "s");
+    else
+        printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
     if (!rounds_are_late(r)) return;
     rounds_draw(r, stdout);
     printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
+    const int64_t lost = t->settings.steps - rounds_learned(r, t->settings.steps);
+    if (r->mode == DP_DILOCO && lost > 0)
+        printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
+               (long long)lost, (long long)t->settings.steps);
+    if (r->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
+        printf("          this MPI lets one thread in at a time: messages between sites move while a rank calls it "
+               "only\n");
 }
 
 static void print_mesh(const Trainer* t) {
@@ -2192,6 +2231,26 @@ static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error)
     return ok;
 }
 
+// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from.
+static void check_late_gradient(Trainer* t) {
+    Stage* s = &t->stage;
+    const GradientBuckets* grads = &s->grads;
+    const int64_t n = s->layout.elements;
+    double squares;
+    char text[256];
+    device_zero(s->sums, sizeof(double));
+    sum_of_squares(s->sums, grads->shares ? grads->shares : grads->all, grads->shares ? n / s->layout.mesh.d : n);
+    device_to_host(&squares, s->sums, sizeof squares);
+    comm_all_reduce(&t->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
+    if (isfinite(squares)) return;
+    snprintf(
+        text, sizeof text,
+        "step %lld: its gradient, which the next step would use, is not finite; it is not saved, checkpoints are from "
+        "before it. Try a smaller --lr, a longer --warmup or a --clip",
+        (long long)t->step);
+    comm_die_together(&t->world, EXIT_RUN, text);
+}
+
 // The main rank makes the files, all join and write, and when all of it is on the disk the main rank gives it its name.
 static void save_checkpoint(Trainer* t) {
     const char* out = t->settings.out;
@@ -2199,6 +2258,7 @@ static void save_checkpoint(Trainer* t) {
     Stage* s = &t->stage;
     const ModelConfig* m = &s->model;
     stage_settle(s);
+    if (s->grads.late) check_late_gradient(t);
     Comm *data = &t->groups.data, *far = &t->groups.far;
     const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
     settle_values(s);
@@ -2329,11 +2389,24 @@ static void write_trace(Trainer* t) {
     printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
 }
 
+// Opens the groups of the mesh, gives them their plans, and what sites say to each other a thread.
+static void open_groups(Trainer* t) {
+    Stage* s = &t->stage;
+    groups_open(&t->groups, &t->world, &s->layout, &s->model);
+    s->groups = s->sites.groups = &t->groups;
+    if (rounds_are_late(&s->rounds)) comm_open_thread(&t->groups.far); // before its plans: it looks after them
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
+        if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
+    }
+}
+
 // ================================================================================================================
 // 4. main
 
 // A GPU's first step would take memory, load kernels and try out products: all of that waits for messages that are
-// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any messages.
+// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any messages,
+// and before there are weights: of the gradients that this leaves nothing may be taken for one of the run.
 static void warm_up(Trainer* t) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
@@ -2348,6 +2421,7 @@ static void warm_up(Trainer* t) {
         const Backward w = {s, a, &s->gradients[c][0], BOTH_HALVES, false};
         chunk_backward(&w);
     }
+    device_zero(s->memory_grads.base, s->memory_grads.size);
     comm_synchronize(&t->world);
 }
 
@@ -2409,11 +2483,11 @@ static int prepare_out(const Settings* o, Error* error) {
 
 static void train(Trainer* t, double peak, double started) {
     const Settings* o = &t->settings;
+    warm_up(t);
     const bool resumed = set_weights(t);
     if (!resumed) stage_begin(&t->stage);
     FILE* log = o->out && is_main(t) ? log_open(o->out, resumed, t->step) : NULL;
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
-    warm_up(t);
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
     if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
@@ -2446,7 +2520,7 @@ static void train(Trainer* t, double peak, double started) {
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
     if (is_main(t)) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
     stage_settle(&t->stage);
-    const Bytes all = bytes_of_all(t, sent);
+    const Bytes all = bytes_of_all(t, sent, true);
     if (is_main(t) && t->step > first) print_traffic(t, all, first);
     if (o->trace) write_trace(t);
     if (o->sample_every) stage_enter_common(&t->stage, o, t->step);
@@ -2650,7 +2724,8 @@ int main(int argc, char** argv) {
     if (o->micro_batch * T > INT32_MAX) {
         die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
     }
-    if (!mesh_check(&mesh, &model, T, &error) || !plan_schedule(t, &model, &mesh, &rounds, &error) ||
+    if (!mesh_check(&mesh, &model, T, &error) || !rounds_fit(&rounds, model.L, &error) ||
+        !plan_schedule(t, &model, &mesh, &rounds, &error) ||
         !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, &error) ||
         !plan_sums(t, &mesh, &error)) {
         die_usage("%s", error.text);
@@ -2668,13 +2743,7 @@ int main(int argc, char** argv) {
         if (o->out) agree_on(t, is_main(t) ? prepare_out(o, &error) : 0, &error);
         check_memory(t);
         stage_allocate(&t->stage);
-        groups_open(&t->groups, &t->world, &t->stage.layout, &model);
-        t->stage.groups = t->stage.sites.groups = &t->groups;
-        for (int kind = 0; kind < PLAN_KINDS; kind++) {
-            if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
-            if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
-        }
-        if (rounds_are_late(&rounds)) comm_open_thread(&t->groups.far);
+        open_groups(t);
         if (o->trace) start_tracing(t);
         train(t, peak, started);
         groups_close(&t->groups);

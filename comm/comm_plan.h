@@ -678,9 +678,10 @@ static inline void comm_use_plan(Comm* c, const Plan* plan) {
 #endif
 #ifdef USE_MPI
     if (mine->most_messages > c->plans->tags / PLAN_AT_ONCE)
-        die_usage(
-            "--allreduce %s sends %d messages between two ranks, more than this MPI can tell apart: use fewer pieces",
-            plan->name, mine->most_messages);
+        die_usage("the plan %s sends %d messages between two ranks, more than this MPI can tell apart: choose another "
+                  "--allreduce, or "
+                  "fewer pieces",
+                  plan->name, mine->most_messages);
 #endif
 }
 

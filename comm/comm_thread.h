@@ -342,6 +342,16 @@ static inline void comm_open_thread(Comm* c) {
 #endif
 }
 
+// Whether MPI lets two threads in at once, without which there will be none.
+static inline bool comm_can_thread(const Comm* c) {
+    (void)c;
+#ifdef USE_MPI
+    return c->job && c->job->threads;
+#else
+    return false;
+#endif
+}
+
 static inline bool comm_has_thread(const Comm* c) {
     (void)c;
 #ifdef USE_MPI

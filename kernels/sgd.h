@@ -6,7 +6,7 @@ float32.
     p = p - lr m
 
 A gradient that stays the same adds up to g / (1 - momentum), so with momentum 0.9 a step is ten times lr g. Weight decay is
-part of the gradient here, and so of m (in adamw.h it is apart). One array of state, where Adam has two.
+part of the gradient here, and so of m (in adamw.h it is apart). One array of state; Adam's second one stays 0.
 
 Every element is on its own, so any slice may be updated alone (ZeRO does), with the same bits.
 */

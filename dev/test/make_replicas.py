@@ -77,7 +77,7 @@ CASES = {
     "delayed 4 lambda llama": ("llama", 4, {"dp-mode": "delayed", "dp-delay": 1, "dc-lambda": 0.2, "micro-batch": 1}),
     "delayed 2 sgd lambda": ("gpt2", 2, {"dp-mode": "delayed", "dc-lambda": 0.2, **SGD}),
     "delayed 4 delay 0 clip": ("gpt2", 4, {"dp-mode": "delayed", "dp-delay": 0, "clip": 1.2}),
-    "delayed 2 delay 0 lambda": ("llama", 2, {"dp-mode": "delayed", "dp-delay": 0, "dc-lambda": 0.2}),
+    "delayed 2 delay 0": ("llama", 2, {"dp-mode": "delayed", "dp-delay": 0}),
     "delayed 4 sites 2 lambda clip": ("gpt2", 4, {"dp-mode": "delayed", "dc-lambda": 0.2, "sites": 2, "clip": 1.2}),
     "dc-s3gd 1": ("gpt2", 1, {"dp-mode": "dc-s3gd", "clip": 1.2}),
     "dc-s3gd 2": ("gpt2", 2, {"dp-mode": "dc-s3gd", "save-every": 7}),
@@ -488,7 +488,7 @@ def identities(inits, data):
     same("dc-s3gd with one site of 4 is sync", (4, {"dp-mode": "dc-s3gd", "sites": 1, **plain}), (1, plain))
     same("dc-s3gd, sgd, delay 0 is sync sgd",
          (4, {"dp-mode": "dc-s3gd", "dp-delay": 0, **plain, **SGD}), (1, {**plain, **SGD}), "llama")
-    same("delayed, delay 0 is sync", (4, {"dp-mode": "delayed", "dp-delay": 0, "dc-lambda": 0.2, "clip": 1.2, **plain}),
+    same("delayed, delay 0 is sync", (4, {"dp-mode": "delayed", "dp-delay": 0, "clip": 1.2, **plain}),
          (4, {"clip": 1.2, **plain}))
     one = {"dp-mode": "diloco", "local-steps": 1, "outer-lr": 1, "outer-momentum": 0}
     same("diloco, H = 1, eta = 1, b = 0, sgd is sync sgd", (4, {**one, **plain, **SGD}), (4, {**plain, **SGD}))
@@ -542,7 +542,8 @@ def arguments_of(c, options):
                       ("ffn", "ffn"), ("seq", "seq"), ("vocab", "vocab")):
         if key != "kv_heads" or c["arch"] == "llama":
             words += ["--" + name, str(c[key])]
-    for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in UNSAID}, **options}.items():
+    unused = ("beta2", "eps") if options.get("optimizer") == "sgd" else ()
+    for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in UNSAID + unused}, **options}.items():
         words += ["--" + key] if value is True else ["--" + key, str(value)]
     return words + ["--sample-every", "0"]
 

@@ -43,6 +43,18 @@ tell() {
 
 one() { run "$@" && tell "$1"; }
 
+# two LABEL COMMAND...: like one, beside the next that is called so. both: waits for the last one.
+first=""
+two() {
+    run "$@" &
+    if [ -z "$first" ]; then first=$1; else wait && tell "$first" && tell "$1" && first=""; fi
+}
+both() {
+    wait
+    [ -z "$first" ] || tell "$first"
+    first=""
+}
+
 # ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
 # after "ranks sanitized:" where it says so, fewer, because that is slow
 ranks_of() {
@@ -63,25 +75,24 @@ with_ranks() {
     return $n
 }
 
-# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for
+# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for; where that is one, two tests at a time
 all() {
     name=$1 program=$2 when=""
     shift 2
     [ $# = 0 ] || when=" sanitized"
     for ranks in $(ranks_of "${program##*/}" "$when"); do
-        if [ "$ranks" = 1 ]; then one "$name" "$program" "$@"
+        if [ "$ranks" = 1 ]; then two "$name" "$program" "$@"
         elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
-        else one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
+        else both && one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
     done
 }
 
 for test in $TESTS; do all "$test" "$BUILD/$test"; done
 for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
-for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
-run "compilers" dev/test/test_compilers.sh &
-one "command line" dev/test/test_cli.sh
-wait
-tell "compilers"
+for fuzzer in $FUZZERS; do two "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
+two "command line" dev/test/test_cli.sh
+two "compilers" dev/test/test_compilers.sh
+both
 one "launchers" dev/test/test_launch.sh
 if [ -n "${MPIRUN:-}" ]; then
     one "meshes" dev/test/test_mesh.sh

@@ -772,7 +772,7 @@ static void test_refused(const char* folder) {
                  {"--topology /nowhere/net", "/nowhere/net"},
                  {"--topology torus:4x4 --algorithm tree", "tree is no algorithm"},
                  {"--topology ring:4 --algorithm 2d-ring", "needs a mesh or torus"},
-                 {"--topology torus:4x4 --algorithm double-tree --kind all-gather", "sums to all ranks only"},
+                 {"--topology torus:4x4 --algorithm double-tree --kind all-gather", "sums to all ranks, without"},
                  {"--topology torus:4x4 --algorithm multitree:2000", "a number above 1024"},
                  {"--topology torus:4x4 --kind reduce", "--kind reduce: has to be one of all-reduce"},
                  {"--topology torus:4x4 --what picture", "--what picture: has to be one of trees|steps|links"},

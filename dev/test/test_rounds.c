@@ -60,6 +60,39 @@ static bool walk_is_right(int64_t H, int P, int64_t delay) {
     return true;
 }
 
+// The last step whose work has been merged by the end of step `last`, for the fragment that is behind most: by walking. Eager
+// merging has a site's own part at once.
+static int64_t walk_learned(const Rounds* r, int64_t last) {
+    int64_t learned = last;
+    for (int f = 0; f < r->fragments; f++) {
+        int64_t mine = 0;
+        for (int64_t t = 1; t <= last; t++) {
+            if (is_sent(r->period, r->fragments, f, t) && (r->eager || t + r->delay <= last)) mine = t;
+        }
+        if (mine < learned) learned = mine;
+    }
+    return learned;
+}
+
+static void test_learned(void) {
+    int64_t wrong = 0, asked = 0;
+    for (int64_t H = 1; H <= 9; H++) {
+        for (int P = 1; P <= H; P++) {
+            for (int64_t delay = 0; delay <= H + 1; delay++) { // H + 1: eager
+                Rounds r = plan_of(H, P, min_i64(delay, H));
+                r.eager = delay > H;
+                for (int64_t last = 1; last <= 4 * H; last++, asked++)
+                    wrong += rounds_learned(&r, last) != walk_learned(&r, last);
+            }
+        }
+    }
+    check(wrong == 0, "what the common point has learned: %lld cases, %lld wrong", (long long)asked, (long long)wrong);
+    Error error;
+    const Rounds r = plan_of(8, 3, 0);
+    check(rounds_fit(&r, 3, &error) && !rounds_fit(&r, 2, &error) && strstr(error.text, "--fragments 3"),
+          "three fragments of three blocks, not of two: %s", error.text);
+}
+
 static void test_rule(void) {
     int64_t wrong_sends = 0, wrong_merges = 0, wrong_flies = 0, wrong_rounds = 0, asked = 0;
     for (int64_t H = 1; H <= 16; H++) {
@@ -288,7 +321,15 @@ static const struct {
     {"--dp-mode delayed --zero 1 --sites 2", 4, "--zero 1", "--sites 2"},
     {"--dp-mode delayed --zero 1 --sites 1", 2, "--zero 1", "--sites 1"},
     {"--zero 1 --sites 2", 4, "--zero 1", "--sites 2"},
-    {"--zero 2 --sites 4", 4, "--zero 2", "--sites 4"},
+    {"--zero 2 --sites 4", 4, "--zero 2", "--zero 1"},
+    // without effect
+    {"--dp-mode delayed --dp-delay 0 --dc-lambda 1 --sites 1", 4, "--dc-lambda 1", "--dp-delay 0"},
+    {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0.2", 4, "--dc-lambda 0.2", "--dp-delay 0"},
+    {"--optimizer sgd --beta2 0.9", 4, "--beta2", "adamw"},
+    {"--optimizer sgd --eps 1e-3", 4, "--eps", "adamw"},
+    {"--dp-mode diloco --steps 31", 4, "--steps 31", "step 32"},
+    {"--dp-mode diloco --steps 32 --dp-delay 1", 4, "--steps 32", "step 33"},
+    {"--dp-mode diloco --steps 31 --eager", 4, "--steps 31", "step 32"},
 };
 
 static void test_refusals(void) {
@@ -313,7 +354,10 @@ static const struct {
     {"--dp-mode delayed --tp 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode delayed --dc-lambda 0.3 --sites 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0.3, 0.7, 0.9, 0}},
     {"--dp-mode delayed --dp-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode delayed --dp-delay 0 --dc-lambda 1 --sites 1", 4, {DP_SYNC, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--sites 4 --zero 1", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --dp-delay 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --steps 32", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --steps 33 --dp-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5}},
     {"--dp-mode delayed --zero 1", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode dc-s3gd", 4, {DP_DC_S3GD, 4, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
     {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
@@ -596,15 +640,17 @@ static void test_drawings(void) {
                   "          .......s--------ms--\n"
                   "          ... 10 fragments\n");
     r = plan_of(50, 1, 0);
-    check_drawing(
-        "a long round, cut after 64 steps", &r,
-        "rounds    .................................................x..............  s sends, m merges, x both\n");
+    check_drawing("a long round: 64 steps around its end", &r,
+                  "rounds    ...............................x................................  steps 19 to 82:  s "
+                  "sends, m merges, x "
+                  "both\n");
 }
 
 int main(int argc, char** argv) {
     const bool few = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_rounds";
     test_rule();
+    test_learned();
     test_check();
     test_long();
     test_plans_of_settings(few);

@@ -58,7 +58,8 @@ static void write_tokens(void) {
     if (fclose(f) != 0) die("%s: cannot write", tokens_path);
 }
 
-// A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder, or NULL; resume: takes up its newest checkpoint.
+// A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder, or
+// NULL; resume: takes up its newest checkpoint.
 static void trainer_open(Trainer* t, const Comm* world, const char* line, const char* out, bool resume) {
     char words[2048], usual[2048];
     char* argv[96] = {(char*)"train_gpt"};
@@ -72,6 +73,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     for (char *word = strtok(usual, " "), *value = strtok(NULL, " "); word;
          word = strtok(NULL, " "), value = strtok(NULL, " ")) {
         int i = 1;
+        if (strstr(line, "sgd") && (strcmp(word, "--eps") == 0 || strcmp(word, "--beta2") == 0)) continue;
         while (i < given && strcmp(argv[i], word) != 0) i++;
         if (i == given) argv[argc++] = word, argv[argc++] = value;
     }
@@ -96,13 +98,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
         die("%s", error.text);
     open_loaders(t);
     stage_allocate(&t->stage);
-    groups_open(&t->groups, &t->world, &t->stage.layout, &m);
-    t->stage.groups = t->stage.sites.groups = &t->groups;
-    for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
-        if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
-    }
-    if (rounds_are_late(&rounds)) comm_open_thread(&t->groups.far);
+    open_groups(t);
     const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
     fflush(stdout);
     if (stdout_was >= 0 && nowhere >= 0) dup2(nowhere, 1);
@@ -173,7 +169,7 @@ static uint64_t hash_of_end(Trainer* t) {
 
 typedef struct {
     uint64_t step[STEPS + 1], end; // after each step, from 1
-    double loss[STEPS + 1], validation[STEPS + 1];
+    double loss[STEPS + 1], norm[STEPS + 1], validation[STEPS + 1];
     double bytes_error; // largest, of what was counted and the formulas
 } Record;
 
@@ -186,12 +182,12 @@ static void record_run(Trainer* t, Record* record) {
     while (t->step < STEPS) {
         train_step(t);
         record->step[t->step] = hash_of_step(t);
-        record->loss[t->step] = t->loss;
+        record->loss[t->step] = t->loss, record->norm[t->step] = t->grad_norm;
     }
     record->end = hash_of_end(t);
     if (t->step == first) return;
     SiteTraffic formula;
-    const Bytes all = bytes_of_all(t, sent);
+    const Bytes all = bytes_of_all(t, sent, true);
     const Traffic step = traffic_of_mesh(t, &formula, first);
     const double near =
         s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;
@@ -649,16 +645,18 @@ static const struct {
     {0, "--dp-mode dc-s3gd --sites 1", "--dp-mode sync", true},
     {0, "--dp-mode dc-s3gd --sites 1 --dp-delay 0 --arch llama", "--dp-mode sync --arch llama", true},
     {0, "--dp-mode dc-s3gd --sites 1 --optimizer sgd --clip 0.5", "--dp-mode sync --optimizer sgd --clip 0.5", true},
-    {0, "--dp-mode delayed --dp-delay 0 --dc-lambda 0.2", "--dp-mode sync", true},
+    {0, "--dp-mode delayed --dp-delay 0", "--dp-mode sync", true},
     {0, "--dp-mode delayed --dc-lambda 0", "--dp-mode delayed", true},
     {2, "--dp-mode delayed --dp-delay 0 --zero 1", "--dp-mode sync --zero 1", true},
+    {2, "--dp-mode sync --sites 2 --zero 1", "--dp-mode sync --zero 1", true},
+    {2, "--dp-mode sync --sites 2 --arch llama", "--dp-mode sync --arch llama", true},
     {2, "--dp-mode delayed --zero 1 --dc-lambda 0.2", "--dp-mode delayed --dc-lambda 0.2", true},
     {0, "--dp-mode diloco --local-steps 2 --sites 1 --eager", "--dp-mode diloco --local-steps 2 --sites 1", true},
     {0, "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1 --eager",
      "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1", true},
     {0, "--dp-mode diloco --local-steps 3 --fragments 1 --dp-delay 0", "--dp-mode diloco --local-steps 3", true},
     {0, "--dp-mode diloco --local-steps 3 --mix 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
-    {0, "--dp-mode diloco --local-steps 100", "--dp-mode diloco --local-steps 50 --outer-lr 1",
+    {0, "--dp-mode diloco --local-steps 100 --steps 200", "--dp-mode diloco --local-steps 50 --steps 200 --outer-lr 1",
      true}, // nothing is sent
     {0, "--dp-mode dc-s3gd --dp-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
      "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
@@ -739,8 +737,8 @@ static const struct {
     const char *saved, *resumed, *then, *now;
 } refusals[] = {
     {"--dp-mode dc-s3gd", "--dp-mode sync", "dc-s3gd of 2 sites", "--dp-mode sync"},
-    {"--dp-mode dc-s3gd", "--dp-mode delayed", "dc-s3gd of 2 sites", "delayed of 2 sites"},
-    {"--dp-mode dc-s3gd", "--dp-mode diloco", "dc-s3gd of 2 sites", "diloco of 2 sites"},
+    {"--dp-mode dc-s3gd", "--dp-mode delayed", "dc-s3gd of 2 sites", "delayed, merged 1 step later"},
+    {"--dp-mode dc-s3gd", "--dp-mode diloco --local-steps 4", "dc-s3gd of 2 sites", "diloco of 2 sites"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --sites 1", "2 sites", "1 site"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dp-delay 0", "1 step later", "0 steps later"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dc-lambda 0.3", "compensation 0.2", "compensation 0.3"},
@@ -811,6 +809,25 @@ static void test_other_meshes(const Comm* world) {
     }
 }
 
+// A late gradient is alike on all sites: another number of them goes on from it. (The loss is that of the first site.)
+static void test_other_sites(const Comm* world) {
+    static Trainer t;
+    Record whole, other;
+    run_line(world, "--dp-mode delayed --sites 2", &whole, NULL);
+    save_line(world, "--dp-mode delayed --sites 2");
+    for (int sites = 1; sites <= 4; sites *= 2) {
+        char line[64], path[256];
+        double worst = 0;
+        snprintf(line, sizeof line, "--dp-mode delayed --sites %d", sites);
+        folder_of_step(path, 2);
+        trainer_open(&t, world, line, path, true);
+        record_run(&t, &other);
+        for (int step = 3; step <= STEPS; step++) worsen(&worst, fabs(other.norm[step] / whole.norm[step] - 1));
+        trainer_close(&t);
+        if (world->rank == 0) check_error(line, worst, 1e-5);
+    }
+}
+
 int main(int argc, char** argv) {
     const bool few = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
     const char* only =
@@ -835,6 +852,7 @@ int main(int argc, char** argv) {
     }
     if (world.size == 2 && (only ? strcmp(only, "refusals") == 0 : !few)) test_refusals(&world);
     if (world.size == 4 && (only ? strcmp(only, "meshes") == 0 : !few)) test_other_meshes(&world);
+    if (world.size == 4 && (!only || strcmp(only, "other sites") == 0)) test_other_sites(&world);
     if (world.rank == 0) remove_folders();
     const int status = world.rank == 0 ? test_end() : 0;
     comm_close(&world);
