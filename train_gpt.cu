@@ -1927,7 +1927,7 @@ static void print_sums(const Trainer* t) {
 
 // The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
 static void rounds_text(char* text, size_t size, const Rounds* r) {
-    char of[48] = "", every[96] = "", bits[64] = "", compensated[64] = "", outer[96] = "";
+    char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
     text[0] = 0;
     if (!rounds_are_late(r)) return;
     if (r->mode == DP_DILOCO) {

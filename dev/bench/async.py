@@ -67,7 +67,7 @@ LABEL, COLOUR = {r[0]: r[1] for r in RUNS}, {r[0]: r[4] for r in RUNS}
 OPTIONS, RATE = {r[0]: r[2].split() for r in RUNS}, {r[0]: r[3] for r in RUNS}
 # Steps t (mod H) at whose end a run sends or waits for what was sent. Other steps of these modes only compute.
 TALKS = {'diloco': {0}, 'streaming': {8 * f + wait for f in range(4) for wait in (0, 2)}}
-MARKS = [0.6, 0.8, 1.0]  # of sync's run: the losses to be reached
+MARKS = [0.4, 0.6, 0.8, 1.0]  # of sync's run: the losses to be reached
 
 
 def stop(text):
