@@ -497,6 +497,15 @@ unset folders
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
 told 1 "not finite; nothing was updated" "4 ranks with a learning rate of 1000"
 check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
+late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
+launch 2 "$train" "${late[@]}"
+told 1 "is not finite; it is not saved" "a late gradient, at a learning rate of 1000"
+launch 2 "$train" "${late[@]}" --resume
+check "what was saved before can be taken up: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
+told 1 "is not finite; it is not saved" "and ends as before"
+launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
+check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
+    "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
 
 # ---- schedules
 schedules=("gpipe 1 whole" "interleaved 2 whole" "zb-h1 1 halves" "zb-v 2 halves")
