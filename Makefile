@@ -130,9 +130,9 @@ endef
 # The programs
 
 FAST := -O3 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math
-SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
 ifeq ($(DEBUG),1)
-FAST := $(SANITIZED)
+FAST := $(subst -g1,-g,$(SANITIZED))
 endif
 WARNINGS := -Wall -Wextra
 COMPILE = $(CC) -std=gnu11 $(WARNINGS) $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
@@ -182,8 +182,8 @@ $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 # whose threads are those of CUDA, so OpenMP's stay out), and by nvcc. $(BUILD)/WHERE/PRECISION/PROGRAM. -O0: gcc takes three
 # times as long to optimise what AddressSanitizer has added as the tests need to run without that.
 CUDA_TESTS := $(patsubst dev/test/%.cu,%,$(wildcard dev/test/cuda_*.cu))
-ASAN := -O0 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
-TSAN := -O1 -g -fsanitize=thread $(ARCH_FLAG)
+ASAN := -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+TSAN := -O1 -g1 -fsanitize=thread $(ARCH_FLAG)
 define build_gpu
 @mkdir -p $(@D)
 $(1) -MF $@.d -MT $@ $< -o $@
@@ -219,10 +219,9 @@ $(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
 ifneq ($(shell command -v $(CXX)),)
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs) \
-    emulated/fp32/test_gpt
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) emulated/bf16/test_gpt emulated/fp16/test_gpt
+    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt)
 GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
 endif
 

@@ -89,13 +89,16 @@ all() {
 
 for test in $TESTS; do all "$test" "$BUILD/$test"; done
 for test in $TESTS; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
-for fuzzer in $FUZZERS; do two "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
-two "command line" dev/test/test_cli.sh
-two "compilers" dev/test/test_compilers.sh
 both
+# Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
+[ -z "${MPIRUN:-}" ] || run "meshes" dev/test/test_mesh.sh &
+for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
+one "command line" dev/test/test_cli.sh
+one "compilers" dev/test/test_compilers.sh
 one "launchers" dev/test/test_launch.sh
+wait
 if [ -n "${MPIRUN:-}" ]; then
-    one "meshes" dev/test/test_mesh.sh
+    tell "meshes"
     short=--short
     [ -z "${LONG:-}" ] || short=""
     one "replicas beside PyTorch" dev/test/check_replicas.py ${short:+"$short"}

@@ -3,7 +3,7 @@ test_comm_thread.c: comm/comm_thread.h: a group with a thread gives, bit for bit
 with plans and without, many at once, while its rank talks in other groups. And its operations go on while all ranks
 compute and call nothing, at little cost.
 
-    ranks: 1 3 4
+    ranks: 1 4
     ranks sanitized: 2
 
 With one of these words as argument the program ends at once, while threads are at work, to be looked at from outside:

@@ -1,6 +1,6 @@
 /*
 test_equivalence.c: does every mesh train the same model? Runs the trainer's own step (this file includes train_gpt.cu) on
-every (t, p, d) with t p d <= 8 and compares it, after 10 or (--full, --mesh) 20 steps, with one rank:
+every (t, p, d) with t p d <= 8 and compares it, after 6 or (--full, --mesh) 20 steps, with one rank:
 
     losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
         token by token, the bytes sent (against the formulas of parallel.h, which must fit exactly)
@@ -545,7 +545,7 @@ int main(int argc, char** argv) {
                 more += cases_of_schedules(list + cases + more, t, p, d, full || one ? 12 : 1,
                                            full || one ? NULL : &schedule_turn);
                 more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : 1, &caat_turn);
-                for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : STEPS / 2;
+                for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : 6;
                 cases += more;
             }
         }
