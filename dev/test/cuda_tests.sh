@@ -1,7 +1,8 @@
 #!/bin/bash
 # Everything about GPUs that needs none: each CUDA kernel on the emulator in every precision, under AddressSanitizer, UBSan and
-# ThreadSanitizer (short forms); communication of device memory; the whole trainer; and what nvcc says. Three at a time, as
-# ranks often wait for each other; the long ones first. Called by dev/test/run.sh; GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
+# ThreadSanitizer (short forms); communication of device memory; the whole trainer; and what nvcc says. The long ones
+# first, one after another, as dev/test/run.sh, which calls this, does all else meanwhile (JOBS: so many at a time).
+# GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
 set -u
 log=$BUILD/log/cuda
 rm -rf "$log"
@@ -39,5 +40,5 @@ export -f job
         *) echo "$test:$BUILD/$test" ;;
         esac
     done
-} | xargs -P 3 -d '\n' -n 1 bash -c 'job "${0%%:*}" ${0#*:}'
+} | xargs -P "${JOBS:-1}" -d '\n' -n 1 bash -c 'job "${0%%:*}" ${0#*:}'
 cat "$log"/*.count | awk '{ p += $1; f += $2 } END { print p " passed, " f " failed"; exit f > 0 || p == 0 }'
