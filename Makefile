@@ -5,6 +5,7 @@
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make plan_faults  faults planted in the plans of collectives, each of which has to be seen
 # make site_faults  faults planted in what sites do that do not wait for each other, each of which has to be seen
+# make datacenter_faults  faults planted in the datacenter planner, each of which has to be seen
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
@@ -261,6 +262,9 @@ plan_faults:
 site_faults:
 	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_sites.py
 
+datacenter_faults:
+	@python3 dev/test/mutate_datacenter.py
+
 network: report build_benches
 	@dev/bench/network.py --plot dev/draw/network.svg
 
@@ -271,7 +275,7 @@ pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
-    $(BUILD)/network_links $(BUILD)/simulate
+    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/datacenter
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -283,5 +287,5 @@ clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test equivalence kernel_faults plan_faults site_faults network gpu_check bench pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults network gpu_check bench pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

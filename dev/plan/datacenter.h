@@ -12,9 +12,7 @@ else is arithmetic with inputs that somebody has to choose. So no number goes wi
     back-computed    follows from published numbers
     assumed          somebody chose it, or it follows from something that somebody chose
 
-Marks are computed. A formula reads a Fact by use(&weakest, fact), which yields its value and remembers its mark; what it
-returns by result(&weakest, value) has the weakest mark it has read, and is never better than back-computed. It is confirmed
-where it is a published number (fact_published), but not where anything it follows from is assumed.
+Marks are not written beside results: they are computed with them (facts.h).
 
 The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s tokens,
 B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al. 2021):
@@ -35,13 +33,15 @@ B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-
 And the planner's own rules, for what a file does not fix:
 
     TP     the largest power of two within a rack
-    h      the multiple of (head TP) nearest to `aspect` L
+    h      the multiple of (head TP) nearest to `aspect` L, where P = 12 L h^2
     L      as many layers as stay at or below the parameters that are asked for
     PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are more
            than half as deep as memory allows, as a prime number of layers would not be
     B      the multiple of `batch_step` tokens that is nearest to the wall, where the bubble is `bubble_limit`
 
-These give the shapes, meshes and batches of the worked example whose numbers test_datacenter.c has, exactly.
+These give the shapes, meshes and batches of the worked example that test_datacenter.c has, exactly, and would with any memory
+from 151 to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
+then the bubble is printed as above its limit.
 
 A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not in
 it is the paper's (clusters/next-generation.txt shows them all). "model" may come several times, and layers, hidden, tensor,
@@ -50,168 +50,9 @@ pipeline, chunks and batch below one fix what the rules would choose for it. "st
 #ifndef DATACENTER_H
 #define DATACENTER_H
 
+#include "facts.h"
+
 #include <stddef.h>
-
-#include "../../base.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-// Facts and marks
-
-typedef enum { CONFIRMED, BACK_COMPUTED, ASSUMED, MARKS } Mark; // from strong to weak
-static const char* const mark_names[MARKS] = {"confirmed", "back-computed", "assumed"};
-
-typedef struct {
-    double value;
-    Mark mark;
-} Fact;
-
-static inline Fact fact(double value, Mark mark) {
-    const Fact f = {value, mark};
-    return f;
-}
-
-// Reads a fact in a formula.
-static inline double use(Mark* weakest, Fact f) {
-    if (f.mark > *weakest) *weakest = f.mark;
-    return f.value;
-}
-
-// What the formula comes to. The next one begins anew.
-static inline Fact result(Mark* weakest, double value) {
-    const Fact f = {value, *weakest};
-    *weakest = BACK_COMPUTED;
-    return f;
-}
-
-// A number that was computed and also published, to so many digits.
-static inline Fact fact_published(Fact f, double published, double within) {
-    if (f.mark == BACK_COMPUTED && fabs(f.value - published) <= within) f.mark = CONFIRMED;
-    return f;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Quantities: the units of what is read, and of what is printed
-
-typedef enum {
-    HEADING, // no number
-    NUMBER,
-    LARGE, // printed as 1.2e30
-    PERCENT,
-    PARAMETERS,
-    MONEY,
-    POWER,
-    FLOPS,
-    BITS,
-    BYTES,
-    BYTE_RATE,
-    BIT_RATE,
-    SECONDS,
-    DAYS
-} Quantity;
-
-typedef struct {
-    Quantity quantity;
-    const char* name;
-    double times, over; // value = number * times / over: 70 % is exactly 0.7
-} Unit;
-
-static const Unit datacenter_units[] = {
-    {NUMBER, "", 1, 1},           {PERCENT, "%", 1, 100},
-    {PARAMETERS, "", 1, 1},       {PARAMETERS, "B", 1e9, 1},
-    {PARAMETERS, "T", 1e12, 1},   {MONEY, "$", 1, 1},
-    {MONEY, "M$", 1e6, 1},        {MONEY, "B$", 1e9, 1},
-    {POWER, "W", 1, 1},           {POWER, "kW", 1e3, 1},
-    {POWER, "MW", 1e6, 1},        {POWER, "GW", 1e9, 1},
-    {FLOPS, "TFLOP/s", 1e12, 1},  {FLOPS, "PFLOP/s", 1e15, 1},
-    {BITS, "bit", 1, 1},          {BYTES, "B", 1, 1},
-    {BYTES, "GB", 1e9, 1},        {BYTES, "TB", 1e12, 1},
-    {BYTE_RATE, "GB/s", 1e9, 1},  {BYTE_RATE, "TB/s", 1e12, 1},
-    {BIT_RATE, "Gbit/s", 1e9, 1}, {BIT_RATE, "Tbit/s", 1e12, 1},
-    {SECONDS, "us", 1, 1e6},      {SECONDS, "ms", 1, 1e3},
-    {SECONDS, "s", 1, 1},         {DAYS, "d", 1, 1},
-};
-enum { DATACENTER_UNITS = sizeof datacenter_units / sizeof datacenter_units[0] };
-
-// "s, ms, us", for messages; empty for a plain number.
-static inline void quantity_units(char* text, size_t size, Quantity quantity) {
-    text[0] = 0;
-    for (int i = 0; i < DATACENTER_UNITS; i++) {
-        const Unit* u = &datacenter_units[i];
-        if (u->quantity == quantity && *u->name)
-            snprintf(text + strlen(text), size - strlen(text), "%s%s", *text ? ", " : "", u->name);
-    }
-}
-
-// Reads "3.62GW", or "3.62" with the unit in a word of its own. Decimal digits only: no hexadecimal, inf or nan.
-static inline bool quantity_read(const char* word, const char* unit, Quantity quantity, double* value) {
-    char* end;
-    const double x = strtod(word, &end);
-    const size_t number = (size_t)(end - word);
-    if (number == 0 || strspn(word, "0123456789.eE+-") < number || (unit && *end)) return false;
-    for (int i = 0; i < DATACENTER_UNITS; i++) {
-        const Unit* u = &datacenter_units[i];
-        if (u->quantity != quantity || strcmp(u->name, unit ? unit : end) != 0) continue;
-        *value = x * u->times / u->over;
-        return isfinite(*value);
-    }
-    return false;
-}
-
-// 1677600 as 1,677,600.
-static inline void text_of_count(char* text, size_t size, double value) {
-    char digits[64];
-    snprintf(digits, sizeof digits, "%.0f", value);
-    const size_t n = strlen(digits);
-    size_t at = 0;
-    for (size_t i = 0; i < n && at + 2 < size; i++) {
-        if (i > 0 && (n - i) % 3 == 0) text[at++] = ',';
-        text[at++] = digits[i];
-    }
-    text[at] = 0;
-}
-
-// Three digits, with k, M, G, T, P or E before the unit: 154 kW, 3.62 GW.
-static inline void text_with_prefix(char* text, size_t size, double value, const char* unit) {
-    static const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
-    int i = 0;
-    for (; fabs(value) >= 999.5 && i < 6; i++) value /= 1000;
-    const int digits = fabs(value) >= 99.95 ? 0 : fabs(value) >= 9.995 ? 1 : 2;
-    snprintf(text, size, "%.*f %s%s", digits, value, prefixes[i], unit);
-}
-
-static inline void quantity_text(char* text, size_t size, double value, Quantity quantity) {
-    switch (quantity) {
-    case HEADING: text[0] = 0; return;
-    case LARGE: { // 1.20e30, where C has 1.20e+30
-        snprintf(text, size, "%.2e", value);
-        char* e = strchr(text, 'e');
-        if (e) snprintf(e, size - (size_t)(e - text), "e%d", atoi(e + 1));
-        return;
-    }
-    case PERCENT: snprintf(text, size, value < 0.1 ? "%.2f %%" : "%.1f %%", value * 100); return;
-    case PARAMETERS: snprintf(text, size, "%.4g T", value / 1e12); return;
-    case MONEY: snprintf(text, size, value >= 1e9 ? "%.1f B$" : "%.2f M$", value / (value >= 1e9 ? 1e9 : 1e6)); return;
-    case POWER: text_with_prefix(text, size, value, "W"); return;
-    case FLOPS: text_with_prefix(text, size, value, "FLOP/s"); return;
-    case BYTES: text_with_prefix(text, size, value, "B"); return;
-    case BYTE_RATE: text_with_prefix(text, size, value, "B/s"); return;
-    case BIT_RATE: text_with_prefix(text, size, value, "bit/s"); return;
-    case SECONDS:
-        if (value >= 0.1 || value == 0)
-            text_with_prefix(text, size, value, "s");
-        else
-            snprintf(text, size, "%.3g ms", value * 1e3);
-        return;
-    case BITS:
-    case DAYS:
-    case NUMBER: break;
-    }
-    if (value >= (quantity == DAYS ? 100 : 1000) || value == floor(value))
-        text_of_count(text, size, value);
-    else
-        snprintf(text, size, "%.4g", value);
-    if (quantity != NUMBER) snprintf(text + strlen(text), size - strlen(text), quantity == DAYS ? " d" : " bit");
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Inputs
@@ -639,38 +480,52 @@ static inline double power_of_two_below(double x) {
 }
 
 static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error* error, const char* what) {
-    if (wish->line)
-        return fail(error, "%s:%d: model of %g T: %s", d->name, wish->line, wish->parameters.value / 1e12, what);
-    return fail(error, "%s: model of %g T: %s", d->name, wish->parameters.value / 1e12, what);
+    char line[16] = "";
+    if (wish->line) snprintf(line, sizeof line, "%d: ", wish->line);
+    return fail(error, "%s:%s%smodel of %g T: %s", d->name, *line ? "" : " ", line, wish->parameters.value / 1e12,
+                what);
 }
 
-static inline bool plan_shape(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
-                              Error* error) {
+// TP, h, heads.
+static inline bool plan_width(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
     Mark w = BACK_COMPUTED;
     m->asked = wish->parameters;
     m->tensor = wish->tensor;
     if (wish->tensor.value == 0) m->tensor = result(&w, power_of_two_below(use(&w, d->rack_gpus) - use(&w, d->spares)));
-    const double P = use(&w, m->asked), head = use(&w, d->head), unit = head * use(&w, m->tensor);
-    m->hidden = result(&w, fmax(1, floor(cbrt(use(&w, d->aspect) * P / 12) / unit + 0.5)) * unit);
+    const double unit = use(&w, d->head) * use(&w, m->tensor), h = cbrt(use(&w, d->aspect) * use(&w, m->asked) / 12);
+    m->hidden = result(&w, fmax(1, floor(h / unit + 0.5)) * unit);
     if (wish->hidden.value > 0) m->hidden = wish->hidden;
     if (fmod(m->hidden.value, unit) != 0)
         return model_fail(d, wish, error, "hidden is not a multiple of head x tensor");
     m->heads = result(&w, use(&w, m->hidden) / use(&w, d->head));
+    return true;
+}
 
-    const Room room = {use(&w, m->hidden),   use(&w, m->tensor),      use(&w, p->working),       use(&w, d->hbm),
-                       use(&w, d->sequence), use(&w, d->micro_batch), use(&w, d->gradient_bytes)};
-    const bool fixed = wish->layers.value > 0;
-    const double most = fixed ? use(&w, wish->layers) : fmax(1, floor(P / (12 * room.hidden * room.hidden)));
-    use(&w, m->asked);
+static inline Room room_of(Mark* w, const ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+    const Room r = {use(w, m->hidden),   use(w, m->tensor),      use(w, p->working),       use(w, d->hbm),
+                    use(w, d->sequence), use(w, d->micro_batch), use(w, d->gradient_bytes)};
+    return r;
+}
+
+// L, PP, v. What is not said follows from memory, and so from all that memory follows from.
+static inline bool plan_depth(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
+                              Error* error) {
+    Mark w = BACK_COMPUTED;
+    const Room room = room_of(&w, m, d, p);
+    const double by_size = floor(use(&w, m->asked) / (12 * room.hidden * room.hidden)), said = use(&w, wish->layers);
+    const double most = said > 0 ? said : fmax(1, by_size);
     if (most > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 20,000 layers: say hidden");
-    int deep = 0, chunks = (int)use(&w, wish->chunks), stages = (int)use(&w, wish->pipeline), L = (int)most;
-    if (stages == 0) L = room_layers(&room, L, fixed, chunks, &deep);
+    int L = (int)most, deep = 0;
+    const int chunks = (int)use(&w, wish->chunks), stages = (int)use(&w, wish->pipeline);
+    if (stages > 0)
+        deep = L % stages == 0 ? L / stages : 0;
+    else
+        L = room_layers(&room, L, said > 0, chunks, &deep);
     if (stages == 0 && deep == 0) deep = chunks ? chunks : 1; // too large: planned all the same, and said
-    if (stages > 0) deep = L / stages;
-    if (deep == 0 || L % deep || (stages && L % stages) || (chunks && deep % chunks))
+    if (deep == 0 || L % deep || (chunks && deep % chunks))
         return model_fail(d, wish, error, "its layers cannot be divided into pipeline x chunks equal parts");
-    const Fact layers = fact(L, w), pipeline = fact(L / deep, w), cut = fact(chunks ? chunks : deep, w);
-    m->layers = fixed ? wish->layers : layers;
+    const Fact layers = fact(L, w), pipeline = fact(L / deep, w), cut = fact(deep, w);
+    m->layers = said > 0 ? wish->layers : layers;
     m->pipeline = stages ? wish->pipeline : pipeline;
     m->chunks = chunks ? wish->chunks : cut;
     return true;
@@ -745,10 +600,9 @@ static inline void plan_time(ModelPlan* m, const Datacenter* d) {
 
 static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish* wish) {
     Mark w = BACK_COMPUTED;
-    m->wall = result(&w, use(&w, m->used) * use(&w, d->micro_batch) /
+    const double idle = use(&w, m->pipeline) > 1; // no pipeline, no bubble
+    m->wall = result(&w, idle * use(&w, m->used) * use(&w, d->micro_batch) /
                              (use(&w, d->bubble_limit) * use(&w, m->chunks) * use(&w, m->tensor)));
-    use(&w, m->wall);
-    m->wall = result(&w, use(&w, m->pipeline) > 1 ? m->wall.value : 0); // no pipeline, no bubble
     const double step = fmax(1, floor(use(&w, d->batch_step) / use(&w, d->sequence)));
     const double least = use(&w, m->data) * use(&w, d->micro_batch); // a micro-batch for everyone
     const double near = floor(use(&w, m->wall) / step + 0.5) * step;
@@ -766,8 +620,7 @@ static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish
 
 static inline void plan_memory(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
     Mark w = BACK_COMPUTED;
-    const Room room = {use(&w, m->hidden),   use(&w, m->tensor),      use(&w, p->working),       use(&w, d->hbm),
-                       use(&w, d->sequence), use(&w, d->micro_batch), use(&w, d->gradient_bytes)};
+    const Room room = room_of(&w, m, d, p);
     const double L = use(&w, m->layers);
     const Memory memory = room_memory(&room, L, L / use(&w, m->pipeline));
     const Mark all = w;
@@ -833,7 +686,9 @@ static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error
     p->models = d->models;
     for (int i = 0; i < d->models; i++) {
         ModelPlan* m = &p->model[i];
-        if (!plan_shape(m, d, p, &d->model[i], error) || !plan_mesh(m, d, p, &d->model[i], error)) return false;
+        const ModelWish* wish = &d->model[i];
+        if (!plan_width(m, d, wish, error) || !plan_depth(m, d, p, wish, error) || !plan_mesh(m, d, p, wish, error))
+            return false;
         plan_work(m, d);
         plan_time(m, d);
         plan_batch(m, d, &d->model[i]);
@@ -888,7 +743,7 @@ static const Row datacenter_rows[] = {
 
 // For every stall.
 static const Row stall_rows[] = {
-    {"a checkpoint that stalls for", AT(stall), SECONDS, "", NO_LIMIT, 0},
+    {"a checkpoint that stalls for", AT(stall), SECONDS, "input", NO_LIMIT, 0},
     {"  is best taken every", AT(interval), SECONDS, "Young 1974: sqrt(2 stall MTBF)", NO_LIMIT, 0},
     {"  and costs, with what is lost", AT(overhead), PERCENT, "stall/t + t/(2 MTBF) + restart/MTBF", NO_LIMIT, 0},
 };
@@ -896,8 +751,8 @@ static const Row stall_rows[] = {
 
 #define AT(name) offsetof(ModelPlan, name)
 static const Row model_rows[] = {
-    {"Model", 0, HEADING, "", NO_LIMIT, 0},
-    {"parameters asked for", AT(asked), PARAMETERS, "abstract v1: 50T or 100T", NO_LIMIT, 0},
+    {"Model, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
+    {"parameters asked for", AT(asked), PARAMETERS, "asked for; abstract v1: 50T or 100T", NO_LIMIT, 0},
     {"layers L", AT(layers), NUMBER, "asked / (12 h^2), or a little less", NO_LIMIT, 0},
     {"width h", AT(hidden), NUMBER, "multiple of head TP nearest to aspect L", NO_LIMIT, 0},
     {"heads", AT(heads), NUMBER, "h / head", NO_LIMIT, 0},
@@ -912,21 +767,21 @@ static const Row model_rows[] = {
     {"days in FP4", AT(days_fp4), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
     {"days in FP8", AT(days_fp8), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
     {"days in BF16", AT(days_bf16), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
-    {"days, if tokens, precision hold", AT(days), DAYS, "", AT_MOST, AT(days_limit)},
+    {"days, if tokens, precision hold", AT(days), DAYS, "as the plan has it", AT_MOST, AT(days_limit)},
     {"tokens, if days, precision hold", AT(tokens_in_time), LARGE, "days_limit x FLOP/s / (6 P)", NO_LIMIT, 0},
-    {"  a parameter", AT(ratio_in_time), NUMBER, "", AT_LEAST, AT(ratio)},
-    {"a GPU's peak, if days, tokens hold", AT(peak_needed), FLOPS, "", AT_MOST, AT(peak)},
+    {"  a parameter", AT(ratio_in_time), NUMBER, "tokens / asked", AT_LEAST, AT(ratio)},
+    {"a GPU's peak, if days, tokens hold", AT(peak_needed), FLOPS, "needed", AT_MOST, AT(peak)},
     {"parameters, if all three hold", AT(parameters_in_time), PARAMETERS, "sqrt(C / (6 tokens_per_parameter))",
      NO_LIMIT, 0},
-    {"Mesh", 0, HEADING, "", NO_LIMIT, 0},
+    {"Mesh, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
     {"tensor TP", AT(tensor), NUMBER, "largest power of 2 within a rack", NO_LIMIT, 0},
     {"pipeline PP", AT(pipeline), NUMBER, "fewest equal stages that fit into memory", NO_LIMIT, 0},
-    {"chunks v", AT(chunks), NUMBER, "one layer each, if no file says otherwise", NO_LIMIT, 0},
+    {"chunks v", AT(chunks), NUMBER, "layers of a stage: one each", NO_LIMIT, 0},
     {"data DP", AT(data), NUMBER, "GPUs / (TP PP)", NO_LIMIT, 0},
     {"GPUs in the mesh", AT(used), NUMBER, "TP PP DP", NO_LIMIT, 0},
     {"DP, no TP group across racks", AT(rack_data), NUMBER, "what is left over in a rack does not work", NO_LIMIT, 0},
-    {"  and days", AT(rack_days), DAYS, "", AT_MOST, AT(days_limit)},
-    {"Batch", 0, HEADING, "", NO_LIMIT, 0},
+    {"  and days", AT(rack_days), DAYS, "days DP / this DP", AT_MOST, AT(days_limit)},
+    {"Batch, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
     {"bubble wall, sequences", AT(wall), NUMBER, "GPUs b / (v TP limit), whatever PP is", NO_LIMIT, 0},
     {"sequences B", AT(batch), NUMBER, "nearest multiple of batch_step", NO_LIMIT, 0},
     {"tokens", AT(batch_tokens), LARGE, "B s", NO_LIMIT, 0},
@@ -938,20 +793,20 @@ static const Row model_rows[] = {
     {"parameters", AT(of_parameters), BYTES, "2 n, n = P / (TP PP)", NO_LIMIT, 0},
     {"gradients", AT(of_gradients), BYTES, "g n", NO_LIMIT, 0},
     {"optimizer", AT(of_optimizer), BYTES, "12 n / DP: ZeRO-1", NO_LIMIT, 0},
-    {"  state, these three", AT(state), BYTES, "", NO_LIMIT, 0},
+    {"  state, these three", AT(state), BYTES, "sum", NO_LIMIT, 0},
     {"activations", AT(of_activations), BYTES, "2 s b h L / TP: all recomputed", NO_LIMIT, 0},
     {"  the layer at work", AT(of_recomputed), BYTES, "34 s b h / TP", NO_LIMIT, 0},
-    {"together", AT(memory), BYTES, "", AT_MOST, AT(hbm)},
+    {"together", AT(memory), BYTES, "sum", AT_MOST, AT(hbm)},
     {"Links", 0, HEADING, "", NO_LIMIT, 0},
     {"compute of a micro-batch", AT(micro_step), SECONDS, "6 n s b / (peak utilisation)", NO_LIMIT, 0},
     {"TP, bytes meanwhile", AT(tp_bytes), BYTES, "8 (TP - 1)/TP s b h x 2 L/PP", NO_LIMIT, 0},
-    {"  rate, to take as long", AT(tp_rate), BYTE_RATE, "", AT_MOST, AT(scale_up)},
+    {"  rate, to take as long", AT(tp_rate), BYTE_RATE, "bytes / compute", AT_MOST, AT(scale_up)},
     {"  with recomputation's sums", AT(tp_rate_recomputed), BYTE_RATE, "6 all-reduces, not 4", AT_MOST, AT(scale_up)},
     {"  time at scale_up, of compute", AT(tp_share), PERCENT, "on the critical path", NO_LIMIT, 0},
     {"PP, bytes of a micro-batch", AT(pp_bytes), BYTES, "2 v s b h x 2 / TP", NO_LIMIT, 0},
-    {"  rate", AT(pp_rate), BIT_RATE, "", AT_MOST, AT(nic)},
+    {"  rate", AT(pp_rate), BIT_RATE, "8 bytes / compute", AT_MOST, AT(nic)},
     {"DP, bytes of a step", AT(dp_bytes), BYTES, "2 (DP - 1)/DP n g", NO_LIMIT, 0},
-    {"  rate, over the whole step", AT(dp_rate), BIT_RATE, "", AT_MOST, AT(nic)},
+    {"  rate, over the whole step", AT(dp_rate), BIT_RATE, "8 bytes / step", AT_MOST, AT(nic)},
     {"  time, on every NIC at once", AT(dp_burst), SECONDS, "at line rate", NO_LIMIT, 0},
     {"Between sites", 0, HEADING, "", NO_LIMIT, 0},
     {"bytes of a step, each way", AT(wan_bytes), BYTES, "2 (S - 1)/S P g, of a site", NO_LIMIT, 0},
@@ -991,13 +846,13 @@ static inline Mark row_mark(const Row* row, const void* base) {
     return w;
 }
 
-// "at most 192 GB: kept, violated", a verdict a column; one if they agree.
+// "; <= 192 GB: kept, VIOLATED", a verdict a column; one if they agree.
 static inline void row_print_limit(const Row* row, const void* const* bases, int n, FILE* out) {
     char limit[64];
     bool all = true, any = false;
     for (int i = 0; i < n; i++) all = all && row_holds(row, bases[i]), any = any || row_holds(row, bases[i]);
     quantity_text(limit, sizeof limit, fact_in(bases[0], row->limit_at).value, row->quantity);
-    fprintf(out, "%s%s %s: ", *row->source ? "; " : "", row->limit == AT_MOST ? "at most" : "at least", limit);
+    fprintf(out, "; %s %s: ", row->limit == AT_MOST ? "<=" : ">=", limit);
     if (all || !any)
         fprintf(out, all ? "kept" : "VIOLATED");
     else
@@ -1020,7 +875,7 @@ static inline void row_print(const Row* row, const void* const* bases, int n, FI
         fprintf(out, " %13s", text);
     }
     const bool limited = row_is_limited(row, bases[0]);
-    fprintf(out, "  %-*s%s", *row->source || limited ? 15 : 0, mark_names[mark], row->source);
+    fprintf(out, "  %-13s  %s", mark_names[mark], row->source);
     if (limited) row_print_limit(row, bases, n, out);
     fprintf(out, "\n");
 }
