@@ -859,8 +859,8 @@ static inline void row_print_limit(const Row* row, const void* const* bases, int
         for (int i = 0; i < n; i++) fprintf(out, "%s%s", i ? ", " : "", row_holds(row, bases[i]) ? "kept" : "VIOLATED");
 }
 
-// A row of n columns, one for each base. Its mark is the weakest of theirs.
-static inline void row_print(const Row* row, const void* const* bases, int n, FILE* out) {
+// A row of n columns, one for each base. Its mark is the weakest of theirs, and is counted.
+static inline void row_print(const Row* row, const void* const* bases, int n, int* marks, FILE* out) {
     if (row->quantity == HEADING) {
         fprintf(out, "\n%s\n", row->what);
         return;
@@ -878,24 +878,30 @@ static inline void row_print(const Row* row, const void* const* bases, int n, FI
     fprintf(out, "  %-13s  %s", mark_names[mark], row->source);
     if (limited) row_print_limit(row, bases, n, out);
     fprintf(out, "\n");
+    marks[mark]++;
 }
 
 // The whole plan: what, value, mark, and where it is from. Models side by side, by twos.
 static inline void datacenter_print(const DatacenterPlan* p, FILE* out) {
     const void* base = p;
-    for (int i = 0; i < DATACENTER_ROWS; i++) row_print(&datacenter_rows[i], &base, 1, out);
+    int marks[MARKS] = {0};
+    fprintf(out, "confirmed: published. back-computed: follows from what is published. assumed: chosen, or follows "
+                 "from a choice.\n");
+    for (int i = 0; i < DATACENTER_ROWS; i++) row_print(&datacenter_rows[i], &base, 1, marks, out);
     for (int k = 0; k < p->stalls; k++) {
         for (int i = 0; i < STALL_ROWS; i++) {
             Row row = stall_rows[i];
             row.at += (size_t)k * sizeof(Fact);
-            row_print(&row, &base, 1, out);
+            row_print(&row, &base, 1, marks, out);
         }
     }
     for (int first = 0; first < p->models; first += 2) {
         const int n = first + 1 < p->models ? 2 : 1;
         const void* bases[2] = {&p->model[first], &p->model[first + n - 1]};
-        for (int i = 0; i < MODEL_ROWS; i++) row_print(&model_rows[i], bases, n, out);
+        for (int i = 0; i < MODEL_ROWS; i++) row_print(&model_rows[i], bases, n, marks, out);
     }
+    fprintf(out, "\n%d lines are confirmed, %d back-computed, %d assumed.\n", marks[CONFIRMED], marks[BACK_COMPUTED],
+            marks[ASSUMED]);
 }
 
 static inline void input_print(const Input* in, Fact f, FILE* out) {

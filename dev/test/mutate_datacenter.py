@@ -43,7 +43,7 @@ FAULTS = [
     ("print: no thousands", FACTS, "(n - i) % 3 == 0", "(n - i) % 4 == 0"),
     ("print: a prefix too late", FACTS, "fabs(value) >= 999.5 && i < 6", "fabs(value) >= 1000 && i < 6"),
     ("print: a prefix too far", FACTS, 'prefixes[] = {"", "k"', 'prefixes[] = {"k", "k"'),
-    ("print: percent as shares", FACTS, "value * 100); return;", "value); return;"),
+    ("print: percent as shares", FACTS, ": \"%.1f %%\", value * 100);", ": \"%.1f %%\", value);"),
     # Inputs
     ("input: price", PLAN, "{3e6, BACK_COMPUTED}", "{3.1e6, BACK_COMPUTED}"),
     ("input: share", PLAN, "{0.7, CONFIRMED}", "{0.07, CONFIRMED}"),
@@ -204,6 +204,7 @@ FAULTS = [
     ("rows: the first model twice", PLAN, "&p->model[first + n - 1]", "&p->model[first]"),
     ("rows: a last model alone is left out", PLAN,
      "first < p->models; first += 2", "first + 1 < p->models; first += 2"),
+    ("rows: not counted", PLAN, "    marks[mark]++;\n", "    marks[ASSUMED]++;\n"),
     ("rows: every stall is the first", PLAN, "row.at += (size_t)k * sizeof(Fact);", ""),
 ]
 

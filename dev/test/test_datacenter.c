@@ -741,6 +741,12 @@ static void test_print(void) {
         wide += strlen(row->source) + verdict > 130 - (2 + 34 + 14 + 14 + 2 + 13 + 2);
     }
     check(wide == 0, "no line is longer than 130");
+    int tally[MARKS] = {0};
+    const char* last = strrchr(text, '\n') - 2;
+    while (*last != '\n') last--;
+    sscanf(last, "%d lines are confirmed, %d back-computed, %d assumed.", &tally[0], &tally[1], &tally[2]);
+    check(tally[0] == 6 && tally[1] == 8 && tally[0] + tally[1] + tally[2] == rows, "marks are counted:%.*s",
+          (int)strlen(last) - 2, last + 1);
     check(strstr(text, " 5.00 s  assumed") && strstr(text, " 33.0 s  assumed") && strstr(text, " 74.3 %  assumed"),
           "each stall has its own lines");
     check(printed_has(text, "layers L", " 242           310  assumed"), "models stand side by side");
