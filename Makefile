@@ -154,6 +154,8 @@ NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NV
 NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(NCCL_LIBS) -lcublasLt -lm
 
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c)) test_gpt
+# Of the whole trainer under the sanitizers, test_sites and the meshes' tests are enough; LONG=1: all of it.
+SANITIZED_TESTS := $(if $(LONG),$(TESTS),$(filter-out test_equivalence test_gpt,$(TESTS)))
 FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 
@@ -238,11 +240,11 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 $(addprefix $(BUILD)/sanitized/,train_gpt test_sites test_collective test_draw_collective test_draw test_comm_plan test_comm_thread \
     test_comm test_checkpoint test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
 
-build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 test: report build_tests
-	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
+	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" SANITIZED_TESTS="$(SANITIZED_TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
 	    GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
 
 equivalence: report $(BUILD)/test_equivalence
