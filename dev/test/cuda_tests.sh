@@ -1,8 +1,7 @@
 #!/bin/bash
 # Everything about GPUs that needs none: each CUDA kernel on the emulator in every precision, under AddressSanitizer, UBSan and
-# ThreadSanitizer (short forms); communication of device memory; the whole trainer; and what nvcc says. The long ones
-# first, one after another, as dev/test/run.sh, which calls this, does all else meanwhile (JOBS: so many at a time).
-# GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
+# ThreadSanitizer (short forms); communication of device memory; the whole trainer; and what nvcc says. Two at a time, the long
+# ones first. Called by dev/test/run.sh; GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
 set -u
 log=$BUILD/log/cuda
 rm -rf "$log"
@@ -40,5 +39,5 @@ export -f job
         *) echo "$test:$BUILD/$test" ;;
         esac
     done
-} | xargs -P "${JOBS:-1}" -d '\n' -n 1 bash -c 'job "${0%%:*}" ${0#*:}'
+} | xargs -P 2 -d '\n' -n 1 bash -c 'job "${0%%:*}" ${0#*:}'
 cat "$log"/*.count | awk '{ p += $1; f += $2 } END { print p " passed, " f " failed"; exit f > 0 || p == 0 }'

@@ -43,6 +43,18 @@ tell() {
 
 one() { run "$@" && tell "$1"; }
 
+# two LABEL COMMAND...: like one, beside the next that is called so. both: waits for the last one.
+first=""
+two() {
+    run "$@" &
+    if [ -z "$first" ]; then first=$1; else wait && tell "$first" && tell "$1" && first=""; fi
+}
+both() {
+    wait
+    [ -z "$first" ] || tell "$first"
+    first=""
+}
+
 # ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
 # after "ranks sanitized:" where it says so, fewer, because that is slow
 ranks_of() {
@@ -63,31 +75,28 @@ with_ranks() {
     return $n
 }
 
-# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for
+# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for; where that is one, two tests at a time
 all() {
     name=$1 program=$2 when=""
     shift 2
     [ $# = 0 ] || when=" sanitized"
     for ranks in $(ranks_of "${program##*/}" "$when"); do
-        if [ "$ranks" = 1 ]; then one "$name" "$program" "$@"
+        if [ "$ranks" = 1 ]; then two "$name" "$program" "$@"
         elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
-        else one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
+        else both && one "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
     done
 }
 
-# The GPU's side is a long list of programs that need one core each: it runs beside all else.
-[ -z "${GPU_TESTS:-}" ] || run "CUDA, emulated" dev/test/cuda_tests.sh &
-cuda=$!
 for test in $TESTS; do all "$test" "$BUILD/$test"; done
 for test in ${SANITIZED_TESTS-$TESTS}; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
+both
 # Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
 [ -z "${MPIRUN:-}" ] || run "meshes" dev/test/test_mesh.sh &
-meshes=$!
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
 one "command line" dev/test/test_cli.sh
 one "compilers" dev/test/test_compilers.sh
 one "launchers" dev/test/test_launch.sh
-wait $meshes
+wait
 if [ -n "${MPIRUN:-}" ]; then
     tell "meshes"
     short=--short
@@ -96,8 +105,7 @@ if [ -n "${MPIRUN:-}" ]; then
     [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/check_replicas.py --mesh
     [ -z "${LONG:-}" ] || one "several paths" dev/test/test_paths.sh
 else left_out=$((left_out + 1)); fi
-wait $cuda
-if [ -n "${GPU_TESTS:-}" ]; then tell "CUDA, emulated"
+if [ -n "${GPU_TESTS:-}" ]; then one "CUDA, emulated" dev/test/cuda_tests.sh
 else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"
