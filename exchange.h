@@ -149,15 +149,15 @@ enum { ZERO2_BUFFERS = 2 };
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
 //
 // What is summed between sites goes on from there, from `all` or, of more replicas in a site, from this rank's part of each
-// bucket. Where it is used a step late there are two of everything: one is computed while the other one arrives, and
+// bucket. Where it is used a step late there are two of both: one is computed while the other one arrives, and
 // buckets_turn exchanges them.
 typedef struct {
     float* all;    // (layout.elements), or NULL with ZeRO 2
     float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
     float* parts;  // (layout.elements / replicas of a site): its parts of the site's sums, on their way to the others
-    CommRequest* far;                        // of each bucket, between sites
-    bool across, late;                       // gradients are summed between sites; and used a step late
-    float *due_all, *due_shares, *due_parts; // what this step's update uses, and how it comes: late, else the same
+    CommRequest* far;           // of each bucket, between sites
+    bool across, late;          // gradients are summed between sites; and used a step late
+    float *due_all, *due_parts; // what this step's update uses, and how it comes: late, else the same
     CommRequest* due_far;
     bool due; // there is something: not in the first step of a run whose gradients are late
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
@@ -184,17 +184,17 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
 
 // What this step's update uses.
 static inline float* buckets_due(const GradientBuckets* grads) {
-    if (grads->shares) return grads->late ? grads->due_shares : grads->shares;
+    if (grads->shares) return grads->shares; // late ones are sent when the update has used those before
     return grads->late ? grads->due_all : grads->all;
 }
 
 // At the begin of a step, where gradients are used late: those of the step before become due.
 static inline void buckets_turn(GradientBuckets* grads, const Layout* layout) {
-    float *all = grads->all, *shares = grads->shares, *parts = grads->parts;
+    float *all = grads->all, *parts = grads->parts;
     CommRequest* far = grads->far;
     if (!grads->late) return;
-    grads->all = grads->due_all, grads->shares = grads->due_shares, grads->parts = grads->due_parts;
-    grads->due_all = all, grads->due_shares = shares, grads->due_parts = parts;
+    grads->all = grads->due_all, grads->parts = grads->due_parts;
+    grads->due_all = all, grads->due_parts = parts;
     grads->far = grads->due_far, grads->due_far = far;
     for (int b = 0; b < layout->buckets; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
 }

@@ -248,10 +248,9 @@ static void take_parameters(Stage* s) {
     s->params = arena_values(&s->memory_params, n);
     const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
     if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&s->memory_grads, n);
-    if (layout->mesh.zero) grads->shares = grads->due_shares = arena_floats(&s->memory_grads, share);
+    if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
     if (parts) grads->parts = grads->due_parts = arena_floats(&s->memory_grads, parts);
     if (grads->late) grads->due_all = arena_floats(&s->memory_grads, n);
-    if (grads->late && layout->mesh.zero) grads->due_shares = arena_floats(&s->memory_grads, share);
     if (grads->late && parts) grads->due_parts = arena_floats(&s->memory_grads, parts);
     for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
         grads->buffer[i] = arena_floats(&s->memory_grads, largest_bucket(layout));

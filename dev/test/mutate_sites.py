@@ -7,7 +7,7 @@ one at a time, and runs test_rounds, some cases of test_sites, or some of check_
 
 A fault is a wrong step of the plan, a wrong sign, factor or buffer of an outer step, something that is not waited for, not
 saved or saved for the wrong site, a wrong group or part. Each has the test that must see it: "rounds"; "sites N TEXT": the
-cases of test_sites with TEXT in their command line, on N ranks; "replicas TEXT": the cases of check_replicas.py that have
+cases of test_sites with TEXT in their command line, on N ranks; "checkpoint": test_checkpoint; "replicas TEXT": the cases of check_replicas.py that have
 TEXT in their name. A crash, or ranks that wait for each other for ever, are seen too, and said.
 
 One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
@@ -89,10 +89,10 @@ FAULTS = [
      "        if (s->before) device_copy(s->before + at, weights, (size_t)n * sizeof(float));\n", ""),
     ("delayed: the fresh gradient is used", "replicas delayed 2 lambda clip", EXCHANGE,
      "return grads->late ? grads->due_all : grads->all;", "return grads->all;"),
-    ("delayed: shares are not turned", DELAYED_ZERO, EXCHANGE, "grads->shares = grads->due_shares, grads->parts = grads->due_parts;",
-     "grads->parts = grads->due_parts;"),
-    ("delayed: parts are not turned", DELAYED_SITES, EXCHANGE, "grads->shares = grads->due_shares, grads->parts = grads->due_parts;",
-     "grads->shares = grads->due_shares;"),
+    ("delayed: parts are not turned", DELAYED_SITES, EXCHANGE, "grads->all = grads->due_all, grads->parts = grads->due_parts;",
+     "grads->all = grads->due_all;"),
+    ("delayed: ZeRO's sums are sent before those of the last step are used", DELAYED_ZERO, TRAINER,
+     "if (!sends_behind_update(s)) buckets_send", "buckets_send"),
     ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", TRAINER,
      "return step - (t->stage.grads.late && step > 0);", "return step;"),
     ("delayed: saving does not turn back", DELAYED, TRAINER,
@@ -100,7 +100,7 @@ FAULTS = [
      "buckets_arrive(grads, s->groups, &s->layout, chunk);"),
     ("delayed: a resumed run waits a step again", DELAYED, TRAINER,
      "    t->stage.grads.due = true; // what is due in the next step was read", ""),
-    ("sites: gradients are summed over the wrong parts", SYNC_SITES, "parallel.h",
+    ("sites: changes are summed over the wrong parts", S3GD_SITES, "parallel.h",
      "mesh_site_place(&layout->mesh) * bucket_part(layout, bucket);", "mesh_site(&layout->mesh) * bucket_part(layout, bucket);"),
     ("sites: the far group joins the members of a site", SYNC_SITES, EXCHANGE,
      "g->far = comm_split(world, stage + stages * place, mesh_site(mesh), \"far\");",
@@ -111,12 +111,9 @@ FAULTS = [
     ("diloco: the sum is an outer gradient, not the mean", "replicas diloco 4 streaming 3", SITES,
      "outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f / (float)r->sites,",
      "outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f,"),
-    ("diloco: sent before it is merged", "replicas diloco 2 streaming 4", SITES,
-     "if (merges && r->delay > 0) sites_merge(s, b);\n        if (sends) sites_send_way(s, b);",
-     "if (sends) sites_send_way(s, b);\n        if (merges && r->delay > 0) sites_merge(s, b);"),
     ("diloco: momentum without Nesterov's look ahead", "replicas diloco 2 no end", KERNELS,
      "*base -= rounded_product(lr, D + rounded_product(momentum, v, zero), zero);", "*base -= rounded_product(lr, v, zero);"),
-    ("diloco: the common point is mixed in with the other share", "replicas diloco 2 delay", KERNELS,
+    ("diloco: the common point is mixed in with the other share", "replicas diloco 2 mix, no delay", KERNELS,
      "const float rest = 1.0f - share;", "const float rest = share; share = 1.0f - share;"),
     ("eager: what was sent last is not kept", EAGER, SITES, "if (r->eager) device_copy(s->old + at, fresh, bytes);", ""),
     ("eager: what was meant is kept, not what was sent", EAGER_BITS, SITES, "if (r->eager && r->bits < 32) sites_keep_sent(s, b);", ""),
@@ -144,7 +141,7 @@ FAULTS = [
      "const int copy = local ? mesh_site(&layout->mesh) : 0;\n    float* whole", "const int copy = 0;\n    float* whole"),
     ("checkpoint: second moments are the first ones", S3GD, TRAINER,
      "add_site_values(&v, \"exp_avg_sq\", s->moment2, false);", "add_site_values(&v, \"exp_avg_sq\", s->moment1, false);"),
-    ("checkpoint: copies and kinds change places", S3GD, CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
+    ("checkpoint: copies and kinds change places", "checkpoint", CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
      "return CHECKPOINT_VALUES + copy * sites->kinds + kind;"),
     ("checkpoint: only the first site writes", S3GD, TRAINER, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
     ("checkpoint: another plan is taken up", "sites 2 refusals", TRAINER, "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
@@ -171,7 +168,7 @@ def mutated(path, text, replacement):
 
 
 def program_of(test):
-    return {"rounds": "build/test_rounds", "sites": "build/test_sites", "replicas": "train_gpt"}[test.split()[0]]
+    return {"rounds": "build/test_rounds", "sites": "build/test_sites", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint"}[test.split()[0]]
 
 
 def build(folder, program):
