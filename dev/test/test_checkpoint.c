@@ -364,6 +364,21 @@ static void test_meshes(const Case* c) {
     run_command("rm -r mesh_*");
 }
 
+// What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
+static void test_names_of_sites(void) {
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}};
+    char name[128], expected[128];
+    bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
+    for (int kind = 0; kind < sites.kinds; kind++)
+        for (int copy = 0; copy < sites.copies; copy++) {
+            const int value = checkpoint_value_of_site(&sites, kind, copy);
+            checkpoint_name(name, sizeof name, &sites, value, "lm_head.weight");
+            snprintf(expected, sizeof expected, "site.%d.%s.lm_head.weight", copy, sites.kind[kind]);
+            ok = ok && strcmp(name, expected) == 0 && checkpoint_file_of(value) == 2;
+        }
+    check(ok, "what sites have is named site.COPY.KIND.TENSOR");
+}
+
 // Tensors larger than the writer's buffer, with rows that do not divide it.
 static void test_large(void) {
     const ModelConfig m = {"gpt2, 2.7M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500, true, 1e-5, 0};
@@ -384,8 +399,9 @@ static void test_state(void) {
     new_folder("state");
     check(!checkpoint_newest(found, sizeof found, "state"), "an empty folder has no newest checkpoint");
     check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
-    const CheckpointState states[] = {
-        {0, 0, 0, 1, 1, 0, ""}, {9, 90, 7, 8, 1024, 1, "dc-s3gd of 4 sites"}, {1234567890123, INT64_MAX, 3, 2, 1, 5, ""}};
+    const CheckpointState states[] = {{0, 0, 0, 1, 1, 0, ""},
+                                      {9, 90, 7, 8, 1024, 1, "dc-s3gd of 4 sites"},
+                                      {1234567890123, INT64_MAX, 3, 2, 1, 5, ""}};
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
@@ -917,6 +933,7 @@ int main(int argc, char** argv) {
     if (!mkdtemp(folder) || chdir(folder) != 0) die("cannot make a folder %s", folder);
     for (int c = 0; c < CASES; c++) test_meshes(&cases[c]);
     test_large();
+    test_names_of_sites();
     test_state();
     for (int c = 0; c < CASES; c++) test_config(cases[c].model);
     for (int c = 0; c < CASES; c++) test_config_sync(cases[c].model);
