@@ -543,10 +543,12 @@ static inline void work_head(Work* w, const Job* job, bool backward) {
     x.s->ours ? ours_head(&x, backward) : other_head(&x, backward);
 }
 
-// Once a step, for `elements` parameters of a rank, of which `updated` are its own (ZeRO: a share of each bucket).
+// Once a step, for `elements` parameters of a rank, of which `updated` are its own (ZeRO: a share of each bucket). These
+// kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by Software.kernels.
 // Gradients that are set to zero.
 static inline void work_zero(Work* w, const Job* job, double elements) {
-    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, job->software->gradient_bytes);
+    const Software* s = job->software;
+    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
 }
 
 // Their norm. Others square them in the passes of work_optimizer.
@@ -562,7 +564,8 @@ static inline void work_optimizer(Work* w, const Job* job, double updated) {
     if (s->ours)
         work_memory(w, "optimizer", KERNEL_OPTIMIZER, updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));
     else
-        work_memory(w, "optimizer", KERNEL_OTHER, updated, (s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2));
+        work_memory(w, "optimizer", KERNEL_OTHER, updated,
+                    s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
