@@ -174,6 +174,7 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
     const double bytes = 1e9;
     Network net;
     Plan plan;
+    memset(cost, 0, sizeof *cost);
     if (!link_network(&net, c, ranks, stride, error)) return false;
     const bool ok = collective_build(&plan, algorithm, kind, &net, error);
     if (ok) {

@@ -166,6 +166,8 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh) {
         Slice s;
         memset(&s, 0, sizeof s);
         s.tensor = list[i];
+        if (list[i].kind == QKV_B || (list[i].kind == QKV_W && list[i].parts == 3)) // Nemotron: gpt2, fewer k/v heads
+            s.tensor.rows = model_qkv_size(model);
         slice_cut(&s, mesh, model);
         const bool block = list[i].layer == 0;
         sums[block                          ? NORM1_W
@@ -861,6 +863,7 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
     Mesh mesh = s->mesh;
     Layout layout;
     mesh.pipeline = stage, mesh.tensor = mesh.data = 0;
+    memset(traffic, 0, sizeof *traffic);
     if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);
