@@ -375,6 +375,7 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
     for (int i = 0; i < FABRIC_DIMENSIONS && c->torus[0]; i++) places *= c->torus[i];
     if (c->torus[0] && c->nodes && places != c->nodes)
         return fail(error, "%s: nodes %d, but the torus has places for %lld", r->path, c->nodes, (long long)places);
+    if (places > 10000000) return fail(error, "%s: a torus of %lld places", r->path, (long long)places);
     if (c->torus[0]) c->nodes = (int)places;
     if (c->sites > 1 && c->nodes % c->sites != 0)
         return fail(error, "%s: nodes %d are not divided evenly into sites %d", r->path, c->nodes, c->sites);

@@ -151,32 +151,48 @@ static inline double step_days(const StepSetup* x, double tokens, double seconds
 // ----------------------------------------------------------------------------------------------------------------
 // What a rank holds: elements of each bucket, as layout_build lays them out, without the list of the whole model
 
+enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
+
 typedef struct {
-    double block, wte, wpe, norm, head;
+    double elements[HELD_BUCKETS];
+    double partial
+        [HELD_BUCKETS]; // seconds to sum gradients that tensor ranks have in part (exchange.h), before the data group does
 } Held;
 
-static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh) {
+static inline int held_bucket(const Tensor* tensor) {
+    switch (tensor->kind) {
+    case WTE: return HELD_WTE;
+    case WPE: return HELD_WPE;
+    case FINAL_NORM_W:
+    case FINAL_NORM_B: return HELD_NORM;
+    case HEAD_W: return HELD_HEAD;
+    default: return HELD_BLOCK;
+    }
+}
+
+static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rates* rates) {
     enum { MOST = 3 + 16 };
+    const size_t multiple = 16 * (size_t)mesh->d;
     ModelConfig one = *model;
     Tensor list[MOST];
-    double sums[TENSOR_KINDS] = {0};
+    Held held;
+    memset(&held, 0, sizeof held);
     one.L = 1;
     const int n = model_tensors(list, &one);
     for (int i = 0; i < n; i++) {
+        const int bucket = held_bucket(&list[i]);
         Slice s;
         memset(&s, 0, sizeof s);
         s.tensor = list[i];
         if (list[i].kind == QKV_B || (list[i].kind == QKV_W && list[i].parts == 3)) // Nemotron: gpt2, fewer k/v heads
             s.tensor.rows = model_qkv_size(model);
         slice_cut(&s, mesh, model);
-        const bool block = list[i].layer == 0;
-        sums[block                          ? NORM1_W
-             : list[i].kind == FINAL_NORM_B ? FINAL_NORM_W
-                                            : list[i].kind] += (double)slice_elements(&s);
+        held.elements[bucket] += (double)slice_elements(&s);
+        if (rates->software->ours && slice_is_partial(&s, mesh))
+            held.partial[bucket] +=
+                collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
     }
-    const size_t multiple = 16 * (size_t)mesh->d;
-    for (int i = 0; i < TENSOR_KINDS; i++) sums[i] = (double)round_up((size_t)sums[i], multiple);
-    const Held held = {sums[NORM1_W], sums[WTE], sums[WPE], sums[FINAL_NORM_W], sums[HEAD_W]};
+    for (int i = 0; i < HELD_BUCKETS; i++) held.elements[i] = (double)round_up((size_t)held.elements[i], multiple);
     return held;
 }
 
@@ -186,7 +202,8 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh) {
 // A piece of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
 typedef struct {
     double share[2];      // of the seconds of the whole pass; of those of the weight half alone
-    double elements, sum; // of the bucket; seconds of its sum
+    double elements, sum; // of the bucket; seconds of its sum over the data group
+    double partial;       // and before it, over tensor ranks, while the stage waits
     bool tied;            // it is the matrix of TIE
 } Segment;
 
@@ -283,7 +300,7 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
         s->share[h] = price && all > 0 ? parts_of_half(price, h) / all : 0;
     }
     s->elements = elements, s->sum = sum;
-    c->segments++, c->elements += elements;
+    c->segments++;
     return s;
 }
 
@@ -295,28 +312,39 @@ typedef struct {
     ListPrices lists;
 } StepPricing;
 
-// In the order in which a backward pass completes them: head, blocks, embedding.
+// A segment with one of the rank's buckets.
+static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, const WorkPrice* price, int bucket) {
+    const double elements = g->held.elements[bucket], bytes = elements * g->setup->software->gradient_bytes;
+    Segment* s = segment_add(x, c, price, elements, sum_seconds(&g->rates, &g->setup->mesh, bytes));
+    s->partial = g->held.partial[bucket];
+    c->elements += elements;
+    return s;
+}
+
+// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with the
+// embedding; with ZeRO-2 each use is summed by itself.
 static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, int layers, bool first, bool last) {
     const StepSetup* s = g->setup;
-    const Held* h = &g->held;
-    const Mesh* mesh = &s->mesh;
-    const double each = s->software->gradient_bytes;
-    const bool apart =
-        x->plan.tied && pipeline_holder(&x->plan, 0) != pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    const double wte = g->held.elements[HELD_WTE];
+    const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    const bool apart = s->model.tied && !one_rank;
     c->first = x->segments;
-    if (last) {
-        const double elements = !s->model.tied ? h->head : apart ? h->wte : 0;
-        segment_add(x, c, &g->lists.head[1], elements, sum_seconds(&g->rates, mesh, elements * each))->tied = apart;
-        c->tied += apart ? elements : 0;
-        segment_add(x, c, NULL, h->norm, sum_seconds(&g->rates, mesh, h->norm * each));
+    if (last && s->model.tied && one_rank) {
+        const double bytes = s->mesh.zero == 2 ? wte * s->software->gradient_bytes : 0;
+        segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, &s->mesh, bytes));
+    } else if (last) {
+        segment_of(x, g, c, &g->lists.head[1], apart ? HELD_WTE : HELD_HEAD)->tied = apart;
+        c->tied += apart ? wte : 0;
     }
-    const double block = sum_seconds(&g->rates, mesh, h->block * each);
-    for (int i = 0; i < layers; i++) segment_add(x, c, &g->lists.block[1], h->block, block);
-    if (first) {
-        if (h->wpe > 0) segment_add(x, c, NULL, h->wpe, sum_seconds(&g->rates, mesh, h->wpe * each));
-        segment_add(x, c, &g->lists.embedding[1], h->wte, sum_seconds(&g->rates, mesh, h->wte * each))->tied = apart;
-        c->tied += apart ? h->wte : 0;
+    if (last) segment_of(x, g, c, NULL, HELD_NORM);
+    if (layers > 0) {
+        const Segment one = *segment_of(x, g, c, &g->lists.block[1], HELD_BLOCK);
+        for (int i = 1; i < layers; i++, c->segments++, c->elements += one.elements) x->segment[x->segments++] = one;
     }
+    if (first && g->held.elements[HELD_WPE] > 0) segment_of(x, g, c, NULL, HELD_WPE);
+    if (!first) return;
+    segment_of(x, g, c, &g->lists.embedding[1], HELD_WTE)->tied = apart;
+    c->tied += apart ? wte : 0;
 }
 
 // ZeRO-2: a bucket's buffer is set to zero, and this rank's part of its sum added up, in every micro-batch.
@@ -343,7 +371,7 @@ static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Job*
 // One rank uses one matrix as embedding and as head, and this trainer keeps their gradients apart.
 static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* s) {
     const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
-    return s->model.tied && one_rank && s->software->ours;
+    return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
 }
 
 // What happens once a step on a virtual stage: REDUCE's squares, TIE, NORM, UPDATE.
@@ -356,7 +384,7 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
     if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
         Work w = {0, 0, NULL};
-        work_memory(&w, "add", KERNEL_ADD, g->held.wte, 12);
+        work_memory(&w, "add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
         *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &w.op[0]);
         work_free(&w);
     }
@@ -408,8 +436,9 @@ static inline StepPrices step_prices(const StepSetup* s) {
     memset(&g, 0, sizeof g);
     x.plan = step_pipeline(s);
     const int stages = x.plan.p * x.plan.v, last = stages - 1;
-    g.setup = s, g.rates = rates_of(s->cluster, s->software), g.held = held_by_rank(&s->model, &s->mesh);
+    g.setup = s, g.rates = rates_of(s->cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
+    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
     g.lists = list_prices(&g.rates, &g.job);
     x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
@@ -437,7 +466,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
         if (i > 0 && pipeline_holder(&x.plan, i - 1) != holder) *cost_of(&x.costs, SEND_BACKWARD, i) = message;
         step_end_prices(&x, &g, i);
         const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
-        const double second = i == 0 && step_has_two_gradients(&x, s) ? g.held.wte : 0;
+        const double second = i == 0 && step_has_two_gradients(&x, s) ? g.held.elements[HELD_WTE] : 0;
         x.zero[holder] += list_seconds(&g, work_zero, all + shares + second);
     }
     return x;
@@ -466,13 +495,14 @@ static inline const char* step_part_name(int part) {
 
 // A stage while it works through its table.
 typedef struct {
-    int next;                 // action
-    int waited;               // the action before which sums were waited for, + 1
-    bool queued;              // to be looked at
-    double spent[STEP_PARTS]; // seconds; all computing under STEP_PRODUCT
-    double link_free;         // when the sums that were started are done
-    double buffer[2];         // ZeRO-2: the same of the last two buckets
-    double* summed;           // (v) when each chunk's are
+    int next;    // action
+    int waited;  // the action before which sums were waited for, + 1
+    bool queued; // to be looked at
+    double
+        spent[STEP_PARTS]; // seconds; all computing under STEP_PRODUCT, but sums of partial gradients under STEP_TENSOR
+    double link_free;      // when the sums that were started are done
+    double buffer[2];      // ZeRO-2: the same of the last two buckets
+    double* summed;        // (v) when each chunk's are
     double tied_summed;
     bool running; // with shared cores: it computes; what is left, and since when
     double left, started;
@@ -502,7 +532,7 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     const bool splits = p->segment && a.reduce && !p->whole_sum[0];
     if (!splits && g->link_free <= start) return end;
     const int here = schedule_virtual_stage(&x->tables[r], a.chunk);
-    const Segment whole = {{1, 1}, 0, 0, false};
+    const Segment whole = {{1, 1}, 0, 0, 0, false};
     const Segment* list = splits ? p->segment + p->chunk[here].first : &whole;
     const int n = splits ? p->chunk[here].segments : 1, half = a.kind == BACKWARD_WEIGHT;
     if (n == 0) return end; // a chunk without blocks
@@ -518,6 +548,8 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
         g->spent[STEP_DATA] += lost;
         at += seconds + lost;
         if (list[i].elements <= 0) continue;
+        g->spent[STEP_TENSOR] += list[i].partial;
+        at += list[i].partial;
         g->link_free = fmax(g->link_free, at) + list[i].sum;
         g->buffer[0] = g->buffer[1], g->buffer[1] = g->link_free;
         if (list[i].tied)
@@ -776,6 +808,7 @@ static inline void step_parts(StepCost* cost, const StepRun* run) {
             chunk_parts(x, virtual_stage(p, schedule_is_folded(x->plan.kind), r, c), parts);
         const double computing = parts_sum(parts), scale = computing > 0 ? spent[STEP_PRODUCT] / computing : 0;
         for (int k = 0; k < WORK_PARTS; k++) cost->parts[k] += parts[k] * scale / p;
+        cost->parts[STEP_TENSOR] += spent[STEP_TENSOR] / p;
         for (int k = WORK_PARTS; k < STEP_PARTS; k++) cost->parts[k] += spent[k] / p;
     }
 }

@@ -592,6 +592,74 @@ static void test_steps(int rounds) {
     check(buckets == n, "gradients that are summed are the elements of layout_build in %d", buckets);
 }
 
+// Bytes that a rank sends to its tensor group for the collectives of a list.
+static double work_sent(const Work* w) {
+    double bytes = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        if (op->kind == OP_COLLECTIVE) bytes += plan_passes(op->collective) * (op->ranks - 1.0) / op->ranks * op->bytes;
+    }
+    return bytes;
+}
+
+// All collectives that the lists of this trainer have, of one stage, a micro-batch.
+static double stage_sent(const StepSetup* s, const Layout* layout) {
+    const Job job = {&s->model, &s->mesh, s->software, s->B, s->T};
+    double bytes = 0;
+    for (int c = 0; c < s->mesh.v; c++) {
+        const Chunk* chunk = &layout->chunk[c];
+        for (int backward = 0; backward < 2; backward++) {
+            Work block = {0, 0, NULL}, rest = {0, 0, NULL};
+            work_block(&block, &job, backward, false);
+            work_chunk(&rest, &job, backward, backward ? !chunk->last : !chunk->first,
+                       backward ? !chunk->first : !chunk->last);
+            if (chunk->first) work_embedding(&rest, &job, backward);
+            if (chunk->last) work_head(&rest, &job, backward);
+            bytes += chunk->layers * work_sent(&block) + work_sent(&rest);
+            work_free(&block), work_free(&rest);
+        }
+    }
+    return bytes;
+}
+
+// The trainer counts what it sends, and agrees with traffic_of_step to the byte; so do our lists.
+static void test_traffic(int rounds) {
+    int n = 0, tensor = 0, partial = 0;
+    for (int tries = 0; n < rounds && tries < 100 * rounds; tries++) {
+        StepSetup s;
+        ModelConfig m;
+        Cluster c;
+        Error error;
+        if (!random_step(&s, &m, &c) || !s.software->ours) continue;
+        n++;
+        const int r = draw(0, s.mesh.p - 1);
+        const double k = (double)step_microbatches(&s);
+        Mesh mesh = s.mesh;
+        Layout layout;
+        Traffic traffic;
+        mesh.pipeline = r;
+        if (!layout_build(&layout, &m, mesh, s.T, &error) || !step_traffic(&s, r, &traffic, &error))
+            die("%s", error.text);
+        double parts = 0; // of gradients, which come once a step
+        for (int i = 0; i < layout.n; i++) {
+            const Slice* x = &layout.slices[i];
+            if (!slice_is_partial(x, &mesh)) continue;
+            parts += (mesh.zero == 2 ? k : 1) * 8.0 * (x->copies - 1) / x->copies * (double)slice_elements(x);
+        }
+        const double sent = k * stage_sent(&s, &layout), formula = traffic.layers + traffic.ends - parts;
+        tensor += fabs(sent - formula) <= 1e-9 * (formula + 1);
+        StepPrices x = step_prices(&s);
+        double seconds = 0;
+        for (int i = 0; i < x.segments; i++) seconds += x.segment[i].partial;
+        partial += (parts > 0) == (seconds > 0) || s.mesh.p > 1; // of all stages
+        step_prices_free(&x);
+        layout_free(&layout);
+    }
+    check(n == rounds && tensor == n,
+          "bytes to the tensor group of %d stages of this trainer: those of traffic_of_step in %d", n, tensor);
+    check(partial == n, "gradients that tensor ranks have in part are summed where there are any, in %d", partial);
+}
+
 // A machine that is better in one thing is never slower.
 static void test_monotone(int rounds) {
     int n = 0, faster[8] = {0};
@@ -832,6 +900,36 @@ static void test_files(void) {
     check(!ok && listed == CLUSTER_LINES, "an unknown name: all %d are listed", listed);
 }
 
+// Files with random damage are read, and a step on that machine takes some time; or they are refused by name.
+static void test_damage(int rounds) {
+    static char text[8192], damaged[8192];
+    FILE* in = fopen(SHIPPED, "r");
+    if (!in) die("test_step: %s is not there", SHIPPED);
+    const size_t n = fread(text, 1, sizeof text - 1, in);
+    fclose(in);
+    const ModelConfig m = gpt(8, 1024, 16);
+    const Mesh mesh = mesh_of(2, 4, 16, 1, RECOMPUTE_NONE);
+    int taken = 0, refused = 0, wrong = 0;
+    for (int round = 0; round < rounds; round++) {
+        static const char letters[] = "0123456789.-eE+#\n MGTB%snadx";
+        Cluster c;
+        Error error;
+        memcpy(damaged, text, n + 1);
+        for (int i = draw(1, 4); i > 0; i--) damaged[draw(0, (int)n - 1)] = letters[draw(0, (int)sizeof letters - 2)];
+        if (read_text(&c, damaged, &error)) {
+            const StepSetup s = step_setup(&m, &mesh, 1, 512, 128, software_find("modern"), &c);
+            const double seconds = seconds_of(&s);
+            wrong += !(seconds > 0 && isfinite(seconds));
+            taken++;
+        } else {
+            wrong += strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL;
+            refused++;
+        }
+    }
+    check(wrong == 0 && taken > rounds / 5 && refused > rounds / 20, "%d damaged files: %d read, %d refused by name",
+          rounds, taken, refused);
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_step";
@@ -853,11 +951,13 @@ int main(int argc, char** argv) {
     test_times(brief ? 100 : 600);
     test_bubbles();
     test_steps(brief ? 100 : 600);
+    test_traffic(brief ? 60 : 300);
     test_monotone(brief ? 40 : 200);
     test_settings();
     test_memory();
     test_speed(brief);
     test_files();
+    test_damage(brief ? 200 : 1000);
     unlink(path);
     return test_end();
 }
