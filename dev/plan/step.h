@@ -374,7 +374,7 @@ static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* 
     return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
 }
 
-// What happens once a step on a virtual stage: REDUCE's squares, TIE, NORM, UPDATE.
+// What happens once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
 static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
@@ -389,7 +389,7 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
         work_free(&w);
     }
     const int holder =
-        pipeline_holder(&x->plan, i); // what has no chunk stands at the stage's first one, which has its number
+        pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, stand at its first one's number
     for (int k = 0; k < 2; k++) {
         double gather = gather_seconds(&g->rates, mesh, elements[k] * bytes);
         if (s->software->gather_overlap) // under the forward pass; it loses overlap_cost of that
@@ -405,15 +405,19 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
             collective_seconds(&g->rates, PLAN_ALL_REDUCE, vector, 2, mesh->t * mesh->d * (mesh->p - 1)) +
             list_seconds(g, work_squares, c->tied / share);
     }
-    if (s->software->ours) { // squares of every tensor, over the three groups in turn
-        const double sums = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
-        const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
-        for (int k = 0; k < 3; k++)
-            *cost_of(&x->costs, NORM, i) +=
-                collective_seconds(&g->rates, PLAN_ALL_REDUCE, sums, groups[k][0], groups[k][1]);
-    } else {
-        *cost_of(&x->costs, NORM, i) = 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
-    }
+}
+
+// NORM: this trainer adds up the squares of every tensor over its three groups in turn; others do with a number or two.
+static inline double norm_seconds(StepPricing* g) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
+    const double bytes = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
+    double seconds = 0;
+    if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
+    for (int k = 0; k < 3; k++)
+        seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
+    return seconds;
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -448,7 +452,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
     x.whole_sum = (double*)checked_calloc((size_t)stages, sizeof(double), "the prices of a step");
     x.zero = (double*)checked_calloc((size_t)x.plan.p, sizeof(double), "the prices of a step");
     x.costs = costs_equal(stages, 0, 0, 0, 0);
-    const double message = step_message(&g, &x.plan);
+    const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
     const bool sums_apart = !s->software->data_overlap;
     for (int i = 0; i < stages; i++) {
         ChunkPrice* c = &x.chunk[i];
@@ -465,6 +469,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
         if (i < last && pipeline_holder(&x.plan, i + 1) != holder) *cost_of(&x.costs, SEND_FORWARD, i) = message;
         if (i > 0 && pipeline_holder(&x.plan, i - 1) != holder) *cost_of(&x.costs, SEND_BACKWARD, i) = message;
         step_end_prices(&x, &g, i);
+        *cost_of(&x.costs, NORM, i) = norm;
         const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
         const double second = i == 0 && step_has_two_gradients(&x, s) ? g.held.elements[HELD_WTE] : 0;
         x.zero[holder] += list_seconds(&g, work_zero, all + shares + second);
@@ -871,11 +876,15 @@ static inline double stage_bound(const StepPrices* x, int r) {
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
         squares += *cost_of(&x->costs, REDUCE, i), sums += x->whole_sum[i];
     }
+    // The last thing computed is the end of the first chunk's backward pass, whose bucket nothing hides before NORM.
+    const ChunkPrice* c = &x->chunk[r];
+    if (plan->clip && !x->whole_sum[r] && c->segments > 0) sums = x->segment[c->first + c->segments - 1].sum;
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
 }
 
-// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best.
+// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best. (Where cores are
+// shared, stages are slower, never faster: it stays below.)
 static inline double step_bound(const StepSetup* s) {
     StepPrices x = step_prices(s);
     double longest = 0, update = 0;

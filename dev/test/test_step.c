@@ -275,6 +275,71 @@ static void test_operations(void) {
           "products with short sums are bound by memory");
 }
 
+static double work_bytes(const Work* w, double* elements) {
+    double bytes = 0;
+    *elements = 0;
+    for (int i = 0; i < w->n; i++) {
+        if (w->op[i].kind == OP_MEMORY) bytes += w->op[i].bytes, *elements += w->op[i].elements;
+    }
+    return bytes;
+}
+
+// This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and write, by
+// recomputation. Two residuals with norms of 4 C; backward two gradients of branches of 2 C, and norms of 4 C; GELU in its
+// product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F; rotary positions twice q and k.
+static void test_kernels(void) {
+    static const struct {
+        const char* software;
+        Arch arch;
+        double C[2], F[2], qk[2]; // forward, backward
+    } rows[] = {{"threefold", ARCH_GPT2, {8, 12}, {1, 1}, {0, 0}},
+                {"threefold-cpu", ARCH_GPT2, {8, 12 + 5}, {2, 3 + 1}, {0, 0}},
+                {"threefold", ARCH_LLAMA, {8, 12}, {3, 5}, {2, 2}}};
+    static const double again_C[3] = {0, 2 + 2,
+                                      2 + 4}; // none; selective: two norms; full: one, and a residual with one
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const bool llama = rows[i].arch == ARCH_LLAMA;
+        const ModelConfig m = {"", rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000, true, 1e-5, 1e4};
+        for (int k = 0; k < 3; k++) {
+            const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
+            const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256};
+            const double e = job.software->value_bytes, again_F = k == 0 ? 0 : llama ? 3 : k == 1 ? 2 : rows[i].F[0];
+            bool ok = true;
+            for (int b = 0; b < 2; b++) {
+                double elements, values = rows[i].C[b] * 512 + rows[i].F[b] * 1536 + rows[i].qk[b] * 640;
+                if (b) values += again_C[k] * 512 + again_F * 1536 + (k == 2 ? rows[i].qk[0] * 640 : 0);
+                Work w = {0, 0, NULL};
+                work_block(&w, &job, b, false);
+                ok = ok && relative(work_bytes(&w, &elements), 512 * e * values) < 1e-12 && elements > 0;
+                work_free(&w);
+            }
+            check(ok, "%s, %s, recomputation %d: bytes of a block's kernels", rows[i].software,
+                  llama ? "llama" : "gpt2", k);
+        }
+    }
+    const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4};
+    const Mesh mesh = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
+    const Job job = {&m, &mesh, software_find("threefold"), 2, 256},
+              half = {&m, &two, software_find("threefold"), 2, 256};
+    Work w[8];
+    double bytes[8], elements[8];
+    memset(w, 0, sizeof w);
+    work_embedding(&w[0], &job, false), work_embedding(&w[1], &job, true);
+    work_head(&w[2], &job, false), work_head(&w[3], &job, true);
+    work_head(&w[4], &half, false), work_head(&w[5], &half, true);
+    work_block(&w[6], &job, false, true);
+    work_optimizer(&w[7], &job, 1e6), work_squares(&w[7], &job, 1e6), work_zero(&w[7], &job, 1e6);
+    for (int i = 0; i < 8; i++) bytes[i] = work_bytes(&w[i], &elements[i]), work_free(&w[i]);
+    check(bytes[0] == 512 * 512 * 10 && bytes[1] == 512 * 512 * 12 && bytes[2] == 512 * 1000 * 4 &&
+              bytes[3] == 512 * 512 * 10,
+          "embedding: 5 values a number, back 2 and a float32 table; losses: a read and a write; back the last norm");
+    check(bytes[4] == 512 * 500 * 4 && elements[4] + elements[5] == 512 * 500 + 2 * 512 * 512 &&
+              bytes[5] == 512 * 500 * 4 + 512 * 512 * 10,
+          "half of the vocabulary: two passes forward, two back");
+    check(bytes[6] == 512 * (7 * 512 + 2048) * 2, "the last block of a chunk ends without a norm");
+    check(bytes[7] == 1e6 * (30 + 4 + 4), "AdamW moves 30 bytes a parameter; its norm and its zeroing 4");
+}
+
 // Halves of a backward pass: together all of it, and no collective in the weight half but what it gathers itself.
 static void test_halves(void) {
     const Cluster c = cluster_named("dgx-h100");
@@ -944,6 +1009,7 @@ int main(int argc, char** argv) {
     test_block();
     test_figures();
     test_operations();
+    test_kernels();
     test_halves();
     test_seam();
     test_rings();
