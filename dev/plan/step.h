@@ -1,18 +1,18 @@
 /*
-step.h: how long one training step of a model takes on a mesh of a cluster, and what it is spent on. work.h prices what a
-stage computes, schedule.h has the tables that say in which order; here they run against each other as events.
+step.h: how long one training step of a model takes on a mesh of a cluster, and what it is spent on. work.h prices what
+a stage computes, schedule.h has the tables that say in which order; here they run against each other as events.
 
-    prices    a block costs the same everywhere, so it is priced once; a chunk is its blocks, the first one's embedding, the
-              last one's head. So stages differ, and their imbalance shows up by itself
-    events    every stage works through its real table (schedule_build). Its actions start when schedule.h's action_ready says
-              so: when their message is there and what they fill is free. A stage that waits is looked at again
-              when the other end of a transfer moves, so all takes O(actions)
+    prices    a block costs the same everywhere, so it is priced once; a chunk is its blocks, the first one's embedding,
+              the last one's head. So stages differ, and their imbalance shows up by itself
+    events    every stage works through its real table (schedule_build). Its actions start when schedule.h's
+              action_ready says so: when their message is there and what they fill is free. A stage that waits is looked
+              at again when the other end of a transfer moves, so all takes O(actions)
     messages  run under computing; or (send_overlap false) a stage stands still while its own leave
-    sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as soon as
-              the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for. While a
-              sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather parameters
-              after the update; ZeRO-2 sums every micro-batch and has two buffers to wait for. Where a software does
-              not overlap them, REDUCE takes as long as the whole sum
+    sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as
+              soon as the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for.
+              While a sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather
+              parameters after the update; ZeRO-2 sums every micro-batch and has two buffers to wait for. Where a
+              software does not overlap them, REDUCE takes as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
 
 A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as everything that
@@ -20,8 +20,10 @@ a stage does, or waits for, is counted once:
 
     product, attention, memory    computing: matrix products; the attention core; other kernels
     tensor                        sums over the tensor group, as far as they are not hidden
-    pipeline                      messages: standing still; waiting, for as long as the message that comes then was on its way
-    data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of parameters
+    pipeline                      messages: standing still; waiting, for as long as the message that comes then was on
+                                  its way
+    data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of
+                                  parameters
     optimizer                     setting gradients to zero, their norm, the update
     bubble                        waiting for anything else, which is for other stages
 
@@ -29,10 +31,11 @@ Two conventions for a rate, both printed where papers are compared:
 
     TFLOP/s of a device   Narayanan et al. 2021, equation 3: what the hardware does in four passes (full recomputation)
                           and attention in full: 96 B T L C^2 (1 + T/(6C) + V/(16 L C)), whether it recomputes or not
-    MFU                   of the peak, what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers count attention
-                          in full, 12 L C T (flops_of_model)
+    MFU                   of the peak, what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers count
+                          attention in full, 12 L C T (flops_of_model)
 
-Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p do.
+Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p
+do.
 */
 #ifndef STEP_H
 #define STEP_H
@@ -111,8 +114,9 @@ static inline double formula_parameters(const ModelConfig* m) {
     return 12 * L * C * C * (1 + 13 / (12 * C) + (m->V + (double)m->T) / (12 * L * C));
 }
 
-// Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of dropout,
-// scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not divide.
+// Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of
+// dropout, scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not
+// divide.
 static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int t, bool sequence_parallel,
                                          Recompute recompute) {
     const double x = (double)T * B * m->C, scores = recompute == RECOMPUTE_NONE ? 5.0 * m->NH * T / m->C : 0;
@@ -120,22 +124,23 @@ static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int
     return sequence_parallel ? x * (34 + scores) / t : x * (10 + (24 + scores) / t);
 }
 
-// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one, whatever p is;
-// (1 + (p - 1) / (p v)) times that where chunks are interleaved.
+// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one,
+// whatever p is; (1 + (p - 1) / (p v)) times that where chunks are interleaved.
 static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
     const double more = mesh->v > 1 ? 1 + (mesh->p - 1) / ((double)mesh->p * mesh->v) : 1;
     return m->L * more * formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
 }
 
-// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16 bits, 20
-// where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the 20).
+// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16
+// bits, 20 where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the
+// 20).
 static inline double formula_optimizer_bytes(double parameters, bool both_gradients, bool zero, int d) {
     const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
     return parameters * (kept + divided / (zero ? d : 1));
 }
 
-// Days to train P parameters on so many tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et al.
-// 2021, equation 4.
+// Days to train P parameters on so many tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et
+// al. 2021, equation 4.
 static inline double formula_days(double tokens, double parameters, double n, double flops) {
     return 8 * tokens * parameters / (n * flops) / 86400;
 }
@@ -155,8 +160,7 @@ enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
 
 typedef struct {
     double elements[HELD_BUCKETS];
-    double partial
-        [HELD_BUCKETS]; // seconds to sum gradients that tensor ranks have in part (exchange.h), before the data group does
+    double partial[HELD_BUCKETS]; // seconds: sums of gradients that tensor ranks have in part, before the data group's
 } Held;
 
 static inline int held_bucket(const Tensor* tensor) {
@@ -321,8 +325,8 @@ static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, 
     return s;
 }
 
-// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with the
-// embedding; with ZeRO-2 each use is summed by itself.
+// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with
+// the embedding; with ZeRO-2 each use is summed by itself.
 static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, int layers, bool first, bool last) {
     const StepSetup* s = g->setup;
     const double wte = g->held.elements[HELD_WTE];
@@ -383,10 +387,8 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const double elements[2] = {c->elements - c->tied, c->tied};
     *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
     if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
-        Work w = {0, 0, NULL};
-        work_memory(&w, "add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
-        *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &w.op[0]);
-        work_free(&w);
+        const Op add = op_memory("add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
+        *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &add);
     }
     const int holder =
         pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, stand at its first one's number
@@ -433,47 +435,50 @@ static inline double step_message(StepPricing* g, const Pipeline* plan) {
     return seconds;
 }
 
+// Everything that depends on the number i of a virtual stage.
+static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double message) {
+    const StepSetup* s = g->setup;
+    const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);
+    const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
+    ChunkPrice* c = &x->chunk[i];
+    chunk_price(c, &g->lists, layers, i == 0, i == last);
+    chunk_segments(x, g, c, layers, i == 0, i == last);
+    chunk_add_zero2(g, c);
+    if (!s->software->data_overlap)
+        x->whole_sum[i] = sum_seconds(&g->rates, &s->mesh, c->elements * s->software->gradient_bytes);
+    *cost_of(&x->costs, FORWARD, i) = parts_sum(c->forward.whole);
+    *cost_of(&x->costs, BACKWARD, i) = parts_sum(c->backward.whole);
+    *cost_of(&x->costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
+    *cost_of(&x->costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
+    if (i < last && pipeline_holder(&x->plan, i + 1) != holder) *cost_of(&x->costs, SEND_FORWARD, i) = message;
+    if (i > 0 && pipeline_holder(&x->plan, i - 1) != holder) *cost_of(&x->costs, SEND_BACKWARD, i) = message;
+    step_end_prices(x, g, i);
+    const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
+    const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
+    x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
+}
+
+static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
+
 static inline StepPrices step_prices(const StepSetup* s) {
     StepPrices x;
     StepPricing g;
     memset(&x, 0, sizeof x);
     memset(&g, 0, sizeof g);
     x.plan = step_pipeline(s);
-    const int stages = x.plan.p * x.plan.v, last = stages - 1;
+    const int stages = x.plan.p * x.plan.v;
+    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
+    x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "prices");
+    x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
+    x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
+    x.costs = costs_equal(stages, 0, 0, 0, 0);
     g.setup = s, g.rates = rates_of(s->cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
-    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
+    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, &g.job);
-    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
-    x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "the prices of a step");
-    x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "the prices of a step");
-    x.gather = (double*)checked_calloc((size_t)(stages + x.plan.p), sizeof(double), "the prices of a step");
-    x.whole_sum = (double*)checked_calloc((size_t)stages, sizeof(double), "the prices of a step");
-    x.zero = (double*)checked_calloc((size_t)x.plan.p, sizeof(double), "the prices of a step");
-    x.costs = costs_equal(stages, 0, 0, 0, 0);
     const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
-    const bool sums_apart = !s->software->data_overlap;
-    for (int i = 0; i < stages; i++) {
-        ChunkPrice* c = &x.chunk[i];
-        const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
-        const int holder = pipeline_holder(&x.plan, i);
-        chunk_price(c, &g.lists, layers, i == 0, i == last);
-        chunk_segments(&x, &g, c, layers, i == 0, i == last);
-        chunk_add_zero2(&g, c);
-        if (sums_apart) x.whole_sum[i] = sum_seconds(&g.rates, &s->mesh, c->elements * s->software->gradient_bytes);
-        *cost_of(&x.costs, FORWARD, i) = parts_sum(c->forward.whole);
-        *cost_of(&x.costs, BACKWARD, i) = parts_sum(c->backward.whole);
-        *cost_of(&x.costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
-        *cost_of(&x.costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
-        if (i < last && pipeline_holder(&x.plan, i + 1) != holder) *cost_of(&x.costs, SEND_FORWARD, i) = message;
-        if (i > 0 && pipeline_holder(&x.plan, i - 1) != holder) *cost_of(&x.costs, SEND_BACKWARD, i) = message;
-        step_end_prices(&x, &g, i);
-        *cost_of(&x.costs, NORM, i) = norm;
-        const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
-        const double second = i == 0 && step_has_two_gradients(&x, s) ? g.held.elements[HELD_WTE] : 0;
-        x.zero[holder] += list_seconds(&g, work_zero, all + shares + second);
-    }
+    for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
     return x;
 }
 
@@ -500,14 +505,13 @@ static inline const char* step_part_name(int part) {
 
 // A stage while it works through its table.
 typedef struct {
-    int next;    // action
-    int waited;  // the action before which sums were waited for, + 1
-    bool queued; // to be looked at
-    double
-        spent[STEP_PARTS]; // seconds; all computing under STEP_PRODUCT, but sums of partial gradients under STEP_TENSOR
-    double link_free;      // when the sums that were started are done
-    double buffer[2];      // ZeRO-2: the same of the last two buckets
-    double* summed;        // (v) when each chunk's are
+    int next;                 // action
+    int waited;               // the action before which sums were waited for, + 1
+    bool queued;              // to be looked at
+    double spent[STEP_PARTS]; // seconds; STEP_PRODUCT: all computing; STEP_TENSOR: sums of partial gradients
+    double link_free;         // when the sums that were started are done
+    double buffer[2];         // ZeRO-2: the same of the last two buckets
+    double* summed;           // (v) when each chunk's are
     double tied_summed;
     bool running; // with shared cores: it computes; what is left, and since when
     double left, started;
@@ -856,8 +860,9 @@ static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, 
 // ----------------------------------------------------------------------------------------------------------------
 // A lower bound, without tables
 
-// Of one stage: its first work comes when its first chunk's input has passed all stages before; then all its work has to be
-// done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last) not.
+// Of one stage: its first work comes when its first chunk's input has passed all stages before; then all its work has
+// to be done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last)
+// not.
 static inline double stage_bound(const StepPrices* x, int r) {
     const Pipeline* plan = &x->plan;
     const bool folded = schedule_is_folded(plan->kind), split = schedule_splits_backward(plan->kind);
@@ -883,8 +888,8 @@ static inline double stage_bound(const StepPrices* x, int r) {
     return fmax(alone + squares + sums, alone - weights + drain);
 }
 
-// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best. (Where cores are
-// shared, stages are slower, never faster: it stays below.)
+// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best. (Where
+// cores are shared, stages are slower, never faster: it stays below.)
 static inline double step_bound(const StepSetup* s) {
     StepPrices x = step_prices(s);
     double longest = 0, update = 0;
@@ -900,7 +905,8 @@ static inline double step_bound(const StepSetup* s) {
     return longest;
 }
 
-// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, where the mesh is wrong.
+// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, where the mesh is
+// wrong.
 static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic, Error* error) {
     Mesh mesh = s->mesh;
     Layout layout;

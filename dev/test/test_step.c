@@ -223,7 +223,8 @@ static double work_flops(const Work* w) {
     return flops;
 }
 
-// Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more forward.
+// Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more
+// forward.
 static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software* s, int B, int T) {
     const Job job = {m, mesh, s, B, T};
     double flops = 0;
@@ -284,9 +285,10 @@ static double work_bytes(const Work* w, double* elements) {
     return bytes;
 }
 
-// This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and write, by
-// recomputation. Two residuals with norms of 4 C; backward two gradients of branches of 2 C, and norms of 4 C; GELU in its
-// product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F; rotary positions twice q and k.
+// This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and
+// write, by recomputation. Two residuals with norms of 4 C; backward two gradients of branches of 2 C, and norms of 4
+// C; GELU in its product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F;
+// rotary positions twice q and k.
 static void test_kernels(void) {
     static const struct {
         const char* software;
@@ -387,8 +389,8 @@ static void test_seam(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Links
 
-// A ring's plan, priced by plan_cost on the group as a network, and the formula for groups of any size: they differ by the
-// latency of the steps that trees save, and by nothing else.
+// A ring's plan, priced by plan_cost on the group as a network, and the formula for groups of any size: they differ by
+// the latency of the steps that trees save, and by nothing else.
 static void test_rings(void) {
     Error error;
     const Cluster c = cluster_named("selene");
