@@ -76,7 +76,12 @@ static void test_table1(void) {
               "table 1, %s: %g TFLOP/s x %d is the %.1f PFLOP/s and %d %% that are printed", x->name, x->value, n,
               aggregate[i], percent[i]);
         double tflops;
+        Cluster selene;
         const double error = published_error(x, &tflops);
+        const StepSetup s = published_setup(x, &selene);
+        const double bound = step_bound(&s), seconds = seconds_of(&s);
+        check(bound <= seconds && bound > 0.96 * seconds, "table 1, %s: %.3f s a step, at least %.3f", x->name, seconds,
+              bound);
         published_count(&errors, error);
         check(fabs(error) <= 0.12, "table 1, %s: %.1f TFLOP/s, published %.0f: %+.1f %%", x->name, tflops, x->value,
               100 * error);
@@ -569,16 +574,19 @@ static void test_bubbles(void) {
             *cost_of(&x.costs, BACKWARD_WEIGHT, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 2;
         }
         Schedule* tables = schedules_build(&plan);
-        double idle, one[16];
-        run_plain(&x, tables, NULL, NULL, &idle);
+        double idle, one[16], two[16];
+        const double apart = run_plain(&x, tables, NULL, NULL, &idle);
         ok = ok && fabs(idle - pipeline_bubble(&plan)) < 1e-9;
         // One core for all stages: it is never idle, as without messages some stage can always go on.
-        for (int k = 0; k < 16; k++) one[k] = k ? 1.0 / k : 1;
-        const double length = run_plain(&x, tables, one, NULL, &idle);
-        ok = ok && relative(length, 3.0 * stages * plan.m) < 1e-9;
+        for (int k = 0; k < 16; k++) one[k] = k ? 1.0 / k : 1, two[k] = k > 2 ? 2.0 / k : 1;
+        const double all = 3.0 * stages * plan.m, length = run_plain(&x, tables, one, NULL, &idle);
+        const double pair = run_plain(&x, tables, two, NULL, &idle);
+        ok = ok && relative(length, all) < 1e-9;
+        ok = ok && pair >= fmax(apart, all / 2) * (1 - 1e-9) && pair <= length * (1 + 1e-9);
         schedules_free(tables, plan.p), step_prices_free(&x);
     }
-    check(ok, "100 pipelines of all schedules: the bubble of pipeline_bubble; on one core, the sum of all work");
+    check(ok, "100 pipelines of all schedules: the bubble of pipeline_bubble; on one core, the sum of all work; on two "
+              "between half of it and that");
 }
 
 // A step at random that the trainer would accept.
