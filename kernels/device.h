@@ -167,10 +167,6 @@ static inline void* arena_take(Arena* arena, int64_t bytes) {
     return arena->base + offset;
 }
 
-static inline floatX* arena_values(Arena* arena, int64_t n) {
-    return (floatX*)arena_take(arena, n * (int64_t)sizeof(floatX));
-}
-
 static inline float* arena_floats(Arena* arena, int64_t n) {
     return (float*)arena_take(arena, n * (int64_t)sizeof(float));
 }
