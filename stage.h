@@ -168,6 +168,7 @@ static inline int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ?
 static inline int64_t cache_size(const Stage* s) {
     return (int64_t)s->T * 2 * s->layout.NKV * model_head_size(&s->model);
 }
+static inline int64_t all_caches(const Stage* s) { return s->layout.layers * s->layout.states * cache_size(s); }
 static inline int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ static inline void stage_take_memory(Stage* s) {
     if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
     s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
-    s->cache = take_values(s, scratch, (int64_t)s->layout.layers * cache_size(s) * s->layout.states);
+    s->cache = take_values(s, scratch, all_caches(s)); // the last: what is not used is not touched
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -333,11 +334,22 @@ static inline void stage_take_lists(Stage* s) {
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
 }
 
+enum { ARENAS = 5 };
+static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+
+static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
+    Arena* all[ARENAS] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
+                          &s->memory_scratch};
+    memcpy(arenas, all, sizeof all);
+}
+
 // Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
 // sizes of its arenas are known and nothing large is allocated.
 static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
                               const Rounds* rounds, ValueType type, Error* error) {
     memset(s, 0, sizeof *s);
+    if ((int64_t)B * T > INT32_MAX)
+        return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
     const Rounds sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
     s->rounds = rounds ? *rounds : sync;
     s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
@@ -350,18 +362,11 @@ static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, 
     s->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
     for (int c = 0; c < mesh.v; c++) s->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
     stage_take_lists(s);
-    s->memory_params.what = "parameters", s->memory_grads.what = "gradients", s->memory_optimizer.what = "optimizer";
-    s->memory_activations.what = "activations", s->memory_scratch.what = "scratch";
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arenas[i]->what = arena_names[i];
     stage_take_memory(s);
     return true;
-}
-
-enum { ARENAS = 5 };
-
-static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
-    Arena* all[ARENAS] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
-                          &s->memory_scratch};
-    memcpy(arenas, all, sizeof all);
 }
 
 // Bytes of all arenas, known before they are allocated.

@@ -2376,9 +2376,6 @@ int main(int argc, char** argv) {
     }
     const ModelConfig model = settings_model(o, table, n, data_vocab);
     const int T = o->seq ? (int)o->seq : model.T;
-    if (o->micro_batch * T > INT32_MAX) {
-        die_usage("--micro-batch %lld of %d tokens is more than 2^31 tokens at once", (long long)o->micro_batch, T);
-    }
     if (!mesh_check(&mesh, &model, T, &error) || !rounds_fit(&rounds, model.L, &error) ||
         !plan_schedule(t, &model, &mesh, &rounds, &error) ||
         !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
