@@ -332,6 +332,7 @@ static inline void stage_take_lists(Stage* s) {
     s->lambda = (float*)checked_calloc((size_t)s->layout.tensors, sizeof(float), "the tensors");
     if (rounds_are_local(&s->rounds)) sites_open(&s->sites, &s->rounds, &s->layout, s->model.L);
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
+    for (int i = 0; i < SUMS_AT_ONCE; i++) s->grads.recent[i] = -1;
 }
 
 enum { ARENAS = 5 };

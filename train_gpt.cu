@@ -2333,6 +2333,7 @@ static void check_ranks(Trainer* t, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     device_tame_threads(argv);
+    device_return_memory();
     device_flush_tiny();
     const double started = seconds_now();
     process.name = "train_gpt";

@@ -1,20 +1,20 @@
 /*
 memory.h: the memory of a run that has not been started.
 
-What the trainer allocates is known to the byte: the arenas of stage.h, which plans the stage of any rank anywhere
-(plan_stage_memory). Of a mesh that is the largest rank's (plan_memory). Not every rank has to be looked at:
+What the trainer allocates is known to the byte: the arenas of stage.h, which plans the stage of any rank anywhere. Of a mesh
+that is the largest rank's (plan_memory). Not every rank has to be looked at:
 
-    tensor, data   Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the vocabulary
-                   in parts that are padded to be equal, and shares of buckets, which are padded to a multiple of d, too.
-    pipeline       Everything grows with the blocks of a chunk, with the slots, with the micro-batches that are between the
-                   halves of their backward pass, and with an embedding or a head. Of the stages between the first and the last none
-                   has more blocks than the second (earlier stages get the remainder), and in gpipe, 1f1b and interleaved none has
-                   more slots, for the earlier a stage, the longer its micro-batches are on their way. So three
-                   stages are planned: the first, the second, the last. The zb-* schedules keep more for later stages: there
-                   all are planned.
+    tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
+                    vocabulary in parts that are padded to be equal, buckets in shares to whose number they are padded.
+    pipeline        Everything grows with the blocks of a chunk, the slots, the micro-batches that are between the halves
+                    of their backward pass, and with an embedding or a head. Of the stages between the first and the last
+                    none has more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b and
+                    interleaved none has more slots, since micro-batches come back the later, the earlier the stage. So
+                    three stages are planned: the first, the second, the last. With the zb-* schedules later stages keep
+                    more between the halves: there all are planned.
 
-A process on a CPU holds more than that (process_peak), and a little less: the arenas as far as they are touched. On a GPU the
-arenas are what is known; the driver's context, the code of kernels and cuBLAS's workspace come on top.
+A process on a CPU holds more than that, and a little less (process_peak): the arenas as far as they are touched. On a GPU
+the arenas are what is known; the driver's context, the kernels' code and cuBLAS's workspace come on top.
 */
 #ifndef MEMORY_H
 #define MEMORY_H
@@ -57,40 +57,17 @@ static inline int next_distinct_stage(const Pipeline* plan, int stage) {
     return stage == 1 ? (int)max_i64(2, plan->p - 1) : stage + 1;
 }
 
-// What a shape that a search tries may get wrong, in the words of the trainer's options. plan: mesh's, with its micro-batches.
-static inline bool check_plan(const ModelConfig* m, const Mesh* mesh, int T, const Pipeline* plan, Error* error) {
-    return mesh_check(mesh, m, T, error) && pipeline_check(plan, error);
-}
-
-// Of the largest rank of a mesh, whose coordinates do not matter here.
-static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const Pipeline* plan, ValueType type, Error* error) {
-    Mesh at = *mesh;
-    memset(largest, 0, sizeof *largest);
-    at.tensor = at.data = at.pipeline = 0;
-    if (!check_plan(m, &at, T, plan, error)) return false;
-    for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
-        Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
-        const StageMemory memory = memory_of_stage(&s);
-        if (memory.bytes > largest->bytes) *largest = memory;
-        stage_free(&s);
-    }
-    return true;
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // A process on a CPU
-
 //
-//     arenas       as far as they are touched: all of them but the cache of keys and values, in whole pages. Large memory lies on
-//                  huge pages (device_malloc), so a part of the cache may come along
+//     arenas       as far as they are touched: all of them but the cache of keys and values, in whole pages. Large memory
+//                  lies on huge pages (device_malloc), so a part of the cache may come along
 //     tokens       inputs and targets of all micro-batches, where the stage has the embedding or the head
 //     products     packed matrices, two huge pages for each thread (matmul.h)
 //     attention    a thread's blocks of keys and queries, those of the backward pass being larger (attention.h)
-//     messages     MPI's own copies: an all-reduce or a reduce-scatter receives into memory of the size of its vector, from
-//                  its start to its end. Of sums over tensor ranks one is on its way at a time. Of sums of gradients as many as
-//                  the replicas are apart: where they keep step three, where the system lets one of them wait all.
+//     messages     MPI's own copies: what is added up arrives in memory of MPI's that is as large as its vector, from the
+//                  start of the sum to its end; of a reduce-scatter over more than two ranks in twice as much. Over the
+//                  tensor ranks one sum is on its way at a time, of gradients as many as exchange.h lets: two
 //     text         pages of the token files that are read
 //     program      code, libraries and MPI: measured, not known; and the trainer's own code and tables
 //
@@ -99,8 +76,9 @@ static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const
 
 // What a rank runs on and works with.
 typedef struct {
-    double base;      // bytes of a rank that has opened MPI and exchanged something (measured.h: resident)
-    double text;      // bytes of the token files
+    double base; // bytes of a rank that has opened MPI and exchanged something (measured.h: resident); of a process
+                 // that is started alone, which never does, the constant ALONE_BYTES is taken
+    double text; // bytes of the token files
     double sequences; // that a rank reads of them in the run
     int threads;      // that a rank computes with
     bool writes;      // it writes text, so keys and values are touched
@@ -110,7 +88,6 @@ typedef struct {
     StageMemory stage; // of the rank that needs most
     double arenas, tokens, products, attention, messages, text, program;
     double bytes; // together
-    double most;  // the same, if all sums of gradients are on their way at once
 } ProcessMemory;
 
 enum {
@@ -118,7 +95,7 @@ enum {
     HUGE_PAGE = 2 << 20,
     FILE_PAGES = 1 << 16,           // a file's pages come in groups of so many bytes
     CHECKED_PIECES = 64,            // of a token file that are read at the start (tokens_checksum)
-    SUMS_AT_ONCE = 3,               // of gradients, where replicas keep step
+    ALONE_BYTES = 5 * 1000 * 1000,  // libraries, without MPI
     PROGRAM_BYTES = 2 * 1000 * 1000 // the trainer's code, schedule, layout and lists
 };
 
@@ -137,14 +114,15 @@ static inline double touched_arenas(const StageMemory* stage, bool writes) {
     return bytes;
 }
 
-// Memory in which MPI receives what is added up. all: all sums of gradients are on their way at once.
-static inline double message_bytes(const Stage* s, bool all) {
+// Memory in which MPI receives what is added up.
+static inline double message_bytes(const Stage* s) {
     const Layout* layout = &s->layout;
     const Mesh* mesh = &layout->mesh;
     const double rows = (double)(most_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
     const double bucket = single * (double)largest_bucket(layout), buckets = single * (double)layout->elements;
-    const int at_once = mesh->zero == 2 ? ZERO2_BUFFERS : SUMS_AT_ONCE;
-    const double sums = all && mesh->zero < 2 ? buckets : fmin(buckets, at_once * bucket);
+    const double copies = mesh->zero && mesh->d > 2 ? 2 : 1;
+    const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)SUMS_AT_ONCE;
+    const double sums = copies * fmin(buckets, at_once * bucket);
     const bool tied = layout_is_tied(layout, &s->model); // added up when all others have come
     const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
     return (mesh->t > 1 ? rows : 0) + fmax(mesh->d > 1 ? sums : 0, tie);
@@ -158,39 +136,59 @@ static inline double attention_bytes(const Stage* s) {
     return (double)(backward_scratch(&blocks, NULL, &shape, shape.blocks) * sizeof(float));
 }
 
-// A process with a planned stage, whose schedule has so many micro-batches.
+// A process with a planned stage, whose schedule has so many micro-batches. setup = NULL: the arenas alone.
 static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const ProcessSetup* setup) {
     const bool reads = s->layout.first_stage || s->layout.last_stage;
     const double tokens = (double)micro_batches * s->B * s->T;
     ProcessMemory x;
+    memset(&x, 0, sizeof x);
     x.stage = memory_of_stage(s);
+    x.bytes = x.arenas = x.stage.bytes;
+    if (!setup) return x;
     x.arenas = touched_arenas(&x.stage, setup->writes);
     x.tokens = reads ? in_pages(2 * tokens * sizeof(int32_t), PAGE) : 0;
     x.products = 2.0 * HUGE_PAGE * setup->threads;
     x.attention = setup->threads * attention_bytes(s);
     x.text = fmin(setup->text, (CHECKED_PIECES + (reads ? setup->sequences : 0)) * FILE_PAGES);
-    x.program = setup->base + PROGRAM_BYTES;
-    x.messages = message_bytes(s, false);
+    x.program = (mesh_size(&s->layout.mesh) > 1 ? setup->base : (double)ALONE_BYTES) + PROGRAM_BYTES;
+    x.messages = message_bytes(s);
     x.bytes = x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program;
-    x.most = x.bytes - x.messages + message_bytes(s, true);
     return x;
 }
 
-// The largest process of a mesh: what log.jsonl has as peak_bytes.
-static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                                const Pipeline* plan, const ProcessSetup* setup, Error* error) {
+// ----------------------------------------------------------------------------------------------------------------
+// The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences of T
+// tokens. A shape that does not fit together is refused, in the words of the trainer's options.
+
+static inline bool largest_rank(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                                const Pipeline* plan, ValueType type, const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
-    if (!check_plan(m, &at, T, plan, error)) return false;
+    if (!pipeline_check(plan, error)) return false; // the mesh is checked by stage_plan
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, values_here(), error)) return false;
+        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
         const ProcessMemory x = process_of_stage(&s, plan->m, setup);
         if (x.bytes > largest->bytes) *largest = x;
         stage_free(&s);
     }
     return true;
+}
+
+// What the trainer allocates, on any device.
+static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                               const Pipeline* plan, ValueType type, Error* error) {
+    ProcessMemory x;
+    const bool ok = largest_rank(&x, m, mesh, B, T, plan, type, NULL, error);
+    *largest = x.stage;
+    return ok;
+}
+
+// What a process on a CPU holds at its peak: what log.jsonl has as peak_bytes.
+static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                                const Pipeline* plan, const ProcessSetup* setup, Error* error) {
+    return largest_rank(largest, m, mesh, B, T, plan, values_here(), setup, error);
 }
 
 #endif
