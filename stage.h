@@ -335,7 +335,7 @@ static inline void stage_take_lists(Stage* s) {
     for (int i = 0; i < SUMS_AT_ONCE; i++) s->grads.recent[i] = -1;
 }
 
-enum { ARENAS = 5 };
+enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
 static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 
 static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
