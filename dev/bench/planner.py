@@ -14,6 +14,7 @@ is that of all rounds' steps but the first two of each run. With --cluster an ol
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def arguments(mesh, data):
 
 def run(mesh, data, steps, folder, extra=()):
     """Seconds of each step but the first two, and the largest peak of a rank."""
+    shutil.rmtree(folder, ignore_errors=True)
     command = [os.path.join(ROOT, "scripts/mpirun.sh"), "-np", str(mesh[0])] if mesh[0] > 1 else []
     command += [os.path.join(ROOT, "train_gpt")] + arguments(mesh, data)
     command += ["--steps", str(steps), "--eval-every", "0", "--sample-every", "0", "--out", folder, *extra]

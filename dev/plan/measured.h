@@ -388,17 +388,22 @@ static inline void measured_write_point(FILE* out, const MeasuredPoint* p) {
     fprintf(out, "%s %s%s%s\n", text, value, *unit ? " " : "", unit);
 }
 
-// The lines of a measured machine. Returns false if writing has failed.
-static inline bool measured_write(const Measured* m, FILE* out) {
+static inline void measured_write_corrections(const Measured* m, FILE* out) {
     char value[32], word[32];
-    fprintf(out, "cores %d\ntile %d %d\n", m->cores, m->tile_rows, m->tile_columns);
-    measured_number_text(value, m->resident);
-    if (m->resident > 0) fprintf(out, "resident %s B\n", value);
     for (int i = 0; i < CORRECTIONS; i++) {
         choice_word(word, sizeof word, correction_choices(), i);
         measured_number_text(value, m->correction[i]);
         if (m->correction[i] != 1) fprintf(out, "correct %s %s\n", word, value);
     }
+}
+
+// The lines of a measured machine. Returns false if writing has failed.
+static inline bool measured_write(const Measured* m, FILE* out) {
+    char value[32];
+    fprintf(out, "cores %d\ntile %d %d\n", m->cores, m->tile_rows, m->tile_columns);
+    measured_number_text(value, m->resident);
+    if (m->resident > 0) fprintf(out, "resident %s B\n", value);
+    measured_write_corrections(m, out);
     for (int i = 0; i < m->points; i++) measured_write_point(out, &m->point[i]);
     return !ferror(out);
 }
@@ -520,13 +525,34 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
 // ----------------------------------------------------------------------------------------------------------------
 // Operations of work.h
 
-// Which of the kernels that are measured an operation is: bytes per element tell the kinds of one apart.
+// Which of the kernels that are measured an operation is.
 static inline int measured_kernel(const Op* op) {
-    const double each = op->bytes / op->elements;
-    if (op->kernel == KERNEL_ACTIVATION && each > 10) return KERNEL_SWIGLU;
-    if (op->kernel == KERNEL_ACTIVATION_BACKWARD && each > 16) return KERNEL_SWIGLU_BACKWARD;
-    if (op->kernel == KERNEL_CLASSIFIER && each > 10) return KERNEL_CLASSIFIER_PARTS;
-    return (int)op->kernel;
+    const bool llama = op->arch == ARCH_LLAMA;
+    switch (op->kernel) {
+    case KERNEL_NORM: return llama ? KERNEL_RMS_NORM : KERNEL_NORM;
+    case KERNEL_RESIDUAL_NORM: return llama ? KERNEL_RESIDUAL_RMS_NORM : KERNEL_RESIDUAL_NORM;
+    case KERNEL_NORM_BACKWARD: return llama ? KERNEL_RMS_NORM_BACKWARD : KERNEL_NORM_BACKWARD;
+    case KERNEL_ACTIVATION: return llama ? KERNEL_SWIGLU : KERNEL_ACTIVATION;
+    case KERNEL_ACTIVATION_BACKWARD: return llama ? KERNEL_SWIGLU_BACKWARD : KERNEL_ACTIVATION_BACKWARD;
+    case KERNEL_CLASSIFIER: // in one pass there and back a logit is read and written once
+        return op->bytes / op->elements > 10 ? KERNEL_CLASSIFIER_PARTS : KERNEL_CLASSIFIER;
+    default: return (int)op->kernel;
+    }
+}
+
+// What a trace may correct (calibrate.h). Collectives are part of the passes that they stand in.
+static inline Correction measured_correction(const Op* op) {
+    static const Kernel forward[] = {KERNEL_NORM, KERNEL_RESIDUAL_NORM, KERNEL_RESIDUAL,  KERNEL_ACTIVATION,
+                                     KERNEL_ROPE, KERNEL_EMBEDDING,     KERNEL_CLASSIFIER};
+    if (op->kind == OP_MESSAGE) return CORRECT_MESSAGE;
+    if (op->kind == OP_ATTENTION) return op->backward ? CORRECT_BACKWARD : CORRECT_FORWARD;
+    if (op->kind == OP_PRODUCT) return op->transposed ? CORRECT_BACKWARD : CORRECT_FORWARD;
+    if (op->kind == OP_COLLECTIVE) return op->under >= 0 ? CORRECT_BACKWARD : CORRECT_FORWARD;
+    if (op->kernel == KERNEL_SQUARES || op->kernel == KERNEL_OPTIMIZER) return CORRECT_UPDATE;
+    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; i++) {
+        if (op->kernel == forward[i]) return CORRECT_FORWARD;
+    }
+    return CORRECT_BACKWARD;
 }
 
 static inline bool measured_knows(const Measured* m, const Op* op) {
@@ -540,12 +566,7 @@ static inline bool measured_knows(const Measured* m, const Op* op) {
     return false;
 }
 
-// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores: while
-// this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller: measured_speed.
-// A collective is one of ranks that compute, so it is priced as theirs.
-static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
-    (void)busy;
-    if (!measured_knows(m, op)) return -1;
+static inline double measured_uncorrected(const Measured* m, const Op* op, int threads) {
     switch (op->kind) {
     case OP_PRODUCT: return fmax(1, op->batch) * measured_product(m, threads, op->transposed, op->m, op->n, op->k);
     case OP_MEMORY: return measured_memory(m, threads, measured_kernel(op), op->elements);
@@ -556,6 +577,23 @@ static inline double measured_seconds(const Measured* m, const Op* op, int threa
     case OP_MESSAGE: return measured_message(m, op->stride * op->ranks, op->bytes);
     }
     return -1;
+}
+
+// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores: while
+// this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller: measured_speed.
+// A collective is one of ranks that compute, so it is priced as theirs.
+static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
+    (void)busy;
+    if (!measured_knows(m, op)) return -1;
+    return m->correction[measured_correction(op)] * measured_uncorrected(m, op, threads);
+}
+
+// How `ranks` ranks in p stages share the machine: threads that each computes with (cores.h), and into speed (p + 1) the speed of
+// each stage while k of the p compute.
+static inline void measured_share_cores(const Measured* m, int* threads, double* speed, int ranks, int p) {
+    *threads = (int)max_i64(1, m->cores / ranks);
+    speed[0] = 1;
+    for (int k = 1; k <= p; k++) speed[k] = ranks == 1 ? 1 : measured_speed(m, ranks, (double)k * ranks / p);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
