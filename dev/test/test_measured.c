@@ -2,7 +2,7 @@
 test_measured.c: dev/plan/measured.h and calibrate.h, without measuring anything: rates between the points, files, and
 traces that are made up here.
 */
-#include "../plan/measured.h"
+#include "../plan/calibrate.h"
 
 #include "test.h"
 
@@ -210,7 +210,98 @@ static void test_files(void) {
     unlink(path);
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Traces
+
+// Writes the trace of a run with one chunk a stage whose steps took `times` as long as the prediction. Returns false if that failed.
+static bool write_trace(const StepCost* cost, const char* about, double times) {
+    FILE* out = fopen(path, "w");
+    if (!out || !trace_begin_file(out)) return false;
+    for (int r = 0; r < cost->p; r++) {
+        const Schedule* s = &cost->tables[r];
+        char label[64];
+        Trace t;
+        trace_init(&t, 4 * (s->n + 2));
+        t.zero = 0;
+        for (int step = 0; step < 3; step++) {
+            const double from = step * 2 * times * cost->timeline.length;
+            for (int i = 0; i < s->n; i++) {
+                const Action a = s->actions[i];
+                const double begin = from + times * cost->timeline.start[r][i],
+                             end = from + times * cost->timeline.end[r][i];
+                if (!action_transfers(a.kind)) trace_span(&t, "compute", action_name(a.kind), a.microbatch, begin, end);
+            }
+            trace_span(&t, "step", "step", step + 1, from, from + times * cost->timeline.length);
+        }
+        snprintf(label, sizeof label, "rank %d: t 0 p %d d 0", r, r);
+        if (!trace_write_rank(out, r, label, t.spans, t.n, 0, 0)) return false;
+        trace_free(&t);
+    }
+    return trace_end_file(out, about) && fclose(out) == 0;
+}
+
+static const char about_run[] = "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
+                                "\"reduce_every\":false,\"tied\":true,\"clip\":true}";
+
+static void refuse_trace(const StepSetup* s, const StepCost* cost, const char* from, const char* to,
+                         const char* reason) {
+    char about[256];
+    Measured m;
+    Error error = {""};
+    measured_init(&m);
+    const char* at = strstr(about_run, from);
+    snprintf(about, sizeof about, "%.*s%s%s", (int)(at - about_run), about_run, to, at + strlen(from));
+    if (!write_trace(cost, about, 1)) die("%s: cannot write", path);
+    const bool ok = calibrate_by_trace(&m, s, path, &error);
+    check(!ok && strstr(error.text, reason), "refused: %s", ok ? to : error.text);
+}
+
+static void test_traces(void) {
+    const ModelConfig model = {"test", ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256, true, 1e-5, 0};
+    Mesh mesh = mesh_of_rank(0, 1, 2, 1);
+    Measured m;
+    Cluster c;
+    Error error;
+    make_machine(&m, 1e10);
+    for (int i = 0; i < m.points; i++) { // rates that do not depend on sizes, so that times are proportional
+        if (m.point[i].table == MEASURED_SPEED) m.point[i].value = 1;
+    }
+    FILE* out = fopen(path, "w");
+    if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
+    measured_free(&m);
+    if (!check(measured_read_cluster(&c, &m, path, &error), "a measured cluster")) return;
+    mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
+    StepSetup s = step_setup(&model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &c);
+    if (!check(step_check(&s, &error), "a setup")) return;
+    StepCost cost = step_cost_with(&s, true);
+    if (!write_trace(&cost, about_run, 1.25)) die("%s: cannot write", path);
+    const bool ok = calibrate_by_trace(&m, &s, path, &error);
+    check(ok, "a trace is read%s%s", ok ? "" : ": ", ok ? "" : error.text);
+    for (int i = 0; i < CORRECT_MESSAGE; i++)
+        check_error("everything took 1.25 times as long", fabs(m.correction[i] - 1.25), 1e-3);
+    StepCost again = step_cost_with(&s, true);
+    ActionSeconds before = seconds_of_timeline(cost.tables, &cost.timeline);
+    ActionSeconds after = seconds_of_timeline(again.tables, &again.timeline);
+    for (int i = 0; i < CORRECT_UPDATE; i++)
+        check_error("with the corrections the prediction is right",
+                    fabs(after.seconds[i] / before.seconds[i] / 1.25 - 1), 1e-2);
+    step_cost_free(&again);
+    refuse_trace(&s, &cost, "1f1b", "gpipe", "a run of gpipe");
+    refuse_trace(&s, &cost, "\"m\":4", "\"m\":2", "2 micro-batches; the options say");
+    refuse_trace(&s, &cost, "\"d\":1", "\"d\":2", "--tp 1 --dp 2, but the options say 1 and 1");
+    refuse_trace(&s, &cost, "true}", "false}", "another --clip");
+    refuse_trace(&s, &cost, "\"t\":1,", "", "\"t\" is missing");
+    write_file("{}");
+    check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
+    write_file("nothing");
+    check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
+    step_cost_free(&cost);
+    measured_free(&m);
+    unlink(path);
+}
+
 int main(void) {
+    test_traces();
     test_points();
     test_times();
     test_operations();
