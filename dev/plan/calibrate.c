@@ -397,6 +397,7 @@ static void take_quartiles(Bench* b) {
 // Products of random sizes beside what the lines of a file say of them: how well the grid stands for all.
 static void check_products(Bench* b, const Measured* m) {
     enum { SHAPES = 60, TIMES = 5 };
+    static const char* const names[] = {"forward", "input", "weight"};
     double error[SHAPES], sum = 0;
     for (int i = 0; i < SHAPES && b->computes; i++) {
         double size[3], t[TIMES];
@@ -409,9 +410,8 @@ static void check_products(Bench* b, const Measured* m) {
         error[i] = said / t[TIMES / 4] - 1;
         sum += fabs(error[i]) / SHAPES;
         if (b->world.rank == 0)
-            printf("%-8.8s %5.0f %5.0f %5.0f  %9.1f us, said %9.1f us  %+6.1f %%\n",
-                   "forward\0input\0\0\0weight" + i % 3 * 8, size[0], size[1], size[2], 1e6 * t[TIMES / 4], 1e6 * said,
-                   100 * error[i]);
+            printf("%-8s %5.0f %5.0f %5.0f  %9.1f us, said %9.1f us  %+6.1f %%\n", names[i % 3], size[0], size[1],
+                   size[2], 1e6 * t[TIMES / 4], 1e6 * said, 100 * error[i]);
     }
     qsort(error, SHAPES, sizeof error[0], compare);
     if (b->world.rank == 0)

@@ -527,17 +527,17 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
 
 // Which of the kernels that are measured an operation is.
 static inline int measured_kernel(const Op* op) {
-    const bool llama = op->arch == ARCH_LLAMA;
-    switch (op->kernel) {
-    case KERNEL_NORM: return llama ? KERNEL_RMS_NORM : KERNEL_NORM;
-    case KERNEL_RESIDUAL_NORM: return llama ? KERNEL_RESIDUAL_RMS_NORM : KERNEL_RESIDUAL_NORM;
-    case KERNEL_NORM_BACKWARD: return llama ? KERNEL_RMS_NORM_BACKWARD : KERNEL_NORM_BACKWARD;
-    case KERNEL_ACTIVATION: return llama ? KERNEL_SWIGLU : KERNEL_ACTIVATION;
-    case KERNEL_ACTIVATION_BACKWARD: return llama ? KERNEL_SWIGLU_BACKWARD : KERNEL_ACTIVATION_BACKWARD;
-    case KERNEL_CLASSIFIER: // in one pass there and back a logit is read and written once
-        return op->bytes / op->elements > 10 ? KERNEL_CLASSIFIER_PARTS : KERNEL_CLASSIFIER;
-    default: return (int)op->kernel;
+    static const int others[][2] = {{KERNEL_NORM, KERNEL_RMS_NORM},
+                                    {KERNEL_RESIDUAL_NORM, KERNEL_RESIDUAL_RMS_NORM},
+                                    {KERNEL_NORM_BACKWARD, KERNEL_RMS_NORM_BACKWARD},
+                                    {KERNEL_ACTIVATION, KERNEL_SWIGLU},
+                                    {KERNEL_ACTIVATION_BACKWARD, KERNEL_SWIGLU_BACKWARD}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && op->arch == ARCH_LLAMA; i++) {
+        if ((int)op->kernel == others[i][0]) return others[i][1];
     }
+    // There and back in one pass, a logit is read and written once.
+    if (op->kernel == KERNEL_CLASSIFIER && op->bytes / op->elements > 10) return KERNEL_CLASSIFIER_PARTS;
+    return (int)op->kernel;
 }
 
 // What a trace may correct (calibrate.h). Collectives are part of the passes that they stand in.
