@@ -7,6 +7,7 @@
 # make site_faults  faults planted in what sites do that do not wait for each other, each of which has to be seen
 # make datacenter_faults  faults planted in the datacenter planner, each of which has to be seen
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
+# make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make help         this list, and what was found
@@ -273,11 +274,14 @@ network: report build_benches
 gpu_check:
 	@scripts/gpu_check.sh
 
+planner: report build_benches
+	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA)
+
 pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
-    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/datacenter
+    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/datacenter $(BUILD)/calibrate $(BUILD)/step_time
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -289,5 +293,5 @@ clean:
 	rm -rf $(BUILD) train_gpt
 
 always:
-.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults network gpu_check bench pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults network gpu_check bench planner pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

@@ -109,7 +109,7 @@ static inline void print_cost(FILE* out, double seconds) {
 }
 
 // A line for each schedule that could have run instead.
-static inline void print_others(FILE* out, const Measured* x, const Prices* prices) {
+static inline void print_others(FILE* out, const MeasuredRun* x, const Prices* prices) {
     fprintf(out, "\nother schedules at the mean times of all stages\n");
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         Pipeline plan = x->stages[0].plan;
@@ -127,7 +127,7 @@ static inline void print_others(FILE* out, const Measured* x, const Prices* pric
     fprintf(out, "\n");
 }
 
-static inline void print_measured(FILE* out, const Measured* x, const Prices* prices, const Summary* run) {
+static inline void print_measured(FILE* out, const MeasuredRun* x, const Prices* prices, const Summary* run) {
     const Pipeline* plan = &x->stages[0].plan;
     const ActionKind kinds[] = {FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, REDUCE, UPDATE};
     char title[128];
@@ -159,7 +159,7 @@ static inline void print_measured(FILE* out, const Measured* x, const Prices* pr
 
 // The times of a step as they are drawn. What a stage waits for at TIE and NORM is idle: the actions begin when the last
 // stage has come.
-static inline void step_without_meetings(const Measured* x, MeasuredStep* step) {
+static inline void step_without_meetings(const MeasuredRun* x, MeasuredStep* step) {
     const ActionKind kinds[] = {TIE, NORM};
     for (int i = 0; i < 2; i++) {
         double last = 0;
@@ -174,7 +174,7 @@ static inline void step_without_meetings(const Measured* x, MeasuredStep* step) 
     }
 }
 
-static inline SvgPicture measured_picture(const Measured* x, MeasuredStep* step, const Timeline* predicted) {
+static inline SvgPicture measured_picture(const MeasuredRun* x, MeasuredStep* step, const Timeline* predicted) {
     char title[160], caption[320], plan[128];
     double length = predicted->length;
     plan_title(plan, sizeof plan, &x->stages[0].plan);
@@ -197,7 +197,7 @@ static inline SvgPicture measured_picture(const Measured* x, MeasuredStep* step,
 }
 
 // Which step was asked for, or is the nearest to the median; -1: it is not there.
-static inline int choose_step(const Measured* x, int64_t number, double median) {
+static inline int choose_step(const MeasuredRun* x, int64_t number, double median) {
     int best = number < 0 ? 1 : -1;
     for (int i = 0; i < x->n; i++) {
         if (x->step[i].number == number) return i;
@@ -208,7 +208,7 @@ static inline int choose_step(const Measured* x, int64_t number, double median) 
 }
 
 // Prints the table of a run and, where picture is not NULL, puts one of its steps into *picture.
-static inline bool draw_run(const RunTrace* run, Measured* x, int64_t number, SvgPicture* picture, FILE* out,
+static inline bool draw_run(const RunTrace* run, MeasuredRun* x, int64_t number, SvgPicture* picture, FILE* out,
                             Error* error) {
     if (!measure(x, run, error)) return false;
     const Summary summary = summarize(x);
@@ -233,10 +233,10 @@ static inline bool draw_trace(const char* path, const void* text, size_t size, i
     RunTrace run;
     if (!run_trace_read(&run, path, text, size, error)) return false;
     Schedule* stages = schedules_build(&run.plan);
-    Measured measured;
-    measured_begin(&measured, stages);
+    MeasuredRun measured;
+    measured_run_begin(&measured, stages);
     const bool ok = draw_run(&run, &measured, step, picture, out, error);
-    measured_free(&measured);
+    measured_run_free(&measured);
     schedules_free(stages, run.plan.p);
     run_trace_free(&run);
     return ok;

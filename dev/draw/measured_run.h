@@ -317,14 +317,14 @@ typedef struct {
     int** place; // (p, kinds, v, m) where an action stands in its table; -1: nowhere
     int n;
     MeasuredStep* step; // (n) all that every stage has
-} Measured;
+} MeasuredRun;
 
-static inline int* action_place(const Measured* x, int r, int kind, int chunk, int microbatch) {
+static inline int* action_place(const MeasuredRun* x, int r, int kind, int chunk, int microbatch) {
     const Pipeline* plan = &x->stages[0].plan;
     return &x->place[r][(kind * plan->v + (int)max_i64(chunk, 0)) * (plan->m + 1) + microbatch + 1];
 }
 
-static inline void measured_begin(Measured* x, const Schedule* stages) {
+static inline void measured_run_begin(MeasuredRun* x, const Schedule* stages) {
     const Pipeline* plan = &stages[0].plan;
     const size_t size = (size_t)ACTION_KINDS * (size_t)plan->v * ((size_t)plan->m + 1);
     memset(x, 0, sizeof *x);
@@ -340,7 +340,7 @@ static inline void measured_begin(Measured* x, const Schedule* stages) {
     }
 }
 
-static inline void measured_free(Measured* x) {
+static inline void measured_run_free(MeasuredRun* x) {
     for (int i = 0; i < x->n; i++) timeline_free(&x->step[i].times), free(x->step[i].begin);
     for (int r = 0; r < x->stages[0].plan.p; r++) free(x->place[r]);
     free(x->step), free(x->place);
@@ -367,7 +367,7 @@ static inline const char* traced_label(char text[80], int kind, int chunk, int m
 }
 
 // Fills in what stage r did in one of its steps, a span [from, to) of its actions.
-static inline bool step_take(MeasuredStep* step, const Measured* x, const RunTrace* run, int r, const Traced* from,
+static inline bool step_take(MeasuredStep* step, const MeasuredRun* x, const RunTrace* run, int r, const Traced* from,
                              const Traced* to, double zero, Error* error) {
     const Pipeline* plan = &run->plan;
     const Schedule* s = &x->stages[r];
@@ -433,7 +433,7 @@ static inline const Traced* stage_find_action(const StageTrace* s, double time) 
 }
 
 // Step `number`, which all stages have.
-static inline bool step_measure(MeasuredStep* step, const Measured* x, const RunTrace* run, int64_t number,
+static inline bool step_measure(MeasuredStep* step, const MeasuredRun* x, const RunTrace* run, int64_t number,
                                 Error* error) {
     const int p = run->plan.p;
     double zero = INFINITY;
@@ -461,7 +461,7 @@ static inline bool step_measure(MeasuredStep* step, const Measured* x, const Run
 }
 
 // All steps that every stage has (a rank whose trace was full lacks the last ones).
-static inline bool measure(Measured* x, const RunTrace* run, Error* error) {
+static inline bool measure(MeasuredRun* x, const RunTrace* run, Error* error) {
     const StageTrace* first = &run->stage[0];
     x->step = (MeasuredStep*)checked_calloc((size_t)first->steps, sizeof(MeasuredStep), "the trace");
     for (int i = 0; i < first->steps; i++) {
@@ -527,7 +527,7 @@ typedef struct {
 } Prices;
 
 // Of one kind on one virtual stage, over all micro-batches.
-static inline double price_of(const Measured* x, Steps steps, Sample* sample, int r, ActionKind kind, int chunk) {
+static inline double price_of(const MeasuredRun* x, Steps steps, Sample* sample, int r, ActionKind kind, int chunk) {
     const bool computes = action_computes(kind);
     for (int n = steps.first; n < steps.end; n++) {
         const Timeline* t = &x->step[n].times;
@@ -540,7 +540,7 @@ static inline double price_of(const Measured* x, Steps steps, Sample* sample, in
 }
 
 // Of TIE or NORM: the shortest of the stages in a step.
-static inline double price_of_meeting(const Measured* x, Steps steps, Sample* sample, ActionKind kind) {
+static inline double price_of_meeting(const MeasuredRun* x, Steps steps, Sample* sample, ActionKind kind) {
     for (int n = steps.first; n < steps.end; n++) {
         const Timeline* t = &x->step[n].times;
         double shortest = INFINITY;
@@ -554,7 +554,7 @@ static inline double price_of_meeting(const Measured* x, Steps steps, Sample* sa
 }
 
 // The messages that stage r waited for in one step: how long each one took.
-static inline void add_transfers(Sample* sample, const Measured* x, const MeasuredStep* step, int r) {
+static inline void add_transfers(Sample* sample, const MeasuredRun* x, const MeasuredStep* step, int r) {
     const Schedule* s = &x->stages[r];
     const Timeline* t = &step->times;
     double idle_since = step->until[r];
@@ -573,7 +573,7 @@ static inline void add_transfers(Sample* sample, const Measured* x, const Measur
 }
 
 // What a step takes before the first action of all and after the last one, on the stages that these are on.
-static inline void step_overhead(const Measured* x, const MeasuredStep* step, double* before, double* after) {
+static inline void step_overhead(const MeasuredRun* x, const MeasuredStep* step, double* before, double* after) {
     double first = INFINITY, last = -INFINITY;
     for (int r = 0; r < step->times.p; r++) {
         const int n = x->stages[r].n;
@@ -585,7 +585,7 @@ static inline void step_overhead(const Measured* x, const MeasuredStep* step, do
     }
 }
 
-static inline Prices measured_prices(const Measured* x, Steps steps) {
+static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
     const Pipeline* plan = &x->stages[0].plan;
     Sample sample = {0, 0, NULL}, after = {0, 0, NULL};
     Prices prices;
@@ -630,7 +630,7 @@ static inline Timeline predicted_step(const Schedule* stages, const Prices* pric
 }
 
 // The prediction of step number n from its own prices.
-static inline Timeline predicted_from_itself(const Measured* x, int n) {
+static inline Timeline predicted_from_itself(const MeasuredRun* x, int n) {
     const Steps one = {n, n + 1};
     Prices prices = measured_prices(x, one);
     const Timeline t = predicted_step(x->stages, &prices);
@@ -640,7 +640,7 @@ static inline Timeline predicted_from_itself(const Measured* x, int n) {
 
 // What a step would take with another schedule at these prices: the mean of the stages, cut evenly into chunks, and whole
 // backward passes into halves.
-static inline Timeline predicted_with(const Measured* x, const Prices* prices, const Schedule* others) {
+static inline Timeline predicted_with(const MeasuredRun* x, const Prices* prices, const Schedule* others) {
     const Pipeline *was = &x->stages[0].plan, *plan = &others[0].plan;
     double sum[ACTION_KINDS] = {0};
     for (int kind = 0; kind < ACTION_KINDS; kind++) {
@@ -665,7 +665,7 @@ typedef struct {
     double step, predicted, bubble, predicted_bubble;
 } Summary;
 
-static inline Summary summarize(const Measured* x) {
+static inline Summary summarize(const MeasuredRun* x) {
     Sample sample[4];
     memset(sample, 0, sizeof sample);
     for (int n = 1; n < x->n; n++) {

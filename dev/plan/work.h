@@ -75,6 +75,7 @@ typedef struct Op {
     OpKind kind;
     Kernel kernel;         // of OP_MEMORY
     double elements;       // of OP_MEMORY
+    Arch arch;             // of OP_MEMORY: whose norms and activation functions
     double bytes;          // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
     double m, n, k, batch; // of OP_PRODUCT: (m x k) (k x n), batch times
     int transposed;        // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
@@ -240,7 +241,9 @@ static inline void list_hide(const Lists* x, int first) {
 }
 
 static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
-    return work_memory(x->w, name, kernel, elements, each);
+    Op* op = work_memory(x->w, name, kernel, elements, each);
+    op->arch = x->gpt2 ? ARCH_GPT2 : ARCH_LLAMA;
+    return op;
 }
 
 static inline void list_flash(const Lists* x, bool backward) {

@@ -487,14 +487,14 @@ static Text origin_trace(const Origin* o) {
 // The costs that the tool finds, beside those that the trace was made from.
 static void check_prices(const char* what, const Origin* o, const Text* text) {
     RunTrace run;
-    Measured x;
+    MeasuredRun x;
     Error error;
     if (!run_trace_read(&run, "trace", text->text, text->size, &error)) {
         check(false, "%s: %s", what, error.text);
         return;
     }
     Schedule* stages = schedules_build(&run.plan);
-    measured_begin(&x, stages);
+    measured_run_begin(&x, stages);
     if (check(measure(&x, &run, &error), "%s: the steps are read %s", what, x.n ? "" : error.text)) {
         const Steps all = {1, x.n};
         Prices prices = measured_prices(&x, all);
@@ -523,7 +523,7 @@ static void check_prices(const char* what, const Origin* o, const Text* text) {
               "    %d messages that were waited for", prices.messages);
         costs_free(&prices.costs), costs_free(&expected);
     }
-    measured_free(&x), schedules_free(stages, run.plan.p), run_trace_free(&run);
+    measured_run_free(&x), schedules_free(stages, run.plan.p), run_trace_free(&run);
 }
 
 // The last line that was printed.
@@ -618,7 +618,7 @@ static void test_other_schedules(void) {
     const int p = 4, m = 8;
     const Pipeline was = {ONE_F_ONE_B, p, 1, m, false, false, true};
     Schedule* stages = schedules_build(&was);
-    Measured x;
+    MeasuredRun x;
     memset(&x, 0, sizeof x);
     x.stages = stages;
     Prices prices;

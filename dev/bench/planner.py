@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The planner's step times beside measured ones, on this machine.
+
+Measures the machine (build/calibrate), then lets the trainer run twelve meshes of one to eight ranks and the planner predict
+their steps (build/step_time), and then all meshes of one model on four ranks, to see whether the one that the planner
+would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
+mixed, all five schedules, both architectures, one to thirty million parameters.
+
+    dev/bench/planner.py --data TEXT [--cluster FILE] [--rounds 3] [--steps 12] [--only NUMBERS] [--no-choice]
+
+Everything takes turns, because the machine's speed changes within minutes: a round is a run of every mesh, and the median
+is that of all rounds' steps but the first two of each run. With --cluster an older calibration is used again.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("BUILD", "build")
+
+MODELS = {
+    "gpt2 1M": "--arch gpt2 --layers 6 --hidden 128 --heads 4 --seq 128",
+    "gpt2 6M": "--arch gpt2 --layers 8 --hidden 256 --heads 8 --seq 128",
+    "llama 3M": "--arch llama --layers 4 --hidden 256 --heads 8 --kv-heads 4 --seq 256",
+    "llama 26M": "--arch llama --layers 8 --hidden 512 --heads 8 --seq 128",
+    "gpt2 25M": "--arch gpt2 --layers 8 --hidden 512 --heads 8 --seq 128",
+}
+MESHES = [  # ranks, model, mesh, batch
+    (1, "gpt2 6M", "", "--micro-batch 4 --global-batch 8"),
+    (2, "gpt2 1M", "--dp 2", "--micro-batch 4 --global-batch 16"),
+    (2, "llama 26M", "--tp 2", "--micro-batch 2 --global-batch 4"),
+    (2, "gpt2 6M", "--pp 2 --schedule 1f1b", "--micro-batch 2 --global-batch 16"),
+    (4, "gpt2 6M", "--tp 2 --dp 2", "--micro-batch 2 --global-batch 8"),
+    (4, "gpt2 25M", "--pp 4 --schedule gpipe", "--micro-batch 1 --global-batch 8"),
+    (4, "llama 3M", "--pp 2 --dp 2 --schedule interleaved", "--micro-batch 2 --global-batch 16"),
+    (4, "llama 3M", "--tp 2 --pp 2 --schedule zb-h1", "--micro-batch 2 --global-batch 16"),
+    (4, "gpt2 6M", "--pp 4 --schedule zb-v", "--micro-batch 2 --global-batch 16"),
+    (8, "gpt2 1M", "--dp 8 --zero 1", "--micro-batch 2 --global-batch 16"),
+    (8, "llama 26M", "--tp 2 --pp 2 --dp 2 --schedule 1f1b", "--micro-batch 1 --global-batch 8"),
+    (8, "gpt2 6M", "--tp 4 --pp 2 --schedule interleaved --sequence-parallel", "--micro-batch 2 --global-batch 8"),
+]
+# All meshes of four ranks, of which one is recommended; as many micro-batches as the batch has, for everyone.
+CHOICE_MODEL = "gpt2 6M"
+CHOICE = [(4, CHOICE_MODEL, mesh, "--micro-batch 2 --global-batch 16") for mesh in (
+    "--dp 4", "--tp 2 --dp 2", "--tp 4", "--pp 2 --dp 2 --schedule 1f1b", "--pp 4 --schedule 1f1b",
+    "--tp 2 --pp 2 --schedule 1f1b", "--dp 4 --zero 1", "--pp 4 --schedule zb-h1")]
+
+
+def arguments(mesh, data):
+    ranks, model, shape, batch = mesh
+    return (f"--data {data} " + MODELS[model] + " " + shape + " " + batch).split()
+
+
+def run(mesh, data, steps, folder, extra=()):
+    """Seconds of each step but the first two, and the largest peak of a rank."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [os.path.join(ROOT, "scripts/mpirun.sh"), "-np", str(mesh[0])] if mesh[0] > 1 else []
+    command += [os.path.join(ROOT, "train_gpt")] + arguments(mesh, data)
+    command += ["--steps", str(steps), "--eval-every", "0", "--sample-every", "0", "--out", folder, *extra]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    with open(os.path.join(folder, "log.jsonl")) as log:
+        lines = [json.loads(line) for line in log]
+    return [line["ms"] / 1e3 for line in lines[2:]], max(line["peak_bytes"] for line in lines)
+
+
+def predict(mesh, data, cluster):
+    command = [os.path.join(ROOT, BUILD, "step_time"), "--cluster", cluster, "--gpus", str(mesh[0])]
+    done = subprocess.run(command + arguments(mesh, data), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(meshes, data, steps, rounds, cluster, temporary):
+    seconds, peak = [[] for _ in meshes], [0] * len(meshes)
+    for r in range(rounds):
+        for i, mesh in enumerate(meshes):
+            folder = os.path.join(temporary, f"run{i}")
+            times, bytes_of_it = run(mesh, data, steps, folder)
+            seconds[i] += times
+            peak[i] = max(peak[i], bytes_of_it)
+            print(f"\rround {r + 1} of {rounds}, mesh {i + 1} of {len(meshes)}  ", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    print(f"{'':2} {'ranks':>5} {'model':10} {'mesh':56} {'predicted':>10} {'measured':>10} {'error':>7}"
+          f" {'memory':>16} {'error':>7}")
+    rows = []
+    for i, mesh in enumerate(meshes):
+        said, median = predict(mesh, data, cluster), statistics.median(seconds[i])
+        error, memory = said["seconds"] / median - 1, said.get("bytes", 0)
+        rows.append((said["seconds"], median, error))
+        print(f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':56} {1e3 * said['seconds']:7.1f} ms {1e3 * median:7.1f} ms"
+              f" {100 * error:+6.1f}% " +
+              (f"{memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} MB {100 * (memory / peak[i] - 1):+6.1f}%" if memory else ""))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cluster")
+    parser.add_argument("--data", required=True, help="a text to train on")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-choice", action="store_true")
+    o = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        cluster = o.cluster
+        if not cluster:
+            cluster = os.path.join(temporary, "machine.txt")
+            subprocess.run([os.path.join(ROOT, "scripts/mpirun.sh"), "-np", "8", os.path.join(ROOT, BUILD, "calibrate"),
+                            "--out", cluster], check=True)
+        meshes = [MESHES[int(i) - 1] for i in o.only.split(",")] if o.only else MESHES
+        rows = table(meshes, o.data, o.steps, o.rounds, cluster, temporary)
+        errors = [abs(e) for _, _, e in rows]
+        print(f"error: mean {100 * sum(errors) / len(errors):.1f} %, worst {100 * max(errors):.1f} %, "
+              f"{sum(e <= 0.1 for e in errors)} of {len(errors)} within 10 %")
+        if o.no_choice:
+            return
+        print(f"\nmeshes of four ranks for {CHOICE_MODEL}")
+        rows = table(CHOICE, o.data, o.steps, o.rounds, cluster, temporary)
+        best = min(range(len(rows)), key=lambda i: rows[i][0])
+        fastest = min(range(len(rows)), key=lambda i: rows[i][1])
+        print(f"recommended: {CHOICE[best][2]}, {100 * (rows[best][1] / rows[fastest][1] - 1):.1f} % slower than the fastest, "
+              f"{CHOICE[fastest][2]}")
+
+
+if __name__ == "__main__":
+    main()

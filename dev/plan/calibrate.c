@@ -1,0 +1,497 @@
+/*
+calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between ranks
+take, and what ranks take from each other. The lines that it writes are explained in measured.h.
+
+    mpirun -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
+    build/calibrate --out machine.txt                  without MPI: one rank, which knows of no others
+
+What is measured is what a step does, not what a benchmark likes to do:
+
+    memory       operands come from a large pool of memory, so that weights are not in a core's own cache, as they are not
+                 when a block's turn comes; what an operation has just been given is
+    neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
+                 time (measured.h: one); of the other ranks nobody spins
+    waiting      a message travels around the ring of ranks while all others wait for it; a collective is begun by all at
+                 once; how fast k ranks compute is measured while the others wait for a message, as a pipeline's do
+
+The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one after
+another over everything, and the lower quartile of the times is written: other programs only make them longer.
+*/
+#include "../../comm.h"
+#include "../../cores.h"
+#include "../../kernels/kernels.h"
+#include "../../options.h"
+#include "measured.h"
+
+enum { POOL = 12 << 20, RECENT = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
+
+typedef struct {
+    Comm world;
+    Comm cores;                // the ranks that compute at once where one thread a rank is measured
+    Comm group[8], machine[8]; // the groups of 2, 4, 8 ... into which the first 2, 4, 8 ... ranks, or all of them, fall
+    int groups, group_size[8];
+    CommPlace place;
+    bool computes, lone; // this rank takes part in measuring "one"; it is the one that measures "all"
+    float *pool, *recent, *small;
+    int32_t* tokens;
+    int64_t at, at_recent;
+    double window; // seconds that a measurement takes, if one call does not take more
+    double sink;
+    int rounds, round;
+    double started, share_done; // for the progress line
+    Measured m;                 // on rank 0; its points in the order in which they are measured
+    int next;                   // point
+    double* times;              // (points, LARGEST_ROUNDS)
+    int room;
+} Bench;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Operands
+
+static float* filled(int64_t n, float size) {
+    float* x = (float*)checked_malloc((size_t)n * sizeof(float), "calibration");
+    for (int64_t i = 0; i < n; i++) x[i] = size * (2 * random_uniform(1, 0, (uint64_t)(i % 100003)) - 1);
+    return x;
+}
+
+// n floats that were used long ago.
+static float* old(Bench* b, int64_t n) {
+    if (b->at + n > POOL) b->at = 0;
+    float* x = b->pool + b->at;
+    b->at += (int64_t)round_up((size_t)n, 16);
+    return x;
+}
+
+// n floats that were used not long ago, where there are not too many of them.
+static float* fresh(Bench* b, int64_t n) {
+    if (n > RECENT) return old(b, n);
+    if (b->at_recent + n > RECENT) b->at_recent = 0;
+    float* x = b->recent + b->at_recent;
+    b->at_recent += (int64_t)round_up((size_t)n, 16);
+    return x;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Kernels
+
+typedef struct Case {
+    MeasuredPoint point;
+    void (*run)(Bench*, const struct Case*);
+    double work; // value = seconds, or seconds / work (per element), or work / seconds (a rate)
+} Case;
+
+static void run_product(Bench* b, const Case* c) {
+    const int m = (int)c->point.at[0], n = (int)c->point.at[1], k = (int)c->point.at[2];
+    const int64_t mk = (int64_t)m * k, nk = (int64_t)n * k, mn = (int64_t)m * n;
+    if (c->point.second == 0) linear_forward(fresh(b, mn), fresh(b, mk), old(b, nk), NULL, m, k, n);
+    if (c->point.second == 1) linear_backward_input(fresh(b, mn), fresh(b, mk), old(b, nk), m, n, k);
+    if (c->point.second == 2) linear_backward_weight(old(b, mn), fresh(b, mk), fresh(b, nk), k, n, m);
+}
+
+static void run_attention(Bench* b, const Case* c) {
+    const int T = (int)c->point.at[0], HS = (int)c->point.at[1], NH = 8, B = 1;
+    const int64_t n = (int64_t)B * T * NH * HS;
+    if (c->point.second == 0)
+        attention_forward(fresh(b, n), b->small, fresh(b, 3 * n), B, T, NH, NH, HS);
+    else
+        attention_backward(fresh(b, 3 * n), fresh(b, n), old(b, 3 * n), old(b, n), b->small, B, T, NH, NH, HS);
+}
+
+// Of `elements` in rows of WIDTH, except where rows are of heads.
+static void run_memory(Bench* b, const Case* c) {
+    const int64_t n = (int64_t)c->point.at[0];
+    const int R = (int)(n / WIDTH), C = WIDTH;
+    float *w = b->small, *mean = b->small + 4 * WIDTH, *rstd = mean + R;
+    double sum = 0;
+    switch (c->point.second) {
+    case KERNEL_NORM: layernorm_forward(fresh(b, n), mean, rstd, fresh(b, n), w, w + C, R, C, 1e-5f); break;
+    case KERNEL_RESIDUAL_NORM: {
+        float* branch = fresh(b, n);
+        residual_layernorm_forward(old(b, n), old(b, n), mean, rstd, old(b, n), branch, w, w, w + C, R, C, 1e-5f);
+        break;
+    }
+    case KERNEL_RESIDUAL: residual_forward(old(b, n), old(b, n), fresh(b, n), w, R, C); break;
+    case KERNEL_NORM_BACKWARD:
+        layernorm_backward(fresh(b, n), w + 2 * C, w + 3 * C, fresh(b, n), old(b, n), w, mean, rstd, R, C);
+        break;
+    case KERNEL_ACTIVATION: gelu_forward(old(b, n), fresh(b, n), n); break;
+    case KERNEL_ACTIVATION_BACKWARD: gelu_backward(fresh(b, n), fresh(b, n), old(b, n), n); break;
+    case KERNEL_ROPE: rope_forward(fresh(b, n), old(b, 64 * 32), R / 64, 64, C / 32, 32, C); break;
+    case KERNEL_ROPE_BACKWARD: rope_backward(fresh(b, n), old(b, 64 * 32), R / 64, 64, C / 32, 32, C); break;
+    case KERNEL_EMBEDDING:
+        embedding_forward(fresh(b, n), b->tokens, old(b, (int64_t)C * WIDTH), R, C, 0, WIDTH);
+        position_forward(b->recent, old(b, n < 65536 ? n : 65536), 0, R, 65536 / WIDTH, C);
+        break;
+    case KERNEL_EMBEDDING_BACKWARD: {
+        float* dx = fresh(b, n);
+        embedding_backward(old(b, (int64_t)C * WIDTH), dx, b->tokens, R, C, 0, WIDTH);
+        position_backward(old(b, 65536), dx, 0, R, 65536 / WIDTH, C);
+        break;
+    }
+    case KERNEL_CLASSIFIER: crossentropy_fused(mean, fresh(b, n), b->tokens, 1e-3f, R, WIDTH, WIDTH); break;
+    case KERNEL_CLASSIFIER_PARTS: {
+        float* logits = fresh(b, n);
+        crossentropy_max(mean, logits, R, WIDTH, WIDTH);
+        crossentropy_sum(rstd, rstd + R, logits, mean, b->tokens, R, WIDTH, WIDTH, 0);
+        crossentropy_backward(logits, mean, rstd, b->tokens, 1e-3f, R, WIDTH, WIDTH, 0);
+        break;
+    }
+    case KERNEL_ADD: accumulate(fresh(b, n), fresh(b, n), n); break;
+    case KERNEL_ZERO: device_zero(old(b, n), (size_t)n * sizeof(float)); break;
+    case KERNEL_SQUARES: sum_of_squares(&sum, old(b, n), n); break;
+    case KERNEL_OPTIMIZER:
+        adamw_update(old(b, n), NULL, old(b, n), old(b, n), old(b, n), n, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0,
+                     0);
+        break;
+    case KERNEL_OTHER: memcpy(old(b, n), old(b, n), (size_t)n * sizeof(float)); break;
+    case KERNEL_BIAS: linear_backward_bias(w, fresh(b, n), R, C); break;
+    case KERNEL_COPY: device_copy(fresh(b, n), old(b, n), (size_t)n * sizeof(float)); break;
+    case KERNEL_RMS_NORM: rmsnorm_forward(fresh(b, n), rstd, fresh(b, n), w, R, C, 1e-5f); break;
+    case KERNEL_RESIDUAL_RMS_NORM: {
+        float* branch = fresh(b, n);
+        residual_rmsnorm_forward(old(b, n), old(b, n), rstd, old(b, n), branch, NULL, w, R, C, 1e-5f);
+        break;
+    }
+    case KERNEL_RMS_NORM_BACKWARD:
+        rmsnorm_backward(fresh(b, n), w + 2 * C, fresh(b, n), old(b, n), w, rstd, R, C);
+        break;
+    case KERNEL_SWIGLU: swiglu_forward(old(b, n), fresh(b, 2 * n), R, C); break;
+    case KERNEL_SWIGLU_BACKWARD: swiglu_backward(fresh(b, 2 * n), fresh(b, n), old(b, 2 * n), R, C); break;
+    }
+    b->sink += sum;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Meeting
+
+// All ranks go on at about the same time; those that come early sleep, and take no core from the others.
+static void nap_until_all_come(Comm* c) {
+    CommRequest r = comm_start(comm_describe(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
+    while (!comm_is_done(&r)) usleep(2000);
+    comm_wait(&r);
+}
+
+// The moment at which all ranks of c begin.
+static double begin_at(Comm* c) {
+    double at = seconds_now() + 3e-5 * c->size;
+    comm_all_reduce(c, &at, 1, COMM_DOUBLE, COMM_MAX);
+    return at;
+}
+
+static void show_progress(Bench* b, double share) {
+    const double took = seconds_now() - b->started;
+    if (b->world.rank > 0 || share < b->share_done + 0.01) return;
+    b->share_done = share;
+    printf("\r%3.0f %%, %.0f s left ", 100 * share, took / share * (1 - share));
+    fflush(stdout);
+}
+
+// Rank 0: what one round says of the next point.
+static void note(Bench* b, MeasuredPoint point, double value) {
+    if (b->world.rank > 0) return;
+    if (b->round == 0) {
+        measured_add(&b->m, point);
+        if (b->m.points > b->room)
+            b->times = (double*)checked_grow(b->times, &b->room, 256, LARGEST_ROUNDS * sizeof(double), "calibration");
+    }
+    b->times[b->next++ * LARGEST_ROUNDS + b->round] = value;
+}
+
+// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the processor:
+// if another program has had the core meanwhile, that is not the kernel's time.
+static double time_of(Bench* b, const Case* c, double from, bool one) {
+    int calls = 0;
+    while (seconds_now() < from) {}
+    const double before = one ? thread_seconds() : seconds_now();
+    do c->run(b, c), calls++;
+    while (seconds_now() - from < b->window);
+    return ((one ? thread_seconds() : seconds_now()) - before) / calls;
+}
+
+// Of the case on every rank of c, which compute at the same time; what they took in the mean.
+static double seconds_of(Bench* b, Comm* c, const Case* x) {
+    x->run(b, x); // takes the memory that it needs
+    double seconds = time_of(b, x, begin_at(c), x->point.first == THREADS_ONE);
+    comm_all_reduce(c, &seconds, 1, COMM_DOUBLE, COMM_SUM);
+    return seconds / c->size;
+}
+
+static void measure_case(Bench* b, Comm* c, const Case* x) {
+    const double seconds = seconds_of(b, c, x);
+    const bool rate = x->point.table == MEASURED_PRODUCT || x->point.table == MEASURED_ATTENTION;
+    note(b, x->point, rate ? x->work / seconds : seconds / x->work);
+}
+
+static void measure_products(Bench* b, Comm* c, int first) {
+    static const double rows[] = {32, 64, 128, 256, 512, 1024}, columns[] = {32, 64, 128, 256, 512, 1024};
+    for (int i = 0; i < 3 * 6 * 6 * 6; i++) {
+        const double m = rows[i / 36 % 6], n = columns[i / 6 % 6], k = columns[i % 6];
+        const Case x = {measured_point(MEASURED_PRODUCT, first, i / 216, m, n, k, 0), run_product,
+                        2 * k * measured_padded(&b->m, m, n, first == THREADS_ALL ? b->m.cores : 1)};
+        measure_case(b, c, &x);
+    }
+}
+
+static void measure_others(Bench* b, Comm* c, int first) {
+    static const double lengths[] = {64, 128, 256, 512, 1024}, heads[] = {16, 32, 64, 128};
+    for (int i = 0; i < 2 * 5 * 4; i++) {
+        const double T = lengths[i / 4 % 5], HS = heads[i % 4], pairs = 8 * T * T / 2;
+        const Case x = {measured_point(MEASURED_ATTENTION, first, i / 20, T, HS, 0, 0), run_attention,
+                        pairs * HS * (i / 20 ? 10 : 4)};
+        measure_case(b, c, &x);
+    }
+    for (int i = 0; i < MEASURED_KERNELS * 4; i++) {
+        const double n = (double)(16384 << i % 4 * 2);
+        const Case x = {measured_point(MEASURED_MEMORY, first, i / 4, n, 0, 0, 0), run_memory, n};
+        measure_case(b, c, &x);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Ranks
+
+static void run_collective(Comm* c, MeasuredCall call, int kind, float* x, float* y, int64_t n) {
+    CommRequest r;
+    const int64_t part = n / c->size;
+    if (kind == 0) r = comm_describe_all_reduce(c, x, n, COMM_FLOAT, COMM_SUM);
+    if (kind == 1) r = comm_describe(c, COMM_REDUCE_SCATTER, y, x, part * c->size, COMM_FLOAT);
+    if (kind == 2) r = comm_describe(c, COMM_ALL_GATHER, x, y, part * c->size, COMM_FLOAT);
+    if (call == COLLECTIVE_WAITED) {
+        comm_run(r);
+        return;
+    }
+    r = comm_start(r);
+    comm_wait(&r);
+}
+
+// Seconds of a collective, mean of as many as make a window, on rank 0.
+static void measure_collective(Bench* b, Comm* c, MeasuredCall call, int kind, int64_t bytes) {
+    const int64_t n = bytes / (int64_t)sizeof(float);
+    double seconds = 0;
+    for (int calls = 1;; calls *= 4) {
+        const double from = begin_at(c);
+        while (seconds_now() < from) {}
+        for (int i = 0; i < calls; i++) run_collective(c, call, kind, old(b, n), old(b, n), n);
+        seconds = (seconds_now() - from) / calls;
+        double most = seconds * calls;
+        comm_all_reduce(c, &most, 1, COMM_DOUBLE, COMM_MAX);
+        seconds = most / calls;
+        if (most > 4 * b->window) break;
+    }
+    note(b, measured_point(MEASURED_COLLECTIVE, call, kind, c->size, (double)bytes, 0, 0), seconds);
+}
+
+static void measure_collectives(Bench* b, Comm* c) {
+    for (int64_t bytes = 1024; bytes <= (int64_t)(POOL / 3) * 4; bytes *= 4) {
+        for (int kind = 0; kind < 3; kind++) {
+            measure_collective(b, c, COLLECTIVE_WAITED, kind, bytes);
+            measure_collective(b, c, COLLECTIVE_STARTED, kind, bytes);
+        }
+    }
+}
+
+// One message that goes around; seconds from one rank to the next.
+static void measure_messages(Bench* b, Comm* c) {
+    for (int64_t bytes = 1024; bytes <= 16 << 20; bytes *= 4) {
+        const int64_t n = bytes / (int64_t)sizeof(float);
+        const int turns = (int)max_i64(2, 20 / c->size * (262144 / (bytes + 65536) + 1));
+        const int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
+        const double from = begin_at(c);
+        double seconds;
+        for (int i = 0; i < turns; i++) {
+            CommRequest in = comm_receive_start(c, old(b, n), n, COMM_FLOAT, before, 0), out;
+            if (c->rank > 0) comm_wait(&in);
+            out = comm_send_start(c, fresh(b, n), n, COMM_FLOAT, next, 0);
+            comm_wait(&out);
+            if (c->rank == 0) comm_wait(&in);
+        }
+        seconds = (seconds_now() - from) / turns / c->size;
+        note(b, measured_point(MEASURED_MESSAGE, 0, 0, c->size, (double)bytes, 0, 0), seconds);
+    }
+}
+
+// How often per second the first k ranks of c compute a product, each, while the others wait for a message.
+static double speed_of(Bench* b, Comm* c, int k, double window) {
+    const Case x = {measured_point(MEASURED_PRODUCT, 0, 0, 128, 256, 256, 0), run_product, 1};
+    // Which ranks compute is spread over the machine, and differs from round to round.
+    const int place = (c->rank * 5 + b->round * 3) % c->size;
+    const bool computes = place < k;
+    double calls = 0, now = 0, zero = 0;
+    comm_barrier(c);
+    const double from = begin_at(c);
+    while (computes && (now = seconds_now()) < from + window) {
+        x.run(b, &x);
+        if (now > from) calls++;
+    }
+    // The others wait here until the last one comes.
+    comm_all_reduce(c, &zero, 1, COMM_DOUBLE, COMM_SUM);
+    comm_all_reduce(c, &calls, 1, COMM_DOUBLE, COMM_SUM);
+    return calls / k / window;
+}
+
+// One machine of n ranks is compared with as many ranks as there are cores, all of which compute.
+static void measure_speeds(Bench* b, Comm* c, double all) {
+    for (int k = 1; k <= c->size; k++) {
+        const double speed = speed_of(b, c, k, 0.06);
+        note(b, measured_point(MEASURED_SPEED, 0, 0, c->size, k, 0, 0), speed / all);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Everything
+
+static void round_of(Bench* b, int round) {
+    const double rounds = b->rounds;
+    Comm self;
+    memset(&self, 0, sizeof self);
+    self.size = 1, self.name = "alone";
+    b->round = round, b->next = 0;
+    nap_until_all_come(&b->world);
+    if (b->lone) {
+        device_set_threads(b->place.cores_here);
+        measure_products(b, &self, THREADS_ALL);
+        show_progress(b, (round + 0.25) / rounds);
+        measure_others(b, &self, THREADS_ALL);
+        device_set_threads(1);
+    }
+    nap_until_all_come(&b->world);
+    show_progress(b, (round + 0.35) / rounds);
+    if (b->computes) {
+        measure_products(b, &b->cores, THREADS_ONE);
+        show_progress(b, (round + 0.6) / rounds);
+        measure_others(b, &b->cores, THREADS_ONE);
+    }
+    nap_until_all_come(&b->world);
+    show_progress(b, (round + 0.7) / rounds);
+    double all = b->computes && b->cores.size > 1 ? speed_of(b, &b->cores, b->cores.size, 0.2) : 0;
+    comm_all_reduce(&b->world, &all, 1, COMM_DOUBLE, COMM_MAX);
+    for (int g = 0; g < b->groups; g++) {
+        nap_until_all_come(&b->world);
+        if (b->world.rank < b->group_size[g]) measure_speeds(b, &b->group[g], all);
+        if (b->world.rank < b->group_size[g]) measure_messages(b, &b->group[g]);
+        if (b->world.rank < b->group_size[g]) measure_collectives(b, &b->group[g]);
+        show_progress(b, (round + 0.7 + 0.3 * (g + 1) / b->groups) / rounds);
+    }
+}
+
+static int compare(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+// Of the rounds' values one that is better than most: what disturbs a measurement only ever makes it slower. Three digits:
+// more are not known.
+static void take_quartiles(Bench* b) {
+    for (int i = 0; i < b->m.points; i++) {
+        double* t = b->times + i * LARGEST_ROUNDS;
+        char digits[32];
+        const MeasuredTable table = b->m.point[i].table;
+        const bool rate = table == MEASURED_PRODUCT || table == MEASURED_ATTENTION || table == MEASURED_SPEED;
+        const int place = (b->rounds - 1) / 4;
+        qsort(t, (size_t)b->rounds, sizeof *t, compare);
+        snprintf(digits, sizeof digits, "%.3g", t[rate ? b->rounds - 1 - place : place]);
+        b->m.point[i].value = strtod(digits, NULL);
+    }
+}
+
+// Products of random sizes beside what the lines of a file say of them: how well the grid stands for all.
+static void check_products(Bench* b, const Measured* m) {
+    enum { SHAPES = 60, TIMES = 5 };
+    static const char* const names[] = {"forward", "input", "weight"};
+    double error[SHAPES], sum = 0;
+    for (int i = 0; i < SHAPES && b->computes; i++) {
+        double size[3], t[TIMES];
+        for (int a = 0; a < 3; a++) size[a] = 8 * floor(4 * exp2(5.3 * random_uniform(7, (uint64_t)a, (uint64_t)i)));
+        const Case x = {measured_point(MEASURED_PRODUCT, THREADS_ONE, i % 3, size[0], size[1], size[2], 0), run_product,
+                        1};
+        for (int k = 0; k < TIMES; k++) t[k] = seconds_of(b, &b->cores, &x);
+        qsort(t, TIMES, sizeof t[0], compare);
+        const double said = measured_product(m, 1, i % 3, size[0], size[1], size[2]);
+        error[i] = said / t[TIMES / 4] - 1;
+        sum += fabs(error[i]) / SHAPES;
+        if (b->world.rank == 0)
+            printf("%-8s %5.0f %5.0f %5.0f  %9.1f us, said %9.1f us  %+6.1f %%\n", names[i % 3], size[0], size[1],
+                   size[2], 1e6 * t[TIMES / 4], 1e6 * said, 100 * error[i]);
+    }
+    qsort(error, SHAPES, sizeof error[0], compare);
+    if (b->world.rank == 0)
+        printf("error: mean %.1f %%, median %+.1f %%, %+.1f to %+.1f %%\n", 100 * sum, 100 * error[SHAPES / 2],
+               100 * error[0], 100 * error[SHAPES - 1]);
+}
+
+static void open_bench(Bench* b) {
+    const int size = b->world.size, rank = b->world.rank;
+    const int cores = (int)min_i64(size, b->place.cores_here);
+    b->lone = rank == 0, b->computes = rank < cores;
+    // What a rank holds that has exchanged something, before anything is allocated.
+    double x[1] = {1};
+    comm_all_reduce(&b->world, x, 1, COMM_DOUBLE, COMM_SUM);
+    if (size > 1) {
+        CommRequest in = comm_receive_start(&b->world, x, 1, COMM_DOUBLE, (rank + size - 1) % size, 0);
+        double y = 1;
+        CommRequest out = comm_send_start(&b->world, &y, 1, COMM_DOUBLE, (rank + 1) % size, 0);
+        comm_wait(&in), comm_wait(&out);
+    }
+    double resident = (double)device_peak_bytes();
+    comm_all_reduce(&b->world, &resident, 1, COMM_DOUBLE, COMM_MAX);
+    measured_init(&b->m);
+    const MatmulKernel* kernel = matmul_best_kernel();
+    b->m.cores = b->place.cores_here, b->m.resident = resident;
+    b->m.tile_rows = kernel->mr, b->m.tile_columns = kernel->nr;
+    b->cores = comm_split(&b->world, b->computes ? 0 : 1, rank, "cores");
+    for (int n = 2; n <= size; n *= 2) {
+        b->group_size[b->groups] = n;
+        b->group[b->groups++] = comm_split(&b->world, rank < n ? 0 : 1, rank, "ranks");
+    }
+    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(RECENT, 0.1f);
+    b->tokens = (int32_t*)checked_malloc(TOKENS * sizeof(int32_t), "calibration");
+    for (int i = 0; i < TOKENS; i++) b->tokens[i] = (int32_t)(random_uniform(1, 8, (uint64_t)i) * WIDTH);
+}
+
+int main(int argc, char** argv) {
+    device_tame_threads(argv);
+    device_flush_tiny();
+    process.name = "calibrate";
+    static Bench bench;
+    Bench* b = &bench;
+    const char *out = NULL, *check = NULL;
+    int64_t rounds = 5;
+    bool help = false;
+    Option table[] = {
+        option_string("out", &out, "FILE", "where the lines go; without it they are printed"),
+        option_int("rounds", &rounds, 1, LARGEST_ROUNDS, "how often everything is measured"),
+        option_string("check", &check, "FILE",
+                      "measure nothing but products of random sizes, beside this file's lines"),
+        option_flag("help", &help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
+    Error error;
+    comm_open(&b->world);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (help) {
+        if (b->world.rank == 0) options_help(table, n, stdout);
+        comm_close(&b->world);
+        return 0;
+    }
+    comm_share_cores(&b->world, &b->place);
+    b->rounds = (int)rounds, b->window = 3e-3;
+    open_bench(b);
+    device_set_threads(1);
+    b->started = seconds_now();
+    Measured known;
+    if (check && !measured_read(&known, check, &error)) die_usage("%s", error.text);
+    if (check) check_products(b, &known);
+    for (int r = 0; r < b->rounds && !check; r++) round_of(b, r);
+    nap_until_all_come(&b->world);
+    if (b->world.rank == 0 && !check) {
+        take_quartiles(b);
+        FILE* f = out ? fopen(out, "w") : stdout;
+        if (!f) die("--out %s: cannot write: %s", out, strerror(errno));
+        printf("\r%d lines in %.0f s      \n", b->m.points, seconds_now() - b->started);
+        bool ok = measured_write(&b->m, f);
+        ok = (out ? fclose(f) : fflush(f)) == 0 && ok;
+        if (!ok) die("cannot write: %s", strerror(errno));
+    }
+    comm_close(&b->world);
+    return b->sink == -1;
+}
