@@ -618,7 +618,7 @@ static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish
     m->step_with_bubble = result(&w, use(&w, m->step) * (1 + use(&w, m->bubble)));
 }
 
-static inline void plan_memory(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+static inline void plan_model_memory(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
     Mark w = BACK_COMPUTED;
     const Room room = room_of(&w, m, d, p);
     const double L = use(&w, m->layers);
@@ -692,7 +692,7 @@ static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error
         plan_work(m, d);
         plan_time(m, d);
         plan_batch(m, d, &d->model[i]);
-        plan_memory(m, d, p);
+        plan_model_memory(m, d, p);
         plan_links(m, d);
         plan_wan(m, d, p);
     }

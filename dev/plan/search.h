@@ -16,6 +16,7 @@ The result is that of simulating all of them, as a test shows.
 #ifndef SEARCH_H
 #define SEARCH_H
 
+#include "measured.h"
 #include "memory.h"
 #include "step.h"
 
@@ -47,6 +48,7 @@ typedef struct {
     int64_t too_large;           // that were looked at and do not fit into memory
     int64_t simulated;
     double least_memory; // bytes, of those that do not fit
+    Error why;           // the first one was refused
     int n;
     Choice* row; // (n) the fastest, best first
 } Answer;
@@ -79,6 +81,45 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, int 
     return setup;
 }
 
+// On a machine whose cores ranks share: their threads, and how fast stages are when others compute too. speed: (p + 1).
+static inline void setup_share_cores(StepSetup* s, double* speed) {
+    const Measured* m = s->cluster->measured;
+    const int ranks = mesh_size(&s->mesh);
+    if (!m) return;
+    measured_share_cores(m, &s->threads, speed, ranks, s->mesh.p);
+    s->speed = ranks > 1 ? speed : NULL;
+}
+
+static inline double* speed_room(const Mesh* mesh) {
+    return (double*)checked_malloc((size_t)(mesh->p + 1) * sizeof(double), "the speeds of stages");
+}
+
+// Stages that compute while others wait can be faster than what was measured beside others.
+static inline double setup_bound(StepSetup s) {
+    double *speed = speed_room(&s.mesh), fastest = 1;
+    setup_share_cores(&s, speed);
+    for (int k = 1; k <= s.mesh.p && s.speed; k++) fastest = fmax(fastest, speed[k]);
+    const double bound = step_bound(&s) / fastest;
+    free(speed);
+    return bound;
+}
+
+// keep: with the tables and the timeline.
+static inline StepCost setup_cost(StepSetup s, bool keep) {
+    double* speed = speed_room(&s.mesh);
+    setup_share_cores(&s, speed);
+    StepCost cost = step_cost_with(&s, keep);
+    free(speed);
+    return cost;
+}
+
+// What a rank may use: of a GPU, or its share of a machine without.
+static inline double setup_room(const StepSetup* s) {
+    const Cluster* c = s->cluster;
+    if (c->device.memory <= 0) return INFINITY;
+    return c->cores ? c->device.memory / mesh_size(&s->mesh) : c->device.memory;
+}
+
 static inline bool is_wanted(int asked, int value) { return asked <= 0 || asked == value; }
 static inline bool is_chosen(int asked, int value) { return asked == ANY || asked == value; }
 
@@ -87,12 +128,12 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     Error error;
     x->answer->considered++;
     if (!step_check(setup, &error)) {
-        x->answer->refused++;
+        if (x->answer->refused++ == 0) x->answer->why = error;
         return;
     }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh, c->B = setup->B, c->bound = step_bound(setup);
+    c->mesh = setup->mesh, c->B = setup->B, c->bound = setup_bound(*setup);
 }
 
 // What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out
@@ -212,12 +253,12 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;
     if (!choice_memory(&c, &error)) return true;
-    if (c.memory.bytes > q->cluster->device.memory) {
+    if (c.memory.bytes > setup_room(&c.setup)) {
         if (a->too_large++ == 0 || c.memory.bytes < a->least_memory) a->least_memory = c.memory.bytes;
         return true;
     }
     a->simulated++;
-    c.cost = step_cost(&c.setup);
+    c.cost = setup_cost(c.setup, false);
     if (rival < 0 || choice_is_better(&c, &a->row[rival])) answer_insert(a, &c, rival);
     return true;
 }
@@ -232,11 +273,10 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
     if (all.n > 0) return true;
-    return fail(error,
-                "no mesh of %d ranks can train this model with --global-batch %lld and what is settled already: each "
-                "needs whole "
-                "heads, layers and sequences",
-                q->ranks, (long long)q->batch);
+    if (answer->refused > 0)
+        return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, answer->why.text);
+    return fail(error, "no mesh of %d ranks shares --global-batch %lld evenly, with what is settled already", q->ranks,
+                (long long)q->batch);
 }
 
 // What is recommended: of the rows that take as long as the first, to a thousandth, the one with the least memory.

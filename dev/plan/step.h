@@ -783,7 +783,7 @@ static inline void run_step(StepRun* x) {
 typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
     double bubble;                     // time that stages wait for messages and each other, relative to computing
-    double flops;                      // a device, by equation 3
+    double flops;                      // a device, by equation 3; a machine without GPUs is one device
     double mfu;                        // of the peak, by model.h's count
     double tokens_per_second;
     // On request (step_cost_with): what a picture is drawn from.
@@ -823,7 +823,8 @@ static inline void step_parts(StepCost* cost, const StepRun* run) {
 }
 
 static inline void step_rates(StepCost* cost, const StepSetup* s) {
-    const double devices = mesh_size(&s->mesh), tokens = (double)s->batch * s->T;
+    const double ranks = mesh_size(&s->mesh), tokens = (double)s->batch * s->T;
+    const double devices = s->cluster->cores ? 1 : ranks; // a machine without GPUs is one
     const double computing = parts_sum(cost->parts);
     cost->bubble = computing > 0 ? (cost->parts[STEP_BUBBLE] + cost->parts[STEP_PIPELINE]) / computing : 0;
     cost->flops = flops_hardware(&s->model, s->T, (double)s->batch) / cost->seconds / devices;

@@ -1,0 +1,371 @@
+/*
+plan.c: the planner. Which mesh for this model on these machines? How long does a step take, how much memory, what limits it?
+
+    plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
+    plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8 --global-batch 32
+    plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
+    plan --published                                  the model of time beside published results
+    plan --datacenter dev/plan/clusters/next-generation.txt
+    plan --calibrate trace.json --cluster my-machine.txt
+
+It plans with what the trainer runs: the layout of parallel.h, the schedules of schedule.h, the collectives of collective.h, the
+memory of stage.h; step.h puts times to them. The tables are printed; the best row's step can be drawn.
+*/
+#include "../../options.h"
+#include "../../settings.h"
+#include "../draw/tables_picture.h"
+#include "calibrate.h"
+#include "datacenter.h"
+#include "published.h"
+#include "search.h"
+
+typedef struct {
+    Settings model; // what settings_model reads: the model's shape
+    const char *cluster, *svg, *datacenter, *calibrate;
+    const char* software;
+    int64_t gpus, batch, rows;
+    double tokens;
+    int64_t t, p, d, v, B;
+    int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
+    bool no_clip, published, clusters, help;
+} PlanOptions;
+
+enum { PLAN_OPTIONS = 48 };
+
+static int plan_table(Option* table, PlanOptions* o) {
+    Settings* m = &o->model;
+    const Option rows[] = {
+        option_heading("model"),
+        option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
+        option_choice("arch", &m->arch, "gpt2|llama", "architecture; with the sizes below, or to change a model's"),
+        option_int("layers", &m->layers, 1, 10000, "blocks"),
+        option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
+        option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
+        option_int("kv-heads", &m->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
+        option_int("ffn", &m->ffn, 1, 1 << 22, "channels inside the mlp"),
+        option_int("seq", &m->seq, 1, 1 << 24, "tokens in a training sequence"),
+        option_int("vocab", &m->vocab, 2, 1 << 30, "vocabulary"),
+        option_heading("what it is trained on"),
+        option_string("cluster", &o->cluster, "NAME|FILE", "--clusters lists the names; files: dev/plan/clusters/"),
+        option_int("gpus", &o->gpus, 1, 1 << 20, "ranks: GPUs, or processes on cores"),
+        option_int("global-batch", &o->batch, 1, 1 << 30, "sequences in one update"),
+        option_float("tokens", &o->tokens, 1, 1e18, "to train on: how many days that takes"),
+        option_string("software", &o->software, "NAME", "whose kernels: threefold, megatron-2021, ... [threefold]"),
+        option_heading("what is settled already [searched]"),
+        option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
+        option_int("pp", &o->p, 1, 1 << 16, "pipeline stages"),
+        option_int("dp", &o->d, 1, 1 << 20, "data-parallel replicas"),
+        option_int("vp", &o->v, 1, 1000, "chunks of a stage"),
+        option_int("micro-batch", &o->B, 1, 1 << 20, "sequences in one forward pass"),
+        option_choice("schedule", &o->schedule, "any|gpipe|1f1b|interleaved|zb-h1|zb-v", "order of a pipeline's work"),
+        option_choice("zero", &o->zero, "any|0|1|2", "what is divided over the replicas"),
+        option_choice("recompute", &o->recompute, "any|none|selective|full", "what the backward pass computes again"),
+        option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
+        option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
+        option_heading("what is printed"),
+        option_int("rows", &o->rows, 1, 1000, "of the table"),
+        option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
+        option_heading("instead"),
+        option_flag("clusters", &o->clusters, "list the clusters that have a name"),
+        option_flag("published", &o->published, "the model of time beside published results"),
+        option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (dev/plan/datacenter.h)"),
+        option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
+        option_flag("help", &o->help, "this list"),
+    };
+    const int n = (int)(sizeof rows / sizeof rows[0]);
+    if (n > PLAN_OPTIONS) die("internal error: %d options", n);
+    memcpy(table, rows, sizeof rows);
+    return n;
+}
+
+static PlanOptions plan_options_default(void) {
+    PlanOptions o;
+    memset(&o, 0, sizeof o);
+    o.model = settings_default();
+    o.model.model = "gpt2-124M";
+    o.cluster = "dgx-h100", o.gpus = 8, o.rows = 10;
+    return o;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is asked
+
+// The machines, and what was measured of them, which have to stay where they are.
+typedef struct {
+    Cluster cluster;
+    Measured measured;
+} Machines;
+
+static void read_machines(Machines* x, const char* what) {
+    Error error;
+    char names[400];
+    measured_init(&x->measured);
+    if (cluster_find(&x->cluster, what)) return;
+    if (!strchr(what, '/') && access(what, F_OK) != 0)
+        die_usage("--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
+    if (!measured_read_cluster(&x->cluster, &x->measured, what, &error)) die_usage("%s", error.text);
+}
+
+static const Software* read_software(const char* name, const Cluster* cluster) {
+    const Software* s = software_find(name ? name : cluster->cores ? "threefold-cpu" : "threefold");
+    char names[256] = "";
+    for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
+    if (!s) die_usage("--software %s is not known; there are%s", name, names);
+    return s;
+}
+
+static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
+    Question q;
+    memset(&q, 0, sizeof q);
+    q.model = settings_model(&o->model, table, n, 256);
+    q.T = o->model.seq ? (int)o->model.seq : q.model.T;
+    q.batch = o->batch ? o->batch : 8 * o->gpus;
+    q.ranks = (int)o->gpus, q.cluster = &machines->cluster;
+    q.software = read_software(o->software, &machines->cluster);
+    q.clip = !o->no_clip;
+    q.t = (int)o->t, q.p = (int)o->p, q.d = (int)o->d, q.v = (int)o->v, q.B = (int)o->B;
+    q.schedule = o->schedule - 1, q.zero = o->zero - 1, q.recompute = o->recompute - 1;
+    q.sequence_parallel = o->sequence_parallel - 1;
+    q.rows = (int)o->rows;
+    return q;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is printed
+
+static const char* const recompute_names[] = {"none", "selective", "full"};
+
+static void print_question(const Question* q) {
+    const ModelConfig* m = &q->model;
+    const Cluster* c = q->cluster;
+    printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.4g B parameters\n", m->name,
+           m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, (double)model_parameters(m) / 1e9);
+    printf("batch     %lld sequences of %d tokens\n", (long long)q->batch, q->T);
+    if (c->cores)
+        printf("cluster   %s: %d cores, as they were measured; %d ranks\n", c->name, c->cores, q->ranks);
+    else
+        printf("cluster   %s: %d GPUs of %.0f TFLOP/s, %.0f GB, %d a node\n", c->name, q->ranks, c->device.peak / 1e12,
+               c->device.memory / 1e9, c->node_gpus);
+    if (*c->assumed) printf("          not in its file, so usual values: %s\n", c->assumed);
+    printf("software  %s\n", q->software->name);
+}
+
+static void print_search(const Question* q, const Answer* a, double seconds) {
+    char counts[4][32];
+    const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
+    for (int i = 0; i < 4; i++) text_of_count(counts[i], sizeof counts[i], numbers[i]);
+    printf(
+        "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
+        counts[0], seconds, counts[1], counts[2], counts[3]);
+    if (a->n == 0)
+        die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use "
+            "more ranks",
+            q->ranks, a->least_memory / 1e9);
+}
+
+// Of a step, in percent.
+static double share(const StepCost* cost, int part) { return 100 * cost->parts[part] / cost->seconds; }
+
+static void print_time(double seconds) {
+    printf(seconds < 1 ? "%7.1f ms" : "%7.2f s ", seconds < 1 ? 1e3 * seconds : seconds);
+}
+
+static void print_rows(const Answer* a) {
+    printf("\n    t   p    d  v schedule      B     m sequence zero recompute |      step  tokens/s   MFU | %% of it: "
+           "bubble tensor pipeline  data | GB a rank\n");
+    for (int i = 0; i < a->n; i++) {
+        const StepSetup* s = &a->row[i].setup;
+        const StepCost* c = &a->row[i].cost;
+        const Mesh* m = &s->mesh;
+        printf("%5d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", m->t, m->p, m->d, m->v, schedule_name(m->schedule),
+               s->B, (long long)step_microbatches(s), m->sequence_parallel ? "yes" : "no", m->zero,
+               recompute_names[m->recompute]);
+        print_time(c->seconds);
+        printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f\n", c->tokens_per_second, 100 * c->mfu,
+               share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
+               a->row[i].memory.bytes / 1e9);
+    }
+}
+
+static void print_parts(const StepCost* c) {
+    printf("step      ");
+    print_time(c->seconds);
+    printf(":");
+    for (int i = 0; i < STEP_PARTS; i++) printf("%s %s %.1f%%", i ? "," : "", step_part_name(i), share(c, i));
+    printf("\n");
+}
+
+// Exact, and beside it what papers' formulas say.
+static void print_memory(const Choice* best) {
+    const StepSetup* s = &best->setup;
+    const Mesh* m = &s->mesh;
+    const double parameters = formula_parameters(&s->model) / m->t / m->p;
+    printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
+    for (int i = 0; i < ARENAS; i++) {
+        if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+    }
+    printf(" of %.0f\n          by formulas: parameters, gradients and optimizer %.2f GB (18 bytes a parameter%s); "
+           "activations %.2f\n",
+           setup_room(s) / 1e9, formula_optimizer_bytes(parameters, false, m->zero > 0, m->d) / 1e9,
+           m->zero ? ", of which 12 divided over d" : "", formula_activation_bytes(&s->model, s->B, s->T, m) / 1e9);
+}
+
+static void print_traffic(const StepSetup* s) {
+    Traffic sum = {0, 0, 0, 0, 0}, one;
+    Error error;
+    for (int r = 0; r < s->mesh.p; r++) {
+        if (!step_traffic(s, r, &one, &error)) die("%s", error.text);
+        sum.layers = fmax(sum.layers, one.layers + one.ends),
+        sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
+        sum.data = fmax(sum.data, one.data);
+    }
+    printf("traffic   what a rank sends in a step, at most: tensor group %.3f GB, pipeline %.3f, data group %.3f\n",
+           sum.layers / 1e9, sum.pipeline / 1e9, sum.data / 1e9);
+}
+
+static void print_training(const StepSetup* s, const StepCost* c, double tokens) {
+    printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, step_iterations(s, tokens),
+           step_days(s, tokens, c->seconds));
+}
+
+// The options of the trainer for the mesh and the batch of a setup.
+static void print_options(const StepSetup* s) {
+    const Mesh* m = &s->mesh;
+    printf(" --global-batch %lld --micro-batch %d --tp %d --pp %d --dp %d", (long long)s->batch, s->B, m->t, m->p,
+           m->d);
+    if (m->schedule != ONE_F_ONE_B) printf(" --schedule %s", schedule_name(m->schedule));
+    if (m->v != schedule_usual_chunks(m->schedule)) printf(" --vp %d", m->v);
+    if (m->sequence_parallel) printf(" --sequence-parallel");
+    if (m->zero) printf(" --zero %d", m->zero);
+    if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
+}
+
+static void print_command(const StepSetup* s, Option* table, int n) {
+    static const char* const shape[] = {"model",    "arch", "layers", "hidden", "heads",
+                                        "kv-heads", "ffn",  "seq",    "vocab"};
+    printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&s->mesh));
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        const Option* o = option_find(table, n, shape[i]);
+        if (!o->given) continue;
+        if (o->type == OPTION_INT) printf(" --%s %lld", o->name, (long long)*(int64_t*)o->value);
+        if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
+        if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
+    }
+    if (!option_given(table, n, "model") && !option_given(table, n, "layers")) printf(" --model %s", s->model.name);
+    print_options(s);
+    if (!s->clip) printf(" --clip 0");
+    printf("\n");
+}
+
+static void draw_step(const StepSetup* s, const char* path) {
+    Error error;
+    char title[160], caption[320];
+    StepCost c = setup_cost(*s, true);
+    const Mesh* m = &s->mesh;
+    snprintf(title, sizeof title, "%s on %d ranks of %s: t = %d, p = %d, d = %d", s->model.name, mesh_size(m),
+             s->cluster->name, m->t, m->p, m->d);
+    snprintf(caption, sizeof caption, "%s, %lld micro-batches of %d: bubble %.1f %%", schedule_name(m->schedule),
+             (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
+    SvgPicture picture =
+        svg_picture(title, c.seconds < 1 ? "time (ms)" : "time (s)", c.seconds * (c.seconds < 1 ? 1e3 : 1), m->v);
+    draw_panel(&picture, "", caption, c.tables, &c.timeline, c.seconds < 1 ? 1e3 : 1);
+    if (!write_picture(&picture, path, &error)) die("%s", error.text);
+    svg_picture_free(&picture);
+    step_cost_free(&c);
+    printf("picture   %s\n", path);
+}
+
+static void print_answer(const PlanOptions* o, const Answer* a, Option* table, int n) {
+    const Choice* best = answer_recommended(a);
+    print_rows(a);
+    printf("\n");
+    print_parts(&best->cost);
+    if (!best->setup.cluster->cores)
+        printf("rate      %.1f TFLOP/s a GPU if recomputation is counted (Narayanan et al. 2021, equation 3); MFU = (6 "
+               "N + 6 L C T) "
+               "tokens/s / peak = %.1f %%\n",
+               best->cost.flops / 1e12, 100 * best->cost.mfu);
+    print_memory(best);
+    print_traffic(&best->setup);
+    if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
+    if (best->setup.software->ours) print_command(&best->setup, table, n);
+    if (o->svg) draw_step(&best->setup, o->svg);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Other things that it does
+
+static void print_clusters(void) {
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);
+}
+
+static void plan_datacenter(const char* path) {
+    Error error;
+    Datacenter d = datacenter_default();
+    if (!datacenter_read(&d, path, &error)) die_usage("%s", error.text);
+    DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
+    if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
+    datacenter_print(plan, stdout);
+    free(plan);
+}
+
+// The trace of a run of the one choice that the options leave; prints lines for the machine's file.
+static void calibrate(const Question* q, Machines* machines, const char* trace) {
+    Error error;
+    Answer answer;
+    if (!machines->cluster.measured)
+        die_usage(
+            "--calibrate corrects a machine that was measured: give --cluster FILE, as build/calibrate writes it");
+    if (q->t * q->p * q->d * q->B == 0)
+        die_usage(
+            "--calibrate: say of which run the trace is: --tp, --pp, --dp, --micro-batch and what else was not usual");
+    Question one = *q;
+    one.rows = 1;
+    if (one.schedule == ANY) one.schedule = ONE_F_ONE_B;
+    if (one.zero == ANY) one.zero = 0;
+    if (one.recompute == ANY) one.recompute = RECOMPUTE_NONE;
+    if (one.sequence_parallel == ANY) one.sequence_parallel = 0;
+    if (!search(&answer, &one, &error)) die_usage("%s", error.text);
+    if (answer.n != 1) die_usage("--calibrate: the run does not fit into the memory of %s", q->cluster->name);
+    StepSetup s = answer.row[0].setup;
+    double* speed = speed_room(&s.mesh);
+    setup_share_cores(&s, speed);
+    if (!calibrate_by_trace(&machines->measured, &s, trace, &error)) die("%s", error.text);
+    measured_write_corrections(&machines->measured, stdout);
+    free(speed);
+    answer_free(&answer);
+}
+
+int main(int argc, char** argv) {
+    static Machines machines;
+    PlanOptions o = plan_options_default();
+    Option table[PLAN_OPTIONS];
+    Error error;
+    process.name = "plan";
+    const int n = plan_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (o.help) {
+        printf("plan: which mesh for this model on these machines, and what a step takes\n");
+        options_help(table, n, stdout);
+        return 0;
+    }
+    if (o.clusters) print_clusters();
+    if (o.published) published_print(stdout);
+    if (o.datacenter) plan_datacenter(o.datacenter);
+    if (o.clusters || o.published || o.datacenter) return 0;
+    read_machines(&machines, o.cluster);
+    const Question q = read_question(&o, table, n, &machines);
+    if (o.calibrate) {
+        calibrate(&q, &machines, o.calibrate);
+        return 0;
+    }
+    Answer answer;
+    print_question(&q);
+    const double begun = seconds_now();
+    if (!search(&answer, &q, &error)) die_usage("%s", error.text);
+    print_search(&q, &answer, seconds_now() - begun);
+    print_answer(&o, &answer, table, n);
+    answer_free(&answer);
+    measured_free(&machines.measured);
+    return 0;
+}
