@@ -1,5 +1,5 @@
 /*
-test_memory.c: is what stage.h and dev/plan/memory.h say of memory right?
+test_memory.c: is what stage.h and dev/plan/memory.h and process.h say of memory right?
 
     by hand       every buffer of a stage, written out once more in formulas, for meshes of every kind
     published     activations a block: Korthikanti et al. 2022; bytes a parameter: Megatron-LM's distributed optimizer
@@ -8,7 +8,7 @@ test_memory.c: is what stage.h and dev/plan/memory.h say of memory right?
     process       pages that are touched, by touching them
     refused       shapes that do not fit are refused by an Error; and planning is fast
 */
-#include "../plan/memory.h"
+#include "../plan/process.h"
 #include "test.h"
 
 static const ValueType fp32 = {4, false}, bf16 = {2, true};
