@@ -16,12 +16,14 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
+typedef enum { MESH_GIVEN, MESH_AUTO } MeshChoice;
 
 typedef struct {
-    const char *model, *init, *data, *val, *out, *trace;
+    const char *model, *init, *data, *val, *out, *trace, *cluster;
     int arch, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int64_t micro_batch, global_batch;
+    int mesh; // choice
     int64_t tp, pp, dp, first_layers, last_layers, zero;
     int64_t vp;              // 0: what the schedule has
     int recompute, schedule; // choices
@@ -82,6 +84,9 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("global-batch", &s->global_batch, 1, size,
                    "sequences in one update, over all ranks [16, or what --micro-batch, --dp and --pp need]"),
         option_heading("mesh: ranks = tp x pp x dp"),
+        option_choice("mesh", &s->mesh, "given|auto",
+                      "auto: what is not said below is the planner's choice (dev/plan/)"),
+        option_string("cluster", &s->cluster, "NAME|FILE", "auto: machines that it is made for [what is here]"),
         option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
         option_choice("schedule", &s->schedule, schedule_choices(),
@@ -310,6 +315,7 @@ static inline void check_settings(Settings* o) {
     if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
         die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
                   o->beta2 != usual.beta2 ? "beta2" : "eps");
+    if (o->cluster && o->mesh != MESH_AUTO) die_usage("--cluster %s is for --mesh auto", o->cluster);
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 

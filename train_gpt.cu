@@ -28,6 +28,7 @@ those of all states, N their rows. Only what multiplies by a matrix, and what me
 #include "comm.h"
 #include "cores.h"
 #include "dataloader.h"
+#include "dev/plan/choose.h"
 #include "exchange.h"
 #include "json.h"
 #include "kernels/kernels.h"
@@ -2331,6 +2332,52 @@ static void check_ranks(Trainer* t, int argc, char** argv) {
     comm_check_same(&t->world, "executable", build, "copy one build to all machines");
 }
 
+// The machines of --mesh auto: --cluster, or what is here.
+static bool open_machines(Trainer* t, Machines* machines, Error* error) {
+    const CommPlace* place = &t->place;
+    char name[160];
+    if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
+    device_name(name, sizeof name);
+    if (!DEVICE_IS_HOST) return machines_of_device(machines, name, device_bytes(), place->ranks_here, error);
+    const double peak = device_peak_flops(place->cores_here, place->ranks_here) * place->ranks_here;
+    machines_of_cores(machines, place->cores_here, peak, device_bytes(), place->ranks_here);
+    return true;
+}
+
+// What the planner recommends, of what is not said on the command line.
+static bool ask_planner(Trainer* t, const ModelConfig* model, int T, Option* table, int n, Chosen* chosen,
+                        Error* error) {
+    static Machines machines; // stays where it is, see choose.h
+    Software software = *software_find(DEVICE_IS_HOST ? "threefold-cpu" : "threefold");
+    Answer answer;
+    char text[256];
+    software.value_bytes = (int)sizeof(floatX);
+    if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
+    const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
+    if (!search(&answer, &q, error)) return false;
+    const bool found =
+        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f GB a rank",
+                             t->world.size, answer.least_memory / 1e9);
+    if (found) {
+        *chosen = choose_take(answer_recommended(&answer));
+        choose_text(text, sizeof text, chosen);
+        printf("auto      %s\n", text);
+    }
+    answer_free(&answer);
+    measured_free(&machines.measured);
+    return found;
+}
+
+// --mesh auto: the main rank asks, all take its choice.
+static void choose_mesh(Trainer* t, const ModelConfig* model, int T, Option* table, int n) {
+    Chosen chosen;
+    Error error;
+    memset(&chosen, 0, sizeof chosen);
+    agree_on(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
+    comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
+    choose_settle(&t->settings, &chosen);
+}
+
 int main(int argc, char** argv) {
     device_tame_threads(argv);
     device_return_memory();
@@ -2366,10 +2413,6 @@ int main(int argc, char** argv) {
         device_open(t->place.rank_here);
         comm_open_device(&t->world);
     }
-    settings_schedule(o, option_given(table, n, "schedule"));
-    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    const Rounds rounds = settings_rounds(o, &mesh);
-    settings_batch(o);
     open_files(t);
     const int data_vocab = token_formats[t->train_files.format].vocab;
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
@@ -2377,6 +2420,11 @@ int main(int argc, char** argv) {
     }
     const ModelConfig model = settings_model(o, table, n, data_vocab);
     const int T = o->seq ? (int)o->seq : model.T;
+    if (o->mesh == MESH_AUTO) choose_mesh(t, &model, T, table, n);
+    settings_schedule(o, option_given(table, n, "schedule") || o->mesh == MESH_AUTO);
+    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const Rounds rounds = settings_rounds(o, &mesh);
+    settings_batch(o);
     if (!mesh_check(&mesh, &model, T, &error) || !rounds_fit(&rounds, model.L, &error) ||
         !plan_schedule(t, &model, &mesh, &rounds, &error) ||
         !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||

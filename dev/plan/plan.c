@@ -12,9 +12,9 @@ It plans with what the trainer runs: the layout of parallel.h, the schedules of 
 memory of stage.h; step.h puts times to them. The tables are printed; the best row's step can be drawn.
 */
 #include "../../options.h"
-#include "../../settings.h"
 #include "../draw/tables_picture.h"
 #include "calibrate.h"
+#include "choose.h"
 #include "datacenter.h"
 #include "published.h"
 #include "search.h"
@@ -89,22 +89,6 @@ static PlanOptions plan_options_default(void) {
 
 // ----------------------------------------------------------------------------------------------------------------
 // What is asked
-
-// The machines, and what was measured of them, which have to stay where they are.
-typedef struct {
-    Cluster cluster;
-    Measured measured;
-} Machines;
-
-static void read_machines(Machines* x, const char* what) {
-    Error error;
-    char names[400];
-    measured_init(&x->measured);
-    if (cluster_find(&x->cluster, what)) return;
-    if (!strchr(what, '/') && access(what, F_OK) != 0)
-        die_usage("--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
-    if (!measured_read_cluster(&x->cluster, &x->measured, what, &error)) die_usage("%s", error.text);
-}
 
 static const Software* read_software(const char* name, const Cluster* cluster) {
     const Software* s = software_find(name ? name : cluster->cores ? "threefold-cpu" : "threefold");
@@ -353,7 +337,7 @@ int main(int argc, char** argv) {
     if (o.published) published_print(stdout);
     if (o.datacenter) plan_datacenter(o.datacenter);
     if (o.clusters || o.published || o.datacenter) return 0;
-    read_machines(&machines, o.cluster);
+    if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
     const Question q = read_question(&o, table, n, &machines);
     if (o.calibrate) {
         calibrate(&q, &machines, o.calibrate);

@@ -83,10 +83,12 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, int 
 
 // On a machine whose cores ranks share: their threads, and how fast stages are when others compute too. speed: (p + 1).
 static inline void setup_share_cores(StepSetup* s, double* speed) {
-    const Measured* m = s->cluster->measured;
-    const int ranks = mesh_size(&s->mesh);
-    if (!m) return;
-    measured_share_cores(m, &s->threads, speed, ranks, s->mesh.p);
+    const Cluster* c = s->cluster;
+    const int ranks = mesh_size(&s->mesh), p = s->mesh.p;
+    if (!c->cores) return;
+    if (c->measured) measured_share_cores(c->measured, &s->threads, speed, ranks, p);
+    for (int k = 0; k <= p && !c->measured; k++)
+        speed[k] = k == 0 ? 1 : fmin(1, (double)c->cores * p / ((double)k * ranks));
     s->speed = ranks > 1 ? speed : NULL;
 }
 
