@@ -160,7 +160,7 @@ SANITIZED_TESTS := $(if $(LONG),$(TESTS),$(filter-out test_equivalence test_gpt,
 FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 
-all: report train_gpt
+all: report train_gpt plan
 
 report:
 	$(info $(report))
@@ -178,6 +178,10 @@ build_cuda = $(call NVCC_COMPILE,$(PRECISION)) -MMD -MP -MF $(BUILD)/$(1).d -MT 
 build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(EMULATED_LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags
 	$(call build_$(DEVICE),train_gpt)
+
+# The planner, which needs no device.
+plan: dev/plan/plan.c $(BUILD)/flags
+	$(COMPILE) $(FAST) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
 
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
@@ -281,7 +285,7 @@ pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
-    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/datacenter $(BUILD)/calibrate $(BUILD)/step_time
+    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate plan
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -290,7 +294,7 @@ help: report
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 clean:
-	rm -rf $(BUILD) train_gpt
+	rm -rf $(BUILD) train_gpt plan
 
 always:
 .PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults network gpu_check bench planner pictures help clean build_tests build_benches

@@ -16,18 +16,19 @@ memory of stage.h; step.h puts times to them. The tables are printed; the best r
 #include "calibrate.h"
 #include "choose.h"
 #include "datacenter.h"
+#include "process.h"
 #include "published.h"
 #include "search.h"
 
 typedef struct {
     Settings model; // what settings_model reads: the model's shape
-    const char *cluster, *svg, *datacenter, *calibrate;
-    const char* software;
+    const char *cluster, *software, *svg, *datacenter, *models, *calibrate;
     int64_t gpus, batch, rows;
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool no_clip, published, clusters, help;
+    bool no_clip, json, inputs, published, clusters, help;
+    double text;
 } PlanOptions;
 
 enum { PLAN_OPTIONS = 48 };
@@ -65,10 +66,14 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_heading("what is printed"),
         option_int("rows", &o->rows, 1, 1000, "of the table"),
         option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
+        option_flag("json", &o->json, "all of it for programs"),
+        option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
         option_flag("published", &o->published, "the model of time beside published results"),
         option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (dev/plan/datacenter.h)"),
+        option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
+        option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
         option_flag("help", &o->help, "this list"),
     };
@@ -241,6 +246,40 @@ static void print_command(const StepSetup* s, Option* table, int n) {
     printf("\n");
 }
 
+// What a process on a CPU holds beside that: process.h.
+static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
+    const StepSetup* s = &c->setup;
+    const Measured* m = s->cluster->measured;
+    const Pipeline plan = step_pipeline(s);
+    const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, s->threads, false};
+    ProcessMemory x;
+    Error error;
+    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &setup, &error)) die("%s", error.text);
+    return x;
+}
+
+static void print_json_choice(const PlanOptions* o, const Choice* c) {
+    const StepSetup* s = &c->setup;
+    const Mesh* m = &s->mesh;
+    printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
+           "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.6g",
+           m->t, m->p, m->d, m->v, schedule_name(m->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
+           recompute_names[m->recompute], c->cost.seconds);
+    for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
+    printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
+    if (s->cluster->measured) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
+    printf("}");
+}
+
+static void print_json(const PlanOptions* o, const Answer* a) {
+    printf("[");
+    for (int i = 0; i < a->n; i++) {
+        printf(i ? ",\n " : "");
+        print_json_choice(o, &a->row[i]);
+    }
+    printf("]\n");
+}
+
 static void draw_step(const StepSetup* s, const char* path) {
     Error error;
     char title[160], caption[320];
@@ -283,12 +322,32 @@ static void print_clusters(void) {
     for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);
 }
 
-static void plan_datacenter(const char* path) {
+// "20T,400T" in place of the models that there are.
+static bool read_models(Datacenter* d, const char* list, Error* error) {
+    d->models = 0;
+    for (const char* at = list;; at++) {
+        char word[64];
+        const size_t n = strcspn(at, ",");
+        const Input* in = &model_inputs[0];
+        double parameters;
+        snprintf(word, sizeof word, "%.*s", (int)(n < 63 ? n : 63), at);
+        if (!quantity_read(word, NULL, in->quantity, &parameters) || parameters < in->low || parameters > in->high)
+            return fail(error, "--models %s: write 50T,100T, with 1B to 100000T parameters each", list);
+        if (d->models == DATACENTER_MODELS) return fail(error, "--models %s: at most %d", list, DATACENTER_MODELS);
+        datacenter_add_model(d, fact(parameters, ASSUMED), 0);
+        at += n;
+        if (!*at) return true;
+    }
+}
+
+static void plan_datacenter(const PlanOptions* o) {
     Error error;
     Datacenter d = datacenter_default();
-    if (!datacenter_read(&d, path, &error)) die_usage("%s", error.text);
+    if (!datacenter_read(&d, o->datacenter, &error)) die_usage("%s", error.text);
+    if (o->models && !read_models(&d, o->models, &error)) die_usage("%s", error.text);
     DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
     if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
+    if (o->inputs) datacenter_print_inputs(&d, stdout);
     datacenter_print(plan, stdout);
     free(plan);
 }
@@ -333,9 +392,11 @@ int main(int argc, char** argv) {
         options_help(table, n, stdout);
         return 0;
     }
+    if (!o.datacenter && (o.models || o.inputs))
+        die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
     if (o.clusters) print_clusters();
     if (o.published) published_print(stdout);
-    if (o.datacenter) plan_datacenter(o.datacenter);
+    if (o.datacenter) plan_datacenter(&o);
     if (o.clusters || o.published || o.datacenter) return 0;
     if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
     const Question q = read_question(&o, table, n, &machines);
@@ -344,11 +405,15 @@ int main(int argc, char** argv) {
         return 0;
     }
     Answer answer;
-    print_question(&q);
+    if (!o.json) print_question(&q);
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
-    print_search(&q, &answer, seconds_now() - begun);
-    print_answer(&o, &answer, table, n);
+    if (o.json) {
+        print_json(&o, &answer);
+    } else {
+        print_search(&q, &answer, seconds_now() - begun);
+        print_answer(&o, &answer, table, n);
+    }
     answer_free(&answer);
     measured_free(&machines.measured);
     return 0;
