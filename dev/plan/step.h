@@ -85,6 +85,8 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     const int64_t gpus = cluster_gpus(x->cluster);
     if (gpus && mesh_size(m) > gpus)
         return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
+    const char* lacks = software_lacks(x->software, m);
+    if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
     return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && pipeline_check(&plan, error);
 }
 

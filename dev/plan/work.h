@@ -144,8 +144,12 @@ static inline Op* work_collective(Work* w, const char* name, PlanKind kind, doub
 // ----------------------------------------------------------------------------------------------------------------
 // Software
 
+// What a software cannot do, as bits.
+enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8 };
+
 typedef struct {
     const char* name;
+    int lacks;
     bool ours;  // the lists are this trainer's
     bool flash; // fused attention; else scores, softmax and dropout pass through memory
     bool fused; // one kernel for bias and GELU, for bias, dropout and residual, for scale, mask and softmax
@@ -166,12 +170,14 @@ typedef struct {
 } Software;
 
 static const Software softwares[] = {
-    //                 ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
-    {"megatron-2022", false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
-    {"modern", false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
-    {"threefold", true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
-    {"threefold-cpu", true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    //                lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
+    {"megatron-2021", LACKS_SEQUENCE | LACKS_SELECTIVE | LACKS_ZERO | LACKS_HALVES, false, false, true, true, false,
+     false, false, false, false, false, false, 2, 2, 0.75},
+    {"megatron-2022", LACKS_ZERO | LACKS_HALVES, false, false, true, true, true, false, false, false, false, false,
+     false, 2, 2, 1},
+    {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
+    {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
+    {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
 };
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
 
@@ -180,6 +186,15 @@ static inline const Software* software_find(const char* name) {
     for (int i = 0; i < SOFTWARES; i++) {
         if (strcmp(softwares[i].name, name) == 0) return &softwares[i];
     }
+    return NULL;
+}
+
+// What of a mesh a software cannot do, or NULL.
+static inline const char* software_lacks(const Software* s, const Mesh* mesh) {
+    if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
+    if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
+    if ((s->lacks & LACKS_ZERO) && mesh->zero) return "ZeRO";
+    if ((s->lacks & LACKS_HALVES) && schedule_splits_backward(mesh->schedule)) return "backward passes in halves";
     return NULL;
 }
 
