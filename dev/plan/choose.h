@@ -39,7 +39,8 @@ static inline void machines_of_cores(Machines* x, int cores, double peak, double
     measured_init(&x->measured);
     *c = cluster_empty("these cores", GENERATION_AMPERE);
     c->cores = cores, c->node_gpus = ranks, c->nics = 1;
-    c->device.peak = peak / computing, c->device.memory = memory, c->device.hbm = slow, c->device.sms = 1;
+    c->device.peak = c->device.peak_fp32 = peak / computing, c->device.memory = memory, c->device.hbm = slow,
+    c->device.sms = 1;
     c->device.gemm_fraction = 0.75, c->device.sustained = c->device.hbm_fraction = 1;
     c->device.launch = c->device.tile_overhead = 1e-6;
     c->nvlink = c->nic = slow, c->nvlink_fraction = c->nic_fraction = 1;

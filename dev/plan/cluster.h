@@ -5,6 +5,7 @@ for an operation says work.h; here are only the numbers, each with its source.
 
     device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
                             "with sparsity"
+              peak_fp32     the same of float32 products, for software that computes in float32 (not in TF32)
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
               gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
                             of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
@@ -52,7 +53,7 @@ struct Measured; // rates of a machine that was measured: measured.h
 struct Op;       // what they are asked for: work.h
 
 typedef struct {
-    double peak, memory, hbm; // FLOP/s, bytes, bytes/s
+    double peak, peak_fp32, memory, hbm; // FLOP/s, bytes, bytes/s; peak_fp32 0: not known
     int sms;
     double gemm_fraction, sustained, hbm_fraction, launch, tile_overhead;
     double attention[2][2]; // head size 64, 128; forward, backward
@@ -113,7 +114,7 @@ static inline Cluster cluster_empty(const char* name, Generation generation) {
 typedef struct {
     const char* name;
     Generation generation;
-    double peak;
+    double peak, peak_fp32;
     int sms;
     double memory, hbm, nvlink, nic;
     int node_gpus, nics, nodes;
@@ -123,15 +124,19 @@ typedef struct {
 // By NVIDIA's data sheets. NVLink: half of the figure for both directions. gb200: 180 PFLOP/s, 13.4 TB and 576 TB/s of
 // a rack of 72. rtx-4090: no NVLink; PCI Express 4.0 x16 in its place.
 static const KnownCluster known_clusters[] = {
-    {"selene", GENERATION_AMPERE, 312e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 560,
+    {"selene", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 560,
      "NVIDIA's, of DGX A100 80 GB: the machine of Narayanan et al. 2021"},
-    {"dgx-a100", GENERATION_AMPERE, 312e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 0, "A100 80 GB, 8 a node"},
-    {"dgx-a100-40", GENERATION_AMPERE, 312e12, 108, 40e9, 1.555e12, 300e9, 25e9, 8, 8, 0, "A100 40 GB, 8 a node"},
-    {"dgx-h100", GENERATION_HOPPER, 989.4e12, 132, 80e9, 3.35e12, 450e9, 50e9, 8, 8, 0, "H100 SXM, 8 a node"},
-    {"dgx-h200", GENERATION_HOPPER, 989.4e12, 132, 141e9, 4.8e12, 450e9, 50e9, 8, 8, 0, "H200, 8 a node"},
-    {"dgx-b200", GENERATION_HOPPER, 2250e12, 148, 180e9, 8e12, 900e9, 50e9, 8, 8, 0, "B200, 8 a node; data sheet only"},
-    {"gb200", GENERATION_HOPPER, 2500e12, 148, 186e9, 8e12, 900e9, 50e9, 72, 72, 0, "NVL72 racks; data sheet only"},
-    {"rtx-4090", GENERATION_AMPERE, 165.2e12, 128, 24e9, 1.008e12, 25e9, 12.5e9, 8, 1, 0, "8 a node on PCI Express"},
+    {"dgx-a100", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 0, "A100 80 GB, 8 a node"},
+    {"dgx-a100-40", GENERATION_AMPERE, 312e12, 19.5e12, 108, 40e9, 1.555e12, 300e9, 25e9, 8, 8, 0,
+     "A100 40 GB, 8 a node"},
+    {"dgx-h100", GENERATION_HOPPER, 989.4e12, 66.9e12, 132, 80e9, 3.35e12, 450e9, 50e9, 8, 8, 0, "H100 SXM, 8 a node"},
+    {"dgx-h200", GENERATION_HOPPER, 989.4e12, 66.9e12, 132, 141e9, 4.8e12, 450e9, 50e9, 8, 8, 0, "H200, 8 a node"},
+    {"dgx-b200", GENERATION_HOPPER, 2250e12, 75e12, 148, 180e9, 8e12, 900e9, 50e9, 8, 8, 0,
+     "B200, 8 a node; data sheet only"},
+    {"gb200", GENERATION_HOPPER, 2500e12, 80e12, 148, 186e9, 8e12, 900e9, 50e9, 72, 72, 0,
+     "NVL72 racks; data sheet only"},
+    {"rtx-4090", GENERATION_AMPERE, 165.2e12, 82.6e12, 128, 24e9, 1.008e12, 25e9, 12.5e9, 8, 1, 0,
+     "8 a node on PCI Express"},
 };
 enum { KNOWN_CLUSTERS = sizeof known_clusters / sizeof known_clusters[0] };
 
@@ -148,7 +153,8 @@ static inline bool cluster_find(Cluster* c, const char* name) {
         const KnownCluster* k = &known_clusters[i];
         if (strcmp(k->name, name) != 0) continue;
         *c = cluster_empty(name, k->generation);
-        c->device.peak = k->peak, c->device.sms = k->sms, c->device.memory = k->memory, c->device.hbm = k->hbm;
+        c->device.peak = k->peak, c->device.peak_fp32 = k->peak_fp32, c->device.sms = k->sms,
+        c->device.memory = k->memory, c->device.hbm = k->hbm;
         c->nvlink = k->nvlink, c->nic = k->nic, c->node_gpus = k->node_gpus, c->nics = k->nics, c->nodes = k->nodes;
         return true;
     }
@@ -179,6 +185,7 @@ typedef struct {
 #define CLUSTER_AT(field) offsetof(Cluster, field)
 static const ClusterLine cluster_lines[] = {
     {"peak", CLUSTER_AT(device.peak), FLOPS, false, 1e9, 1e18, LINE_SHEET},
+    {"peak_fp32", CLUSTER_AT(device.peak_fp32), FLOPS, false, 1e9, 1e18, LINE_OPTION},
     {"sms", CLUSTER_AT(device.sms), NUMBER, true, 1, 1e5, LINE_SHEET},
     {"memory", CLUSTER_AT(device.memory), BYTES, false, 1e6, 1e15, LINE_SHEET},
     {"hbm", CLUSTER_AT(device.hbm), BYTE_RATE, false, 1e8, 1e16, LINE_SHEET},

@@ -86,6 +86,9 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     if (gpus && mesh_size(m) > gpus)
         return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
     const char* lacks = software_lacks(x->software, m);
+    if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0 && !x->cluster->measured)
+        return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
+                    x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
     return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && pipeline_check(&plan, error);
 }
@@ -830,7 +833,8 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     const double computing = parts_sum(cost->parts);
     cost->bubble = computing > 0 ? (cost->parts[STEP_BUBBLE] + cost->parts[STEP_PIPELINE]) / computing : 0;
     cost->flops = flops_hardware(&s->model, s->T, (double)s->batch) / cost->seconds / devices;
-    cost->mfu = tokens * model_flops_per_token(&s->model, s->T) / cost->seconds / devices / s->cluster->device.peak;
+    cost->mfu = tokens * model_flops_per_token(&s->model, s->T) / cost->seconds / devices /
+                device_peak(&s->cluster->device, s->software->value_bytes);
     cost->tokens_per_second = tokens / cost->seconds;
 }
 

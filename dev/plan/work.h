@@ -17,7 +17,7 @@ them.
                      gradients of weights; tuned kernels
     modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
                      in epilogues, losses and their gradients in one pass, messages and sums overlapped
-    threefold        this trainer on a GPU; threefold-cpu: on processors, all in float32
+    threefold        this trainer on a GPU; threefold-fp32, all in float32, there; threefold-cpu: on processors
 
 Prices, where nothing was measured. n x m products of sums of k, on a device of S multiprocessors (SMs):
 
@@ -177,6 +177,7 @@ static const Software softwares[] = {
      false, 2, 2, 1},
     {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
     {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
+    {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
     {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
 };
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
@@ -615,14 +616,18 @@ static const Tile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 1
                                      {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
 enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
 
-// batch products (m x k) (k x n).
-static inline double product_seconds(const Device* d, double m, double n, double k, double batch) {
-    const double operands = 2 * batch * (m * k + k * n + m * n), memory = d->hbm * d->hbm_fraction;
+// The peak for what a software multiplies: 16-bit values, or float32 ones.
+static inline double device_peak(const Device* d, int value_bytes) { return value_bytes < 4 ? d->peak : d->peak_fp32; }
+
+// batch products (m x k) (k x n) of values of so many bytes.
+static inline double product_seconds(const Device* d, int value_bytes, double m, double n, double k, double batch) {
+    const double operands = value_bytes * batch * (m * k + k * n + m * n), memory = d->hbm * d->hbm_fraction;
+    const double peak = device_peak(d, value_bytes);
     double best = INFINITY;
     for (int i = 0; i < PRODUCT_TILES; i++) {
         const Tile* t = &product_tiles[i];
         const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
-        const double rate = d->peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
+        const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
         for (int split = 1; split <= 8; split *= 2) {
             if (split > 1 && (tiles >= 4.0 * d->sms || k < 1024.0 * split)) break;
             const double waves = ceil(tiles * split / d->sms), sum = ceil(k / split / 32) * 32;
@@ -639,12 +644,14 @@ static inline double memory_seconds(const Device* d, double bytes) {
 }
 
 // Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear.
-static inline double attention_seconds(const Device* d, double flops, double seq, double head, bool backward) {
+static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
+                                       bool backward) {
     static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
     const double low = d->attention[0][backward], high = d->attention[1][backward];
     const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
-    const double start = start_tokens[backward] * (d->peak / d->sms) / (989.4e12 / 132);
-    return d->launch + flops / (d->peak * fraction * d->sustained * seq / (seq + start));
+    const double peak = device_peak(d, value_bytes),
+                 start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
+    return d->launch + flops / (peak * fraction * d->sustained * seq / (seq + start));
 }
 
 // What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
@@ -667,14 +674,15 @@ static inline Rates rates_of(const Cluster* cluster, const Software* software) {
 static inline double op_seconds(Rates* r, const Op* op) {
     const Cluster* c = r->cluster;
     const Device* d = &c->device;
+    const int value_bytes = r->software->value_bytes;
     if (c->measured_seconds) {
         const double seconds = c->measured_seconds(c->measured, op, r->threads, r->busy);
         if (seconds >= 0) return seconds;
     }
     switch (op->kind) {
-    case OP_PRODUCT: return product_seconds(d, op->m, op->n, op->k, op->batch);
+    case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
     case OP_MEMORY: return memory_seconds(d, op->bytes / r->software->kernels);
-    case OP_ATTENTION: return attention_seconds(d, op->flops, op->seq, op->head, op->backward);
+    case OP_ATTENTION: return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->backward);
     case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);
     case OP_MESSAGE: return link_seconds(message_cost(c, op->stride, op->ranks), op->bytes);
     }

@@ -274,10 +274,10 @@ static void test_operations(void) {
     check(ok, "200 models: products and attention of the lists are those of the model");
     const Device a100 = cluster_named("selene").device, h100 = cluster_named("dgx-h100").device;
     const double n = 8192, flop = 2 * n * n * n / 1e12;
-    check(lround(flop / product_seconds(&a100, n, n, n, 1)) == 247 &&
-              lround(flop / product_seconds(&h100, n, n, n, 1)) == 690,
+    check(lround(flop / product_seconds(&a100, 2, n, n, n, 1)) == 247 &&
+              lround(flop / product_seconds(&h100, 2, n, n, n, 1)) == 690,
           "8192^3: 247 TFLOP/s on an A100, 690 on an H100");
-    check(product_seconds(&a100, 1e6, 128, 16, 1) > 2 * (1e6 * 144 + 128 * 16) / a100.hbm,
+    check(product_seconds(&a100, 2, 1e6, 128, 16, 1) > 2 * (1e6 * 144 + 128 * 16) / a100.hbm,
           "products with short sums are bound by memory");
 }
 
@@ -873,7 +873,8 @@ static bool same_cluster(const Cluster* a, const Cluster* b) {
 }
 
 #define SHEET                                                                                                          \
-    "peak 989.4 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 GB/s\nnics 8\nnic 400 Gbit/s\n"
+    "peak 989.4 TFLOP/s\npeak_fp32 66.9 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "       \
+    "GB/s\nnics 8\nnic 400 Gbit/s\n"
 
 static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
     if (strcmp(words[0], "rate") != 0) return 0;
