@@ -873,7 +873,7 @@ static bool same_cluster(const Cluster* a, const Cluster* b) {
 }
 
 #define SHEET                                                                                                          \
-    "peak 989.4 TFLOP/s\npeak_fp32 66.9 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "       \
+    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "       \
     "GB/s\nnics 8\nnic 400 Gbit/s\n"
 
 static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
