@@ -281,8 +281,8 @@ gpu_check:
 planner: report build_benches
 	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA)
 
-pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective
-	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective
+pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
+	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
     $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate plan
