@@ -271,7 +271,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     Choices all = {q, answer, 0, 0, NULL};
     choices_of_mesh(&all);
-    qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
+    if (all.n) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
     if (all.n > 0) return true;
