@@ -310,6 +310,7 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
 
 typedef struct {
     const StepSetup* setup;
+    Cluster cluster; // of as many nodes as the ranks fill
     Job job;
     Rates rates;
     Held held;
@@ -472,7 +473,9 @@ static inline StepPrices step_prices(const StepSetup* s) {
     x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
     x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
     x.costs = costs_equal(stages, 0, 0, 0, 0);
-    g.setup = s, g.rates = rates_of(s->cluster, s->software);
+    g.setup = s, g.cluster = *s->cluster;
+    g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
+    g.rates = rates_of(&g.cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
