@@ -135,6 +135,9 @@ static void print_question(const Question* q) {
     else
         printf("cluster   %s: %d GPUs of %.0f TFLOP/s, %.0f GB, %d a node\n", c->name, q->ranks, c->device.peak / 1e12,
                c->device.memory / 1e9, c->node_gpus);
+    if (question_sites(q) > 1)
+        printf("          %d sites, each two joined by %.4g GB/s, %.4g ms away; replicas are divided over them\n",
+               question_sites(q), c->site_rate / 1e9, 1e3 * c->site_delay);
     if (*c->assumed) printf("          not in its file, so usual values: %s\n", c->assumed);
     printf("software  %s\n", q->software->name);
 }
@@ -226,6 +229,7 @@ static void print_options(const StepSetup* s) {
     if (m->v != schedule_usual_chunks(m->schedule)) printf(" --vp %d", m->v);
     if (m->sequence_parallel) printf(" --sequence-parallel");
     if (m->zero) printf(" --zero %d", m->zero);
+    if (m->sites > 1) printf(" --sites %d", m->sites);
     if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
 }
 

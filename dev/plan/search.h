@@ -182,6 +182,12 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     }
 }
 
+// Sites that the ranks lie in: as few as have the nodes; all, where it is not said how many nodes there are.
+static inline int question_sites(const Question* q) {
+    const int64_t site = cluster_gpus(q->cluster) / q->cluster->sites;
+    return site ? (int)min_i64(q->cluster->sites, (q->ranks + site - 1) / site) : q->cluster->sites;
+}
+
 static inline void choices_of_mesh(Choices* x) {
     const Question* q = x->q;
     for (int t = 1; t <= q->ranks; t++) {
@@ -189,7 +195,8 @@ static inline void choices_of_mesh(Choices* x) {
             const int d = q->ranks / t / p;
             if (t * p * d != q->ranks || q->batch % d != 0) continue;
             if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-            const Mesh mesh = mesh_of_rank(0, t, p, d);
+            Mesh mesh = mesh_of_rank(0, t, p, d);
+            mesh.sites = question_sites(q);
             choices_of_schedule(x, question_setup(q, &mesh, 1));
         }
     }

@@ -79,6 +79,9 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
         return fail(error, "--global-batch %lld is not a multiple of --dp %d x --micro-batch %d", (long long)x->batch,
                     m->d, x->B);
+    if (m->d % m->sites != 0) return fail(error, "--sites %d does not divide --dp %d", m->sites, m->d);
+    if (m->sites > 1 && (m->zero == 2 || (m->zero && m->sites < m->d)))
+        return fail(error, "--zero %d does not go with --sites %d of %d replicas", m->zero, m->sites, m->d);
     if (step_microbatches(x) > SCHEDULE_LARGEST)
         return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
     const Pipeline plan = step_pipeline(x);
