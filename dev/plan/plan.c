@@ -105,7 +105,12 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
 
 static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
     Question q;
+    bool shaped = false; // some of it is said
+    static const char* const shape[] = {"arch", "layers", "hidden", "heads", "kv-heads", "ffn", "seq", "vocab"};
     memset(&q, 0, sizeof q);
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) shaped = shaped || option_given(table, n, shape[i]);
+    if (!shaped) option_find(table, n, "model")->given = true; // the usual one, with its own vocabulary
+    if (!option_given(table, n, "model")) o->model.model = settings_default().model; // what a shape changes in the trainer
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;
@@ -142,6 +147,12 @@ static void print_question(const Question* q) {
     printf("software  %s\n", q->software->name);
 }
 
+static void die_without_room(const Question* q, const Answer* a) {
+    die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use more "
+        "ranks",
+        q->ranks, a->least_memory / 1e9);
+}
+
 static void print_search(const Question* q, const Answer* a, double seconds) {
     char counts[4][32];
     const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
@@ -149,10 +160,7 @@ static void print_search(const Question* q, const Answer* a, double seconds) {
     printf(
         "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
         counts[0], seconds, counts[1], counts[2], counts[3]);
-    if (a->n == 0)
-        die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use "
-            "more ranks",
-            q->ranks, a->least_memory / 1e9);
+    if (a->n == 0) die_without_room(q, a);
 }
 
 // Of a step, in percent.
@@ -244,7 +252,6 @@ static void print_command(const StepSetup* s, Option* table, int n) {
         if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
         if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
     }
-    if (!option_given(table, n, "model") && !option_given(table, n, "layers")) printf(" --model %s", s->model.name);
     print_options(s);
     if (!s->clip) printf(" --clip 0");
     printf("\n");
@@ -413,6 +420,7 @@ int main(int argc, char** argv) {
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
     if (o.json) {
+        if (answer.n == 0) die_without_room(&q, &answer);
         print_json(&o, &answer);
     } else {
         print_search(&q, &answer, seconds_now() - begun);

@@ -157,8 +157,9 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
 
 static inline void choices_of_batch(Choices* x, StepSetup setup) {
     const int64_t replica = x->q->batch / setup.mesh.d;
-    for (int64_t B = 1; B <= replica && B <= INT32_MAX; B++) {
-        if (replica % B != 0 || !is_wanted(x->q->B, (int)B)) continue;
+    for (int64_t m = min_i64(replica, SCHEDULE_LARGEST); m >= 1; m--) { // micro-batches
+        const int64_t B = replica / m;
+        if (replica % m != 0 || B > INT32_MAX || !is_wanted(x->q->B, (int)B)) continue;
         setup.B = (int)B;
         choices_of_memory(x, setup);
     }
