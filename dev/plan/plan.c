@@ -195,19 +195,38 @@ static void print_parts(const StepCost* c) {
     printf("\n");
 }
 
-// Exact, and beside it what papers' formulas say.
+// Exact, and beside it what papers' formulas say; of other software these are all there is.
 static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
     const Mesh* m = &s->mesh;
-    const double parameters = formula_parameters(&s->model) / m->t / m->p;
-    printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
-    for (int i = 0; i < ARENAS; i++) {
-        if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+    const bool both = s->software->gradient_bytes == 2;
+    if (s->software->ours) {
+        printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
+        for (int i = 0; i < ARENAS; i++) {
+            if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+        }
+        printf(" of %.0f\n          by formulas:", setup_room(s) / 1e9);
+    } else {
+        printf("memory    %.2f GB on a rank of the first stage, of %.0f, by formulas:", best->memory.bytes / 1e9,
+               setup_room(s) / 1e9);
     }
-    printf(" of %.0f\n          by formulas: parameters, gradients and optimizer %.2f GB (18 bytes a parameter%s); "
-           "activations %.2f\n",
-           setup_room(s) / 1e9, formula_optimizer_bytes(parameters, false, m->zero > 0, m->d) / 1e9,
-           m->zero ? ", of which 12 divided over d" : "", formula_activation_bytes(&s->model, s->B, s->T, m) / 1e9);
+    printf(" parameters, gradients and optimizer %.2f GB (%d bytes a parameter", setup_formula_optimizer(s) / 1e9,
+           both ? 20 : 18);
+    if (m->zero) printf(", of which %d divided over d", both ? 16 : 12);
+    printf("); activations %.2f\n", setup_formula_activations(s) / 1e9);
+}
+
+// The two usual counts of attention, and that of Narayanan et al. 2021, which has GPT's shapes.
+static void print_rate(const Choice* best) {
+    const StepSetup* s = &best->setup;
+    const double tokens = best->cost.tokens_per_second / mesh_size(&s->mesh);
+    const double half = 6.0 * s->model.L * s->model.C * s->T * tokens / s->cluster->device.peak;
+    printf("rate      MFU %.1f %% = (6 N + 6 L C T) tokens/s / peak; %.1f %% with attention in full, 12 L C T",
+           100 * best->cost.mfu, 100 * (best->cost.mfu + half));
+    if (s->model.arch == ARCH_GPT2)
+        printf("; %.1f TFLOP/s a GPU by equation 3 of Narayanan et al. 2021: four passes, %s", best->cost.flops / 1e12,
+               s->mesh.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
+    printf("\n");
 }
 
 static void print_traffic(const StepSetup* s) {
@@ -314,13 +333,9 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     print_rows(a);
     printf("\n");
     print_parts(&best->cost);
-    if (!best->setup.cluster->cores)
-        printf("rate      %.1f TFLOP/s a GPU if recomputation is counted (Narayanan et al. 2021, equation 3); MFU = (6 "
-               "N + 6 L C T) "
-               "tokens/s / peak = %.1f %%\n",
-               best->cost.flops / 1e12, 100 * best->cost.mfu);
+    if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
-    print_traffic(&best->setup);
+    if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_command(&best->setup, table, n);
     if (o->svg) draw_step(&best->setup, o->svg);

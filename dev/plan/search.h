@@ -237,6 +237,18 @@ static inline void answer_insert(Answer* a, const Choice* c, int rival) {
     a->row[at] = *c;
 }
 
+// Without scores where fused attention has none to keep.
+static inline double setup_formula_activations(const StepSetup* s) {
+    Mesh mesh = s->mesh;
+    if (s->software->flash && mesh.recompute == RECOMPUTE_NONE) mesh.recompute = RECOMPUTE_SELECTIVE;
+    return formula_activation_bytes(&s->model, s->B, s->T, &mesh);
+}
+
+static inline double setup_formula_optimizer(const StepSetup* s) {
+    const double parameters = (double)model_parameters(&s->model) / s->mesh.t / s->mesh.p;
+    return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
+}
+
 // The memory of a choice's largest rank: of our own trainer exactly, of others by the formulas of their papers (step.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
@@ -244,11 +256,9 @@ static inline bool choice_memory(Choice* c, Error* error) {
     const Pipeline plan = step_pipeline(s);
     const ValueType type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float)};
     if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
-    const double parameters = formula_parameters(&s->model) / mesh->t / mesh->p;
     memset(&c->memory, 0, sizeof c->memory);
-    c->memory.arena[ARENA_OPTIMIZER] =
-        formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, mesh->zero > 0, mesh->d);
-    c->memory.arena[ARENA_ACTIVATIONS] = formula_activation_bytes(&s->model, s->B, s->T, mesh);
+    c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
+    c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
     c->memory.bytes = c->memory.arena[ARENA_OPTIMIZER] + c->memory.arena[ARENA_ACTIVATIONS];
     return true;
 }
