@@ -125,11 +125,25 @@ static inline double setup_room(const StepSetup* s) {
 static inline bool is_wanted(int asked, int value) { return asked <= 0 || asked == value; }
 static inline bool is_chosen(int asked, int value) { return asked == ANY || asked == value; }
 
+// In 2021 there were full recomputation or none, and gradients and optimizer on all replicas; since 2022 sequence
+// parallelism, selective recomputation and ZeRO-1; pipelines with backward passes in halves came later.
+static inline bool software_knows(const Software* s, const Mesh* m, Error* error) {
+    const bool late = schedule_splits_backward(m->schedule) || m->zero == 2;
+    const bool middle = m->sequence_parallel || m->zero || m->recompute == RECOMPUTE_SELECTIVE;
+    if ((late && s->meshes < MESHES_ALL) || (middle && s->meshes < MESHES_2022))
+        return fail(error, "--software %s has no %s", s->name,
+                    schedule_splits_backward(m->schedule) ? schedule_name(m->schedule)
+                    : m->zero                             ? "ZeRO of this kind"
+                    : m->sequence_parallel                ? "sequence parallelism"
+                                                          : "selective recomputation");
+    return true;
+}
+
 // Adds a choice, if the trainer accepts it.
 static inline void choices_add(Choices* x, const StepSetup* setup) {
     Error error;
     x->answer->considered++;
-    if (!step_check(setup, &error)) {
+    if (!software_knows(x->q->software, &setup->mesh, &error) || !step_check(setup, &error)) {
         if (x->answer->refused++ == 0) x->answer->why = error;
         return;
     }
@@ -285,7 +299,9 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
 
 // The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
+    AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);
+    if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     Choices all = {q, answer, 0, 0, NULL};
     choices_of_mesh(&all);

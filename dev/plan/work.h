@@ -144,6 +144,8 @@ static inline Op* work_collective(Work* w, const char* name, PlanKind kind, doub
 // ----------------------------------------------------------------------------------------------------------------
 // Software
 
+typedef enum { MESHES_2021, MESHES_2022, MESHES_ALL } SoftwareMeshes;
+
 typedef struct {
     const char* name;
     bool ours;  // the lists are this trainer's
@@ -163,15 +165,16 @@ typedef struct {
     // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; and what fusing them brought in Narayanan et
     // al. 2021, section 5.8, follows from it.
     double kernels;
+    SoftwareMeshes meshes; // what it can be told, for the search (search.h)
 } Software;
 
 static const Software softwares[] = {
     //                 ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
-    {"megatron-2022", false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
-    {"modern", false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
-    {"threefold", true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
-    {"threefold-cpu", true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75, MESHES_2021},
+    {"megatron-2022", false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1, MESHES_2022},
+    {"modern", false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1, MESHES_ALL},
+    {"threefold", true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1, MESHES_ALL},
+    {"threefold-cpu", true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1, MESHES_ALL},
 };
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
 
