@@ -297,7 +297,7 @@ static void print_json_choice(const PlanOptions* o, const Choice* c) {
            recompute_names[m->recompute], c->cost.seconds);
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
     printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
-    if (s->cluster->measured) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
+    if (s->cluster->measured && s->cluster->cores) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
     printf("}");
 }
 
@@ -382,7 +382,7 @@ static void plan_datacenter(const PlanOptions* o) {
 static void calibrate(const Question* q, Machines* machines, const char* trace) {
     Error error;
     Answer answer;
-    if (!machines->cluster.measured)
+    if (!machines->cluster.measured || !machines->cluster.cores)
         die_usage(
             "--calibrate corrects a machine that was measured: give --cluster FILE, as build/calibrate writes it");
     if (q->t * q->p * q->d * q->B == 0)
