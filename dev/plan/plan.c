@@ -100,6 +100,9 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     char names[256] = "";
     for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
     if (!s) die_usage("--software %s is not known; there are%s", name, names);
+    if (s->value_bytes > 2 && !cluster->cores)
+        die_usage("--software %s computes in float32; of the GPUs of %s only the peak of 16-bit products is known",
+                  s->name, cluster->name);
     return s;
 }
 

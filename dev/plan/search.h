@@ -311,8 +311,9 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     if (all.n > 0) return true;
     if (answer->refused > 0)
         return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, answer->why.text);
-    return fail(error, "no mesh of %d ranks shares --global-batch %lld evenly, with what is settled already", q->ranks,
-                (long long)q->batch);
+    return fail(error,
+                "no mesh has %d ranks, shares --global-batch %lld evenly and has a layer for each chunk, with what is "
+                "settled already", q->ranks, (long long)q->batch);
 }
 
 // What is recommended: of the rows that take as long as the first, to a thousandth, the one with the least memory.
