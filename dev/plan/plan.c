@@ -113,7 +113,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     memset(&q, 0, sizeof q);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) shaped = shaped || option_given(table, n, shape[i]);
     if (!shaped) option_find(table, n, "model")->given = true; // the usual one, with its own vocabulary
-    if (!option_given(table, n, "model")) o->model.model = settings_default().model; // what a shape changes in the trainer
+    if (!option_given(table, n, "model")) o->model.model = settings_default().model; // what shapes change in the trainer
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;

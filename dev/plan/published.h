@@ -40,7 +40,8 @@ static const char* const published_units[] = {"TFLOP/s", "TFLOP/s", "s", "% MFU"
 enum { RAN_2021, RAN_2021_TORCH, RAN_2022, RAN_MODERN, RAN_LLAMA3, RAN_FOUNDRY, RAN_LLMC };
 static const Software published_softwares[] = {
     //                          ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75, MESHES_ALL},
+    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2,
+     0.75, MESHES_ALL},
     {"megatron-2021, torch's DDP", false, false, true, true, false, false, true, false, false, false, false, 2, 2,
      0.75, MESHES_ALL},
     {"megatron-2022", false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1, MESHES_ALL},

@@ -147,9 +147,16 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
         if (x->answer->refused++ == 0) x->answer->why = error;
         return;
     }
+    const double bound = setup_bound(*setup);
+    if (!isfinite(bound)) {
+        fail(&error, "cluster %s does not say what all operations take: its peak, hbm or measured lines are missing",
+             setup->cluster->name);
+        if (x->answer->refused++ == 0) x->answer->why = error;
+        return;
+    }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh, c->B = setup->B, c->bound = setup_bound(*setup);
+    c->mesh = setup->mesh, c->B = setup->B, c->bound = bound;
 }
 
 // What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out

@@ -170,7 +170,8 @@ typedef struct {
 
 static const Software softwares[] = {
     //                 ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75, MESHES_2021},
+    {"megatron-2021", false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75,
+     MESHES_2021},
     {"megatron-2022", false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1, MESHES_2022},
     {"modern", false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1, MESHES_ALL},
     {"threefold", true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1, MESHES_ALL},
