@@ -115,6 +115,7 @@ static inline void choose_settle(Settings* o, const Chosen* c) {
     o->tp = m->t, o->pp = m->p, o->dp = m->d, o->vp = m->v, o->schedule = (int)m->schedule;
     o->zero = m->zero, o->recompute = (int)m->recompute, o->sequence_parallel = m->sequence_parallel;
     o->micro_batch = c->B, o->global_batch = c->batch;
+    if (m->sites > 1) o->sites = m->sites;
 }
 
 // "t = 2, p = 1, d = 4, ..., micro-batches of 2"

@@ -378,6 +378,11 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
         const size_t size = l->kind == LINE_SHEET ? sizeof missing : sizeof c->assumed, used = strlen(list);
         snprintf(list + used, size - used, "%s%s", used ? ", " : "", l->name);
     }
+    for (int i = 0; i < CLUSTER_LINES && c->torus[0]; i++) {
+        const char* name = cluster_lines[i].name;
+        if (r->given[i] && (strcmp(name, "oversubscription") == 0 || strcmp(name, "leaf_nodes") == 0))
+            return fail(error, "%s:%d: %s belongs to a fat tree, and a torus has none", r->path, r->given[i], name);
+    }
     if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", r->path, missing);
     if (c->cores && !c->node_gpus) c->node_gpus = c->cores; // ranks of a machine
     if (c->nics == 0) c->nics = 1;                          // of which none is used

@@ -6,6 +6,8 @@ once.
     within a node    a ring over NVLink: bandwidth b = nvlink x its fraction, s = nvlink_step a step:
                      a pass (reduce-scatter or all-gather; an all-reduce is two) of n ranks and D bytes takes
                      (n - 1) s + D (n - 1) / (n b)
+                     All groups of a kind do so only if a node is a whole number of them: of groups of 6 in nodes of 8
+                     some lie in two nodes, and all wait for these
     over nodes       a group has i ranks in a node. The groups of a node share its adapters: each has i / node_gpus of
                      their rate, and b is the slower one of this and NVLink. For bytes libraries use rings, for latency
                      trees: with N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
@@ -72,9 +74,9 @@ static inline double fabric_rate(const Cluster* c, int nodes, double* step) {
 
 static inline LinkGroup link_group(const Cluster* c, int ranks, int stride) {
     LinkGroup g = {ranks, 1, c->nvlink * c->nvlink_fraction, c->nvlink_step};
-    if ((int64_t)(ranks - 1) * stride < c->node_gpus) return g;
+    if (c->nodes == 1 || c->node_gpus % ((int64_t)ranks * stride) == 0) return g;
     g.inside = (int)max_i64(1, min_i64(ranks, c->node_gpus / stride));
-    if (g.inside >= ranks) return g;
+    if (g.inside >= ranks) g.inside = (int)max_i64(1, ranks / 2); // some group lies across the border of two nodes
     g.nodes = (ranks + g.inside - 1) / g.inside;
     const double share = fabric_rate(c, link_node_stride(c, stride), &g.step) * g.inside / c->node_gpus;
     g.bandwidth = g.inside > 1 ? fmin(g.bandwidth, share) : share;

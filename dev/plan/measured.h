@@ -33,6 +33,8 @@ ends the rate stays that of the end. A product's rate is that of whole tiles: ma
 #include "../../options.h"
 #include "work.h"
 
+#include <limits.h>
+
 // ----------------------------------------------------------------------------------------------------------------
 // Lines
 
@@ -597,7 +599,8 @@ static inline void measured_share_cores(const Measured* m, int* threads, double*
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h
+// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h. A GPU may have
+// lines of its products, kernels and attention ("one"), which go before what data sheets say; all else is as without them.
 
 // ClusterOther of cluster.h.
 static inline int measured_line(void* context, const char* path, int line, char** words, int n, Error* error) {
@@ -616,9 +619,20 @@ static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* pa
     if (!cluster_read(c, path, measured_line, m, error)) return false;
     if (m->points == 0) return true;
     m->cores = c->cores;
+    if (!c->cores) { // GPUs: ranks share nothing, and tiles are part of the rates
+        for (int i = 0; i < m->points; i++) {
+            if (m->point[i].table > MEASURED_ATTENTION)
+                return fail(error,
+                            "%s: %s: of GPUs products, kernels and attention can be measured; links have lines of "
+                            "their own",
+                            path, measured_format(m->point[i].table)->name);
+        }
+        m->cores = INT_MAX;
+        if (!m->tile_rows) m->tile_rows = m->tile_columns = 1;
+    }
     if (!measured_complete(m, &why)) return fail(error, "%s: %.900s", path, why.text);
     c->measured = m, c->measured_seconds = measured_seconds;
-    c->overlap_cost = 1;
+    if (c->cores) c->overlap_cost = 1;
     return true;
 }
 

@@ -100,12 +100,21 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     char names[256] = "";
     for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
     if (!s) die_usage("--software %s is not known; there are%s", name, names);
+    if (s->value_bytes > 2 && !cluster->cores)
+        die_usage("--software %s computes in float32; of the GPUs of %s only the peak of 16-bit products is known",
+                  s->name, cluster->name);
     return s;
 }
 
 static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
     Question q;
+    bool shaped = false; // some of it is said
+    static const char* const shape[] = {"arch", "layers", "hidden", "heads", "kv-heads", "ffn", "seq", "vocab"};
     memset(&q, 0, sizeof q);
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) shaped = shaped || option_given(table, n, shape[i]);
+    if (!shaped) option_find(table, n, "model")->given = true; // the usual one, with its own vocabulary
+    if (!option_given(table, n, "model"))
+        o->model.model = settings_default().model; // what shapes change in the trainer
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;
@@ -135,8 +144,17 @@ static void print_question(const Question* q) {
     else
         printf("cluster   %s: %d GPUs of %.0f TFLOP/s, %.0f GB, %d a node\n", c->name, q->ranks, c->device.peak / 1e12,
                c->device.memory / 1e9, c->node_gpus);
+    if (question_sites(q) > 1)
+        printf("          %d sites, each two joined by %.4g GB/s, %.4g ms away; replicas are divided over them\n",
+               question_sites(q), c->site_rate / 1e9, 1e3 * c->site_delay);
     if (*c->assumed) printf("          not in its file, so usual values: %s\n", c->assumed);
     printf("software  %s\n", q->software->name);
+}
+
+static void die_without_room(const Question* q, const Answer* a) {
+    die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use more "
+        "ranks",
+        q->ranks, a->least_memory / 1e9);
 }
 
 static void print_search(const Question* q, const Answer* a, double seconds) {
@@ -146,10 +164,7 @@ static void print_search(const Question* q, const Answer* a, double seconds) {
     printf(
         "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
         counts[0], seconds, counts[1], counts[2], counts[3]);
-    if (a->n == 0)
-        die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use "
-            "more ranks",
-            q->ranks, a->least_memory / 1e9);
+    if (a->n == 0) die_without_room(q, a);
 }
 
 // Of a step, in percent.
@@ -184,19 +199,38 @@ static void print_parts(const StepCost* c) {
     printf("\n");
 }
 
-// Exact, and beside it what papers' formulas say.
+// Exact, and beside it what papers' formulas say; of other software these are all there is.
 static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
     const Mesh* m = &s->mesh;
-    const double parameters = formula_parameters(&s->model) / m->t / m->p;
-    printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
-    for (int i = 0; i < ARENAS; i++) {
-        if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+    const bool both = s->software->gradient_bytes == 2;
+    if (s->software->ours) {
+        printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
+        for (int i = 0; i < ARENAS; i++) {
+            if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+        }
+        printf(" of %.0f\n          by formulas:", setup_room(s) / 1e9);
+    } else {
+        printf("memory    %.2f GB on a rank of the first stage, of %.0f, by formulas:", best->memory.bytes / 1e9,
+               setup_room(s) / 1e9);
     }
-    printf(" of %.0f\n          by formulas: parameters, gradients and optimizer %.2f GB (18 bytes a parameter%s); "
-           "activations %.2f\n",
-           setup_room(s) / 1e9, formula_optimizer_bytes(parameters, false, m->zero > 0, m->d) / 1e9,
-           m->zero ? ", of which 12 divided over d" : "", formula_activation_bytes(&s->model, s->B, s->T, m) / 1e9);
+    printf(" parameters, gradients and optimizer %.2f GB (%d bytes a parameter", setup_formula_optimizer(s) / 1e9,
+           both ? 20 : 18);
+    if (m->zero) printf(", of which %d divided over d", both ? 16 : 12);
+    printf("); activations %.2f\n", setup_formula_activations(s) / 1e9);
+}
+
+// The two usual counts of attention, and that of Narayanan et al. 2021, which has GPT's shapes.
+static void print_rate(const Choice* best) {
+    const StepSetup* s = &best->setup;
+    const double tokens = best->cost.tokens_per_second / mesh_size(&s->mesh);
+    const double half = 6.0 * s->model.L * s->model.C * s->T * tokens / s->cluster->device.peak;
+    printf("rate      MFU %.1f %% = (6 N + 6 L C T) tokens/s / peak; %.1f %% with attention in full, 12 L C T",
+           100 * best->cost.mfu, 100 * (best->cost.mfu + half));
+    if (s->model.arch == ARCH_GPT2)
+        printf("; %.1f TFLOP/s a GPU by equation 3 of Narayanan et al. 2021: four passes, %s", best->cost.flops / 1e12,
+               s->mesh.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
+    printf("\n");
 }
 
 static void print_traffic(const StepSetup* s) {
@@ -226,6 +260,7 @@ static void print_options(const StepSetup* s) {
     if (m->v != schedule_usual_chunks(m->schedule)) printf(" --vp %d", m->v);
     if (m->sequence_parallel) printf(" --sequence-parallel");
     if (m->zero) printf(" --zero %d", m->zero);
+    if (m->sites > 1) printf(" --sites %d", m->sites);
     if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
 }
 
@@ -240,7 +275,6 @@ static void print_command(const StepSetup* s, Option* table, int n) {
         if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
         if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
     }
-    if (!option_given(table, n, "model") && !option_given(table, n, "layers")) printf(" --model %s", s->model.name);
     print_options(s);
     if (!s->clip) printf(" --clip 0");
     printf("\n");
@@ -267,7 +301,7 @@ static void print_json_choice(const PlanOptions* o, const Choice* c) {
            recompute_names[m->recompute], c->cost.seconds);
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
     printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
-    if (s->cluster->measured) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
+    if (s->cluster->measured && s->cluster->cores) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
     printf("}");
 }
 
@@ -303,13 +337,9 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     print_rows(a);
     printf("\n");
     print_parts(&best->cost);
-    if (!best->setup.cluster->cores)
-        printf("rate      %.1f TFLOP/s a GPU if recomputation is counted (Narayanan et al. 2021, equation 3); MFU = (6 "
-               "N + 6 L C T) "
-               "tokens/s / peak = %.1f %%\n",
-               best->cost.flops / 1e12, 100 * best->cost.mfu);
+    if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
-    print_traffic(&best->setup);
+    if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_command(&best->setup, table, n);
     if (o->svg) draw_step(&best->setup, o->svg);
@@ -356,7 +386,7 @@ static void plan_datacenter(const PlanOptions* o) {
 static void calibrate(const Question* q, Machines* machines, const char* trace) {
     Error error;
     Answer answer;
-    if (!machines->cluster.measured)
+    if (!machines->cluster.measured || !machines->cluster.cores)
         die_usage(
             "--calibrate corrects a machine that was measured: give --cluster FILE, as build/calibrate writes it");
     if (q->t * q->p * q->d * q->B == 0)
@@ -409,6 +439,7 @@ int main(int argc, char** argv) {
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
     if (o.json) {
+        if (answer.n == 0) die_without_room(&q, &answer);
         print_json(&o, &answer);
     } else {
         print_search(&q, &answer, seconds_now() - begun);

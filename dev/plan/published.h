@@ -36,19 +36,10 @@ typedef enum {
 static const char* const published_marks[] = {"confirmed", "repository", "third party", "memory"};
 static const char* const published_units[] = {"TFLOP/s", "TFLOP/s", "s", "% MFU", "k tok/s"};
 
-// What ran them. Flags as in work.h's table.
+// What ran them, by their names in work.h.
 enum { RAN_2021, RAN_2021_TORCH, RAN_2022, RAN_MODERN, RAN_LLAMA3, RAN_FOUNDRY, RAN_LLMC };
-static const Software published_softwares[] = {
-    //                          lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", 0, false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
-    {"megatron-2021, torch's DDP", 0, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
-     0.75},
-    {"megatron-2022", 0, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
-    {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
-    {"llama 3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
-    {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
-    {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},
-};
+static const char* const published_softwares[] = {"megatron-2021", "megatron-2021-ddp", "megatron-2022", "modern",
+                                                  "llama3",        "llm-foundry",       "llm.c"};
 
 typedef struct {
     const char *source, *name;
@@ -204,7 +195,8 @@ static inline StepSetup published_setup(const Published* x, Cluster* cluster) {
     if (!cluster_find(cluster, x->cluster)) die("published.h: there is no cluster %s", x->cluster);
     mesh.v = x->v, mesh.schedule = x->v > 1 ? INTERLEAVED : ONE_F_ONE_B, mesh.zero = x->zero;
     mesh.recompute = x->recompute, mesh.sequence_parallel = x->sequence_parallel;
-    return step_setup(&x->model, &mesh, x->B, x->model.T, x->batch, &published_softwares[x->software], cluster);
+    return step_setup(&x->model, &mesh, x->B, x->model.T, x->batch, software_find(published_softwares[x->software]),
+                      cluster);
 }
 
 // What is ours, in the row's unit, of a step that takes so many seconds.

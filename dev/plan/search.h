@@ -133,9 +133,16 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
         if (x->answer->refused++ == 0) x->answer->why = error;
         return;
     }
+    const double bound = setup_bound(*setup);
+    if (!isfinite(bound)) {
+        fail(&error, "cluster %s does not say what all operations take: its peak, hbm or measured lines are missing",
+             setup->cluster->name);
+        if (x->answer->refused++ == 0) x->answer->why = error;
+        return;
+    }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh, c->B = setup->B, c->bound = setup_bound(*setup);
+    c->mesh = setup->mesh, c->B = setup->B, c->bound = bound;
 }
 
 // What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out
@@ -157,8 +164,9 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
 
 static inline void choices_of_batch(Choices* x, StepSetup setup) {
     const int64_t replica = x->q->batch / setup.mesh.d;
-    for (int64_t B = 1; B <= replica && B <= INT32_MAX; B++) {
-        if (replica % B != 0 || !is_wanted(x->q->B, (int)B)) continue;
+    for (int64_t m = min_i64(replica, SCHEDULE_LARGEST); m >= 1; m--) { // micro-batches
+        const int64_t B = replica / m;
+        if (replica % m != 0 || B > INT32_MAX || !is_wanted(x->q->B, (int)B)) continue;
         setup.B = (int)B;
         choices_of_memory(x, setup);
     }
@@ -182,6 +190,12 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     }
 }
 
+// Sites that the ranks lie in: as few as have the nodes; all, where it is not said how many nodes there are.
+static inline int question_sites(const Question* q) {
+    const int64_t site = cluster_gpus(q->cluster) / q->cluster->sites;
+    return site ? (int)min_i64(q->cluster->sites, (q->ranks + site - 1) / site) : q->cluster->sites;
+}
+
 static inline void choices_of_mesh(Choices* x) {
     const Question* q = x->q;
     for (int t = 1; t <= q->ranks; t++) {
@@ -189,7 +203,8 @@ static inline void choices_of_mesh(Choices* x) {
             const int d = q->ranks / t / p;
             if (t * p * d != q->ranks || q->batch % d != 0) continue;
             if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-            const Mesh mesh = mesh_of_rank(0, t, p, d);
+            Mesh mesh = mesh_of_rank(0, t, p, d);
+            mesh.sites = question_sites(q);
             choices_of_schedule(x, question_setup(q, &mesh, 1));
         }
     }
@@ -229,6 +244,18 @@ static inline void answer_insert(Answer* a, const Choice* c, int rival) {
     a->row[at] = *c;
 }
 
+// Without scores where fused attention has none to keep.
+static inline double setup_formula_activations(const StepSetup* s) {
+    Mesh mesh = s->mesh;
+    if (s->software->flash && mesh.recompute == RECOMPUTE_NONE) mesh.recompute = RECOMPUTE_SELECTIVE;
+    return formula_activation_bytes(&s->model, s->B, s->T, &mesh);
+}
+
+static inline double setup_formula_optimizer(const StepSetup* s) {
+    const double parameters = (double)model_parameters(&s->model) / s->mesh.t / s->mesh.p;
+    return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
+}
+
 // The memory of a choice's largest rank: of our own trainer exactly, of others by the formulas of their papers (step.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
@@ -236,11 +263,9 @@ static inline bool choice_memory(Choice* c, Error* error) {
     const Pipeline plan = step_pipeline(s);
     const ValueType type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float)};
     if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
-    const double parameters = formula_parameters(&s->model) / mesh->t / mesh->p;
     memset(&c->memory, 0, sizeof c->memory);
-    c->memory.arena[ARENA_OPTIMIZER] =
-        formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, mesh->zero > 0, mesh->d);
-    c->memory.arena[ARENA_ACTIVATIONS] = formula_activation_bytes(&s->model, s->B, s->T, mesh);
+    c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
+    c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
     c->memory.bytes = c->memory.arena[ARENA_OPTIMIZER] + c->memory.arena[ARENA_ACTIVATIONS];
     return true;
 }
@@ -267,18 +292,22 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
 
 // The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
+    AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);
+    if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     Choices all = {q, answer, 0, 0, NULL};
     choices_of_mesh(&all);
-    qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
+    if (all.n) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
     if (all.n > 0) return true;
     if (answer->refused > 0)
         return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, answer->why.text);
-    return fail(error, "no mesh of %d ranks shares --global-batch %lld evenly, with what is settled already", q->ranks,
-                (long long)q->batch);
+    return fail(error,
+                "no mesh has %d ranks, shares --global-batch %lld evenly and has a layer for each chunk, with what is "
+                "settled already",
+                q->ranks, (long long)q->batch);
 }
 
 // What is recommended: of the rows that take as long as the first, to a thousandth, the one with the least memory.

@@ -79,6 +79,9 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
         return fail(error, "--global-batch %lld is not a multiple of --dp %d x --micro-batch %d", (long long)x->batch,
                     m->d, x->B);
+    if (m->d % m->sites != 0) return fail(error, "--sites %d does not divide --dp %d", m->sites, m->d);
+    if (m->sites > 1 && (m->zero == 2 || (m->zero && m->sites < m->d)))
+        return fail(error, "--zero %d does not go with --sites %d of %d replicas", m->zero, m->sites, m->d);
     if (step_microbatches(x) > SCHEDULE_LARGEST)
         return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
     const Pipeline plan = step_pipeline(x);
@@ -315,6 +318,7 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
 
 typedef struct {
     const StepSetup* setup;
+    Cluster cluster; // of as many nodes as the ranks fill
     Job job;
     Rates rates;
     Held held;
@@ -477,7 +481,9 @@ static inline StepPrices step_prices(const StepSetup* s) {
     x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
     x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
     x.costs = costs_equal(stages, 0, 0, 0, 0);
-    g.setup = s, g.rates = rates_of(s->cluster, s->software);
+    g.setup = s, g.cluster = *s->cluster;
+    g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
+    g.rates = rates_of(&g.cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);

@@ -13,10 +13,14 @@ them.
                      bias, dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer
                      of gradients are passes of their own; gradients are kept and summed in 16 bits; a stage stands
                      still while its messages leave. Kernels reach 0.75 of what tuned ones do (see Software.kernels)
+    megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
     megatron-2022    Korthikanti et al. 2022: and backward's sums over the tensor group run under the products for the
                      gradients of weights; tuned kernels
     modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
                      in epilogues, losses and their gradients in one pass, messages and sums overlapped
+    llama3           modern, but sums over the tensor group are not hidden, and kernels are PyTorch's
+    llm-foundry      modern with PyTorch's kernels and gradients in 16 bits
+    llm.c            one node: gathering parameters and sending are not hidden
     threefold        this trainer on a GPU; threefold-fp32, all in float32, there; threefold-cpu: on processors
 
 Prices, where nothing was measured. n x m products of sums of k, on a device of S multiprocessors (SMs):
@@ -145,7 +149,7 @@ static inline Op* work_collective(Work* w, const char* name, PlanKind kind, doub
 // Software
 
 // What a software cannot do, as bits.
-enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8 };
+enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8, LACKS_ALL = 15 };
 
 typedef struct {
     const char* name;
@@ -171,11 +175,14 @@ typedef struct {
 
 static const Software softwares[] = {
     //                lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", LACKS_SEQUENCE | LACKS_SELECTIVE | LACKS_ZERO | LACKS_HALVES, false, false, true, true, false,
-     false, false, false, false, false, false, 2, 2, 0.75},
-    {"megatron-2022", LACKS_ZERO | LACKS_HALVES, false, false, true, true, true, false, false, false, false, false,
-     false, 2, 2, 1},
+    {"megatron-2021", LACKS_ALL, false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
+    {"megatron-2021-ddp", LACKS_ALL, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
+     0.75},
+    {"megatron-2022", LACKS_HALVES, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
     {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
+    {"llama3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
+    {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
+    {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},
     {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
     {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
     {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
