@@ -23,6 +23,8 @@ The result is that of simulating all of them, as a test shows.
 // What is asked. What is settled already is not searched: 0 (ANY for what counts from 0) leaves it open.
 enum { ANY = -1 };
 
+enum { LARGEST_MICRO_BATCH = 1 << 20, MOST_CHUNKS = 1000 }; // that the trainer's options take (settings.h)
+
 typedef struct {
     ModelConfig model;
     int T;
@@ -155,12 +157,16 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
     }
 }
 
+// Micro-batches divide a replica's part of the batch.
 static inline void choices_of_batch(Choices* x, StepSetup setup) {
     const int64_t replica = x->q->batch / setup.mesh.d;
-    for (int64_t B = 1; B <= replica && B <= INT32_MAX; B++) {
-        if (replica % B != 0 || !is_wanted(x->q->B, (int)B)) continue;
-        setup.B = (int)B;
-        choices_of_memory(x, setup);
+    for (int64_t i = 1; i * i <= replica; i++) {
+        const int64_t pair[2] = {i, replica / i};
+        for (int k = 0; replica % i == 0 && k <= (i < pair[1]); k++) {
+            if (pair[k] > LARGEST_MICRO_BATCH || !is_wanted(x->q->B, (int)pair[k])) continue;
+            setup.B = (int)pair[k];
+            choices_of_memory(x, setup);
+        }
     }
 }
 
@@ -168,7 +174,7 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
 static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
-    const int most = q->model.L / mesh->p; // chunks of a stage
+    const int most = (int)min_i64(MOST_CHUNKS, q->model.L / mesh->p); // chunks of a stage
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         if (!is_chosen(q->schedule, kind) || (q->schedule == ANY && kind == GPIPE)) continue;
         if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
@@ -251,10 +257,13 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     Error error;
     memset(&c, 0, sizeof c);
     c.setup = question_setup(q, &bounded->mesh, bounded->B), c.bound = bounded->bound;
-    if (a->n == q->rows && c.bound >= a->row[q->rows - 1].cost.seconds) return false;
+    if (a->n == q->rows && c.bound > a->row[q->rows - 1].cost.seconds) return false;
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;
-    if (!choice_memory(&c, &error)) return true;
+    if (!choice_memory(&c, &error)) {
+        if (a->refused++ == 0) a->why = error;
+        return true;
+    }
     if (c.memory.bytes > setup_room(&c.setup)) {
         if (a->too_large++ == 0 || c.memory.bytes < a->least_memory) a->least_memory = c.memory.bytes;
         return true;
@@ -265,7 +274,8 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     return true;
 }
 
-// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice.
+// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice:
+// then the answer is empty.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
     memset(answer, 0, sizeof *answer);
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
@@ -274,9 +284,11 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
-    if (all.n > 0) return true;
-    if (answer->refused > 0)
-        return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, answer->why.text);
+    if (answer->n > 0 || answer->too_large > 0) return true;
+    const Error why = answer->why;
+    const bool refused = answer->refused > 0;
+    answer_free(answer);
+    if (refused) return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
     return fail(error, "no mesh of %d ranks shares --global-batch %lld evenly, with what is settled already", q->ranks,
                 (long long)q->batch);
 }
