@@ -50,7 +50,7 @@ typedef struct {
     int64_t too_large;           // that were looked at and do not fit into memory
     int64_t simulated;
     double least_memory; // bytes, of those that do not fit
-    Error why;           // the first one was refused
+    Error why;           // one of them was refused
     int n;
     Choice* row; // (n) the fastest, best first
 } Answer;
@@ -98,12 +98,13 @@ static inline double* speed_room(const Mesh* mesh) {
     return (double*)checked_malloc((size_t)(mesh->p + 1) * sizeof(double), "the speeds of stages");
 }
 
-// Stages that compute while others wait can be faster than what was measured beside others.
+// Stages that compute while others wait can be faster than what was measured beside others. Less by what rounding may
+// make of the same sum in another order.
 static inline double setup_bound(StepSetup s) {
     double *speed = speed_room(&s.mesh), fastest = 1;
     setup_share_cores(&s, speed);
     for (int k = 1; k <= s.mesh.p && s.speed; k++) fastest = fmax(fastest, speed[k]);
-    const double bound = step_bound(&s) / fastest;
+    const double bound = step_bound(&s) / fastest * (1 - 1e-12);
     free(speed);
     return bound;
 }
@@ -261,7 +262,7 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;
     if (!choice_memory(&c, &error)) {
-        if (a->refused++ == 0) a->why = error;
+        a->refused++, a->why = error;
         return true;
     }
     if (c.memory.bytes > setup_room(&c.setup)) {
@@ -281,7 +282,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     Choices all = {q, answer, 0, 0, NULL};
     choices_of_mesh(&all);
-    qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
+    if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
     if (answer->n > 0 || answer->too_large > 0) return true;
@@ -289,7 +290,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     const bool refused = answer->refused > 0;
     answer_free(answer);
     if (refused) return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
-    return fail(error, "no mesh of %d ranks shares --global-batch %lld evenly, with what is settled already", q->ranks,
+    return fail(error, "no mesh of %d ranks has what is settled already and shares --global-batch %lld evenly", q->ranks,
                 (long long)q->batch);
 }
 
