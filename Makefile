@@ -245,7 +245,7 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 $(addprefix $(BUILD)/sanitized/,train_gpt test_sites test_collective test_draw_collective test_draw test_comm_plan test_comm_thread \
     test_comm test_checkpoint test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
 
-build_tests: train_gpt $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+build_tests: train_gpt $(BUILD)/sanitized/plan $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 test: report build_tests

@@ -74,10 +74,16 @@ static inline bool choose_check(const Settings* o, Error* error) {
                        : o->first_layers              ? "first-layers"
                        : o->last_layers               ? "last-layers"
                        : o->whole_boundary            ? "whole-boundary"
+                       : o->allreduce                 ? "allreduce"
                        : o->sync < 1 || o->sync_ranks ? "sync"
                                                       : NULL;
     return !what ||
            fail(error, "--mesh auto does not know --%s: say --tp, --pp, --dp and what belongs to them yourself", what);
+}
+
+// Where no batch was said: 16 sequences or more, so many that every rank can have a micro-batch.
+static inline int64_t choose_batch(const Settings* o, int ranks) {
+    return (int64_t)round_up(16, (size_t)(ranks * max_i64(1, o->micro_batch)));
 }
 
 // What was said on the command line is settled.
@@ -86,7 +92,7 @@ static inline Question choose_question(const Settings* o, Option* table, int n, 
     Question q;
     memset(&q, 0, sizeof q);
     q.model = *model, q.T = T, q.ranks = ranks, q.cluster = cluster, q.software = software;
-    q.batch = o->global_batch ? o->global_batch : (int64_t)round_up(16, (size_t)ranks);
+    q.batch = o->global_batch ? o->global_batch : choose_batch(o, ranks);
     q.clip = o->clip > 0, q.rows = 2;
     q.t = option_given(table, n, "tp") ? (int)o->tp : 0, q.p = option_given(table, n, "pp") ? (int)o->pp : 0;
     q.d = (int)o->dp, q.v = (int)o->vp, q.B = (int)o->micro_batch;

@@ -106,15 +106,20 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     return s;
 }
 
+// Without a word about its shape the model is the one with the usual name, its vocabulary, too. A shape without a name changes the
+// model that the trainer starts from.
+static void read_usual_model(PlanOptions* o, Option* table, int n) {
+    static const char* const shape[] = {"model", "arch", "layers", "hidden", "heads", "kv-heads", "ffn"};
+    bool given = false;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) given = given || option_given(table, n, shape[i]);
+    if (!given) option_find(table, n, "model")->given = true;
+    if (!option_given(table, n, "model")) o->model.model = settings_default().model;
+}
+
 static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
     Question q;
-    bool shaped = false; // some of it is said
-    static const char* const shape[] = {"arch", "layers", "hidden", "heads", "kv-heads", "ffn", "seq", "vocab"};
     memset(&q, 0, sizeof q);
-    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) shaped = shaped || option_given(table, n, shape[i]);
-    if (!shaped) option_find(table, n, "model")->given = true; // the usual one, with its own vocabulary
-    if (!option_given(table, n, "model"))
-        o->model.model = settings_default().model; // what shapes change in the trainer
+    read_usual_model(o, table, n);
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;
@@ -264,10 +269,10 @@ static void print_options(const StepSetup* s) {
     if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
 }
 
-static void print_command(const StepSetup* s, Option* table, int n) {
+// Of a model with a name: the name, and what was said to change it.
+static void print_named(Option* table, int n) {
     static const char* const shape[] = {"model",    "arch", "layers", "hidden", "heads",
                                         "kv-heads", "ffn",  "seq",    "vocab"};
-    printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&s->mesh));
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         const Option* o = option_find(table, n, shape[i]);
         if (!o->given) continue;
@@ -275,6 +280,22 @@ static void print_command(const StepSetup* s, Option* table, int n) {
         if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
         if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
     }
+}
+
+// Of one without: all of its shape, as the trainer would take what is not said from another model than this program.
+static void print_shape(const StepSetup* s) {
+    const ModelConfig* m = &s->model;
+    printf(" --arch %s --layers %d --hidden %d --heads %d", m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH);
+    if (m->NKV != m->NH) printf(" --kv-heads %d", m->NKV);
+    printf(" --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
+}
+
+static void print_command(const StepSetup* s, Option* table, int n) {
+    printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&s->mesh));
+    if (option_given(table, n, "model"))
+        print_named(table, n);
+    else
+        print_shape(s);
     print_options(s);
     if (!s->clip) printf(" --clip 0");
     printf("\n");

@@ -23,6 +23,8 @@ The result is that of simulating all of them, as a test shows.
 // What is asked. What is settled already is not searched: 0 (ANY for what counts from 0) leaves it open.
 enum { ANY = -1 };
 
+enum { LARGEST_MICRO_BATCH = 1 << 20, MOST_CHUNKS = 1000 }; // that the trainer's options take (settings.h)
+
 typedef struct {
     ModelConfig model;
     int T;
@@ -48,7 +50,7 @@ typedef struct {
     int64_t too_large;           // that were looked at and do not fit into memory
     int64_t simulated;
     double least_memory; // bytes, of those that do not fit
-    Error why;           // the first one was refused
+    Error why;           // one of them was refused
     int n;
     Choice* row; // (n) the fastest, best first
 } Answer;
@@ -96,12 +98,13 @@ static inline double* speed_room(const Mesh* mesh) {
     return (double*)checked_malloc((size_t)(mesh->p + 1) * sizeof(double), "the speeds of stages");
 }
 
-// Stages that compute while others wait can be faster than what was measured beside others.
+// Stages that compute while others wait can be faster than what was measured beside others. Less by what rounding may
+// make of the same sum in another order.
 static inline double setup_bound(StepSetup s) {
     double *speed = speed_room(&s.mesh), fastest = 1;
     setup_share_cores(&s, speed);
     for (int k = 1; k <= s.mesh.p && s.speed; k++) fastest = fmax(fastest, speed[k]);
-    const double bound = step_bound(&s) / fastest;
+    const double bound = step_bound(&s) / fastest * (1 - 1e-12);
     free(speed);
     return bound;
 }
@@ -162,13 +165,16 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
     }
 }
 
+// Micro-batches divide a replica's part of the batch.
 static inline void choices_of_batch(Choices* x, StepSetup setup) {
     const int64_t replica = x->q->batch / setup.mesh.d;
-    for (int64_t m = min_i64(replica, SCHEDULE_LARGEST); m >= 1; m--) { // micro-batches
-        const int64_t B = replica / m;
-        if (replica % m != 0 || B > INT32_MAX || !is_wanted(x->q->B, (int)B)) continue;
-        setup.B = (int)B;
-        choices_of_memory(x, setup);
+    for (int64_t i = 1; i * i <= replica; i++) {
+        const int64_t pair[2] = {i, replica / i};
+        for (int k = 0; replica % i == 0 && k <= (i < pair[1]); k++) {
+            if (pair[k] > LARGEST_MICRO_BATCH || !is_wanted(x->q->B, (int)pair[k])) continue;
+            setup.B = (int)pair[k];
+            choices_of_memory(x, setup);
+        }
     }
 }
 
@@ -176,7 +182,7 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
 static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
-    const int most = q->model.L / mesh->p; // chunks of a stage
+    const int most = (int)min_i64(MOST_CHUNKS, q->model.L / mesh->p); // chunks of a stage
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         if (!is_chosen(q->schedule, kind) || (q->schedule == ANY && kind == GPIPE)) continue;
         if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
@@ -276,10 +282,13 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     Error error;
     memset(&c, 0, sizeof c);
     c.setup = question_setup(q, &bounded->mesh, bounded->B), c.bound = bounded->bound;
-    if (a->n == q->rows && c.bound >= a->row[q->rows - 1].cost.seconds) return false;
+    if (a->n == q->rows && c.bound > a->row[q->rows - 1].cost.seconds) return false;
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;
-    if (!choice_memory(&c, &error)) return true;
+    if (!choice_memory(&c, &error)) {
+        a->refused++, a->why = error;
+        return true;
+    }
     if (c.memory.bytes > setup_room(&c.setup)) {
         if (a->too_large++ == 0 || c.memory.bytes < a->least_memory) a->least_memory = c.memory.bytes;
         return true;
@@ -290,7 +299,8 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     return true;
 }
 
-// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice.
+// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice:
+// then the answer is empty.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
     AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);
@@ -298,15 +308,15 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     Choices all = {q, answer, 0, 0, NULL};
     choices_of_mesh(&all);
-    if (all.n) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
+    if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
     free(all.list);
-    if (all.n > 0) return true;
-    if (answer->refused > 0)
-        return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, answer->why.text);
-    return fail(error,
-                "no mesh has %d ranks, shares --global-batch %lld evenly and has a layer for each chunk, with what is "
-                "settled already",
+    if (answer->n > 0 || answer->too_large > 0) return true;
+    const Error why = answer->why;
+    const bool refused = answer->refused > 0;
+    answer_free(answer);
+    if (refused) return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
+    return fail(error, "no mesh of %d ranks has what is settled already and shares --global-batch %lld evenly",
                 q->ranks, (long long)q->batch);
 }
 

@@ -1,11 +1,15 @@
 #!/bin/bash
 # The trainer as people use it: runs that work, runs that are stopped and taken up again, and everything that can be
 # wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments) or
-# 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan.
+# 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan. Then the planner,
+# alone and asked by the trainer.
 set -u
 BUILD=${BUILD:-build}
 train=$PWD/$BUILD/sanitized/train_gpt
 fast=$PWD/train_gpt
+plan=$PWD/$BUILD/sanitized/plan
+mpirun=$PWD/scripts/mpirun.sh
+clusters=$PWD/dev/plan/clusters
 reference=$PWD/dev/test/reference
 work=$(mktemp -d)
 mounted=""
@@ -19,10 +23,12 @@ bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
 
 # refuses STATUS TEXT ARGUMENTS...: exits with STATUS and one line on stderr that contains TEXT
-refuses() {
-    status=$1 text=$2
-    shift 2
-    timeout 60 "$train" "$@" >out 2>err
+refuses() { refused_by "$train" "$@"; }
+plan_refuses() { refused_by "$plan" "$@"; }
+refused_by() {
+    program=$1 status=$2 text=$3
+    shift 3
+    timeout 60 "$program" "$@" >out 2>err
     got=$?
     if [ $got = "$status" ] && [ "$(wc -l <err)" = 1 ] && grep -qF -- "$text" err; then ok "$* -> $(cat err)"
     else bad "$*: exit status $got (expected $status), stderr (expected \"$text\"): $(head -c 600 err)"; fi
@@ -199,6 +205,119 @@ fi
 # ---- the default: no option at all
 timeout 100 "$fast" --steps 20 >out 2>err
 check "without options it trains on text that is always there, and writes" "[ $? = 0 ] && [ ! -s err ] && grep -q 'text as bytes' out && [ \$(sed '1,/^done/d' out | wc -c) -gt 500 ]"
+
+# ---- the planner
+shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
+
+# planned ARGUMENTS...: the planner's command, with as many ranks as it says, is one that the trainer takes for the same model
+planned() {
+    timeout 60 "$plan" "$@" >out 2>err
+    check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"
+    command=$(sed -n 's/^run .*train_gpt //p' out)
+    # shellcheck disable=SC2086
+    timeout 60 "$train" $command --data text.txt --dry-run >dry 2>err
+    check "  train_gpt $command" "[ $? = 0 ] && [ ! -s err ]"
+    check "  is of as many ranks and parameters" "python3 - <<'PY'
+import re
+plan, dry = open('out').read(), open('dry').read()
+ranks = re.search(r'-np (\d+)', plan).group(1)
+assert re.search(r'^mesh +' + ranks + r' ranks?\b', dry, re.M), ranks
+assert '%.4g' % (int(re.search(r'(\d+) parameters', dry).group(1)) / 1e9) == re.search(r'; ([\d.e+-]+) B parameters', plan).group(1)
+PY"
+}
+planned
+planned --gpus 1 --seq 512
+planned --hidden 512 --heads 8
+planned --layers 3 --no-clip --zero 2
+# shellcheck disable=SC2086
+planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
+planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
+planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3
+check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^ *[0-9]') = 3 ]"
+planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vp 4 --sequence-parallel yes --tp 2
+planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
+check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
+# shellcheck disable=SC2086
+"$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
+check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
+import json
+rows = json.load(open('out'))
+assert len(rows) == 4
+for r in rows:
+    assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
+    parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
+    assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
+    assert set(r) == set(parts) | set('tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes'.split())
+assert [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
+PY"
+# shellcheck disable=SC2086
+"$plan" $shape --gpus 4 --pp 4 --svg step.svg >out 2>err
+check "--svg draws the step: $(sed -n 's/^picture *//p' out)" "python3 -c 'import xml.etree.ElementTree as e; r=e.parse(\"step.svg\").getroot(); assert r.tag.endswith(\"svg\") and len(list(r.iter())) > 50'"
+check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
+check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'mean error' out"
+check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T,50T >out 2>err && [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
+check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
+check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
+printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
+printf 'base dgx-h100\nmemmory 2 GB\n' >wrong.txt
+plan_refuses 1 "no mesh of 8 ranks has room for this model" --cluster small.txt
+check "  with --json the list is empty" "[ \"\$($plan --cluster small.txt --json)\" = '[]' ]"
+plan_refuses 2 "did you mean --gpus" --gpu 3
+plan_refuses 2 "out of range" --gpus 0
+plan_refuses 2 "--cluster nowhere is neither a file nor one of selene" --cluster nowhere
+plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
+plan_refuses 2 "--software pytorch is not known; there are megatron-2021" --software pytorch
+plan_refuses 2 "there are tiny gpt2-124M" --model gpt5
+plan_refuses 2 "cannot be divided into --heads 5" --heads 5
+plan_refuses 2 "8192 ranks on a cluster selene of 4480" --cluster selene --gpus 8192 --global-batch 8192
+plan_refuses 2 "does not divide --heads 12" --tp 8
+plan_refuses 2 "has what is settled already and shares --global-batch 64" --dp 3
+plan_refuses 2 "--models belongs to --datacenter" --models 1T
+plan_refuses 2 "--inputs belongs to --datacenter" --inputs
+plan_refuses 2 "write 50T,100T" --datacenter "$clusters/next-generation.txt" --models many
+plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
+plan_refuses 2 "corrects a machine that was measured" --calibrate trace.json
+# shellcheck disable=SC2086
+plan_refuses 1 "no/where.svg" $shape --svg no/where.svg
+
+# ---- the planner, asked by the trainer
+auto="--mesh auto $small --data text.txt --steps 1 --eval-every 0 --sample-every 0"
+# shellcheck disable=SC2086
+"$train" $auto >out 2>err
+check "--mesh auto: $(grep '^auto ' out)" "[ $? = 0 ] && [ ! -s err ] && grep -q '^auto .*t = 1, p = 1, d = 1, micro-batches of 2' out && grep -q '^step ' out"
+# shellcheck disable=SC2086
+"$train" $auto --cluster dgx-h100 --dry-run >out 2>err
+check "of a cluster by its name, as a plan" "[ $? = 0 ] && grep -q '^auto ' out && ! grep -q '^step ' out"
+
+# auto_refused TEXT ARGUMENTS...: alone, and with four ranks
+auto_refused() {
+    text=$1
+    shift
+    # shellcheck disable=SC2086
+    refuses 2 "$text" $auto "$@"
+    [ -n "$ranks" ] || return
+    # shellcheck disable=SC2086
+    timeout 60 "$mpirun" -np 4 "$fast" $auto "$@" >out 2>err
+    check "  and 4 ranks, all of them" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: ' err) = 1 ] && grep '^train_gpt: ' err | grep -qF -- '$text' && ! grep -q '^step ' out"
+}
+ranks=""
+[ -z "${MPIRUN:-}" ] || ranks="2 4"
+for n in $ranks; do
+    # shellcheck disable=SC2086
+    timeout 60 "$mpirun" -np "$n" "$fast" $auto >out 2>err
+    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && [ \$(grep -c '^auto ' out) = 1 ] && grep -q '^step ' out"
+    # shellcheck disable=SC2086
+    timeout 60 "$mpirun" -np "$n" "$fast" $auto --pp 2 --schedule gpipe --zero 0 >out 2>err
+    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && grep -q '^auto .*p = 2, d = $((n / 2)), gpipe, micro-batches of 2\$' out && grep -q '^step ' out"
+done
+auto_refused "no mesh of" --tp 8
+auto_refused "has room for this model" --cluster "$work/small.txt" --vocab 50000
+auto_refused "--cluster nowhere is neither" --cluster nowhere
+auto_refused "wrong.txt:2" --cluster "$work/wrong.txt"
+auto_refused "does not know --dp-mode" --dp-mode diloco --local-steps 1
+auto_refused "does not know --allreduce" --allreduce ring
+# shellcheck disable=SC2086
+refuses 2 "--cluster dgx-h100 is for --mesh auto" $small --data text.txt --cluster dgx-h100
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
