@@ -1,36 +1,40 @@
 /*
 cluster.h: the machines that a plan is made for, as numbers: a device, a node of devices that NVLink joins, nodes that a
-fabric joins, and sites. Known ones by name (cluster_names), any other from a file. What a device or a link then needs for
-an operation says work.h; here are only the numbers, each with its source.
+fabric joins, and sites. Known ones by name (cluster_names), any other from a file. What a device or a link then needs
+for an operation says work.h; here are only the numbers, each with its source.
 
-    device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that, "with
-                            sparsity"
+    device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
+                            "with sparsity"
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
-              gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271 of 312
-                            TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
-              sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower than
-                            bursts; nanochat has 726 of 794 on an H100, 0.914. 0.92
-              hbm_fraction  of the memory's rate that streaming kernels reach: 0.80, as LayerNorm does in apex (81 % forward, 75 %
-                            backward) and llm.c on an A100
+              gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
+                            of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
+              sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower
+                            than bursts; nanochat has 726 of 794 on an H100, 0.914. 0.92
+              hbm_fraction  of the memory's rate that streaming kernels reach: 0.80, as LayerNorm does in apex (81 %
+                            forward, 75 % backward) and llm.c on an A100
               launch        seconds to start, fill and drain a kernel: 4 us; between 2 (queued) and 5
-              tile_overhead seconds of a tile of a product outside its inner loop, to fill registers and write results: 2
-                            us. It makes products with short sums slow: on an H100 600 TFLOP/s at K = 768 and 640 at 1600
-              attention_*   what fused attention over long sequences reaches of the peak, by head size and direction: on an
-                            H100 the best of the tables of FlashAttention-3 and cuDNN, on an A100 FlashAttention-2's charts
-    node      nvlink        bytes/s of a device in one direction: half of what data sheets print. 0.78 of it is the bus bandwidth
-                            of a ring (NCCL: 235 of 300 GB/s on a DGX A100, 367 of 450 on an H100)
+              tile_overhead seconds of a tile of a product outside its inner loop, to fill registers and write results:
+                            2 us. It makes products with short sums slow: on an H100 600 TFLOP/s at K = 768 and 640
+                            at 1600
+              attention_*   what fused attention over long sequences reaches of the peak, by head size and direction: on
+                            an H100 the best of the tables of FlashAttention-3 and cuDNN, on an A100 FlashAttention-2's
+                            charts
+    node      nvlink        bytes/s of a device in one direction: half of what data sheets print. 0.78 of it is the bus
+                            bandwidth of a ring (NCCL: 235 of 300 GB/s on a DGX A100, 367 of 450 on an H100)
               nvlink_step   seconds of one step of a ring: 5 us, the shape of nccl-tests' curves
-              nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has. 0.75 of it is left when many
-                            nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut between two stages of
-                            the 1T model, 18.6 of 25 GB/s a pair of GPUs
+              nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has. 0.75 of it is
+                            left when many nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut
+                            between two stages of the 1T model, 18.6 of 25 GB/s a pair of GPUs
               nic_step      10 us, as NCCL over InfiniBand usually has
-              overlap_cost  what a collective that is hidden under computing takes from it, of its own time: 0.2. NCCL keeps
-                            16 to 24 of 108 multiprocessors busy
-    fabric    a fat tree: below a switch of the first level are leaf_nodes nodes, and its links upwards are oversubscription
-              times narrower than those downwards. Or a torus of nodes, where `nic` is one link to one neighbour
+              overlap_cost  what a collective that is hidden under computing takes from it, of its own time: 0.2. NCCL
+                            keeps 16 to 24 of 108 multiprocessors busy
+    fabric    a fat tree: below a switch of the first level are leaf_nodes nodes, and its links upwards are
+              oversubscription times narrower than those downwards. Or a torus of nodes, where `nic` is one link to one
+              neighbour
     sites     in different places, each two joined by site_rate bytes/s in each direction; site_delay is one way
 
-Nothing was fitted to any published training time; see published.h for what comes out.
+Each number is its source's, and none was fitted; but that there are such factors at all was decided knowing how much
+too fast a model without them is. published.h tells what that means, and what comes out.
 
 A file has one value a line, "name value [unit]"; # begins a comment. With "base NAME" (first of all) it says only what
 differs from a known one (clusters/selene.txt shows them all). Without, data sheets are enough: what is measured rather
@@ -116,8 +120,8 @@ typedef struct {
     const char* what;
 } KnownCluster;
 
-// By NVIDIA's data sheets. NVLink: half of the figure for both directions. gb200: 180 PFLOP/s, 13.4 TB and 576 TB/s of a rack
-// of 72. rtx-4090: no NVLink; PCI Express 4.0 x16 in its place.
+// By NVIDIA's data sheets. NVLink: half of the figure for both directions. gb200: 180 PFLOP/s, 13.4 TB and 576 TB/s of
+// a rack of 72. rtx-4090: no NVLink; PCI Express 4.0 x16 in its place.
 static const KnownCluster known_clusters[] = {
     {"selene", GENERATION_AMPERE, 312e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 560,
      "NVIDIA's, of DGX A100 80 GB: the machine of Narayanan et al. 2021"},
@@ -211,8 +215,8 @@ enum { CLUSTER_LINES = sizeof cluster_lines / sizeof cluster_lines[0] };
 static const char* const cluster_words[] = {"base", "name", "generation", "fabric", "algorithm"};
 enum { WORD_BASE, WORD_NAME, WORD_GENERATION, WORD_FABRIC, WORD_ALGORITHM, CLUSTER_WORDS };
 
-// Offered every line whose name cluster.h does not know, with its words (the name first): returns 1 if it was for it, 0 if
-// not, -1 with *error filled if it was and is wrong. For measured.h.
+// Offered every line whose name cluster.h does not know, with its words (the name first): returns 1 if it was for it, 0
+// if not, -1 with *error filled if it was and is wrong. For measured.h.
 typedef int (*ClusterOther)(void* context, const char* path, int line, char** words, int n, Error* error);
 
 typedef struct {
@@ -353,7 +357,8 @@ static inline bool cluster_read_line(Cluster* c, ClusterReader* r, char* text, E
     return other == 0 ? cluster_unknown(r, words[0], error) : other > 0;
 }
 
-// Nothing is missing; what was not said and has a usual value is named in c->assumed. A machine without GPUs has no sheet.
+// Nothing is missing; what was not said and has a usual value is named in c->assumed. A machine without GPUs has no
+// sheet.
 static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* error) {
     char missing[200] = "";
     for (int i = 0; i < CLUSTER_LINES && !r->word[WORD_BASE] && !c->cores; i++) {
@@ -375,6 +380,7 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
     for (int i = 0; i < FABRIC_DIMENSIONS && c->torus[0]; i++) places *= c->torus[i];
     if (c->torus[0] && c->nodes && places != c->nodes)
         return fail(error, "%s: nodes %d, but the torus has places for %lld", r->path, c->nodes, (long long)places);
+    if (places > 10000000) return fail(error, "%s: a torus of %lld places", r->path, (long long)places);
     if (c->torus[0]) c->nodes = (int)places;
     if (c->sites > 1 && c->nodes % c->sites != 0)
         return fail(error, "%s: nodes %d are not divided evenly into sites %d", r->path, c->nodes, c->sites);

@@ -1,21 +1,22 @@
 /*
-links.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a row share a
-node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy at once.
+links.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a row
+share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy at
+once.
 
     within a node    a ring over NVLink: bandwidth b = nvlink x its fraction, s = nvlink_step a step:
                      a pass (reduce-scatter or all-gather; an all-reduce is two) of n ranks and D bytes takes
                      (n - 1) s + D (n - 1) / (n b)
-    over nodes       a group has i ranks in a node. The groups of a node share its adapters: each has i / node_gpus of their
-                     rate, and b is the slower one of this and NVLink. For bytes libraries use rings, for latency trees: with
-                     N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
-    fabric           of a fat tree whose upper links are o times narrower: what leaves a leaf of k nodes shares these; of
-                     nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
+    over nodes       a group has i ranks in a node. The groups of a node share its adapters: each has i / node_gpus of
+                     their rate, and b is the slower one of this and NVLink. For bytes libraries use rings, for latency
+                     trees: with N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
+    fabric           of a fat tree whose upper links are o times narrower: what leaves a leaf of k nodes shares these;
+                     of nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
                      take h links in a dimension, and as many flows share each
 
 That is the default. A cluster with an "algorithm" has its groups built as a network of collective/network.h, ranks and
-switches, with the same rates and latencies, and the plan of that name (collective.h) priced on it by plan_cost, which is a
-straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default has a tree's, so on one
-node both are the same, and over several nodes the plan is dearer by the steps between (test_step.c shows both).
+switches, with the same rates and latencies, and the plan of that name (collective.h) priced on it by plan_cost, which
+is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default has a tree's, so on
+one node both are the same, and over several nodes the plan is dearer by the steps between (test_step.c shows both).
 Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
 */
 #ifndef LINKS_H
@@ -92,8 +93,8 @@ static inline LinkCost library_cost(const Cluster* c, PlanKind kind, int ranks, 
     return cost;
 }
 
-// A message between neighbouring stages of a pipeline, `stride` ranks apart: over the network as soon as any two of them sit
-// in different nodes, as the slowest boundary sets the pace.
+// A message between neighbouring stages of a pipeline, `stride` ranks apart: over the network as soon as any two of
+// them sit in different nodes, as the slowest boundary sets the pace.
 static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
     LinkCost cost = {2 * c->nvlink_step, 1 / (c->nvlink * c->nvlink_fraction)};
     if ((int64_t)stride * stages <= c->node_gpus) return cost;
@@ -103,8 +104,8 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
     return cost;
 }
 
-// Between sites: `ranks` of a site share its links, each to the ranks at its place in the others; D bytes a rank. An all-reduce
-// is a reduce-scatter and an all-gather with each other site directly: one delay each.
+// Between sites: `ranks` of a site share its links, each to the ranks at its place in the others; D bytes a rank. An
+// all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
 static inline double sites_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
     const double rate = c->site_rate / ranks * (sites - 1); // a site is joined to each other one
     if (sites == 1) return 0;
@@ -114,7 +115,8 @@ static inline double sites_seconds(const Cluster* c, PlanKind kind, double bytes
 // ----------------------------------------------------------------------------------------------------------------
 // By plans
 
-// Whether a group's nodes are all of a torus in some of its dimensions, one rank a node: then writes these, returns how many.
+// Whether a group's nodes are all of a torus in some of its dimensions, one rank a node: then writes these, returns how
+// many.
 static inline int link_sub_torus(const Cluster* c, const LinkGroup* g, int stride, int sides[FABRIC_DIMENSIONS]) {
     const int apart = link_node_stride(c, stride);
     if (!fabric_is_torus(c) || g->inside > 1 || g->nodes == 1) return 0;
@@ -174,6 +176,7 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
     const double bytes = 1e9;
     Network net;
     Plan plan;
+    memset(cost, 0, sizeof *cost);
     if (!link_network(&net, c, ranks, stride, error)) return false;
     const bool ok = collective_build(&plan, algorithm, kind, &net, error);
     if (ok) {

@@ -1,18 +1,18 @@
 /*
-step.h: how long one training step of a model takes on a mesh of a cluster, and what it is spent on. work.h prices what a
-stage computes, schedule.h has the tables that say in which order; here they run against each other as events.
+step.h: how long one training step of a model takes on a mesh of a cluster, and what it is spent on. work.h prices what
+a stage computes, schedule.h has the tables that say in which order; here they run against each other as events.
 
-    prices    a block costs the same everywhere, so it is priced once; a chunk is its blocks, the first one's embedding, the
-              last one's head. So stages differ, and their imbalance shows up by itself
-    events    every stage works through its real table (schedule_build). Its actions start when schedule.h's action_ready says
-              so: when their message is there and what they fill is free. A stage that waits is looked at again
-              when the other end of a transfer moves, so all takes O(actions)
+    prices    a block costs the same everywhere, so it is priced once; a chunk is its blocks, the first one's embedding,
+              the last one's head. So stages differ, and their imbalance shows up by itself
+    events    every stage works through its real table (schedule_build). Its actions start when schedule.h's
+              action_ready says so: when their message is there and what they fill is free. A stage that waits is looked
+              at again when the other end of a transfer moves, so all takes O(actions)
     messages  run under computing; or (send_overlap false) a stage stands still while its own leave
-    sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as soon as
-              the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for. While a
-              sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather parameters
-              after the update; ZeRO-2 sums every micro-batch and has two buffers to wait for. Where a software does
-              not overlap them, REDUCE takes as long as the whole sum
+    sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as
+              soon as the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for.
+              While a sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather
+              parameters after the update; ZeRO-2 sums every micro-batch and has two buffers to wait for. Where a
+              software does not overlap them, REDUCE takes as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
 
 A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as everything that
@@ -20,8 +20,10 @@ a stage does, or waits for, is counted once:
 
     product, attention, memory    computing: matrix products; the attention core; other kernels
     tensor                        sums over the tensor group, as far as they are not hidden
-    pipeline                      messages: standing still; waiting, for as long as the message that comes then was on its way
-    data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of parameters
+    pipeline                      messages: standing still; waiting, for as long as the message that comes then was on
+                                  its way
+    data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of
+                                  parameters
     optimizer                     setting gradients to zero, their norm, the update
     bubble                        waiting for anything else, which is for other stages
 
@@ -29,10 +31,11 @@ Two conventions for a rate, both printed where papers are compared:
 
     TFLOP/s of a device   Narayanan et al. 2021, equation 3: what the hardware does in four passes (full recomputation)
                           and attention in full: 96 B T L C^2 (1 + T/(6C) + V/(16 L C)), whether it recomputes or not
-    MFU                   of the peak, what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers count attention
-                          in full, 12 L C T (flops_of_model)
+    MFU                   of the peak, what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers count
+                          attention in full, 12 L C T (flops_of_model)
 
-Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p do.
+Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p
+do.
 */
 #ifndef STEP_H
 #define STEP_H
@@ -111,8 +114,9 @@ static inline double formula_parameters(const ModelConfig* m) {
     return 12 * L * C * C * (1 + 13 / (12 * C) + (m->V + (double)m->T) / (12 * L * C));
 }
 
-// Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of dropout,
-// scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not divide.
+// Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of
+// dropout, scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not
+// divide.
 static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int t, bool sequence_parallel,
                                          Recompute recompute) {
     const double x = (double)T * B * m->C, scores = recompute == RECOMPUTE_NONE ? 5.0 * m->NH * T / m->C : 0;
@@ -120,22 +124,23 @@ static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int
     return sequence_parallel ? x * (34 + scores) / t : x * (10 + (24 + scores) / t);
 }
 
-// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one, whatever p is;
-// (1 + (p - 1) / (p v)) times that where chunks are interleaved.
+// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one,
+// whatever p is; (1 + (p - 1) / (p v)) times that where chunks are interleaved.
 static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
     const double more = mesh->v > 1 ? 1 + (mesh->p - 1) / ((double)mesh->p * mesh->v) : 1;
     return m->L * more * formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
 }
 
-// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16 bits, 20
-// where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the 20).
+// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16
+// bits, 20 where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the
+// 20).
 static inline double formula_optimizer_bytes(double parameters, bool both_gradients, bool zero, int d) {
     const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
     return parameters * (kept + divided / (zero ? d : 1));
 }
 
-// Days to train P parameters on so many tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et al.
-// 2021, equation 4.
+// Days to train P parameters on so many tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et
+// al. 2021, equation 4.
 static inline double formula_days(double tokens, double parameters, double n, double flops) {
     return 8 * tokens * parameters / (n * flops) / 86400;
 }
@@ -151,30 +156,47 @@ static inline double step_days(const StepSetup* x, double tokens, double seconds
 // ----------------------------------------------------------------------------------------------------------------
 // What a rank holds: elements of each bucket, as layout_build lays them out, without the list of the whole model
 
+enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
+
 typedef struct {
-    double block, wte, wpe, norm, head;
+    double elements[HELD_BUCKETS];
+    double partial[HELD_BUCKETS]; // seconds: sums of gradients that tensor ranks have in part, before the data group's
 } Held;
 
-static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh) {
+static inline int held_bucket(const Tensor* tensor) {
+    switch (tensor->kind) {
+    case WTE: return HELD_WTE;
+    case WPE: return HELD_WPE;
+    case FINAL_NORM_W:
+    case FINAL_NORM_B: return HELD_NORM;
+    case HEAD_W: return HELD_HEAD;
+    default: return HELD_BLOCK;
+    }
+}
+
+static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rates* rates) {
     enum { MOST = 3 + 16 };
+    const size_t multiple = 16 * (size_t)mesh->d;
     ModelConfig one = *model;
     Tensor list[MOST];
-    double sums[TENSOR_KINDS] = {0};
+    Held held;
+    memset(&held, 0, sizeof held);
     one.L = 1;
     const int n = model_tensors(list, &one);
     for (int i = 0; i < n; i++) {
+        const int bucket = held_bucket(&list[i]);
         Slice s;
         memset(&s, 0, sizeof s);
         s.tensor = list[i];
+        if (list[i].kind == QKV_B || (list[i].kind == QKV_W && list[i].parts == 3)) // Nemotron: gpt2, fewer k/v heads
+            s.tensor.rows = model_qkv_size(model);
         slice_cut(&s, mesh, model);
-        const bool block = list[i].layer == 0;
-        sums[block                          ? NORM1_W
-             : list[i].kind == FINAL_NORM_B ? FINAL_NORM_W
-                                            : list[i].kind] += (double)slice_elements(&s);
+        held.elements[bucket] += (double)slice_elements(&s);
+        if (rates->software->ours && slice_is_partial(&s, mesh))
+            held.partial[bucket] +=
+                collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
     }
-    const size_t multiple = 16 * (size_t)mesh->d;
-    for (int i = 0; i < TENSOR_KINDS; i++) sums[i] = (double)round_up((size_t)sums[i], multiple);
-    const Held held = {sums[NORM1_W], sums[WTE], sums[WPE], sums[FINAL_NORM_W], sums[HEAD_W]};
+    for (int i = 0; i < HELD_BUCKETS; i++) held.elements[i] = (double)round_up((size_t)held.elements[i], multiple);
     return held;
 }
 
@@ -184,7 +206,8 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh) {
 // A piece of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
 typedef struct {
     double share[2];      // of the seconds of the whole pass; of those of the weight half alone
-    double elements, sum; // of the bucket; seconds of its sum
+    double elements, sum; // of the bucket; seconds of its sum over the data group
+    double partial;       // and before it, over tensor ranks, while the stage waits
     bool tied;            // it is the matrix of TIE
 } Segment;
 
@@ -281,7 +304,7 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
         s->share[h] = price && all > 0 ? parts_of_half(price, h) / all : 0;
     }
     s->elements = elements, s->sum = sum;
-    c->segments++, c->elements += elements;
+    c->segments++;
     return s;
 }
 
@@ -293,28 +316,39 @@ typedef struct {
     ListPrices lists;
 } StepPricing;
 
-// In the order in which a backward pass completes them: head, blocks, embedding.
+// A segment with one of the rank's buckets.
+static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, const WorkPrice* price, int bucket) {
+    const double elements = g->held.elements[bucket], bytes = elements * g->setup->software->gradient_bytes;
+    Segment* s = segment_add(x, c, price, elements, sum_seconds(&g->rates, &g->setup->mesh, bytes));
+    s->partial = g->held.partial[bucket];
+    c->elements += elements;
+    return s;
+}
+
+// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with
+// the embedding; with ZeRO-2 each use is summed by itself.
 static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, int layers, bool first, bool last) {
     const StepSetup* s = g->setup;
-    const Held* h = &g->held;
-    const Mesh* mesh = &s->mesh;
-    const double each = s->software->gradient_bytes;
-    const bool apart =
-        x->plan.tied && pipeline_holder(&x->plan, 0) != pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    const double wte = g->held.elements[HELD_WTE];
+    const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    const bool apart = s->model.tied && !one_rank;
     c->first = x->segments;
-    if (last) {
-        const double elements = !s->model.tied ? h->head : apart ? h->wte : 0;
-        segment_add(x, c, &g->lists.head[1], elements, sum_seconds(&g->rates, mesh, elements * each))->tied = apart;
-        c->tied += apart ? elements : 0;
-        segment_add(x, c, NULL, h->norm, sum_seconds(&g->rates, mesh, h->norm * each));
+    if (last && s->model.tied && one_rank) {
+        const double bytes = s->mesh.zero == 2 ? wte * s->software->gradient_bytes : 0;
+        segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, &s->mesh, bytes));
+    } else if (last) {
+        segment_of(x, g, c, &g->lists.head[1], apart ? HELD_WTE : HELD_HEAD)->tied = apart;
+        c->tied += apart ? wte : 0;
     }
-    const double block = sum_seconds(&g->rates, mesh, h->block * each);
-    for (int i = 0; i < layers; i++) segment_add(x, c, &g->lists.block[1], h->block, block);
-    if (first) {
-        if (h->wpe > 0) segment_add(x, c, NULL, h->wpe, sum_seconds(&g->rates, mesh, h->wpe * each));
-        segment_add(x, c, &g->lists.embedding[1], h->wte, sum_seconds(&g->rates, mesh, h->wte * each))->tied = apart;
-        c->tied += apart ? h->wte : 0;
+    if (last) segment_of(x, g, c, NULL, HELD_NORM);
+    if (layers > 0) {
+        const Segment one = *segment_of(x, g, c, &g->lists.block[1], HELD_BLOCK);
+        for (int i = 1; i < layers; i++, c->segments++, c->elements += one.elements) x->segment[x->segments++] = one;
     }
+    if (first && g->held.elements[HELD_WPE] > 0) segment_of(x, g, c, NULL, HELD_WPE);
+    if (!first) return;
+    segment_of(x, g, c, &g->lists.embedding[1], HELD_WTE)->tied = apart;
+    c->tied += apart ? wte : 0;
 }
 
 // ZeRO-2: a bucket's buffer is set to zero, and this rank's part of its sum added up, in every micro-batch.
@@ -341,10 +375,10 @@ static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Job*
 // One rank uses one matrix as embedding and as head, and this trainer keeps their gradients apart.
 static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* s) {
     const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
-    return s->model.tied && one_rank && s->software->ours;
+    return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
 }
 
-// What happens once a step on a virtual stage: REDUCE's squares, TIE, NORM, UPDATE.
+// What happens once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
 static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
@@ -353,13 +387,11 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const double elements[2] = {c->elements - c->tied, c->tied};
     *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
     if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
-        Work w = {0, 0, NULL};
-        work_memory(&w, "add", KERNEL_ADD, g->held.wte, 12);
-        *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &w.op[0]);
-        work_free(&w);
+        const Op add = op_memory("add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
+        *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &add);
     }
     const int holder =
-        pipeline_holder(&x->plan, i); // what has no chunk stands at the stage's first one, which has its number
+        pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, stand at its first one's number
     for (int k = 0; k < 2; k++) {
         double gather = gather_seconds(&g->rates, mesh, elements[k] * bytes);
         if (s->software->gather_overlap) // under the forward pass; it loses overlap_cost of that
@@ -375,15 +407,19 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
             collective_seconds(&g->rates, PLAN_ALL_REDUCE, vector, 2, mesh->t * mesh->d * (mesh->p - 1)) +
             list_seconds(g, work_squares, c->tied / share);
     }
-    if (s->software->ours) { // squares of every tensor, over the three groups in turn
-        const double sums = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
-        const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
-        for (int k = 0; k < 3; k++)
-            *cost_of(&x->costs, NORM, i) +=
-                collective_seconds(&g->rates, PLAN_ALL_REDUCE, sums, groups[k][0], groups[k][1]);
-    } else {
-        *cost_of(&x->costs, NORM, i) = 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
-    }
+}
+
+// NORM: this trainer adds up the squares of every tensor over its three groups in turn; others do with a number or two.
+static inline double norm_seconds(StepPricing* g) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
+    const double bytes = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
+    double seconds = 0;
+    if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
+    for (int k = 0; k < 3; k++)
+        seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
+    return seconds;
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -399,45 +435,50 @@ static inline double step_message(StepPricing* g, const Pipeline* plan) {
     return seconds;
 }
 
+// Everything that depends on the number i of a virtual stage.
+static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double message) {
+    const StepSetup* s = g->setup;
+    const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);
+    const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
+    ChunkPrice* c = &x->chunk[i];
+    chunk_price(c, &g->lists, layers, i == 0, i == last);
+    chunk_segments(x, g, c, layers, i == 0, i == last);
+    chunk_add_zero2(g, c);
+    if (!s->software->data_overlap)
+        x->whole_sum[i] = sum_seconds(&g->rates, &s->mesh, c->elements * s->software->gradient_bytes);
+    *cost_of(&x->costs, FORWARD, i) = parts_sum(c->forward.whole);
+    *cost_of(&x->costs, BACKWARD, i) = parts_sum(c->backward.whole);
+    *cost_of(&x->costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
+    *cost_of(&x->costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
+    if (i < last && pipeline_holder(&x->plan, i + 1) != holder) *cost_of(&x->costs, SEND_FORWARD, i) = message;
+    if (i > 0 && pipeline_holder(&x->plan, i - 1) != holder) *cost_of(&x->costs, SEND_BACKWARD, i) = message;
+    step_end_prices(x, g, i);
+    const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
+    const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
+    x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
+}
+
+static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
+
 static inline StepPrices step_prices(const StepSetup* s) {
     StepPrices x;
     StepPricing g;
     memset(&x, 0, sizeof x);
     memset(&g, 0, sizeof g);
     x.plan = step_pipeline(s);
-    const int stages = x.plan.p * x.plan.v, last = stages - 1;
-    g.setup = s, g.rates = rates_of(s->cluster, s->software), g.held = held_by_rank(&s->model, &s->mesh);
+    const int stages = x.plan.p * x.plan.v;
+    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
+    x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "prices");
+    x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
+    x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
+    x.costs = costs_equal(stages, 0, 0, 0, 0);
+    g.setup = s, g.rates = rates_of(s->cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
+    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, &g.job);
-    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
-    x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "the prices of a step");
-    x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "the prices of a step");
-    x.gather = (double*)checked_calloc((size_t)(stages + x.plan.p), sizeof(double), "the prices of a step");
-    x.whole_sum = (double*)checked_calloc((size_t)stages, sizeof(double), "the prices of a step");
-    x.zero = (double*)checked_calloc((size_t)x.plan.p, sizeof(double), "the prices of a step");
-    x.costs = costs_equal(stages, 0, 0, 0, 0);
-    const double message = step_message(&g, &x.plan);
-    const bool sums_apart = !s->software->data_overlap;
-    for (int i = 0; i < stages; i++) {
-        ChunkPrice* c = &x.chunk[i];
-        const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
-        const int holder = pipeline_holder(&x.plan, i);
-        chunk_price(c, &g.lists, layers, i == 0, i == last);
-        chunk_segments(&x, &g, c, layers, i == 0, i == last);
-        chunk_add_zero2(&g, c);
-        if (sums_apart) x.whole_sum[i] = sum_seconds(&g.rates, &s->mesh, c->elements * s->software->gradient_bytes);
-        *cost_of(&x.costs, FORWARD, i) = parts_sum(c->forward.whole);
-        *cost_of(&x.costs, BACKWARD, i) = parts_sum(c->backward.whole);
-        *cost_of(&x.costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
-        *cost_of(&x.costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
-        if (i < last && pipeline_holder(&x.plan, i + 1) != holder) *cost_of(&x.costs, SEND_FORWARD, i) = message;
-        if (i > 0 && pipeline_holder(&x.plan, i - 1) != holder) *cost_of(&x.costs, SEND_BACKWARD, i) = message;
-        step_end_prices(&x, &g, i);
-        const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
-        const double second = i == 0 && step_has_two_gradients(&x, s) ? g.held.wte : 0;
-        x.zero[holder] += list_seconds(&g, work_zero, all + shares + second);
-    }
+    const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
+    for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
     return x;
 }
 
@@ -467,7 +508,7 @@ typedef struct {
     int next;                 // action
     int waited;               // the action before which sums were waited for, + 1
     bool queued;              // to be looked at
-    double spent[STEP_PARTS]; // seconds; all computing under STEP_PRODUCT
+    double spent[STEP_PARTS]; // seconds; STEP_PRODUCT: all computing; STEP_TENSOR: sums of partial gradients
     double link_free;         // when the sums that were started are done
     double buffer[2];         // ZeRO-2: the same of the last two buckets
     double* summed;           // (v) when each chunk's are
@@ -500,10 +541,12 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     const bool splits = p->segment && a.reduce && !p->whole_sum[0];
     if (!splits && g->link_free <= start) return end;
     const int here = schedule_virtual_stage(&x->tables[r], a.chunk);
-    const Segment whole = {{1, 1}, 0, 0, false};
+    const Segment whole = {{1, 1}, 0, 0, 0, false};
     const Segment* list = splits ? p->segment + p->chunk[here].first : &whole;
     const int n = splits ? p->chunk[here].segments : 1, half = a.kind == BACKWARD_WEIGHT;
     if (n == 0) return end; // a chunk without blocks
+    // Ranks that share cores add up with what they have of these. The last sums come when all stages have some left.
+    const double slow = x->speed ? x->speed[p->plan.p] : 1;
     double at = start, rest = 1;
     for (int i = 0; i < n; i++) { // what no segment has (a boundary's copies) belongs to the last one
         const double share = i == n - 1 ? rest : list[i].share[half], seconds = share * (end - start);
@@ -516,7 +559,9 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
         g->spent[STEP_DATA] += lost;
         at += seconds + lost;
         if (list[i].elements <= 0) continue;
-        g->link_free = fmax(g->link_free, at) + list[i].sum;
+        g->spent[STEP_TENSOR] += list[i].partial;
+        at += list[i].partial;
+        g->link_free = fmax(g->link_free, at) + list[i].sum / slow;
         g->buffer[0] = g->buffer[1], g->buffer[1] = g->link_free;
         if (list[i].tied)
             g->tied_summed = g->link_free;
@@ -774,6 +819,7 @@ static inline void step_parts(StepCost* cost, const StepRun* run) {
             chunk_parts(x, virtual_stage(p, schedule_is_folded(x->plan.kind), r, c), parts);
         const double computing = parts_sum(parts), scale = computing > 0 ? spent[STEP_PRODUCT] / computing : 0;
         for (int k = 0; k < WORK_PARTS; k++) cost->parts[k] += parts[k] * scale / p;
+        cost->parts[STEP_TENSOR] += spent[STEP_TENSOR] / p;
         for (int k = WORK_PARTS; k < STEP_PARTS; k++) cost->parts[k] += spent[k] / p;
     }
 }
@@ -816,8 +862,9 @@ static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, 
 // ----------------------------------------------------------------------------------------------------------------
 // A lower bound, without tables
 
-// Of one stage: its first work comes when its first chunk's input has passed all stages before; then all its work has to be
-// done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last) not.
+// Of one stage: its first work comes when its first chunk's input has passed all stages before; then all its work has
+// to be done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last)
+// not.
 static inline double stage_bound(const StepPrices* x, int r) {
     const Pipeline* plan = &x->plan;
     const bool folded = schedule_is_folded(plan->kind), split = schedule_splits_backward(plan->kind);
@@ -836,11 +883,15 @@ static inline double stage_bound(const StepPrices* x, int r) {
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
         squares += *cost_of(&x->costs, REDUCE, i), sums += x->whole_sum[i];
     }
+    // The last thing computed is the end of the first chunk's backward pass, whose bucket nothing hides before NORM.
+    const ChunkPrice* c = &x->chunk[r];
+    if (plan->clip && !x->whole_sum[r] && c->segments > 0) sums = x->segment[c->first + c->segments - 1].sum;
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
 }
 
-// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best.
+// Never above the seconds of step_cost (test_step.c), for a search that leaves out what cannot be the best. (Where
+// cores are shared, stages are slower, never faster: it stays below.)
 static inline double step_bound(const StepSetup* s) {
     StepPrices x = step_prices(s);
     double longest = 0, update = 0;
@@ -856,11 +907,13 @@ static inline double step_bound(const StepSetup* s) {
     return longest;
 }
 
-// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, where the mesh is wrong.
+// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, where the mesh is
+// wrong.
 static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic, Error* error) {
     Mesh mesh = s->mesh;
     Layout layout;
     mesh.pipeline = stage, mesh.tensor = mesh.data = 0;
+    memset(traffic, 0, sizeof *traffic);
     if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);

@@ -1,32 +1,34 @@
 /*
-work.h: what a rank executes, as lists of operations, and what these cost on a device (cluster.h). A plan's user reads from the
-sums of such a list why a step takes as long as it does.
+work.h: what a rank executes, as lists of operations, and what these cost on a device (cluster.h). A plan's user reads
+from the sums of such a list why a step takes as long as it does.
 
-An operation (Op) is a matrix product, a kernel that is bound by memory, attention, a collective, or a message. Lists are made for
-what a step consists of (Part of the model): a block, forward and backward; what begins and ends a chunk of blocks;
-the embedding; the head with the losses; and what happens once a step: gradients set to zero, their norm, the optimizer. Who
-executes it is a Software: other programs fuse, keep and overlap other things. "threefold" is this trainer, operation for
-operation as train_gpt.cu has them; the Megatrons are for comparing with what was published about them.
+An operation (Op) is a matrix product, a kernel that is bound by memory, attention, a collective, or a message. Lists
+are made for what a step consists of (Part of the model): a block, forward and backward; what begins and ends a chunk of
+blocks; the embedding; the head with the losses; and what happens once a step: gradients set to zero, their norm, the
+optimizer. Who executes it is a Software: other programs fuse, keep and overlap other things. "threefold" is this
+trainer, operation for operation as train_gpt.cu has them; the Megatrons are for comparing with what was published about
+them.
 
-    megatron-2021    Narayanan et al. 2021: attention's scores go through memory; fused kernels for bias and GELU, for bias,
-                     dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer of gradients
-                     are passes of their own; gradients are kept and summed in 16 bits; a stage stands still while its
-                     messages leave. Kernels reach 0.75 of what tuned ones do (see Software.kernels)
+    megatron-2021    Narayanan et al. 2021: attention's scores go through memory; fused kernels for bias and GELU, for
+                     bias, dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer
+                     of gradients are passes of their own; gradients are kept and summed in 16 bits; a stage stands
+                     still while its messages leave. Kernels reach 0.75 of what tuned ones do (see Software.kernels)
     megatron-2022    Korthikanti et al. 2022: and backward's sums over the tensor group run under the products for the
                      gradients of weights; tuned kernels
-    modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals in
-                     epilogues, losses and their gradients in one pass, messages and sums overlapped
+    modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
+                     in epilogues, losses and their gradients in one pass, messages and sums overlapped
     threefold        this trainer on a GPU; threefold-cpu: on processors, all in float32
 
 Prices, where nothing was measured. n x m products of sums of k, on a device of S multiprocessors (SMs):
 
-    product      in tiles, of one of six sizes; they go over the SMs in waves, w = ceil(tiles / S), the last of which may be
-                 nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. Or as long as reading and
-                 writing all three matrices takes, if that is more; plus a launch. Of all tiles, and with k cut into 1, 2, 4, 8
-                 parts where tiles are few, the fastest. 8192^3 takes 247 TFLOP/s on an A100 and 690 on an H100 that way
+    product      in tiles, of one of six sizes; they go over the SMs in waves, w = ceil(tiles / S), the last of which
+                 may be nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. Or as long as
+                 reading and writing all three matrices takes, if that is more; plus a launch. Of all tiles, and with k
+                 cut into 1, 2, 4, 8 parts where tiles are few, the fastest. 8192^3 takes 247 TFLOP/s on an A100 and 690
+                 on an H100 that way
     memory       launch + bytes / (hbm x hbm_fraction x kernels)
-    attention    a fraction of the peak by head size, times T / (T + start): tiles that the diagonal cuts, and prologues,
-                 take a time of their own, 500 tokens' worth forward and 1200 backward on an H100
+    attention    a fraction of the peak by head size, times T / (T + start): tiles that the diagonal cuts, and
+                 prologues, take a time of their own, 500 tokens' worth forward and 1200 backward on an H100
     collective   links.h
     message      the same
 
@@ -99,32 +101,44 @@ static inline void work_free(Work* w) {
     memset(w, 0, sizeof *w);
 }
 
-static inline Op* work_add(Work* w, OpKind kind, const char* name) {
-    if (w->n == w->room) w->op = (Op*)checked_grow(w->op, &w->room, 32, sizeof(Op), "a list of operations");
-    Op* op = &w->op[w->n++];
-    memset(op, 0, sizeof *op);
-    op->kind = kind, op->name = name, op->under = op->under_last = -1;
+static inline Op op_of(OpKind kind, const char* name) {
+    Op op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind, op.name = name, op.under = op.under_last = -1;
     return op;
 }
 
+static inline Op op_memory(const char* name, Kernel kernel, double elements, double each) { // bytes an element
+    Op op = op_of(OP_MEMORY, name);
+    op.kernel = kernel, op.elements = elements, op.bytes = elements * each;
+    return op;
+}
+
+static inline Op op_collective(const char* name, PlanKind kind, double bytes, int ranks, int stride) {
+    Op op = op_of(OP_COLLECTIVE, name);
+    op.collective = kind, op.bytes = bytes, op.ranks = ranks, op.stride = stride;
+    return op;
+}
+
+static inline Op* work_add(Work* w, Op op) {
+    if (w->n == w->room) w->op = (Op*)checked_grow(w->op, &w->room, 32, sizeof(Op), "a list of operations");
+    w->op[w->n] = op;
+    return &w->op[w->n++];
+}
+
 static inline Op* work_product(Work* w, const char* name, int transposed, double m, double n, double k, double batch) {
-    Op* op = work_add(w, OP_PRODUCT, name);
+    Op* op = work_add(w, op_of(OP_PRODUCT, name));
     op->transposed = transposed, op->m = m, op->n = n, op->k = k, op->batch = batch;
     op->weight = transposed == 2;
     return op;
 }
 
-// each: bytes an element.
 static inline Op* work_memory(Work* w, const char* name, Kernel kernel, double elements, double each) {
-    Op* op = work_add(w, OP_MEMORY, name);
-    op->kernel = kernel, op->elements = elements, op->bytes = elements * each;
-    return op;
+    return work_add(w, op_memory(name, kernel, elements, each));
 }
 
 static inline Op* work_collective(Work* w, const char* name, PlanKind kind, double bytes, int ranks, int stride) {
-    Op* op = work_add(w, OP_COLLECTIVE, name);
-    op->collective = kind, op->bytes = bytes, op->ranks = ranks, op->stride = stride;
-    return op;
+    return work_add(w, op_collective(name, kind, bytes, ranks, stride));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -145,10 +159,10 @@ typedef struct {
     bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
     int value_bytes;     // of an activation or a parameter
     int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
-    double
-        kernels; // rate of its memory-bound kernels, of that of tuned ones (1). 0.75: PyTorch of 2021, and what compilers
-                 // make: torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; and what fusing them
-                 // brought in Narayanan et al. 2021, section 5.8, follows from it
+    // Rate of its memory-bound kernels, of that of tuned ones (1). 0.75: PyTorch of 2021, and what compilers make:
+    // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; and what fusing them brought in Narayanan et
+    // al. 2021, section 5.8, follows from it.
+    double kernels;
 } Software;
 
 static const Software softwares[] = {
@@ -233,13 +247,14 @@ static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, d
 }
 
 static inline void list_flash(const Lists* x, bool backward) {
-    Op* op = work_add(x->w, OP_ATTENTION, backward ? "attention backward" : "attention");
+    Op* op = work_add(x->w, op_of(OP_ATTENTION, backward ? "attention backward" : "attention"));
     op->backward = backward, op->core = true, op->seq = x->T, op->head = x->HS, op->heads = x->NH;
     op->batch_heads = x->heads;
     op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
 }
 
-// ---- This trainer (train_gpt.cu), without CAAT-Net. Norms stand behind the residual that they read, so a chunk begins with one.
+// ---- This trainer (train_gpt.cu), without CAAT-Net. Norms stand behind the residual that they read, so a chunk begins
+// with one.
 
 static inline void ours_activation(const Lists* x, bool alone) { // GELU's product writes one matrix more
     const double values = !x->gpt2 ? 3 : alone || !x->s->epilogues ? 2 : 1;
@@ -284,8 +299,8 @@ static inline void ours_branch_gradient(const Lists* x) {
     if (!list_gather(x)) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
 }
 
-// Both weights of a branch, under the sum of its input's gradient. Sequence parallel, what the second one multiplies with has
-// to be gathered, behind the sum in the group's order: only the first one hides it.
+// Both weights of a branch, under the sum of its input's gradient. Sequence parallel, what the second one multiplies
+// with has to be gathered, behind the sum in the group's order: only the first one hides it.
 static inline void ours_weights(const Lists* x, const char* row, double inner, const char* column, double wide) {
     const int first = x->w->n;
     ours_weight(x, row, inner, x->C);
@@ -410,7 +425,8 @@ static inline void other_forward(const Lists* x) {
     other_residual(x);
 }
 
-// A column-parallel layer's: its input is gathered again for the gradient of the weight, which hides the sum of the input's.
+// A column-parallel layer's: its input is gathered again for the gradient of the weight, which hides the sum of the
+// input's.
 static inline void other_column_backward(const Lists* x, const char* name, double out) {
     Op* gather = list_gather(x);
     const int first = x->w->n; // dX, then dW
@@ -464,8 +480,8 @@ static inline void work_block(Work* w, const Job* job, bool backward, bool last)
         backward ? ours_backward(&x) : ours_forward(&x, !last);
 }
 
-// What a chunk does besides its blocks: unpacks what it received (from another chunk), makes its first norm, and, in the
-// backward pass, hands its input's gradient on.
+// What a chunk does besides its blocks: unpacks what it received (from another chunk), makes its first norm, and, in
+// the backward pass, hands its input's gradient on.
 static inline void work_chunk(Work* w, const Job* job, bool backward, bool receives, bool sends) {
     const Lists x = lists_of(job, w);
     const bool scatters = job->mesh->scatter && !x.rows && x.t > 1;
@@ -496,8 +512,8 @@ static inline void work_embedding(Work* w, const Job* job, bool backward) {
     }
 }
 
-// Logits, losses, and back. The classifier's passes: one where a rank has the whole vocabulary; else two on the way in and two
-// back, and three numbers a row that go between the ranks.
+// Logits, losses, and back. The classifier's passes: one where a rank has the whole vocabulary; else two on the way in
+// and two back, and three numbers a row that go between the ranks.
 static inline void ours_head(const Lists* x, bool backward) {
     const double logits = x->N * x->V;
     if (!backward) {
@@ -547,9 +563,11 @@ static inline void work_head(Work* w, const Job* job, bool backward) {
 }
 
 // Once a step, for `elements` parameters of a rank, of which `updated` are its own (ZeRO: a share of each bucket).
-// Gradients that are set to zero.
+// These kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by
+// Software.kernels. Gradients that are set to zero.
 static inline void work_zero(Work* w, const Job* job, double elements) {
-    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, job->software->gradient_bytes);
+    const Software* s = job->software;
+    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
 }
 
 // Their norm. Others square them in the passes of work_optimizer.
@@ -557,22 +575,23 @@ static inline void work_squares(Work* w, const Job* job, double updated) {
     if (job->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
 }
 
-// AdamW: reads gradient, weight and two moments in float32, writes three, and the 16-bit weight. Others in 2021: gradients to
-// float32, unscaled, squared, clipped; Adam; to 16 bits.
+// AdamW: reads gradient, weight and two moments in float32, writes three, and the 16-bit weight. Others in 2021:
+// gradients to float32, unscaled, squared, clipped; Adam; to 16 bits.
 static inline void work_optimizer(Work* w, const Job* job, double updated) {
     const Software* s = job->software;
     if (updated <= 0) return;
     if (s->ours)
         work_memory(w, "optimizer", KERNEL_OPTIMIZER, updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));
     else
-        work_memory(w, "optimizer", KERNEL_OTHER, updated, (s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2));
+        work_memory(w, "optimizer", KERNEL_OTHER, updated,
+                    s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Prices: seconds of one operation
 
-// Tiles that libraries have for products, and their speed beside the largest: a small one loads more for a FLOP. Estimates,
-// after the pattern of NVIDIA's guide to matrix products.
+// Tiles that libraries have for products, and their speed beside the largest: a small one loads more for a FLOP.
+// Estimates, after the pattern of NVIDIA's guide to matrix products.
 typedef struct {
     int rows, columns;
     double speed;
@@ -613,8 +632,8 @@ static inline double attention_seconds(const Device* d, double flops, double seq
     return d->launch + flops / (d->peak * fraction * d->sustained * seq / (seq + start));
 }
 
-// What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes that
-// compute at once.
+// What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
+// that compute at once.
 typedef struct {
     const Cluster* cluster;
     const Software* software;
@@ -649,20 +668,14 @@ static inline double op_seconds(Rates* r, const Op* op) {
 
 // A collective and a message outside lists.
 static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, int ranks, int stride) {
-    Work one = {0, 0, NULL};
-    if (ranks == 1 || bytes <= 0) return 0;
-    const double seconds = op_seconds(r, work_collective(&one, "collective", kind, bytes, ranks, stride));
-    work_free(&one);
-    return seconds;
+    const Op op = op_collective("collective", kind, bytes, ranks, stride);
+    return ranks == 1 || bytes <= 0 ? 0 : op_seconds(r, &op);
 }
 
 static inline double message_seconds(Rates* r, double bytes, int stride, int stages) {
-    Work one = {0, 0, NULL};
-    Op* op = work_add(&one, OP_MESSAGE, "message");
-    op->bytes = bytes, op->stride = stride, op->ranks = stages;
-    const double seconds = op_seconds(r, op);
-    work_free(&one);
-    return seconds;
+    Op op = op_of(OP_MESSAGE, "message");
+    op.bytes = bytes, op.stride = stride, op.ranks = stages;
+    return op_seconds(r, &op);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -670,8 +683,8 @@ static inline double message_seconds(Rates* r, double bytes, int stride, int sta
 
 typedef enum { WORK_PRODUCT, WORK_ATTENTION, WORK_MEMORY, WORK_TENSOR, WORK_PARTS } WorkPart;
 
-// Of the two halves of a backward pass (of a forward pass the first is all), by what they are spent on. whole: both halves
-// as one, where collectives are hidden under what the other half does.
+// Of the two halves of a backward pass (of a forward pass the first is all), by what they are spent on. whole: both
+// halves as one, where collectives are hidden under what the other half does.
 typedef struct {
     double half[2][WORK_PARTS], whole[WORK_PARTS];
 } WorkPrice;
@@ -687,7 +700,8 @@ static inline WorkPart op_part(const Op* op) {
     return op->kind == OP_PRODUCT ? WORK_PRODUCT : op->kind == OP_COLLECTIVE ? WORK_TENSOR : WORK_MEMORY;
 }
 
-// One after another. A collective that is hidden takes overlap_cost of the time that it is hidden; what is longer stays.
+// One after another. A collective that is hidden takes overlap_cost of the time that it is hidden; what is longer
+// stays.
 static inline WorkPrice work_price(Rates* r, const Work* w) {
     WorkPrice price;
     memset(&price, 0, sizeof price);
