@@ -23,7 +23,7 @@ another over everything, and the lower quartile of the times is written: other p
 #include "../../options.h"
 #include "measured.h"
 
-enum { POOL = 34 << 20, RECENT = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
+enum { POOL = 34 << 20, RECENT = 3 << 17, SMALL = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
 
 typedef struct {
     Comm world;
@@ -62,7 +62,7 @@ static float* old(Bench* b, int64_t n) {
     return x;
 }
 
-// n floats that were used not long ago, where there are not too many of them.
+// n floats that were used not long ago: in a core's second cache, where there are not too many of them.
 static float* fresh(Bench* b, int64_t n) {
     if (n > RECENT) return old(b, n);
     if (b->at_recent + n > RECENT) b->at_recent = 0;
@@ -85,7 +85,7 @@ static void run_product(Bench* b, const Case* c) {
     const int64_t mk = (int64_t)m * k, nk = (int64_t)n * k, mn = (int64_t)m * n;
     if (c->point.second == 0) linear_forward(fresh(b, mn), fresh(b, mk), old(b, nk), NULL, m, k, n);
     if (c->point.second == 1) linear_backward_input(fresh(b, mn), fresh(b, mk), old(b, nk), m, n, k);
-    if (c->point.second == 2) linear_backward_weight(old(b, mn), fresh(b, mk), fresh(b, nk), k, n, m);
+    if (c->point.second == 2) linear_backward_weight(old(b, mn), fresh(b, mk), old(b, nk), k, n, m);
 }
 
 static void run_attention(Bench* b, const Case* c) {
@@ -462,7 +462,7 @@ static void open_bench(Bench* b) {
         b->half[b->groups] = comm_split(&b->world, rank < n / 2 ? 0 : rank < n ? 1 : 2, rank, "half of the ranks");
         b->group[b->groups++] = comm_split(&b->world, rank < n ? 0 : 1, rank, "ranks");
     }
-    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(RECENT, 0.1f);
+    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(SMALL, 0.1f);
     b->tokens = (int32_t*)checked_malloc(TOKENS * sizeof(int32_t), "calibration");
     for (int i = 0; i < TOKENS; i++) b->tokens[i] = (int32_t)(random_uniform(1, 8, (uint64_t)i) * WIDTH);
 }

@@ -496,13 +496,6 @@ static inline double measured_collective(const Measured* M, MeasuredCall call, i
     return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
 }
 
-// The same, for ranks that are not alone: cores are shared then, and the ranks' speed says how. This is the part that is
-// theirs: what the collective would take if every core had one of its ranks at most.
-static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
-                                              double bytes) {
-    return measured_collective(M, call, kind, ranks, bytes) / fmax(1, ranks / M->cores);
-}
-
 static inline double measured_message(const Measured* M, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     return measured_between(measured_find(M, MEASURED_MESSAGE, 0, 0), at);
@@ -520,6 +513,13 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
     const double* row = g->value + (int64_t)r * g->n[1];
     if (part == 0 || row[i + 1] == 0) return row[i] / shared;
     return exp(log(row[i]) * (1 - part) + log(row[i + 1]) * part) / shared;
+}
+
+// The same of ranks that are not alone. Cores are shared then, and the ranks' speed says how; this is the part that is theirs:
+// what the collective would take if each of its ranks had a core.
+static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
+                                              double bytes) {
+    return measured_collective(M, call, kind, ranks, bytes) * fmin(1, measured_speed(M, ranks, ranks));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
