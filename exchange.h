@@ -144,6 +144,7 @@ static inline void boundary_unpack(Groups* g, const Mesh* mesh, floatX* x, const
 // Data group: gradients on their way
 
 enum { ZERO2_BUFFERS = 2 };
+enum { SUMS_AT_ONCE = 2 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
@@ -162,7 +163,8 @@ typedef struct {
     bool due; // there is something: not in the first step of a run whose gradients are late
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
-    int next;                                               // buffer
+    int next;                                               // buffer, or place in recent
+    int recent[SUMS_AT_ONCE];                               // ZeRO 0, 1: buckets whose sums were started last, or -1
     float** of_bucket;                                      // where each bucket's gradients are computed now
     CommRequest* request;                                   // of each bucket (ZeRO 2: of each buffer)
 } GradientBuckets;
@@ -236,6 +238,17 @@ static inline void bucket_send(GradientBuckets* grads, Groups* g, const Layout* 
                         : comm_all_reduce_start(&g->far, part, bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
+// Waits for the sum that was started SUMS_AT_ONCE sums ago, as ZeRO 2 does for its buffers. Where replicas are apart, all
+// buckets of one would else be on their way to another, and MPI would hold as much memory as all gradients have. Nobody
+// waits in a circle: a sum needs of others only what they do before this rank's place in the schedule.
+static inline void bucket_keep_step(GradientBuckets* grads, int b) {
+    if (!DEVICE_IS_HOST) return;
+    const int before = grads->recent[grads->next];
+    if (before >= 0) comm_wait(&grads->request[before]);
+    grads->recent[grads->next] = b;
+    grads->next = (grads->next + 1) % SUMS_AT_ONCE;
+}
+
 // To be called when a bucket's gradients are complete: starts their sum over the data group.
 static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
@@ -247,9 +260,11 @@ static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* l
         else if (!grads->late && bucket->chunk >= 0) // of a tied matrix there is more to add up first
             bucket_send(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
+        bucket_keep_step(grads, b);
         grads->request[b] =
             comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
     } else if (layout->mesh.zero == 1) {
+        bucket_keep_step(grads, b);
         grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shares + bucket_share_offset(layout, b),
                                                       grads->of_bucket[b], bucket_share(layout, b), COMM_FLOAT);
     } else {

@@ -135,10 +135,13 @@ typedef struct {
     double init_mean, init_std;
 } Tensor;
 
-// Fills list with the model's tensors in memory order and returns how many there are (at most 3 + 16 L); list = NULL
-// only counts. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block that write into
-// the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
-static inline int model_tensors(Tensor* list, const ModelConfig* m) {
+enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer stand before the blocks and behind them
+
+// Fills list with the tensors of one block, or of what stands before (layer = -1) or behind the blocks (layer = L), in memory
+// order, and returns how many there are; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for
+// the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1,
+// biases 0.
+static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
     const bool gpt2 = m->arch == ARCH_GPT2;
     const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);
     const double std = 0.02, residual_std = 0.02 / sqrt(2.0 * m->L);
@@ -178,30 +181,35 @@ static inline int model_tensors(Tensor* list, const ModelConfig* m) {
         {FINAL_NORM_B, gpt2, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
     };
+    const Row* rows = layer < 0 ? before : layer < m->L ? block : after;
+    const size_t bytes = layer < 0 ? sizeof before : layer < m->L ? sizeof block : sizeof after;
     int n = 0;
-    for (int layer = -1; layer <= m->L; layer++) {
-        const Row* rows = layer < 0 ? before : layer < m->L ? block : after;
-        const size_t bytes = layer < 0 ? sizeof before : layer < m->L ? sizeof block : sizeof after;
-        for (size_t i = 0; i < bytes / sizeof(Row); i++) {
-            const Row* r = &rows[i];
-            if (!r->exists) continue;
-            if (list) {
-                Tensor* t = &list[n];
-                t->kind = r->kind, t->layer = layer;
-                const char* name = gpt2 ? r->gpt2_name : r->llama_name;
-                if (layer < 0 || layer == m->L)
-                    snprintf(t->name, sizeof t->name, "%s", name);
-                else
-                    snprintf(t->name, sizeof t->name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
-                t->vector = r->cols == 0;
-                t->rows = r->rows, t->cols = t->vector ? 1 : r->cols;
-                t->transposed = gpt2 && !t->vector && layer >= 0 && layer < m->L;
-                t->parallel = r->parallel, t->parts = r->parts;
-                t->init_mean = r->mean, t->init_std = r->std;
-            }
-            n++;
+    for (size_t i = 0; i < bytes / sizeof(Row); i++) {
+        const Row* r = &rows[i];
+        if (!r->exists) continue;
+        if (list) {
+            Tensor* t = &list[n];
+            t->kind = r->kind, t->layer = layer;
+            const char* name = gpt2 ? r->gpt2_name : r->llama_name;
+            if (layer < 0 || layer == m->L)
+                snprintf(t->name, sizeof t->name, "%s", name);
+            else
+                snprintf(t->name, sizeof t->name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
+            t->vector = r->cols == 0;
+            t->rows = r->rows, t->cols = t->vector ? 1 : r->cols;
+            t->transposed = gpt2 && !t->vector && layer >= 0 && layer < m->L;
+            t->parallel = r->parallel, t->parts = r->parts;
+            t->init_mean = r->mean, t->init_std = r->std;
         }
+        n++;
     }
+    return n;
+}
+
+// The same of the whole model.
+static inline int model_tensors(Tensor* list, const ModelConfig* m) {
+    int n = 0;
+    for (int layer = -1; layer <= m->L; layer++) n += model_layer_tensors(list ? list + n : NULL, m, layer);
     return n;
 }
 

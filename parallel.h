@@ -343,14 +343,28 @@ static inline void layout_append(Layout* layout, const ModelConfig* m, const Ten
     layout->elements += s->rows * s->cols;
 }
 
-// The slices of tensors [first, end) of the list, of which only the first is not joined to the one before: state by state, so
-// that what is computed with as one matrix lies together.
-static inline void layout_append_joined(Layout* layout, const ModelConfig* m, const Tensor* list, int first, int end) {
+// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: state by state, so
+// that what is computed with as one matrix lies together. index: of list[0] in the model's list.
+static inline void layout_append_joined(Layout* layout, const ModelConfig* m, const Tensor* list, int index, int first,
+                                        int end) {
     const int states = list[first].parallel == REPLICATED ? 1 : layout->states;
     if (!layout_holds(layout, m, &list[first])) return;
     for (int state = 0; state < states; state++) {
-        for (int i = first; i < end; i++) layout_append(layout, m, &list[i], i, state);
+        for (int i = first; i < end; i++) layout_append(layout, m, &list[i], index + i, state);
     }
+}
+
+// The slices of a block, or of what stands before or behind the blocks. Of blocks that are not here tensors are only counted:
+// a rank of a large model holds few of them.
+static inline void layout_append_layer(Layout* layout, const ModelConfig* m, int layer) {
+    const bool elsewhere = layer >= 0 && layer < m->L && layout_local_layer(layout, layer) < 0;
+    Tensor list[MODEL_LAYER_TENSORS];
+    const int n = model_layer_tensors(elsewhere ? NULL : list, m, layer);
+    for (int first = 0, end = 0; first < n && !elsewhere; first = end) {
+        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
+        layout_append_joined(layout, m, list, layout->tensors, first, end);
+    }
+    layout->tensors += n;
 }
 
 static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
@@ -381,20 +395,15 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
     layout->V = (m->V + cuts - 1) / cuts, layout->first_token = mesh.tensor * states * layout->V;
     layout->vocabulary = m->V, layout->channels = m->C, layout->shared = sync_channels(&mesh.sync, m->C);
 
-    const int n = layout->tensors = model_tensors(NULL, m), rows = layout->layers + 1;
-    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
-    model_tensors(list, m);
-    layout->slices = (Slice*)checked_calloc((size_t)n * (size_t)states, sizeof(Slice), "the layout");
-    layout->bucket = (Bucket*)checked_calloc((size_t)n, sizeof(Bucket), "the layout's buckets");
-    const int entries = rows * TENSOR_KINDS * states;
+    const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * states;
+    const size_t most =
+        (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of this rank's blocks, before and behind them
+    layout->slices = (Slice*)checked_calloc(most * (size_t)states, sizeof(Slice), "the layout");
+    layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
-    for (int first = 0, end = 0; first < n; first = end) {
-        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
-        layout_append_joined(layout, m, list, first, end);
-    }
+    for (int layer = -1; layer <= m->L; layer++) layout_append_layer(layout, m, layer);
     layout_close_bucket(layout);
-    free(list);
     return true;
 }
 

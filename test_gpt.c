@@ -185,7 +185,7 @@ static void test_reference(const char* path) {
     Schedule schedule = schedule_build(&plan, 0);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.sync = r->sync;
-    if (!stage_plan(s, &r->model, mesh, B, T, &schedule, NULL, &error)) die("%s", error.text);
+    if (!stage_plan(s, &r->model, mesh, B, T, &schedule, NULL, values_here(), &error)) die("%s", error.text);
     stage_allocate(s);
     Comm world;
     Groups groups = groups_alone(&world, s);
@@ -295,7 +295,7 @@ static void alone_open(Alone* x, const ModelConfig* m, Sync sync, int B) {
     Error error;
     mesh.sync = sync;
     x->schedule = schedule_build(&plan, 0);
-    if (!stage_plan(&x->stage, m, mesh, B, m->T, &x->schedule, NULL, &error)) die("%s", error.text);
+    if (!stage_plan(&x->stage, m, mesh, B, m->T, &x->schedule, NULL, values_here(), &error)) die("%s", error.text);
     stage_allocate(&x->stage);
     x->groups = groups_alone(&x->world, &x->stage);
     x->stage.groups = &x->groups;
@@ -493,7 +493,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.schedule = run->schedule, mesh.recompute = run->recompute;
     if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
-        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, &error))
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, values_here(), &error))
         die("%s", error.text);
     open_loaders(t);
     stage_allocate(&t->stage);

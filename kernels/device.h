@@ -18,6 +18,9 @@ device_synchronize wait for what was started before.
 #include "../base.h"
 
 #include <sys/resource.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -167,10 +170,6 @@ static inline void* arena_take(Arena* arena, int64_t bytes) {
     return arena->base + offset;
 }
 
-static inline floatX* arena_values(Arena* arena, int64_t n) {
-    return (floatX*)arena_take(arena, n * (int64_t)sizeof(floatX));
-}
-
 static inline float* arena_floats(Arena* arena, int64_t n) {
     return (float*)arena_take(arena, n * (int64_t)sizeof(float));
 }
@@ -215,12 +214,23 @@ static inline void device_tame_threads(char** argv) {
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); // if it fails, the run is only slower
 }
 
+// To be called before memory is taken. MPI takes memory as large as what it adds up, for each sum. Once such a block was
+// freed, glibc would put later ones into its heap, which does not shrink while a small block lies behind them, and whose
+// holes they do not fit. From now on blocks of 2 MB and more go back to the system at once.
+static inline void device_return_memory(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 2 << 20);
+    mallopt(M_TRIM_THRESHOLD, 4 << 20);
+#endif
+}
+
 // From here on, in this thread and in all that it starts, the processor takes numbers below 1e-38 for 0. It works on each of
 // them for some hundred cycles else, and a model whose attention is sure of itself has nothing but such numbers in most places:
 // a step then takes ten times as long.
 static inline void device_flush_tiny(void) {
 #if defined(__SSE__)
-    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); // results (flush to zero) and operands (denormals are zeros)
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() |
+                           0x8040); // results (flush to zero) and operands (denormals are zeros)
 #elif defined(__aarch64__)
     uint64_t control;
     __asm__ volatile("mrs %0, fpcr" : "=r"(control));

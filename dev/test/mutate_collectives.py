@@ -47,7 +47,8 @@ CAAT_PIPELINE = "t=2 p=2 d=1 llama sync 0 of 4 init zero 0 "
 CAAT_LLAMA = "t=2 p=1 d=1 llama sync 0 of 4 init zero 0 "
 SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
 
-TRAINER, EXCHANGE, PARALLEL, SCHEDULE = "train_gpt.cu", "exchange.h", "parallel.h", "schedule.h"
+TRAINER, STAGE, EXCHANGE = "train_gpt.cu", "stage.h", "exchange.h"
+PARALLEL, SCHEDULE = "parallel.h", "schedule.h"
 
 # What is wrong; the case that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -202,7 +203,7 @@ FAULTS = [
     ("zb-h1: the weight half comes with the input half, too", ZB_H1, TRAINER,
      "(input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0)",
      "(input ? BOTH_HALVES : 0) | (weights ? WEIGHT_HALF : 0)"),
-    ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, TRAINER,
+    ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, STAGE,
      "s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2", "s->layout.mesh.p == 1"),
     ("zb-v: placed in a loop", ZB_V, PARALLEL,
      "return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);",

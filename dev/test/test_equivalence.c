@@ -222,7 +222,7 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     Error error;
     if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
     if (!plan_schedule(t, &m, &mesh, NULL, &error) ||
-        !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, &error))
+        !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, values_here(), &error))
         die("%s", error.text);
     if (!dataloader_init(&t->train, &t->train_files, 0, 19000, m.T, m.V, 1, true, &error) ||
         !dataloader_init(&t->val, &t->train_files, 19000, 20000, m.T, m.V, 0, false, &error))

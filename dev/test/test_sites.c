@@ -93,7 +93,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     const ModelConfig m = settings_model(o, table, n, 0);
     const int T = (int)o->seq;
     if (!mesh_check(&mesh, &m, T, &error) || !plan_schedule(t, &m, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, &error) ||
+        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
         !plan_sums(t, &mesh, &error))
         die("%s", error.text);
     open_loaders(t);
