@@ -1,21 +1,23 @@
 /*
-calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between ranks
-take, and what ranks take from each other. The lines that it writes are explained in measured.h.
+calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between
+ranks take, and what ranks take from each other. The lines that it writes are explained in measured.h.
 
     mpirun -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
     build/calibrate --out machine.txt                  without MPI: one rank, which knows of no others
 
 What is measured is what a step does, not what a benchmark likes to do:
 
-    memory       operands come from a large pool of memory, so that weights are not in a core's own cache, as they are not
-                 when a block's turn comes; what an operation has just been given is
+    memory       what an operation has just been given fits a core's second cache; weights, and what a forward pass has
+                 kept, come from a large pool of memory: they are in no core's cache when a block's turn comes
     neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
-                 time (measured.h: one); of the other ranks nobody spins
-    waiting      a message travels around the ring of ranks while all others wait for it; a collective is begun by all at
-                 once; how fast k ranks compute is measured while the others wait for a message, as a pipeline's do
+                 time (measured.h: one), in seconds of the processor; of the other ranks nobody spins
+    waiting      a collective is begun by all at once. Messages go around one half of the ranks; where there are more
+                 ranks than cores the other half computes, so that who waits shares a core, as in a step. How fast k
+                 ranks compute is measured while the others wait for a message, as a pipeline's do, and compared with as
+                 many ranks as there are cores, the others being asleep, at once
 
-The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one after
-another over everything, and the lower quartile of the times is written: other programs only make them longer.
+The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
+after another over everything, and the lower quartile of the times is written: other programs only make them longer.
 */
 #include "../../comm.h"
 #include "../../cores.h"
@@ -199,8 +201,8 @@ static void note(Bench* b, MeasuredPoint point, double value) {
     b->times[b->next++ * LARGEST_ROUNDS + b->round] = value;
 }
 
-// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the processor:
-// if another program has had the core meanwhile, that is not the kernel's time.
+// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the
+// processor: if another program has had the core meanwhile, that is not the kernel's time.
 static double time_of(Bench* b, const Case* c, double from, bool one) {
     int calls = 0;
     while (seconds_now() < from) {}
@@ -318,8 +320,8 @@ static void measure_messages(Bench* b, Comm* c, int of) {
     }
 }
 
-// Where there are more ranks than cores those that wait share cores with others that compute, and a message that has come
-// is seen when its receiver has its turn. So of c's halves one sends messages while the other one computes.
+// Where there are more ranks than cores those that wait share cores with others that compute, and a message that has
+// come is seen when its receiver has its turn. So of c's halves one sends messages while the other one computes.
 static void measure_messages_shared(Bench* b, Comm* c, Comm* half) {
     if (c->size <= b->place.cores_here) {
         measure_messages(b, c, c->size);
@@ -397,8 +399,8 @@ static int compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Of the rounds' values one that is better than most: what disturbs a measurement only ever makes it slower. Three digits:
-// more are not known.
+// Of the rounds' values one that is better than most: what disturbs a measurement only ever makes it slower. Three
+// digits: more are not known.
 static void take_quartiles(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;

@@ -3,9 +3,9 @@ step_time.c: what a step of the trainer takes on a cluster, by the planner. It t
 
     build/step_time --cluster FILE|NAME --gpus N [the trainer's options]
 
-prints one line of JSON: seconds, their parts, and seconds of each kind of action on each stage (--actions). With --calibrate
-trace.json, the trace of such a run, it prints lines for the cluster's file by which the prediction would have been right
-(calibrate.h).
+prints one line of JSON: seconds, their parts, and seconds of each kind of action on each stage (--actions). With
+--calibrate trace.json, the trace of such a run, it prints lines for the cluster's file by which the prediction would
+have been right (calibrate.h).
 */
 #include "../../settings.h"
 #include "calibrate.h"
