@@ -17,7 +17,7 @@ What is measured is what a step does, not what a benchmark likes to do:
                  many ranks as there are cores, the others being asleep, at once
 
 The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
-after another over everything, and the lower quartile of the times is written: other programs only make them longer.
+after another over everything, and the medians are written, as steps are told by their median.
 */
 #include "../../comm.h"
 #include "../../cores.h"
@@ -399,17 +399,13 @@ static int compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Of the rounds' values one that is better than most: what disturbs a measurement only ever makes it slower. Three
-// digits: more are not known.
-static void take_quartiles(Bench* b) {
+// The medians of the rounds, to three digits: more are not known.
+static void take_medians(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;
         char digits[32];
-        const MeasuredTable table = b->m.point[i].table;
-        const bool rate = table == MEASURED_PRODUCT || table == MEASURED_ATTENTION || table == MEASURED_SPEED;
-        const int place = table == MEASURED_SPEED ? b->rounds / 2 : (b->rounds - 1) / 4;
         qsort(t, (size_t)b->rounds, sizeof *t, compare);
-        snprintf(digits, sizeof digits, "%.3g", t[rate ? b->rounds - 1 - place : place]);
+        snprintf(digits, sizeof digits, "%.3g", t[b->rounds / 2]);
         b->m.point[i].value = strtod(digits, NULL);
     }
 }
@@ -505,7 +501,7 @@ int main(int argc, char** argv) {
     for (int r = 0; r < b->rounds && !check; r++) round_of(b, r);
     nap_until_all_come(&b->world);
     if (b->world.rank == 0 && !check) {
-        take_quartiles(b);
+        take_medians(b);
         FILE* f = out ? fopen(out, "w") : stdout;
         if (!f) die("--out %s: cannot write: %s", out, strerror(errno));
         printf("\r%d lines in %.0f s      \n", b->m.points, seconds_now() - b->started);
