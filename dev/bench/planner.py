@@ -6,19 +6,23 @@ their steps (build/step_time), and then all meshes of one model on four ranks, t
 would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
 mixed, all five schedules, both architectures, one to thirty million parameters.
 
-    dev/bench/planner.py --data TEXT [--cluster FILE] [--rounds 3] [--steps 12] [--only NUMBERS] [--no-choice]
+    dev/bench/planner.py --data TEXT [--cluster FILE] [--keep FILE] [--rounds 3] [--steps 8] [--only NUMBERS]
 
-Everything takes turns, because the machine's speed changes within minutes: a round is a run of every mesh, and the median
-is that of all rounds' steps but the first two of each run. With --cluster an older calibration is used again.
+Everything takes turns, because the machine's speed changes within minutes: a round is a calibration and a run of every mesh;
+then medians are compared, of what the calibrations say and of all rounds' steps but the first two of each run. What other
+programs disturb is repeated: where they have had more than a twentieth of the processors meanwhile, up to so many --tries.
+With --cluster an older calibration is used, and none is made.
 """
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BUILD", "build")
@@ -70,61 +74,124 @@ def run(mesh, data, steps, folder, extra=()):
     return [line["ms"] / 1e3 for line in lines[2:]], max(line["peak_bytes"] for line in lines)
 
 
-def predict(mesh, data, cluster):
+def processor_seconds():
+    """Of all programs, and of this one's."""
+    with open("/proc/stat") as f:
+        words = [int(w) for w in f.readline().split()[1:8]]
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (sum(words) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
+
+
+def quietly(job, tries):
+    """What job() returns, of the try in which other programs had the smallest part of the processors; and that part."""
+    best = None
+    for _ in range(tries):
+        for _ in range(40):  # wait for a quiet moment
+            before = processor_seconds()[0]
+            time.sleep(0.4)
+            if processor_seconds()[0] - before < 0.1 * os.cpu_count():
+                break
+        (all_before, own_before), started = processor_seconds(), time.time()
+        result = job()
+        all_after, own_after = processor_seconds()
+        others = (all_after - all_before - own_after + own_before) / (time.time() - started) / os.cpu_count()
+        if best is None or others < best[1]:
+            best = (result, others)
+        if others < 0.05:
+            break
+    return best
+
+
+def calibrate(path):
+    subprocess.run([os.path.join(ROOT, "scripts/mpirun.sh"), "-np", "8", os.path.join(ROOT, BUILD, "calibrate"), "--rounds", "1",
+                    "--out", path], check=True, stdout=subprocess.DEVNULL)
+    with open(path) as f:
+        return f.read()
+
+
+def medians(calibrations, path):
+    """Of each line's value: the number before its unit, if it has one."""
+    values = {}
+    for text in calibrations:
+        for line in text.splitlines():
+            words = line.split()
+            if words[0] in ("cores", "tile"):
+                values.setdefault(line, ([], None))
+                continue
+            at = len(words) - (2 if words[-1] in ("s", "B", "FLOP/s") else 1)
+            values.setdefault(" ".join(words[:at]), ([], words[at + 1:]))[0].append(float(words[at]))
+    with open(path, "w") as f:
+        for line, (numbers, unit) in values.items():
+            f.write(" ".join([line] + ([f"{statistics.median(numbers):.4g}"] + unit if numbers else [])) + "\n")
+
+
+def predict(mesh, data, cluster, steps=12):
     command = [os.path.join(ROOT, BUILD, "step_time"), "--cluster", cluster, "--gpus", str(mesh[0])]
+    command += ["--steps", str(steps), "--sample-every", "0"]
     done = subprocess.run(command + arguments(mesh, data), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def table(meshes, data, steps, rounds, cluster, temporary):
+def measure(meshes, o, temporary, calibrations):
+    """Seconds of steps, and peaks, of every mesh; texts of calibrations are added to the list, where one is given."""
     seconds, peak = [[] for _ in meshes], [0] * len(meshes)
-    for r in range(rounds):
+    for r in range(o.rounds):
+        if calibrations is not None:
+            text, others = quietly(lambda: calibrate(os.path.join(temporary, "machine.txt")), o.tries)
+            calibrations.append(text)
+            print(f"round {r + 1} of {o.rounds}: calibration, others {100 * others:.0f} %", file=sys.stderr, flush=True)
         for i, mesh in enumerate(meshes):
-            folder = os.path.join(temporary, f"run{i}")
-            times, bytes_of_it = run(mesh, data, steps, folder)
+            (times, bytes_of_it), others = quietly(lambda: run(mesh, o.data, o.steps, os.path.join(temporary, "run")), o.tries)
             seconds[i] += times
             peak[i] = max(peak[i], bytes_of_it)
-            print(f"\rround {r + 1} of {rounds}, mesh {i + 1} of {len(meshes)}  ", end="", file=sys.stderr, flush=True)
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    print(f"{'':2} {'ranks':>5} {'model':10} {'mesh':56} {'predicted':>10} {'measured':>10} {'error':>7}"
-          f" {'memory':>16} {'error':>7}")
+            print(f"round {r + 1} of {o.rounds}: mesh {i + 1}, {1e3 * statistics.median(times):.1f} ms, others {100 * others:.0f} %",
+                  file=sys.stderr, flush=True)
+    return seconds, peak
+
+
+def table(meshes, seconds, peak, o, cluster):
+    print(f"{'':2} {'ranks':>5} {'model':10} {'mesh':58} {'predicted':>10} {'measured':>10} {'error':>7}"
+          f" {'peak MB: predicted, measured':>30}")
     rows = []
     for i, mesh in enumerate(meshes):
-        said, median = predict(mesh, data, cluster), statistics.median(seconds[i])
+        said, median = predict(mesh, o.data, cluster, o.steps), statistics.median(seconds[i])
         error, memory = said["seconds"] / median - 1, said.get("bytes", 0)
         rows.append((said["seconds"], median, error))
-        print(f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':56} {1e3 * said['seconds']:7.1f} ms {1e3 * median:7.1f} ms"
-              f" {100 * error:+6.1f}% " +
-              (f"{memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} MB {100 * (memory / peak[i] - 1):+6.1f}%" if memory else ""))
+        print(f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':58} {1e3 * said['seconds']:7.1f} ms {1e3 * median:7.1f} ms"
+              f" {100 * error:+6.1f}%" + (f"   {memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} {100 * (memory / peak[i] - 1):+6.1f}%" if memory else ""))
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cluster")
+    parser.add_argument("--cluster", help="lines of a calibration")
+    parser.add_argument("--keep", help="where the calibrations' medians go")
     parser.add_argument("--data", required=True, help="a text to train on")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--only", default="")
-    parser.add_argument("--no-choice", action="store_true")
+    parser.add_argument("--tries", type=int, default=4)
+    parser.add_argument("--no-choice", action="store_true", help="leave out the recommendation")
     o = parser.parse_args()
+    meshes = [MESHES[int(i) - 1] for i in o.only.split(",")] if o.only else MESHES
+    choice = [] if o.no_choice else CHOICE
     with tempfile.TemporaryDirectory() as temporary:
-        cluster = o.cluster
-        if not cluster:
-            cluster = os.path.join(temporary, "machine.txt")
-            subprocess.run([os.path.join(ROOT, "scripts/mpirun.sh"), "-np", "8", os.path.join(ROOT, BUILD, "calibrate"),
-                            "--out", cluster], check=True)
-        meshes = [MESHES[int(i) - 1] for i in o.only.split(",")] if o.only else MESHES
-        rows = table(meshes, o.data, o.steps, o.rounds, cluster, temporary)
+        calibrations = None if o.cluster else []
+        seconds, peak = measure(meshes + choice, o, temporary, calibrations)
+        cluster = o.cluster or o.keep or os.path.join(temporary, "medians.txt")
+        if not o.cluster:
+            medians(calibrations, cluster)
+        n = len(meshes)
+        rows = table(meshes, seconds[:n], peak[:n], o, cluster)
         errors = [abs(e) for _, _, e in rows]
         print(f"error: mean {100 * sum(errors) / len(errors):.1f} %, worst {100 * max(errors):.1f} %, "
               f"{sum(e <= 0.1 for e in errors)} of {len(errors)} within 10 %")
-        if o.no_choice:
+        if not choice:
             return
         print(f"\nmeshes of four ranks for {CHOICE_MODEL}")
-        rows = table(CHOICE, o.data, o.steps, o.rounds, cluster, temporary)
+        rows = table(choice, seconds[n:], peak[n:], o, cluster)
         best = min(range(len(rows)), key=lambda i: rows[i][0])
         fastest = min(range(len(rows)), key=lambda i: rows[i][1])
         print(f"recommended: {CHOICE[best][2]}, {100 * (rows[best][1] / rows[fastest][1] - 1):.1f} % slower than the fastest, "

@@ -1,21 +1,23 @@
 /*
-calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between ranks
-take, and what ranks take from each other. The lines that it writes are explained in measured.h.
+calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between
+ranks take, and what ranks take from each other. The lines that it writes are explained in measured.h.
 
     mpirun -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
     build/calibrate --out machine.txt                  without MPI: one rank, which knows of no others
 
 What is measured is what a step does, not what a benchmark likes to do:
 
-    memory       operands come from a large pool of memory, so that weights are not in a core's own cache, as they are not
-                 when a block's turn comes; what an operation has just been given is
+    memory       what an operation has just been given fits a core's second cache; weights, and what a forward pass has
+                 kept, come from a large pool of memory: they are in no core's cache when a block's turn comes
     neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
-                 time (measured.h: one); of the other ranks nobody spins
-    waiting      a message travels around the ring of ranks while all others wait for it; a collective is begun by all at
-                 once; how fast k ranks compute is measured while the others wait for a message, as a pipeline's do
+                 time (measured.h: one), in seconds of the processor; of the other ranks nobody spins
+    waiting      a collective is begun by all at once. Messages go around one half of the ranks; where there are more
+                 ranks than cores the other half computes, so that who waits shares a core, as in a step. How fast k
+                 ranks compute is measured while the others wait for a message, as a pipeline's do, and compared with as
+                 many ranks as there are cores, the others being asleep, at once
 
-The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one after
-another over everything, and the lower quartile of the times is written: other programs only make them longer.
+The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
+after another over everything, and the medians are written, as steps are told by their median.
 */
 #include "../../comm.h"
 #include "../../cores.h"
@@ -23,12 +25,12 @@ another over everything, and the lower quartile of the times is written: other p
 #include "../../options.h"
 #include "measured.h"
 
-enum { POOL = 12 << 20, RECENT = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
+enum { POOL = 34 << 20, RECENT = 3 << 17, SMALL = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
 
 typedef struct {
     Comm world;
-    Comm cores;                // the ranks that compute at once where one thread a rank is measured
-    Comm group[8], machine[8]; // the groups of 2, 4, 8 ... into which the first 2, 4, 8 ... ranks, or all of them, fall
+    Comm cores;             // the ranks that compute at once where one thread a rank is measured
+    Comm group[8], half[8]; // of the first 2, 4, 8 ... ranks, and of the first and second half of these
     int groups, group_size[8];
     CommPlace place;
     bool computes, lone; // this rank takes part in measuring "one"; it is the one that measures "all"
@@ -62,7 +64,7 @@ static float* old(Bench* b, int64_t n) {
     return x;
 }
 
-// n floats that were used not long ago, where there are not too many of them.
+// n floats that were used not long ago: in a core's second cache, where there are not too many of them.
 static float* fresh(Bench* b, int64_t n) {
     if (n > RECENT) return old(b, n);
     if (b->at_recent + n > RECENT) b->at_recent = 0;
@@ -85,7 +87,7 @@ static void run_product(Bench* b, const Case* c) {
     const int64_t mk = (int64_t)m * k, nk = (int64_t)n * k, mn = (int64_t)m * n;
     if (c->point.second == 0) linear_forward(fresh(b, mn), fresh(b, mk), old(b, nk), NULL, m, k, n);
     if (c->point.second == 1) linear_backward_input(fresh(b, mn), fresh(b, mk), old(b, nk), m, n, k);
-    if (c->point.second == 2) linear_backward_weight(old(b, mn), fresh(b, mk), fresh(b, nk), k, n, m);
+    if (c->point.second == 2) linear_backward_weight(old(b, mn), fresh(b, mk), old(b, nk), k, n, m);
 }
 
 static void run_attention(Bench* b, const Case* c) {
@@ -118,10 +120,12 @@ static void run_memory(Bench* b, const Case* c) {
     case KERNEL_ACTIVATION_BACKWARD: gelu_backward(fresh(b, n), fresh(b, n), old(b, n), n); break;
     case KERNEL_ROPE: rope_forward(fresh(b, n), old(b, 64 * 32), R / 64, 64, C / 32, 32, C); break;
     case KERNEL_ROPE_BACKWARD: rope_backward(fresh(b, n), old(b, 64 * 32), R / 64, 64, C / 32, 32, C); break;
-    case KERNEL_EMBEDDING:
-        embedding_forward(fresh(b, n), b->tokens, old(b, (int64_t)C * WIDTH), R, C, 0, WIDTH);
-        position_forward(b->recent, old(b, n < 65536 ? n : 65536), 0, R, 65536 / WIDTH, C);
+    case KERNEL_EMBEDDING: {
+        float* x = fresh(b, n);
+        embedding_forward(x, b->tokens, old(b, (int64_t)C * WIDTH), R, C, 0, WIDTH);
+        position_forward(x, old(b, 65536), 0, R, 65536 / WIDTH, C);
         break;
+    }
     case KERNEL_EMBEDDING_BACKWARD: {
         float* dx = fresh(b, n);
         embedding_backward(old(b, (int64_t)C * WIDTH), dx, b->tokens, R, C, 0, WIDTH);
@@ -197,8 +201,8 @@ static void note(Bench* b, MeasuredPoint point, double value) {
     b->times[b->next++ * LARGEST_ROUNDS + b->round] = value;
 }
 
-// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the processor:
-// if another program has had the core meanwhile, that is not the kernel's time.
+// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the
+// processor: if another program has had the core meanwhile, that is not the kernel's time.
 static double time_of(Bench* b, const Case* c, double from, bool one) {
     int calls = 0;
     while (seconds_now() < from) {}
@@ -240,9 +244,9 @@ static void measure_others(Bench* b, Comm* c, int first) {
                         pairs * HS * (i / 20 ? 10 : 4)};
         measure_case(b, c, &x);
     }
-    for (int i = 0; i < MEASURED_KERNELS * 4; i++) {
-        const double n = (double)(16384 << i % 4 * 2);
-        const Case x = {measured_point(MEASURED_MEMORY, first, i / 4, n, 0, 0, 0), run_memory, n};
+    for (int i = 0; i < MEASURED_KERNELS * 5; i++) {
+        const double n = (double)(16384 << i % 5 * 2);
+        const Case x = {measured_point(MEASURED_MEMORY, first, i / 5, n, 0, 0, 0), run_memory, n};
         measure_case(b, c, &x);
     }
 }
@@ -282,7 +286,7 @@ static void measure_collective(Bench* b, Comm* c, MeasuredCall call, int kind, i
 }
 
 static void measure_collectives(Bench* b, Comm* c) {
-    for (int64_t bytes = 1024; bytes <= (int64_t)(POOL / 3) * 4; bytes *= 4) {
+    for (int64_t bytes = 1024; bytes <= (int64_t)64 << 20; bytes *= 4) {
         for (int kind = 0; kind < 3; kind++) {
             measure_collective(b, c, COLLECTIVE_WAITED, kind, bytes);
             measure_collective(b, c, COLLECTIVE_STARTED, kind, bytes);
@@ -290,8 +294,14 @@ static void measure_collectives(Bench* b, Comm* c) {
     }
 }
 
-// One message that goes around; seconds from one rank to the next.
-static void measure_messages(Bench* b, Comm* c) {
+// What a block does to a weight, there and back, whose turn comes once in a while.
+static void run_layer(Bench* b) {
+    Case x = {measured_point(MEASURED_PRODUCT, THREADS_ONE, 0, 128, 512, 512, 0), run_product, 1};
+    for (; x.point.second < 3; x.point.second++) run_product(b, &x);
+}
+
+// One message that goes around the ranks of c; seconds from one rank to the next. `of`: ranks of the machine.
+static void measure_messages(Bench* b, Comm* c, int of) {
     for (int64_t bytes = 1024; bytes <= 16 << 20; bytes *= 4) {
         const int64_t n = bytes / (int64_t)sizeof(float);
         const int turns = (int)max_i64(2, 20 / c->size * (262144 / (bytes + 65536) + 1));
@@ -306,34 +316,46 @@ static void measure_messages(Bench* b, Comm* c) {
             if (c->rank == 0) comm_wait(&in);
         }
         seconds = (seconds_now() - from) / turns / c->size;
-        note(b, measured_point(MEASURED_MESSAGE, 0, 0, c->size, (double)bytes, 0, 0), seconds);
+        note(b, measured_point(MEASURED_MESSAGE, 0, 0, of, (double)bytes, 0, 0), seconds);
     }
 }
 
-// How often per second the first k ranks of c compute a product, each, while the others wait for a message.
-static double speed_of(Bench* b, Comm* c, int k, double window) {
-    const Case x = {measured_point(MEASURED_PRODUCT, 0, 0, 128, 256, 256, 0), run_product, 1};
+// Where there are more ranks than cores those that wait share cores with others that compute, and a message that has
+// come is seen when its receiver has its turn. So of c's halves one sends messages while the other one computes.
+static void measure_messages_shared(Bench* b, Comm* c, Comm* half) {
+    if (c->size <= b->place.cores_here) {
+        measure_messages(b, c, c->size);
+        return;
+    }
+    if (c->rank < c->size / 2) measure_messages(b, half, c->size);
+    CommRequest end = comm_start(comm_describe(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
+    while (c->rank >= c->size / 2 && !comm_is_done(&end)) run_layer(b);
+    comm_wait(&end);
+}
+
+// How often per second k of the ranks of c do that, each, while the others wait for a message, or sleep.
+static double speed_of(Bench* b, Comm* c, int k, bool sleep, double window) {
     // Which ranks compute is spread over the machine, and differs from round to round.
-    const int place = (c->rank * 5 + b->round * 3) % c->size;
-    const bool computes = place < k;
-    double calls = 0, now = 0, zero = 0;
+    const bool computes = (c->rank * 5 + b->round * 3) % c->size < k;
+    double calls = 0, zero = 0;
     comm_barrier(c);
-    const double from = begin_at(c);
-    while (computes && (now = seconds_now()) < from + window) {
-        x.run(b, &x);
-        if (now > from) calls++;
-    }
-    // The others wait here until the last one comes.
-    comm_all_reduce(c, &zero, 1, COMM_DOUBLE, COMM_SUM);
+    const double from = begin_at(c) + 1e-3;
+    while (computes && seconds_now() < from) {}
+    while (computes && seconds_now() < from + window) run_layer(b), calls++;
+    const double took = seconds_now() - from;
+    while (!computes && sleep && seconds_now() < from + window) usleep(2000);
+    comm_all_reduce(c, &zero, 1, COMM_DOUBLE, COMM_SUM); // the others wait here until the last one comes
+    if (computes) calls /= took;
     comm_all_reduce(c, &calls, 1, COMM_DOUBLE, COMM_SUM);
-    return calls / k / window;
+    return calls / k;
 }
 
-// One machine of n ranks is compared with as many ranks as there are cores, all of which compute.
-static void measure_speeds(Bench* b, Comm* c, double all) {
+// Each k beside as many ranks as there are cores, while the others sleep: the condition of "one".
+static void measure_speeds(Bench* b, Comm* c) {
+    const int cores = (int)min_i64(b->place.cores_here, c->size);
     for (int k = 1; k <= c->size; k++) {
-        const double speed = speed_of(b, c, k, 0.06);
-        note(b, measured_point(MEASURED_SPEED, 0, 0, c->size, k, 0, 0), speed / all);
+        const double some = speed_of(b, c, k, false, 0.06), one = speed_of(b, c, cores, true, 0.06);
+        note(b, measured_point(MEASURED_SPEED, 0, 0, c->size, k, 0, 0), some / one);
     }
 }
 
@@ -363,12 +385,10 @@ static void round_of(Bench* b, int round) {
     }
     nap_until_all_come(&b->world);
     show_progress(b, (round + 0.7) / rounds);
-    double all = b->computes && b->cores.size > 1 ? speed_of(b, &b->cores, b->cores.size, 0.2) : 0;
-    comm_all_reduce(&b->world, &all, 1, COMM_DOUBLE, COMM_MAX);
     for (int g = 0; g < b->groups; g++) {
         nap_until_all_come(&b->world);
-        if (b->world.rank < b->group_size[g]) measure_speeds(b, &b->group[g], all);
-        if (b->world.rank < b->group_size[g]) measure_messages(b, &b->group[g]);
+        if (b->world.rank < b->group_size[g]) measure_speeds(b, &b->group[g]);
+        if (b->world.rank < b->group_size[g]) measure_messages_shared(b, &b->group[g], &b->half[g]);
         if (b->world.rank < b->group_size[g]) measure_collectives(b, &b->group[g]);
         show_progress(b, (round + 0.7 + 0.3 * (g + 1) / b->groups) / rounds);
     }
@@ -379,17 +399,13 @@ static int compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Of the rounds' values one that is better than most: what disturbs a measurement only ever makes it slower. Three digits:
-// more are not known.
-static void take_quartiles(Bench* b) {
+// The medians of the rounds, to three digits: more are not known.
+static void take_medians(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;
         char digits[32];
-        const MeasuredTable table = b->m.point[i].table;
-        const bool rate = table == MEASURED_PRODUCT || table == MEASURED_ATTENTION || table == MEASURED_SPEED;
-        const int place = (b->rounds - 1) / 4;
         qsort(t, (size_t)b->rounds, sizeof *t, compare);
-        snprintf(digits, sizeof digits, "%.3g", t[rate ? b->rounds - 1 - place : place]);
+        snprintf(digits, sizeof digits, "%.3g", t[b->rounds / 2]);
         b->m.point[i].value = strtod(digits, NULL);
     }
 }
@@ -441,9 +457,10 @@ static void open_bench(Bench* b) {
     b->cores = comm_split(&b->world, b->computes ? 0 : 1, rank, "cores");
     for (int n = 2; n <= size; n *= 2) {
         b->group_size[b->groups] = n;
+        b->half[b->groups] = comm_split(&b->world, rank < n / 2 ? 0 : rank < n ? 1 : 2, rank, "half of the ranks");
         b->group[b->groups++] = comm_split(&b->world, rank < n ? 0 : 1, rank, "ranks");
     }
-    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(RECENT, 0.1f);
+    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(SMALL, 0.1f);
     b->tokens = (int32_t*)checked_malloc(TOKENS * sizeof(int32_t), "calibration");
     for (int i = 0; i < TOKENS; i++) b->tokens[i] = (int32_t)(random_uniform(1, 8, (uint64_t)i) * WIDTH);
 }
@@ -484,7 +501,7 @@ int main(int argc, char** argv) {
     for (int r = 0; r < b->rounds && !check; r++) round_of(b, r);
     nap_until_all_come(&b->world);
     if (b->world.rank == 0 && !check) {
-        take_quartiles(b);
+        take_medians(b);
         FILE* f = out ? fopen(out, "w") : stdout;
         if (!f) die("--out %s: cannot write: %s", out, strerror(errno));
         printf("\r%d lines in %.0f s      \n", b->m.points, seconds_now() - b->started);

@@ -1,16 +1,16 @@
 /*
-calibrate.h: what the trainer's own trace says of a measured machine. Rates of single kernels (measured.h) leave out what a
-whole step adds: caches that other operations have emptied, ranks that wait for each other, the system's own work. A trace
-(train_gpt --trace) has the times of the step's actions; beside those that the planner says of the same run they give a
-factor for each kind of work, which is written among the machine's lines:
+calibrate.h: what the trainer's own trace says of a measured machine. Rates of single kernels (measured.h) leave out
+what a whole step adds: caches that other operations have emptied, ranks that wait for each other, the system's own
+work. A trace (train_gpt --trace) has the times of the step's actions; beside those that the planner says of the same
+run they give a factor for each kind of work, which is written among the machine's lines:
 
-    correct forward 1.04        forward passes took 1.04 times as long as predicted; so did backward passes, the end of a
-                                step (REDUCE and UPDATE), and messages (from the end of what makes one to the begin of what
-                                uses it, where the receiver had nothing else to do)
+    correct forward 1.04        forward passes took 1.04 times as long as predicted; the same of backward passes, of
+                                the end of a step (REDUCE and UPDATE), and of messages (from the end of what makes one
+                                to the begin of what uses it, where the receiver had nothing else to do)
 
-Sums of the medians over all steps but the first, of all stages, are compared. Factors multiply those that the file had. A
-trace of another mesh, another schedule or another number of micro-batches is refused; a model it does not name, so whoever
-calls this has to say of which run it is.
+Sums of the medians over all steps but the first, of all stages, are compared. Factors multiply those that the file had.
+A trace of another mesh, another schedule or another number of micro-batches is refused; a model it does not name, so
+whoever calls this has to say of which run it is.
 */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
@@ -19,7 +19,8 @@ calls this has to say of which run it is.
 #include "measured.h"
 #include "step.h"
 
-// Seconds that the actions of each correction take in a step, all stages together; of CORRECT_MESSAGE those of one message.
+// Seconds that the actions of each correction take in a step, all stages together; of CORRECT_MESSAGE those of one
+// message.
 typedef struct {
     double seconds[CORRECTIONS];
 } ActionSeconds;
@@ -86,8 +87,8 @@ static inline bool trace_fits_groups(const char* path, const void* text, size_t 
     return ok;
 }
 
-// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's corrections by what
-// is missing. `path` is what errors call the text. Prints nothing.
+// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's corrections by
+// what is missing. `path` is what errors call the text. Prints nothing.
 static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
                                      Error* error) {
     RunTrace trace;

@@ -12,20 +12,25 @@ A measured machine is a list of lines, here with an example of each, numbers in 
     kernel one activation 65536 4.1e-10 s           kernel, elements, seconds for ONE element
     attention one backward 128 64 2.3e10 FLOP/s     T, head size; FLOPs counted causally
     collective started all-reduce 4 65536 8.1e-05 s ranks, bytes of the whole vector; waited: MPI's blocking call
-    message 8 65536 2.0e-05 s                       ranks of the machine, bytes; from one rank to the next
+    message 8 65536 2.0e-05 s                       ranks of the machine, bytes; from one to the next; where
+                                                    there are more ranks than cores, others compute
     speed 8 2 0.93                                  ranks of the machine, how many of them compute
 
 "one" is a rank of several, which computes with one thread while the other cores compute too; "all" a rank that is alone
 and computes with every core. Two processes on one physical core, or on one memory, slow each other down, so a rate that
 was measured on an idle machine is not one of a step: "one" was measured while every core had a rank that did the same.
 
-    speed    how fast a computing rank is, as a part of "one", when k of n ranks compute and the others wait for messages.
-             With k = cores it is near 1; above, ranks share cores and it falls as cores / k; below, the cores that have
-             nothing to do leave it more than 1, or less, if waiting ranks spin.
+    speed    how fast a computing rank is, as a part of "one", when k of n ranks compute and the others wait for
+             messages. With k = cores it is near 1; above, ranks share cores, and it falls as cores / k and a little
+             more, since they empty each other's caches; below, cores that have nothing to do leave it more than 1,
+             but not if ranks that wait keep them busy. A collective of more ranks than cores is priced as one whose
+             ranks have a core each, times speed n n: its ranks, like all that compute, then go at the speed of the
+             moment
 
-Between the points rates are interpolated in logarithms of sizes and rates (a power law goes through exactly); beyond the
-ends the rate stays that of the end. A product's rate is that of whole tiles: matmul computes ceil(m / 8) 8 x ceil(n / 48)
-48 of C (on each thread's part), which explains the jumps with m and n, so what is left is smooth and is interpolated.
+Between the points rates are interpolated in logarithms of sizes and rates (a power law goes through exactly); beyond
+the ends the rate stays that of the end. A product's rate is that of whole tiles: matmul computes ceil(m / 8) 8 x ceil(n
+/ 48) 48 of C (on each thread's part), which explains the jumps with m and n, so what is left is smooth and is
+interpolated.
 */
 #ifndef MEASURED_H
 #define MEASURED_H
@@ -314,7 +319,8 @@ static inline int64_t measured_cell(const MeasuredGrid* g, const MeasuredPoint* 
     return cell;
 }
 
-// Puts the points of one variant into a grid; every combination has to be there once. speed: half of them make no sense.
+// Puts the points of one variant into a grid; every combination has to be there once. speed: half of them make no
+// sense.
 static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const MeasuredPoint* like, Error* error) {
     int64_t cells = 1;
     char place[256];
@@ -491,18 +497,11 @@ static inline double measured_attention(const Measured* M, int threads, bool bac
     return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
 }
 
-// A collective of so many ranks, by a blocking call or one that was started, when no other ranks are there: bytes of the
-// whole vector. kind as PlanKind of collective/plan.h.
+// A collective of so many ranks, by a blocking call or one that was started, when no other ranks are there: bytes of
+// the whole vector. kind as PlanKind of collective/plan.h.
 static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
-}
-
-// The same, for ranks that are not alone: cores are shared then, and the ranks' speed says how. This is the part that is
-// theirs: what the collective would take if every core had one of its ranks at most.
-static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
-                                              double bytes) {
-    return measured_collective(M, call, kind, ranks, bytes) / fmax(1, ranks / M->cores);
 }
 
 static inline double measured_message(const Measured* M, double ranks, double bytes) {
@@ -510,8 +509,8 @@ static inline double measured_message(const Measured* M, double ranks, double by
     return measured_between(measured_find(M, MEASURED_MESSAGE, 0, 0), at);
 }
 
-// How fast each of k computing ranks is while `ranks` - k others wait, as a part of "one". More ranks than were measured:
-// as the most that were, of which as many compute for each core.
+// How fast each of k computing ranks is while `ranks` - k others wait, as a part of "one". More ranks than were
+// measured: as the most that were, of which as many compute for each core.
 static inline double measured_speed(const Measured* M, double ranks, double k) {
     const MeasuredGrid* g = measured_find(M, MEASURED_SPEED, 0, 0);
     if (!g->value) return fmin(1, M->cores / k);
@@ -522,6 +521,13 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
     const double* row = g->value + (int64_t)r * g->n[1];
     if (part == 0 || row[i + 1] == 0) return row[i] / shared;
     return exp(log(row[i]) * (1 - part) + log(row[i + 1]) * part) / shared;
+}
+
+// The same of ranks that are not alone. Cores are shared then, and the ranks' speed says how; this is the part that is
+// theirs: what the collective would take if each of its ranks had a core.
+static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
+                                              double bytes) {
+    return measured_collective(M, call, kind, ranks, bytes) * fmin(1, measured_speed(M, ranks, ranks));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -581,17 +587,17 @@ static inline double measured_uncorrected(const Measured* m, const Op* op, int t
     return -1;
 }
 
-// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores: while
-// this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller: measured_speed.
-// A collective is one of ranks that compute, so it is priced as theirs.
+// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores:
+// while this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller:
+// measured_speed. A collective is one of ranks that compute, so it is priced as theirs.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
     (void)busy;
     if (!measured_knows(m, op)) return -1;
     return m->correction[measured_correction(op)] * measured_uncorrected(m, op, threads);
 }
 
-// How `ranks` ranks in p stages share the machine: threads that each computes with (cores.h), and into speed (p + 1) the speed of
-// each stage while k of the p compute.
+// How `ranks` ranks in p stages share the machine: threads that each computes with (cores.h), and into speed (p + 1)
+// the speed of each stage while k of the p compute.
 static inline void measured_share_cores(const Measured* m, int* threads, double* speed, int ranks, int p) {
     *threads = (int)max_i64(1, m->cores / ranks);
     speed[0] = 1;
@@ -611,8 +617,8 @@ static inline int measured_line(void* context, const char* path, int line, char*
     return -1;
 }
 
-// Reads a cluster file that may have lines of a measured machine: then c->measured is m, which has to stay where it is, and
-// nothing is hidden under computing: a processor that sends does not compute. m is always to be freed.
+// Reads a cluster file that may have lines of a measured machine: then c->measured is m, which has to stay where it is,
+// and nothing is hidden under computing: a processor that sends does not compute. m is always to be freed.
 static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* path, Error* error) {
     Error why;
     measured_init(m);

@@ -556,6 +556,8 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     const Segment* list = splits ? p->segment + p->chunk[here].first : &whole;
     const int n = splits ? p->chunk[here].segments : 1, half = a.kind == BACKWARD_WEIGHT;
     if (n == 0) return end; // a chunk without blocks
+    // Ranks that share cores add up with what they have of these. The last sums come when all stages have some left.
+    const double slow = x->speed ? x->speed[p->plan.p] : 1;
     double at = start, rest = 1;
     for (int i = 0; i < n; i++) { // what no segment has (a boundary's copies) belongs to the last one
         const double share = i == n - 1 ? rest : list[i].share[half], seconds = share * (end - start);
@@ -570,7 +572,7 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
         if (list[i].elements <= 0) continue;
         g->spent[STEP_TENSOR] += list[i].partial;
         at += list[i].partial;
-        g->link_free = fmax(g->link_free, at) + list[i].sum;
+        g->link_free = fmax(g->link_free, at) + list[i].sum / slow;
         g->buffer[0] = g->buffer[1], g->buffer[1] = g->link_free;
         if (list[i].tied)
             g->tied_summed = g->link_free;

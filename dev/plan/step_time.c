@@ -3,12 +3,13 @@ step_time.c: what a step of the trainer takes on a cluster, by the planner. It t
 
     build/step_time --cluster FILE|NAME --gpus N [the trainer's options]
 
-prints one line of JSON: seconds, their parts, and seconds of each kind of action on each stage (--actions). With --calibrate
-trace.json, the trace of such a run, it prints lines for the cluster's file by which the prediction would have been right
-(calibrate.h).
+prints one line of JSON: seconds, their parts, and seconds of each kind of action on each stage (--actions). With
+--calibrate trace.json, the trace of such a run, it prints lines for the cluster's file by which the prediction would
+have been right (calibrate.h).
 */
 #include "../../settings.h"
 #include "calibrate.h"
+#include "memory.h"
 
 static void print_actions(const StepCost* cost) {
     printf("{");
@@ -24,6 +25,24 @@ static void print_actions(const StepCost* cost) {
         printf("}");
     }
     printf("}\n");
+}
+
+// Bytes of a text file or of all of a list's: what the kernel may keep of them for a rank.
+static double text_bytes(const Settings* o) {
+    struct stat st;
+    return o->data && stat(o->data, &st) == 0 ? (double)st.st_size : 0;
+}
+
+// Peak of the largest rank, as log.jsonl has it after `steps` steps; 0 where nothing is known of processes.
+static double peak_of(const StepSetup* s, const Measured* m, const Settings* o) {
+    const ProcessSetup setup = {m->resident, text_bytes(o), (double)o->steps * (double)s->batch / s->mesh.d, s->threads,
+                                o->sample_every > 0};
+    const Pipeline plan = step_pipeline(s);
+    ProcessMemory peak;
+    Error error;
+    if (m->resident <= 0) return 0;
+    if (!process_peak(&peak, &s->model, &s->mesh, s->B, s->T, &plan, &setup, &error)) die_usage("%s", error.text);
+    return peak.bytes;
 }
 
 int main(int argc, char** argv) {
@@ -66,7 +85,7 @@ int main(int argc, char** argv) {
     }
     StepCost cost = step_cost_with(&s, true);
     if (actions) print_actions(&cost);
-    printf("{\"seconds\":%.6g", cost.seconds);
+    printf("{\"seconds\":%.6g,\"bytes\":%.0f", cost.seconds, peak_of(&s, &m, &o));
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), cost.parts[i]);
     printf("}\n");
     step_cost_free(&cost);

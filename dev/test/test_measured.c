@@ -213,7 +213,8 @@ static void test_files(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Traces
 
-// Writes the trace of a run with one chunk a stage whose steps took `times` as long as the prediction. Returns false if that failed.
+// Writes the trace of a run with one chunk a stage whose steps took `times` as long as the prediction. Returns false if
+// that failed.
 static bool write_trace(const StepCost* cost, const char* about, double times) {
     FILE* out = fopen(path, "w");
     if (!out || !trace_begin_file(out)) return false;
