@@ -2,7 +2,7 @@
 """The planner's step times beside measured ones, on this machine.
 
 Measures the machine (build/calibrate), then lets the trainer run twelve meshes of one to eight ranks and the planner predict
-their steps (build/step_time), and then all meshes of one model on four ranks, to see whether the one that the planner
+their steps (./plan), and then all meshes of one model on four ranks, to see whether the one that the planner
 would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
 mixed, all five schedules, both architectures, one to thirty million parameters.
 
@@ -125,13 +125,24 @@ def medians(calibrations, path):
             f.write(" ".join([line] + ([f"{statistics.median(numbers):.4g}"] + unit if numbers else [])) + "\n")
 
 
-def predict(mesh, data, cluster, steps=12):
-    command = [os.path.join(ROOT, BUILD, "step_time"), "--cluster", cluster, "--gpus", str(mesh[0])]
-    command += ["--steps", str(steps), "--sample-every", "0"]
-    done = subprocess.run(command + arguments(mesh, data), capture_output=True, text=True)
+def predict(mesh, data, cluster):
+    """What the planner says of this one mesh: every choice is settled."""
+    ranks, model, shape, batch = mesh
+    words = shape.split()
+    said = {w[2:]: (words[i + 1:] + ["--"])[0] for i, w in enumerate(words) if w.startswith("--")}
+    tp, pp = int(said.get("tp", 1)), int(said.get("pp", 1))
+    schedule = said.get("schedule", "1f1b")
+    settled = {"tp": tp, "pp": pp, "dp": ranks // (tp * pp), "vp": 2 if schedule in ("interleaved", "zb-v") else 1,
+               "schedule": schedule, "zero": said.get("zero", 0), "recompute": "none",
+               "sequence-parallel": "yes" if "sequence-parallel" in said else "no",
+               "gpus": ranks, "cluster": cluster, "text": os.path.getsize(data), "vocab": 256}
+    command = [os.path.join(ROOT, "plan"), "--json"] + MODELS[model].split() + batch.split()
+    command += [word for name, value in settled.items() for word in ("--" + name, str(value))]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    (answer,) = json.loads(done.stdout)
+    return answer
 
 
 def measure(meshes, o, temporary, calibrations):
@@ -156,8 +167,8 @@ def table(meshes, seconds, peak, o, cluster):
           f" {'peak MB: predicted, measured':>30}")
     rows = []
     for i, mesh in enumerate(meshes):
-        said, median = predict(mesh, o.data, cluster, o.steps), statistics.median(seconds[i])
-        error, memory = said["seconds"] / median - 1, said.get("bytes", 0)
+        said, median = predict(mesh, o.data, cluster), statistics.median(seconds[i])
+        error, memory = said["seconds"] / median - 1, said["process_bytes"]
         rows.append((said["seconds"], median, error))
         print(f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':58} {1e3 * said['seconds']:7.1f} ms {1e3 * median:7.1f} ms"
               f" {100 * error:+6.1f}%" + (f"   {memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} {100 * (memory / peak[i] - 1):+6.1f}%" if memory else ""))

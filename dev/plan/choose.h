@@ -50,11 +50,14 @@ static inline void machines_of_cores(Machines* x, int cores, double peak, double
 
 // The cluster whose device has this name, such as "NVIDIA H100 80GB HBM3", with `ranks` on a machine.
 static inline bool machines_of_device(Machines* x, const char* name, double memory, int ranks, Error* error) {
-    static const char* const words[][2] = {{"H200", "dgx-h200"}, {"H100", "dgx-h100"}, {"GB200", "gb200"},
-                                           {"B200", "dgx-b200"}, {"A100", "dgx-a100"}, {"4090", "rtx-4090"}};
+    static const char* const others[] = {"PCIe", "PCIE", "NVL", "Laptop"}; // slower ones of the same name
+    static const char* const words[][2] = {
+        {"H200", "dgx-h200"}, {"H100", "dgx-h100"}, {"GB200", "gb200"}, {"B200", "dgx-b200"}, {"A100", "dgx-a100"}};
     char names[400];
+    bool other = false;
     measured_init(&x->measured);
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) other = other || strstr(name, others[i]);
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !other; i++) {
         if (!strstr(name, words[i][0])) continue;
         const bool small = strcmp(words[i][0], "A100") == 0 && memory < 60e9;
         if (!cluster_find(&x->cluster, small ? "dgx-a100-40" : words[i][1])) break;

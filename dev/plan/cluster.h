@@ -7,6 +7,8 @@ for an operation says work.h; here are only the numbers, each with its source.
                             "with sparsity"
               peak_fp32     the same of float32 products, for software that computes in float32 (not in TF32)
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
+              memory_fraction  of its memory that a program can have: 0.97. The rest is for the driver's context, kernels'
+                            code, and buffers of cuBLAS and NCCL; an estimate
               gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
                             of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
               sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower
@@ -55,7 +57,7 @@ struct Op;       // what they are asked for: work.h
 typedef struct {
     double peak, peak_fp32, memory, hbm; // FLOP/s, bytes, bytes/s; peak_fp32 0: not known
     int sms;
-    double gemm_fraction, sustained, hbm_fraction, launch, tile_overhead;
+    double memory_fraction, gemm_fraction, sustained, hbm_fraction, launch, tile_overhead;
     double attention[2][2]; // head size 64, 128; forward, backward
 } Device;
 
@@ -95,7 +97,7 @@ static inline Device device_of_generation(Generation generation) {
     Device d;
     memset(&d, 0, sizeof d);
     d.gemm_fraction = gemm[generation], d.sustained = 0.92, d.hbm_fraction = 0.80;
-    d.launch = 4e-6, d.tile_overhead = 2e-6;
+    d.launch = 4e-6, d.tile_overhead = 2e-6, d.memory_fraction = 0.97;
     memcpy(d.attention, attention[generation], sizeof d.attention);
     return d;
 }
@@ -122,7 +124,7 @@ typedef struct {
 } KnownCluster;
 
 // By NVIDIA's data sheets. NVLink: half of the figure for both directions. gb200: 180 PFLOP/s, 13.4 TB and 576 TB/s of
-// a rack of 72. rtx-4090: no NVLink; PCI Express 4.0 x16 in its place.
+// a rack of 72.
 static const KnownCluster known_clusters[] = {
     {"selene", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 560,
      "NVIDIA's, of DGX A100 80 GB: the machine of Narayanan et al. 2021"},
@@ -135,8 +137,6 @@ static const KnownCluster known_clusters[] = {
      "B200, 8 a node; data sheet only"},
     {"gb200", GENERATION_HOPPER, 2500e12, 80e12, 148, 186e9, 8e12, 900e9, 50e9, 72, 72, 0,
      "NVL72 racks; data sheet only"},
-    {"rtx-4090", GENERATION_AMPERE, 165.2e12, 82.6e12, 128, 24e9, 1.008e12, 25e9, 12.5e9, 8, 1, 0,
-     "8 a node on PCI Express"},
 };
 enum { KNOWN_CLUSTERS = sizeof known_clusters / sizeof known_clusters[0] };
 
@@ -193,6 +193,7 @@ static const ClusterLine cluster_lines[] = {
     {"nvlink", CLUSTER_AT(nvlink), BYTE_RATE, false, 1e6, 1e15, LINE_SHEET},
     {"nics", CLUSTER_AT(nics), NUMBER, true, 1, 1e5, LINE_SHEET},
     {"nic", CLUSTER_AT(nic), BYTE_RATE, false, 1e6, 1e15, LINE_SHEET},
+    {"memory_fraction", CLUSTER_AT(device.memory_fraction), NUMBER, false, 0.1, 1, LINE_DEFAULT},
     {"gemm_fraction", CLUSTER_AT(device.gemm_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},
     {"sustained", CLUSTER_AT(device.sustained), NUMBER, false, 0.01, 1, LINE_DEFAULT},
     {"hbm_fraction", CLUSTER_AT(device.hbm_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},

@@ -2,7 +2,7 @@
 search.h: which mesh? Goes through all ways in which n ranks can share the training of a model, and brings the fastest ones.
 
 A choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a trillion
-parameters on 3,072 GPUs there are some ten thousand that the trainer would accept. To run every one through the event
+parameters on 3,072 GPUs there are some thirty thousand that the trainer would accept. To run every one through the event
 simulation of step.h would take hours; but each has a lower bound that costs almost nothing, step_bound: what its busiest
 stage has to compute, and the time until the pipeline is full. So, best bound first:
 
@@ -122,7 +122,7 @@ static inline StepCost setup_cost(StepSetup s, bool keep) {
 static inline double setup_room(const StepSetup* s) {
     const Cluster* c = s->cluster;
     if (c->device.memory <= 0) return INFINITY;
-    return c->cores ? c->device.memory / mesh_size(&s->mesh) : c->device.memory;
+    return c->cores ? c->device.memory / mesh_size(&s->mesh) : c->device.memory * c->device.memory_fraction;
 }
 
 static inline bool is_wanted(int asked, int value) { return asked <= 0 || asked == value; }
@@ -224,10 +224,10 @@ static inline int compare_bounds(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// Rows of the answer differ in mesh, chunks or schedule: of the same with other micro-batches, ZeRO, ..., the best is shown.
+// Rows of the answer differ in mesh or schedule: of the same with other chunks, micro-batches, ZeRO, ..., the best is shown.
 static inline bool same_row(const Choice* a, const Choice* b) {
     const Mesh *x = &a->setup.mesh, *y = &b->setup.mesh;
-    return x->t == y->t && x->p == y->p && x->v == y->v && x->schedule == y->schedule;
+    return x->t == y->t && x->p == y->p && x->schedule == y->schedule;
 }
 
 static inline bool choice_is_better(const Choice* a, const Choice* b) {

@@ -191,8 +191,8 @@ enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
 
 // NULL where none has that name.
 static inline const Software* software_find(const char* name) {
-    for (int i = 0; i < SOFTWARES; i++) {
-        if (strcmp(softwares[i].name, name) == 0) return &softwares[i];
+    for (const Software* s = softwares; s < softwares + SOFTWARES; s++) {
+        if (strlen(s->name) == strlen(name) && strcmp(s->name, name) == 0) return s;
     }
     return NULL;
 }
@@ -650,15 +650,17 @@ static inline double memory_seconds(const Device* d, double bytes) {
     return d->launch + bytes / (d->hbm * d->hbm_fraction);
 }
 
-// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear.
+// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's rows
+// are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
 static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
-                                       bool backward) {
+                                       double heads, bool backward) {
     static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
     const double low = d->attention[0][backward], high = d->attention[1][backward];
     const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
     const double peak = device_peak(d, value_bytes),
                  start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
-    return d->launch + flops / (peak * fraction * d->sustained * seq / (seq + start));
+    const double waves = heads * ceil(seq / 128) / d->sms, uneven = fmax(1, ceil(waves) / waves);
+    return d->launch + uneven * flops / (peak * fraction * d->sustained * seq / (seq + start));
 }
 
 // What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
@@ -689,7 +691,8 @@ static inline double op_seconds(Rates* r, const Op* op) {
     switch (op->kind) {
     case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
     case OP_MEMORY: return memory_seconds(d, op->bytes / r->software->kernels);
-    case OP_ATTENTION: return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->backward);
+    case OP_ATTENTION:
+        return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->batch_heads, op->backward);
     case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);
     case OP_MESSAGE: return link_seconds(message_cost(c, op->stride, op->ranks), op->bytes);
     }

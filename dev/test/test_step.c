@@ -591,7 +591,7 @@ static void test_bubbles(void) {
 
 // A step at random that the trainer would accept.
 static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
-    static const char* const clusters[] = {"selene", "dgx-h100", "gb200", "rtx-4090"};
+    static const char* const clusters[] = {"selene", "dgx-h100", "gb200", "dgx-a100-40"};
     Error error;
     const bool llama = draw(0, 1);
     const int NH = 8 * draw(1, 8);
