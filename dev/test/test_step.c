@@ -125,6 +125,21 @@ static void test_days(void) {
     }
 }
 
+// Of long sequences: the fraction of the peak that the cluster says, by head size and direction; between sizes linear.
+static void test_attention(void) {
+    const Cluster c = cluster_named("dgx-h100");
+    const Device* d = &c.device;
+    double worst = 0;
+    for (int i = 0; i < 6; i++) {
+        const int head = 64 + 32 * (i / 2), backward = i % 2;
+        const double of_peak = 1e18 / attention_seconds(d, 1e18, 1e12, head, backward) / (d->peak * d->sustained);
+        const double expected =
+            (d->attention[0][backward] * (128 - head) + d->attention[1][backward] * (head - 64)) / 64;
+        worst = fmax(worst, relative(of_peak, expected));
+    }
+    check_error("attention of heads of 64, 96 and 128, both directions", worst, 1e-6);
+}
+
 // A block of the 22B model, in milliseconds (Korthikanti et al. 2022, figure 8 and table 4; from memory).
 static void test_block(void) {
     const ModelConfig m = gpt(48, 6144, 64);
@@ -1016,6 +1031,7 @@ int main(int argc, char** argv) {
     test_table1();
     test_unseen();
     test_days();
+    test_attention();
     test_block();
     test_figures();
     test_operations();
