@@ -140,6 +140,22 @@ static void test_attention(void) {
     check_error("attention of heads of 64, 96 and 128, both directions", worst, 1e-6);
 }
 
+// ZeRO-1 divides the update over the replicas.
+static void test_zero(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    const Cluster c = cluster_named("dgx-h100");
+    double seconds[2];
+    for (int zero = 0; zero < 2; zero++) {
+        Mesh mesh = mesh_of(1, 1, 8, 1, RECOMPUTE_NONE);
+        mesh.zero = zero;
+        const StepSetup s = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
+        StepPrices x = step_prices(&s);
+        seconds[zero] = *cost_of(&x.costs, UPDATE, 0) - x.gather[0];
+        step_prices_free(&x);
+    }
+    check_error("an update of ZeRO-1 over 8 replicas takes an eighth", relative(8 * seconds[1], seconds[0]), 0.02);
+}
+
 // A block of the 22B model, in milliseconds (Korthikanti et al. 2022, figure 8 and table 4; from memory).
 static void test_block(void) {
     const ModelConfig m = gpt(48, 6144, 64);
@@ -1032,6 +1048,7 @@ int main(int argc, char** argv) {
     test_unseen();
     test_days();
     test_attention();
+    test_zero();
     test_block();
     test_figures();
     test_operations();
