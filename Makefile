@@ -6,6 +6,7 @@
 # make plan_faults  faults planted in the plans of collectives, each of which has to be seen
 # make site_faults  faults planted in what sites do that do not wait for each other, each of which has to be seen
 # make datacenter_faults  faults planted in the datacenter planner, each of which has to be seen
+# make planner_faults     faults planted in the planner, each of which has to be seen (10 minutes)
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
 # make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
@@ -272,6 +273,9 @@ site_faults:
 datacenter_faults:
 	@python3 dev/test/mutate_datacenter.py
 
+planner_faults:
+	@python3 dev/test/mutate_planner.py
+
 network: report build_benches
 	@dev/bench/network.py --plot dev/draw/network.svg
 
@@ -297,5 +301,5 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults network gpu_check bench planner pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults planner_faults network gpu_check bench planner pictures help clean build_tests build_benches
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

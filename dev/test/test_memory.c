@@ -319,6 +319,30 @@ static void test_process(void) {
     check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: MPI holds %.1f MB of sums", y.messages / 1e6);
 }
 
+// What a process of 3 stages and 4 replicas holds beside its arenas.
+static ProcessMemory process_of(int pipeline, int zero) {
+    const ModelConfig m = model_of(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
+    const ProcessSetup setup = {14e6, 0, 0, 2, false};
+    Mesh mesh = mesh_of(1, 3, 4, 1, ONE_F_ONE_B);
+    const Pipeline plan = pipeline_of(&m, &mesh, 6);
+    Error error;
+    Stage s;
+    mesh.pipeline = pipeline, mesh.zero = zero;
+    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, values_here(), &error)) die("%s", error.text);
+    const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
+    stage_free(&s);
+    return x;
+}
+
+static void test_process_parts(void) {
+    const ProcessMemory first = process_of(0, 0), middle = process_of(1, 0), last = process_of(2, 0);
+    const double tokens = in_pages(2 * 6 * 2 * 32 * 4, PAGE);
+    check(first.tokens == tokens && last.tokens == tokens && middle.tokens == 0, "tokens are at both ends only");
+    check(middle.products == 4 * HUGE_PAGE, "two threads have two huge pages each");
+    check(process_of(1, 1).messages == 2 * middle.messages && middle.messages > 0,
+          "a reduce-scatter over 4 ranks is received in twice as much");
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Refused; fast
 
@@ -370,6 +394,7 @@ int main(int argc, char** argv) {
     test_published();
     test_any_rank(quick);
     test_process();
+    test_process_parts();
     test_refused();
     test_speed();
     return test_end();

@@ -478,6 +478,38 @@ static void refuse(const Question* q, const char* reason) {
     if (found) answer_free(&a);
 }
 
+// What is open is searched among the usual; what is said may be anything that the trainer takes.
+static void test_said(void) {
+    const Cluster cluster = cluster_named("dgx-h100");
+    ModelConfig model = small_model();
+    model.L = 7;
+    Question q = question(&model, 2, 4, &cluster, "threefold");
+    Answer a;
+    Error error = {""};
+    q.p = 2, q.v = 3;
+    bool found = search(&a, &q, &error);
+    check(found && a.n == 1 && a.row[0].setup.mesh.v == 3, "3 chunks of 7 layers on 2 stages, where they are said");
+    if (found) answer_free(&a);
+    q.v = 0, q.schedule = GPIPE;
+    found = search(&a, &q, &error);
+    check(found && a.n == 1 && a.row[0].setup.mesh.schedule == GPIPE, "GPipe, where it is said");
+    if (found) answer_free(&a);
+    q.schedule = q.recompute = ANY, q.zero = 2, q.d = 1;
+    found = search(&a, &q, &error);
+    check(found && a.row[0].setup.mesh.zero == 0, "--zero 2, where there is one replica");
+    if (found) answer_free(&a);
+    q.zero = ANY, q.p = 1, q.d = 2, q.B = 2;
+    found = search(&a, &q, &error);
+    check(found && a.considered == 9, "9 choices of memory for micro-batches of 2 in 2 of 4 sequences, not %lld",
+          (long long)a.considered);
+    if (found) answer_free(&a);
+    q.batch = 8;
+    found = search(&a, &q, &error);
+    check(found && a.considered == 9, "and, where 2 x 2 are a replica's part, still 9, not %lld",
+          (long long)a.considered);
+    if (found) answer_free(&a);
+}
+
 static void test_refusals(void) {
     const Cluster cluster = cluster_named("dgx-h100"), selene = cluster_named("selene");
     ModelConfig model = small_model();
@@ -529,7 +561,10 @@ static void test_trillion(bool short_run) {
     const Mesh* m = &a.row[0].setup.mesh;
     check(m->t == 8, "  t = %d, as many as a node has GPUs", m->t);
     check(m->schedule == INTERLEAVED && m->p > 8, "  p = %d, %s, v = %d", m->p, schedule_name(m->schedule), m->v);
-    check(answer_is_sound(&q, &a) && a.simulated < 1000, "  rows are sound");
+    check(answer_is_sound(&q, &a), "  rows are sound");
+    const int64_t legal = a.considered - a.refused, looked = a.simulated + a.too_large;
+    check(2 * looked < legal, "  of %lld choices that the trainer accepts %lld were looked at", (long long)legal,
+          (long long)looked);
     answer_free(&a);
 }
 
@@ -729,6 +764,26 @@ static void test_question(void) {
     check(q.t == 2 && q.p == 2 && q.d == 2 && q.v == 1 && q.schedule == ONE_F_ONE_B && q.zero == 0 &&
               q.recompute == RECOMPUTE_NONE && q.sequence_parallel == 1 && q.batch == 7 && !q.clip,
           "what was said is settled, also where it is the usual");
+    line.n = 0, say(&line, "train_gpt", NULL), say(&line, "--tp", "1"), say(&line, "--pp", "1"),
+    say(&line, "--vp", "2");
+    settings_table(table, &o), o = settings_default();
+    if (!options_parse(table, n, line.n, line.word, &error)) die("test_search: %s", error.text);
+    q = choose_question(&o, table, n, &model, 32, 8, &cluster, software);
+    check(q.t == 1 && q.p == 1 && q.d == 0 && q.v == 2 && q.schedule == INTERLEAVED && q.zero == ANY,
+          "  --tp 1 is said, too, and chunks mean the interleaved schedule");
+}
+
+static void test_settle(void) {
+    Settings o = settings_default();
+    Chosen c;
+    memset(&c, 0, sizeof c);
+    c.mesh = mesh_of_rank(0, 2, 3, 5), c.B = 7, c.batch = 70;
+    c.mesh.v = 4, c.mesh.schedule = INTERLEAVED, c.mesh.zero = 1, c.mesh.recompute = RECOMPUTE_FULL;
+    c.mesh.sequence_parallel = true;
+    choose_settle(&o, &c);
+    check(o.tp == 2 && o.pp == 3 && o.dp == 5 && o.vp == 4 && o.schedule == INTERLEAVED && o.zero == 1 &&
+              o.recompute == RECOMPUTE_FULL && o.sequence_parallel && o.micro_batch == 7 && o.global_batch == 70,
+          "all of what is chosen is told");
 }
 
 static void test_check(void) {
@@ -820,9 +875,11 @@ int main(int argc, char** argv) {
     test_measured(24 / part);
     test_shares();
     test_recommended();
+    test_said();
     test_refusals();
     test_trillion(short_run);
     test_question();
+    test_settle();
     test_auto(400 / part);
     test_check();
     test_text();

@@ -125,6 +125,37 @@ static void test_days(void) {
     }
 }
 
+// Of long sequences: the fraction of the peak that the cluster says, by head size and direction; between sizes linear.
+static void test_attention(void) {
+    const Cluster c = cluster_named("dgx-h100");
+    const Device* d = &c.device;
+    double worst = 0;
+    for (int i = 0; i < 6; i++) {
+        const int head = 64 + 32 * (i / 2), backward = i % 2;
+        const double of_peak = 1e18 / attention_seconds(d, 1e18, 1e12, head, backward) / (d->peak * d->sustained);
+        const double expected =
+            (d->attention[0][backward] * (128 - head) + d->attention[1][backward] * (head - 64)) / 64;
+        worst = fmax(worst, relative(of_peak, expected));
+    }
+    check_error("attention of heads of 64, 96 and 128, both directions", worst, 1e-6);
+}
+
+// ZeRO-1 divides the update over the replicas.
+static void test_zero(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    const Cluster c = cluster_named("dgx-h100");
+    double seconds[2];
+    for (int zero = 0; zero < 2; zero++) {
+        Mesh mesh = mesh_of(1, 1, 8, 1, RECOMPUTE_NONE);
+        mesh.zero = zero;
+        const StepSetup s = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
+        StepPrices x = step_prices(&s);
+        seconds[zero] = *cost_of(&x.costs, UPDATE, 0) - x.gather[0];
+        step_prices_free(&x);
+    }
+    check_error("an update of ZeRO-1 over 8 replicas takes an eighth", relative(8 * seconds[1], seconds[0]), 0.02);
+}
+
 // A block of the 22B model, in milliseconds (Korthikanti et al. 2022, figure 8 and table 4; from memory).
 static void test_block(void) {
     const ModelConfig m = gpt(48, 6144, 64);
@@ -1017,6 +1048,8 @@ int main(int argc, char** argv) {
     test_table1();
     test_unseen();
     test_days();
+    test_attention();
+    test_zero();
     test_block();
     test_figures();
     test_operations();
