@@ -118,7 +118,7 @@ def medians(calibrations, path):
             if words[0] in ("cores", "tile"):
                 values.setdefault(line, ([], None))
                 continue
-            at = len(words) - (2 if words[-1] in ("s", "B", "FLOP/s") else 1)
+            at = len(words) - (2 if words[-1] in ("s", "B", "FLOP/s", "TFLOP/s", "GB") else 1)
             values.setdefault(" ".join(words[:at]), ([], words[at + 1:]))[0].append(float(words[at]))
     with open(path, "w") as f:
         for line, (numbers, unit) in values.items():

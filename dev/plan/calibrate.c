@@ -496,16 +496,20 @@ int main(int argc, char** argv) {
     device_set_threads(1);
     b->started = seconds_now();
     Measured known;
-    if (check && !measured_read(&known, check, &error)) die_usage("%s", error.text);
+    Cluster machine;
+    if (check && !measured_read_cluster(&machine, &known, check, &error)) die_usage("%s", error.text);
     if (check) check_products(b, &known);
     for (int r = 0; r < b->rounds && !check; r++) round_of(b, r);
+    nap_until_all_come(&b->world);
+    const double peak = b->world.rank == 0 && !check ? fma_peak_flops(b->place.cores_here, 0.2) : 0;
     nap_until_all_come(&b->world);
     if (b->world.rank == 0 && !check) {
         take_medians(b);
         FILE* f = out ? fopen(out, "w") : stdout;
         if (!f) die("--out %s: cannot write: %s", out, strerror(errno));
         printf("\r%d lines in %.0f s      \n", b->m.points, seconds_now() - b->started);
-        bool ok = measured_write(&b->m, f);
+        bool ok = fprintf(f, "peak %.4g TFLOP/s\nmemory %.4g GB\n", peak / 1e12, device_bytes() / 1e9) > 0;
+        ok = measured_write(&b->m, f) && ok;
         ok = (out ? fclose(f) : fflush(f)) == 0 && ok;
         if (!ok) die("cannot write: %s", strerror(errno));
     }

@@ -5,6 +5,7 @@ dev/plan/calibrate.c measures the trainer's own kernels on a grid of sizes, and 
 
 A measured machine is a list of lines, here with an example of each, numbers in seconds, bytes and FLOP/s:
 
+    peak 0.22 TFLOP/s, memory 16 GB                 (two lines) of the machine, as in cluster.h
     cores 2                                         of the machine; ranks share them (cores.h, cluster.h)
     tile 8 48                                       of the matrix product's micro-kernel (kernels/matmul.h)
     resident 2.1e7 B                                of a rank that has opened MPI, and holds no model yet

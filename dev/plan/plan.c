@@ -152,7 +152,7 @@ static void print_question(const Question* q) {
     if (question_sites(q) > 1)
         printf("          %d sites, each two joined by %.4g GB/s, %.4g ms away; replicas are divided over them\n",
                question_sites(q), c->site_rate / 1e9, 1e3 * c->site_delay);
-    if (*c->assumed) printf("          not in its file, so usual values: %s\n", c->assumed);
+    if (*c->assumed) printf("          usual values of what no data sheet says (dev/plan/cluster.h)\n");
     printf("software  %s\n", q->software->name);
 }
 
@@ -180,15 +180,16 @@ static void print_time(double seconds) {
 }
 
 static void print_rows(const Answer* a) {
+    const Choice* best = answer_recommended(a);
     printf("\n    t   p    d  v schedule      B     m sequence zero recompute |      step  tokens/s   MFU | %% of it: "
            "bubble tensor pipeline  data | GB a rank\n");
     for (int i = 0; i < a->n; i++) {
         const StepSetup* s = &a->row[i].setup;
         const StepCost* c = &a->row[i].cost;
         const Mesh* m = &s->mesh;
-        printf("%5d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", m->t, m->p, m->d, m->v, schedule_name(m->schedule),
-               s->B, (long long)step_microbatches(s), m->sequence_parallel ? "yes" : "no", m->zero,
-               recompute_names[m->recompute]);
+        printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->t, m->p, m->d,
+               m->v, schedule_name(m->schedule), s->B, (long long)step_microbatches(s),
+               m->sequence_parallel ? "yes" : "no", m->zero, recompute_names[m->recompute]);
         print_time(c->seconds);
         printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f\n", c->tokens_per_second, 100 * c->mfu,
                share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
@@ -202,6 +203,24 @@ static void print_parts(const StepCost* c) {
     printf(":");
     for (int i = 0; i < STEP_PARTS; i++) printf("%s %s %.1f%%", i ? "," : "", step_part_name(i), share(c, i));
     printf("\n");
+}
+
+// The largest part that is not computing by products and attention, and what makes it smaller.
+static void print_limit(const StepCost* c) {
+    static const char* const cures[STEP_PARTS] = {
+        "",
+        "",
+        "kernels bound by memory; a smaller --tp, or more channels, helps",
+        "sums over the tensor group; a smaller --tp, or faster links in a node, helps",
+        "messages between stages; a smaller --vp, or fewer stages, helps",
+        "sums of gradients; a larger --global-batch helps",
+        "the update; --zero 1, or a larger --global-batch, helps",
+        "waiting for other stages; a larger --global-batch, or fewer stages, helps"};
+    int most = STEP_MEMORY;
+    for (int i = STEP_MEMORY; i < STEP_PARTS; i++) {
+        if (c->parts[i] > c->parts[most]) most = i;
+    }
+    printf("limit     %.1f%% of it: %s\n", share(c, most), cures[most]);
 }
 
 // Exact, and beside it what papers' formulas say; of other software these are all there is.
@@ -306,7 +325,8 @@ static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const StepSetup* s = &c->setup;
     const Measured* m = s->cluster->measured;
     const Pipeline plan = step_pipeline(s);
-    const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, s->threads, false};
+    const int threads = m && m->cores > mesh_size(&s->mesh) ? m->cores / mesh_size(&s->mesh) : 1;
+    const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
     ProcessMemory x;
     Error error;
     if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &setup, &error)) die("%s", error.text);
@@ -358,6 +378,9 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     print_rows(a);
     printf("\n");
     print_parts(&best->cost);
+    print_limit(&best->cost);
+    if (!best->setup.cluster->measured)
+        printf("          by data sheets; published runs were up to a quarter slower than such a plan (--published)\n");
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
