@@ -132,12 +132,16 @@ static void test_attention(void) {
     double worst = 0;
     for (int i = 0; i < 6; i++) {
         const int head = 64 + 32 * (i / 2), backward = i % 2;
-        const double of_peak = 1e18 / attention_seconds(d, 1e18, 1e12, head, backward) / (d->peak * d->sustained);
+        const double of_peak = 1e18 / attention_seconds(d, 2, 1e18, 1e12, head, 1, backward) / (d->peak * d->sustained);
         const double expected =
             (d->attention[0][backward] * (128 - head) + d->attention[1][backward] * (head - 64)) / 64;
         worst = fmax(worst, relative(of_peak, expected));
     }
     check_error("attention of heads of 64, 96 and 128, both directions", worst, 1e-6);
+    // 132 SMs: 33 heads of 512 rows fill them; 34 need a second wave.
+    const double full = attention_seconds(d, 2, 1e15, 512, 64, 33, false),
+                 more = attention_seconds(d, 2, 1e15, 512, 64, 34, false);
+    check(relative(more, full * 2 * 33 / 34) < 1e-6, "four tiles more than SMs: half of them wait");
 }
 
 // ZeRO-1 divides the update over the replicas.
@@ -904,7 +908,7 @@ static bool same_cluster(const Cluster* a, const Cluster* b) {
 }
 
 #define SHEET                                                                                                          \
-    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "       \
+    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
     "GB/s\nnics 8\nnic 400 Gbit/s\n"
 
 static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
