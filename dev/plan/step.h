@@ -797,7 +797,7 @@ typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
     double bubble;                     // time that stages wait for messages and each other, relative to computing
     double flops;                      // a device, by equation 3; a machine without GPUs is one device
-    double mfu;                        // of the peak, by model.h's count
+    double mfu;                        // of the peak, by model.h's count; 0 where that is not known
     double tokens_per_second;
     // On request (step_cost_with): what a picture is drawn from.
     Schedule* tables;
@@ -841,8 +841,8 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     const double computing = parts_sum(cost->parts);
     cost->bubble = computing > 0 ? (cost->parts[STEP_BUBBLE] + cost->parts[STEP_PIPELINE]) / computing : 0;
     cost->flops = flops_hardware(&s->model, s->T, (double)s->batch) / cost->seconds / devices;
-    cost->mfu = tokens * model_flops_per_token(&s->model, s->T) / cost->seconds / devices /
-                device_peak(&s->cluster->device, s->software->value_bytes);
+    const double peak = device_peak(&s->cluster->device, s->software->value_bytes);
+    cost->mfu = peak <= 0 ? 0 : tokens * model_flops_per_token(&s->model, s->T) / cost->seconds / devices / peak;
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
