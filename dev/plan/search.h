@@ -290,8 +290,8 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     const bool refused = answer->refused > 0;
     answer_free(answer);
     if (refused) return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
-    return fail(error, "no mesh of %d ranks has what is settled already and shares --global-batch %lld evenly", q->ranks,
-                (long long)q->batch);
+    return fail(error, "no mesh of %d ranks has what is settled already and shares --global-batch %lld evenly",
+                q->ranks, (long long)q->batch);
 }
 
 // What is recommended: of the rows that take as long as the first, to a thousandth, the one with the least memory.
