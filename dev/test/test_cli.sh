@@ -237,6 +237,9 @@ check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' ou
 planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vp 4 --sequence-parallel yes --tp 2
 planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
 check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
+planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vp 3 --schedule interleaved --sequence-parallel yes \
+    --zero 1 --recompute selective --no-clip --rows 1
+check "  nothing is left out of the command" "grep -q 'train_gpt --model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 --schedule interleaved --vp 3 --sequence-parallel --zero 1 --recompute selective --clip 0\$' out"
 # shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
 check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
