@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The planner's step times beside measured ones, on this machine.
 
-Measures the machine (build/calibrate), then lets the trainer run twelve meshes of one to eight ranks and the planner predict
+Measures the machine (build/calibrate) and corrects that by traces of four other runs, one for each number of ranks
+(./plan --calibrate), then lets the trainer run twelve meshes of one to eight ranks and the planner predict
 their steps (./plan), and then all meshes of one model on four ranks, to see whether the one that the planner
 would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
 mixed, all five schedules, both architectures, one to thirty million parameters.
@@ -47,6 +48,13 @@ MESHES = [  # ranks, model, mesh, batch
     (8, "gpt2 1M", "--dp 8 --zero 1", "--micro-batch 2 --global-batch 16"),
     (8, "llama 26M", "--tp 2 --pp 2 --dp 2 --schedule 1f1b", "--micro-batch 1 --global-batch 8"),
     (8, "gpt2 6M", "--tp 4 --pp 2 --schedule interleaved --sequence-parallel", "--micro-batch 2 --global-batch 8"),
+]
+# Runs whose traces correct what was measured: none of those that are predicted.
+TRACED = [
+    (1, "llama 3M", "", "--micro-batch 4 --global-batch 8"),
+    (2, "gpt2 1M", "--tp 2", "--micro-batch 4 --global-batch 8"),
+    (4, "llama 3M", "--tp 2 --pp 2", "--micro-batch 1 --global-batch 8"),
+    (8, "gpt2 1M", "--tp 2 --pp 2 --dp 2", "--micro-batch 2 --global-batch 16"),
 ]
 # All meshes of four ranks, of which one is recommended; as many micro-batches as the batch has, for everyone.
 CHOICE_MODEL = "gpt2 6M"
@@ -125,8 +133,8 @@ def medians(calibrations, path):
             f.write(" ".join([line] + ([f"{statistics.median(numbers):.4g}"] + unit if numbers else [])) + "\n")
 
 
-def predict(mesh, data, cluster):
-    """What the planner says of this one mesh: every choice is settled."""
+def plan(mesh, cluster, *options):
+    """What ./plan prints of this one mesh: every choice is settled."""
     ranks, model, shape, batch = mesh
     words = shape.split()
     said = {w[2:]: (words[i + 1:] + ["--"])[0] for i, w in enumerate(words) if w.startswith("--")}
@@ -135,24 +143,48 @@ def predict(mesh, data, cluster):
     settled = {"tp": tp, "pp": pp, "dp": ranks // (tp * pp), "vp": 2 if schedule in ("interleaved", "zb-v") else 1,
                "schedule": schedule, "zero": said.get("zero", 0), "recompute": "none",
                "sequence-parallel": "yes" if "sequence-parallel" in said else "no",
-               "gpus": ranks, "cluster": cluster, "text": os.path.getsize(data), "vocab": 256}
-    command = [os.path.join(ROOT, "plan"), "--json"] + MODELS[model].split() + batch.split()
+               "gpus": ranks, "cluster": cluster, "vocab": 256}
+    command = [os.path.join(ROOT, "plan"), *options] + MODELS[model].split() + batch.split()
     command += [word for name, value in settled.items() for word in ("--" + name, str(value))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    (answer,) = json.loads(done.stdout)
+    return done.stdout
+
+
+def predict(mesh, data, cluster):
+    (answer,) = json.loads(plan(mesh, cluster, "--json", "--text", str(os.path.getsize(data))))
     return answer
 
 
-def measure(meshes, o, temporary, calibrations):
-    """Seconds of steps, and peaks, of every mesh; texts of calibrations are added to the list, where one is given."""
+def correct(cluster, traces):
+    """Adds to a cluster's file what the traces of TRACED say: medians."""
+    factors = {}
+    for i, mesh in enumerate(TRACED):
+        for path in traces[i]:
+            for line in plan(mesh, cluster, "--calibrate", path).splitlines():
+                words = line.split()
+                if int(words[2]) == mesh[0]:
+                    factors.setdefault(" ".join(words[:3]), []).append(float(words[3]))
+    with open(cluster, "a") as f:
+        for line, values in factors.items():
+            f.write(f"{line} {statistics.median(values):.4g}\n")
+            print(f"{line} {statistics.median(values):.3f}, of {', '.join(f'{v:.2f}' for v in values)}")
+
+
+def measure(meshes, o, temporary, calibrations, traces):
+    """Seconds of steps, and peaks, of every mesh; texts of calibrations are added to the list, where one is given, and
+    paths of traces."""
     seconds, peak = [[] for _ in meshes], [0] * len(meshes)
     for r in range(o.rounds):
         if calibrations is not None:
             text, others = quietly(lambda: calibrate(os.path.join(temporary, "machine.txt")), o.tries)
             calibrations.append(text)
             print(f"round {r + 1} of {o.rounds}: calibration, others {100 * others:.0f} %", file=sys.stderr, flush=True)
+            for i, mesh in enumerate(TRACED):
+                path = os.path.join(temporary, f"trace{i}-{r}.json")
+                quietly(lambda: run(mesh, o.data, o.steps, os.path.join(temporary, "run"), ("--trace", path)), o.tries)
+                traces[i].append(path)
         for i, mesh in enumerate(meshes):
             (times, bytes_of_it), others = quietly(lambda: run(mesh, o.data, o.steps, os.path.join(temporary, "run")), o.tries)
             seconds[i] += times
@@ -190,10 +222,12 @@ def main():
     choice = [] if o.no_choice else CHOICE
     with tempfile.TemporaryDirectory() as temporary:
         calibrations = None if o.cluster else []
-        seconds, peak = measure(meshes + choice, o, temporary, calibrations)
+        traces = [[] for _ in TRACED]
+        seconds, peak = measure(meshes + choice, o, temporary, calibrations, traces)
         cluster = o.cluster or o.keep or os.path.join(temporary, "medians.txt")
         if not o.cluster:
             medians(calibrations, cluster)
+            correct(cluster, traces)
         n = len(meshes)
         rows = table(meshes, seconds[:n], peak[:n], o, cluster)
         errors = [abs(e) for _, _, e in rows]

@@ -4,7 +4,7 @@ what a whole step adds: caches that other operations have emptied, ranks that wa
 work. A trace (train_gpt --trace) has the times of the step's actions; beside those that the planner says of the same
 run they give a factor for each kind of work, which is written among the machine's lines:
 
-    correct forward 1.04        forward passes took 1.04 times as long as predicted; the same of backward passes, of
+    correct forward 4 1.04        forward passes took 1.04 times as long as predicted; the same of backward passes, of
                                 the end of a step (REDUCE and UPDATE), and of messages (from the end of what makes one
                                 to the begin of what uses it, where the receiver had nothing else to do)
 
@@ -87,6 +87,17 @@ static inline bool trace_fits_groups(const char* path, const void* text, size_t 
     return ok;
 }
 
+// What runs of so many ranks had is what is said of them from now on.
+static inline void measured_correct(Measured* m, int ranks, const ActionSeconds* had, const ActionSeconds* said) {
+    const int place = measured_place_of_ranks(ranks);
+    for (int i = 0; i < CORRECTIONS; i++) {
+        const double before = measured_corrected(m, (Correction)i, ranks);
+        const bool known = had->seconds[i] > 0 && said->seconds[i] > 0;
+        m->correction[i][place] = before * (known ? had->seconds[i] / said->seconds[i] : 1);
+    }
+    m->corrected[place] = true;
+}
+
 // Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's corrections by
 // what is missing. `path` is what errors call the text. Prints nothing.
 static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
@@ -104,9 +115,7 @@ static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char
             ActionSeconds had = seconds_of_run(&run), said = seconds_of_timeline(cost.tables, &cost.timeline);
             StepPrices prices = step_prices(s);
             if (prices.plan.p > 1) said.seconds[CORRECT_MESSAGE] = *cost_of(&prices.costs, SEND_FORWARD, 0);
-            for (int i = 0; i < CORRECTIONS; i++) {
-                if (had.seconds[i] > 0 && said.seconds[i] > 0) m->correction[i] *= had.seconds[i] / said.seconds[i];
-            }
+            measured_correct(m, mesh_size(&s->mesh), &had, &said);
             step_prices_free(&prices);
         }
         measured_run_free(&run);

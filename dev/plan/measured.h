@@ -121,12 +121,14 @@ typedef struct {
 
 // Factors that a trace has shown to be missing (calibrate.h); 1 if there was none.
 typedef enum { CORRECT_FORWARD, CORRECT_BACKWARD, CORRECT_UPDATE, CORRECT_MESSAGE, CORRECTIONS } Correction;
+enum { CORRECTED = 12 }; // up to 2,048 ranks on a machine
 static inline const char* correction_choices(void) { return "forward|backward|update|message"; }
 
 typedef struct Measured {
-    int cores, tile_rows, tile_columns; // cores = 0: nothing was measured
-    double resident;                    // bytes
-    double correction[CORRECTIONS];
+    int cores, tile_rows, tile_columns;        // cores = 0: nothing was measured
+    double resident;                           // bytes
+    double correction[CORRECTIONS][CORRECTED]; // of runs with 2^i ranks, and those with more than half as many
+    bool corrected[CORRECTED];
     int points, room;
     MeasuredPoint* point; // in the order of the file
     MeasuredGrid grid[MEASURED_TABLES][MEASURED_VARIANTS];
@@ -134,7 +136,7 @@ typedef struct Measured {
 
 static inline void measured_init(Measured* m) {
     memset(m, 0, sizeof *m);
-    for (int i = 0; i < CORRECTIONS; i++) m->correction[i] = 1;
+    for (int i = 0; i < CORRECTIONS * CORRECTED; i++) m->correction[i / CORRECTED][i % CORRECTED] = 1;
 }
 
 static inline void measured_free(Measured* m) {
@@ -247,6 +249,26 @@ static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, 
     return true;
 }
 
+// Corrections of runs with so many ranks.
+static inline int measured_place_of_ranks(int ranks) {
+    int place = 0;
+    while (place < CORRECTED - 1 && 1 << place < ranks) place++;
+    return place;
+}
+
+static inline bool measured_read_correction(Measured* m, int n, char** words, Error* error) {
+    int ranks = 0;
+    const int which = n == 4 ? choice_index(correction_choices(), words[1]) : -1;
+    double factor;
+    if (which < 0 || !measured_read_whole(words[2], 1 << (CORRECTED - 1), &ranks) ||
+        !measured_number(words[3], &factor))
+        return fail(error, "correct: one of %s, a number of ranks and a factor have to follow, and nothing else",
+                    correction_choices());
+    const int place = measured_place_of_ranks(ranks);
+    m->correction[which][place] = factor, m->corrected[place] = true;
+    return true;
+}
+
 // The n words of a line.
 static inline bool measured_read_words(Measured* m, int n, char** words, Error* error) {
     const int table = n > 0 ? measured_table_of(words[0]) : -1;
@@ -262,10 +284,7 @@ static inline bool measured_read_words(Measured* m, int n, char** words, Error* 
     if (strcmp(words[0], "resident") == 0)
         return (n == 3 && measured_number(words[1], &m->resident) && strcmp(words[2], "B") == 0) ||
                fail(error, "resident: a number and B have to follow, and nothing else");
-    const int which = strcmp(words[0], "correct") == 0 && n == 3 ? choice_index(correction_choices(), words[1]) : -1;
-    if (strcmp(words[0], "correct") == 0)
-        return (which >= 0 && measured_number(words[2], &m->correction[which])) ||
-               fail(error, "correct: one of %s and a factor have to follow, and nothing else", correction_choices());
+    if (strcmp(words[0], "correct") == 0) return measured_read_correction(m, n, words, error);
     return fail(error,
                 "%s is not known; lines begin with cores, tile, resident, product, kernel, attention, collective, "
                 "message, speed or correct",
@@ -399,10 +418,11 @@ static inline void measured_write_point(FILE* out, const MeasuredPoint* p) {
 
 static inline void measured_write_corrections(const Measured* m, FILE* out) {
     char value[32], word[32];
-    for (int i = 0; i < CORRECTIONS; i++) {
-        choice_word(word, sizeof word, correction_choices(), i);
-        measured_number_text(value, m->correction[i]);
-        if (m->correction[i] != 1) fprintf(out, "correct %s %s\n", word, value);
+    for (int i = 0; i < CORRECTIONS * CORRECTED; i++) {
+        const int which = i % CORRECTIONS, place = i / CORRECTIONS;
+        choice_word(word, sizeof word, correction_choices(), which);
+        measured_number_text(value, m->correction[which][place]);
+        if (m->corrected[place]) fprintf(out, "correct %s %d %s\n", word, 1 << place, value);
     }
 }
 
@@ -588,13 +608,22 @@ static inline double measured_uncorrected(const Measured* m, const Op* op, int t
     return -1;
 }
 
+// The correction of the nearest number of ranks that a trace was of.
+static inline double measured_corrected(const Measured* m, Correction which, int ranks) {
+    const int place = measured_place_of_ranks(ranks);
+    for (int far = 0; far < CORRECTED; far++) {
+        if (place + far < CORRECTED && m->corrected[place + far]) return m->correction[which][place + far];
+        if (place - far >= 0 && m->corrected[place - far]) return m->correction[which][place - far];
+    }
+    return 1;
+}
+
 // Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores:
 // while this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller:
-// measured_speed. A collective is one of ranks that compute, so it is priced as theirs.
+// measured_speed. A collective is one of ranks that compute, so it is priced as theirs. busy: ranks of the run.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
-    (void)busy;
     if (!measured_knows(m, op)) return -1;
-    return m->correction[measured_correction(op)] * measured_uncorrected(m, op, threads);
+    return measured_corrected(m, measured_correction(op), busy) * measured_uncorrected(m, op, threads);
 }
 
 // How `ranks` ranks in p stages share the machine: threads that each computes with (cores.h), and into speed (p + 1)

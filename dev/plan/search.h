@@ -88,6 +88,7 @@ static inline void setup_share_cores(StepSetup* s, double* speed) {
     const Cluster* c = s->cluster;
     const int ranks = mesh_size(&s->mesh), p = s->mesh.p;
     if (!c->cores) return;
+    s->busy = ranks;
     if (c->measured) measured_share_cores(c->measured, &s->threads, speed, ranks, p);
     for (int k = 0; k <= p && !c->measured; k++)
         speed[k] = k == 0 ? 1 : fmin(1, (double)c->cores * p / ((double)k * ranks));

@@ -155,7 +155,7 @@ static void test_files(void) {
     Measured m, again;
     Error error;
     make_machine(&m, 1e10 / 3);
-    m.correction[CORRECT_UPDATE] = 1.1;
+    m.correction[CORRECT_UPDATE][2] = 1.1, m.corrected[2] = true;
     FILE* out = fopen(path, "w");
     if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
     if (!check(measured_read(&again, path, &error), "a file is read again")) return;
@@ -163,7 +163,8 @@ static void test_files(void) {
                 again.tile_columns == m.tile_columns && again.resident == m.resident;
     for (int i = 0; i < m.points && same; i++)
         same = measured_same_place(&m.point[i], &again.point[i]) && m.point[i].value == again.point[i].value;
-    for (int i = 0; i < CORRECTIONS; i++) same = same && m.correction[i] == again.correction[i];
+    same = same && memcmp(m.correction, again.correction, sizeof m.correction) == 0 &&
+           memcmp(m.corrected, again.corrected, sizeof m.corrected) == 0;
     check(same, "and is the same to the bit");
     measured_free(&m), measured_free(&again);
     Cluster c;
@@ -279,7 +280,16 @@ static void test_traces(void) {
     const bool ok = calibrate_by_trace(&m, &s, path, &error);
     check(ok, "a trace is read%s%s", ok ? "" : ": ", ok ? "" : error.text);
     for (int i = 0; i < CORRECT_MESSAGE; i++)
-        check_error("everything took 1.25 times as long", fabs(m.correction[i] - 1.25), 1e-3);
+        check_error("everything took 1.25 times as long", fabs(m.correction[i][1] - 1.25), 1e-3);
+    check(measured_corrected(&m, CORRECT_FORWARD, 1) == m.correction[CORRECT_FORWARD][1] &&
+              measured_corrected(&m, CORRECT_FORWARD, 64) == m.correction[CORRECT_FORWARD][1],
+          "and that is said of all other numbers of ranks, too");
+    m.correction[CORRECT_FORWARD][3] = 3, m.corrected[3] = true;
+    check(measured_corrected(&m, CORRECT_FORWARD, 5) == 3 && measured_corrected(&m, CORRECT_FORWARD, 16) == 3 &&
+              measured_corrected(&m, CORRECT_FORWARD, 2) == m.correction[CORRECT_FORWARD][1],
+          "or, of those near to another one, what was seen there");
+    m.corrected[3] = false;
+    s.busy = 2;
     StepCost again = step_cost_with(&s, true);
     ActionSeconds before = seconds_of_timeline(cost.tables, &cost.timeline);
     ActionSeconds after = seconds_of_timeline(again.tables, &again.timeline);
