@@ -27,7 +27,7 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool no_clip, json, inputs, published, clusters, help;
+    bool no_clip, any_memory, json, inputs, published, clusters, help;
     double text;
 } PlanOptions;
 
@@ -63,6 +63,7 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_choice("recompute", &o->recompute, "any|none|selective|full", "what the backward pass computes again"),
         option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
         option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
+        option_flag("any-memory", &o->any_memory, "also what does not fit, to ask for runs that others have published"),
         option_heading("what is printed"),
         option_int("rows", &o->rows, 1, 1000, "of the table"),
         option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
@@ -125,7 +126,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.batch = o->batch ? o->batch : 8 * o->gpus;
     q.ranks = (int)o->gpus, q.cluster = &machines->cluster;
     q.software = read_software(o->software, &machines->cluster);
-    q.clip = !o->no_clip;
+    q.clip = !o->no_clip, q.any_memory = o->any_memory;
     q.t = (int)o->t, q.p = (int)o->p, q.d = (int)o->d, q.v = (int)o->v, q.B = (int)o->B;
     q.schedule = o->schedule - 1, q.zero = o->zero - 1, q.recompute = o->recompute - 1;
     q.sequence_parallel = o->sequence_parallel - 1;

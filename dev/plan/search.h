@@ -32,7 +32,7 @@ typedef struct {
     int ranks;
     const Cluster* cluster;
     const Software* software;
-    bool clip;
+    bool clip, any_memory; // any_memory: also what does not fit
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
     int rows; // that are wanted
@@ -290,7 +290,7 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
         a->refused++, a->why = error;
         return true;
     }
-    if (c.memory.bytes > setup_room(&c.setup)) {
+    if (c.memory.bytes > setup_room(&c.setup) && !q->any_memory) {
         if (a->too_large++ == 0 || c.memory.bytes < a->least_memory) a->least_memory = c.memory.bytes;
         return true;
     }
