@@ -7,7 +7,7 @@ project=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-unset OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS
+unset OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
 
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
