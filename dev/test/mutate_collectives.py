@@ -232,7 +232,7 @@ FAULTS = [
 
 
 def copy_sources(folder):
-    for pattern in ("", "collective", "comm", "kernels", "scripts", "dev/test"):
+    for pattern in ("", "collective", "comm", "dev/plan", "kernels", "scripts", "dev/test"):
         os.makedirs(os.path.join(folder, pattern), exist_ok=True)
         for name in os.listdir(pattern or "."):
             if re.search(r"\.(h|c|cu|sh)$|^Makefile$", name):

@@ -149,7 +149,7 @@ FAULTS = [
 
 
 def copy_sources(folder):
-    for pattern in ("", "collective", "comm", "kernels", "scripts", "dev/test", "dev/test/reference"):
+    for pattern in ("", "collective", "comm", "dev/plan", "kernels", "scripts", "dev/test", "dev/test/reference"):
         os.makedirs(os.path.join(folder, pattern), exist_ok=True)
         for name in os.listdir(pattern or "."):
             if re.search(r"\.(h|c|cu|sh|py)$|^Makefile$", name) or pattern.endswith("reference"):

@@ -298,7 +298,8 @@ verify_py() { verify "$1" python3 check.py "${@:2}"; }
 # MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.
 if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! "$MPIRUN" --version 2>&1 | grep -q HYDRA
 then
-    mkdir mpich
+    mkdir mpich mpich/dev
+    cp -r "$project/dev/plan" mpich/dev
     cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project/kernels" "$project/comm" "$project/collective" mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
         FAST=-O1 train_gpt) >mpich.log 2>&1 &
