@@ -15,10 +15,11 @@ caught, N missed. Standard library only.
 import concurrent.futures
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
+
+from mutate import copy_sources, mutated
 
 # -O2 compiles in half the time of -O3, and the short runs here are as fast.
 FAST = "FAST=-O2 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
@@ -229,25 +230,6 @@ FAULTS = [
      "if (!layout->last_stage) sums[tensors] = 0;"),
     ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
 ]
-
-
-def copy_sources(folder):
-    for pattern in ("", "collective", "comm", "dev/plan", "kernels", "scripts", "dev/test"):
-        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
-        for name in os.listdir(pattern or "."):
-            if re.search(r"\.(h|c|cu|sh)$|^Makefile$", name):
-                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
-    os.makedirs(os.path.join(folder, "build"))
-
-
-def mutated(path, text, replacement):
-    """A source with its fault."""
-    with open(path, encoding="utf-8") as f:
-        source = f.read()
-    if source.count(text) != 1:
-        sys.exit(f"mutate_collectives.py: {path} has {source.count(text)} times, not once: {text!r}: "
-                 "the list of faults is out of date")
-    return source.replace(text, replacement)
 
 
 def build(folder):

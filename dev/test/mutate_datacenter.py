@@ -8,13 +8,10 @@ a time, builds the test there and runs it: it has to fail, or to crash.
 One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N
 faults were caught, N missed. Standard library only.
 """
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-CC = os.environ.get("CC", "gcc")
+import mutate
+
 FACTS, PLAN = "dev/plan/facts.h", "dev/plan/datacenter.h"
 
 # What is wrong; file, exact text, replacement.
@@ -209,63 +206,5 @@ FAULTS = [
 ]
 
 
-def copy_sources(folder):
-    for pattern in ("", "dev/plan", "dev/test", "dev/plan/clusters"):
-        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
-        for name in os.listdir(pattern or "."):
-            if name.endswith((".h", ".txt")) or name == "test_datacenter.c":
-                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
-
-
-def mutated(path, text, replacement):
-    """A source with its fault."""
-    with open(path, encoding="utf-8") as f:
-        source = f.read()
-    if source.count(text) != 1:
-        sys.exit(f"mutate_datacenter.py: {path} has {source.count(text)} times, not once: {text!r}: the list of faults is "
-                 "out of date")
-    return source.replace(text, replacement)
-
-
-def verdict(folder):
-    """What the test had to say, in one line; None if it saw nothing."""
-    made = subprocess.run([CC, "-std=gnu11", "-O0", "-w", "dev/test/test_datacenter.c", "-o", "test", "-lm"], cwd=folder,
-                          capture_output=True, text=True)
-    if made.returncode != 0:
-        sys.exit(f"mutate_datacenter.py: does not compile:\n{made.stderr}")
-    try:
-        test = subprocess.run(["./test", "--short"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60,
-                              env=dict(os.environ, TMPDIR=folder))
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    if test.returncode == 0:
-        return None
-    lines = test.stdout.splitlines() or [""]
-    return next((line[4:].strip() for line in lines if line.startswith("FAIL")), f"status {test.returncode}: {lines[-1]}")
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-    for fault in faults:
-        mutated(*fault[1:])
-    caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        copy_sources(folder)
-        line = verdict(folder)
-        if line:
-            sys.exit(f"mutate_datacenter.py: the sources as they are do not pass: {line}")
-        for fault in faults:
-            copy_sources(folder)
-            with open(os.path.join(folder, fault[1]), "w", encoding="utf-8") as f:
-                f.write(mutated(*fault[1:]))
-            line = verdict(folder)
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:120]}" if line else f"MISSED  {fault[0]}", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mutate.main(FAULTS, {FACTS: "test_datacenter", PLAN: "test_datacenter"}))

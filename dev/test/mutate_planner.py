@@ -8,13 +8,10 @@ test that should see it there and runs it: it has to fail, or to crash.
 One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N
 faults were caught, N missed. Standard library only.
 """
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
-CC = os.environ.get("CC", "gcc")
+import mutate
+
 SEARCH, CHOOSE, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED = (
     f"dev/plan/{name}.h" for name in "search choose step links work cluster memory process measured".split())
 TESTS = {SEARCH: "test_search", CHOOSE: "test_search", STEP: "test_step", LINKS: "test_step", WORK: "test_step",
@@ -136,63 +133,5 @@ FAULTS = [
 ]
 
 
-def copy_sources(folder):
-    for name in subprocess.run(["git", "ls-files", "*.h", "*.c", "dev/plan/clusters"], capture_output=True, text=True,
-                               check=True).stdout.split():
-        os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
-        shutil.copy2(name, os.path.join(folder, name))
-    os.makedirs(os.path.join(folder, "build"), exist_ok=True)
-
-
-def mutated(path, text, replacement):
-    """A source with its fault."""
-    with open(path, encoding="utf-8") as f:
-        source = f.read()
-    if source.count(text) != 1:
-        sys.exit(f"mutate_planner.py: {path} has {source.count(text)} times, not once: {text!r}: the list of faults is out "
-                 "of date")
-    return source.replace(text, replacement)
-
-
-def verdict(folder, test):
-    """What the test had to say, in one line; None if it saw nothing."""
-    made = subprocess.run([CC, "-std=gnu11", "-O0", "-w", f"dev/test/{test}.c", "-o", "build/test", "-lm", "-ldl"],
-                          cwd=folder, capture_output=True, text=True)
-    if made.returncode != 0:
-        sys.exit(f"mutate_planner.py: does not compile:\n{made.stderr}")
-    try:  # not Python's child: what the kernel counts as a process's peak begins with its parent's
-        run = subprocess.run(["sh", "-c", "build/test --short; exit $?"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120)
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    if run.returncode == 0:
-        return None
-    lines = run.stdout.splitlines() or [""]
-    return next((line[4:].strip() for line in lines if line.startswith("FAIL")), f"status {run.returncode}: {lines[-1]}")
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-    for fault in faults:
-        mutated(*fault[1:])
-    caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        copy_sources(folder)
-        for test in sorted({TESTS[fault[1]] for fault in faults}):
-            line = verdict(folder, test)
-            if line:
-                sys.exit(f"mutate_planner.py: the sources as they are do not pass: {line}")
-        for fault in faults:
-            with open(os.path.join(folder, fault[1]), "w", encoding="utf-8") as f:
-                f.write(mutated(*fault[1:]))
-            line = verdict(folder, TESTS[fault[1]])
-            shutil.copy2(fault[1], os.path.join(folder, fault[1]))
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:120]}" if line else f"MISSED  {fault[0]}", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mutate.main(FAULTS, TESTS))

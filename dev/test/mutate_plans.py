@@ -11,11 +11,12 @@ faults were caught, N missed. Standard library only.
 """
 import concurrent.futures
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
+from mutate import copy_sources, mutated
 
 SECONDS = 120  # for a run; it takes three
 CC = os.environ.get("CC", "gcc")
@@ -302,24 +303,6 @@ MPI_SHOW = subprocess.run([os.environ.get("MPICC", "mpicc"), "-show"], capture_o
 
 def runs_ranks(file):
     return file in (RUNNER, COMM)
-
-
-def copy_sources(folder):
-    for pattern in ("", "collective", "comm", "kernels", "scripts", "dev/test"):
-        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
-        for name in os.listdir(pattern or "."):
-            if re.search(r"\.h$|^test_(collective|comm_plan)\.c$|^mpirun\.sh$", name):
-                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
-
-
-def mutated(path, text, replacement):
-    """A source with its fault."""
-    with open(path, encoding="utf-8") as f:
-        source = f.read()
-    if source.count(text) != 1:
-        sys.exit(f"mutate_plans.py: {path} has {source.count(text)} times, not once: {text!r}: the list of faults is "
-                 "out of date")
-    return source.replace(text, replacement)
 
 
 def build(folder, file=""):

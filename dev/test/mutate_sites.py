@@ -16,10 +16,11 @@ caught, N missed. Standard library only.
 import concurrent.futures
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
+
+from mutate import copy_sources, mutated
 
 FAST = "FAST=-O0 $(ARCH_FLAG)"  # compiles fast, and the runs are short
 SECONDS = 120
@@ -146,25 +147,6 @@ FAULTS = [
     ("checkpoint: only the first site writes", S3GD, TRAINER, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
     ("checkpoint: another plan is taken up", "sites 2 refusals", TRAINER, "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
 ]
-
-
-def copy_sources(folder):
-    for pattern in ("", "collective", "comm", "dev/plan", "kernels", "scripts", "dev/test", "dev/test/reference"):
-        os.makedirs(os.path.join(folder, pattern), exist_ok=True)
-        for name in os.listdir(pattern or "."):
-            if re.search(r"\.(h|c|cu|sh|py)$|^Makefile$", name) or pattern.endswith("reference"):
-                shutil.copy2(os.path.join(pattern, name), os.path.join(folder, pattern))
-    os.makedirs(os.path.join(folder, "build"))
-
-
-def mutated(path, text, replacement):
-    """A source with its fault."""
-    with open(path, encoding="utf-8") as f:
-        source = f.read()
-    if source.count(text) != 1:
-        sys.exit(f"mutate_sites.py: {path} has {source.count(text)} times, not once: {text!r}: "
-                 "the list of faults is out of date")
-    return source.replace(text, replacement)
 
 
 def program_of(test):

@@ -44,6 +44,15 @@ static inline double relative_error(const float* a, const double* b, int64_t n) 
     return scale > 0 ? worst / scale : worst;
 }
 
+// Makes an empty file NAME.something in $TMPDIR, for the test to write to and to remove at its end; its path.
+static inline void make_temporary(char* path, size_t size, const char* name) {
+    const char* folder = getenv("TMPDIR");
+    snprintf(path, size, "%.200s/%s.XXXXXX", folder ? folder : "/tmp", name);
+    const int fd = mkstemp(path);
+    if (fd < 0) die("%s: cannot make %s", name, path);
+    close(fd);
+}
+
 // The last line, and the exit status.
 static inline int test_end(void) {
     printf("%d passed, %d failed\n", test_count.passed, test_count.failed);

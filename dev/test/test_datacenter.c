@@ -1109,11 +1109,7 @@ static void test_damage(int rounds) {
 
 int main(int argc, char** argv) {
     process.name = "test_datacenter";
-    const char* folder = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%.200s/test_datacenter.XXXXXX", folder ? folder : "/tmp");
-    const int fd = mkstemp(path);
-    if (fd < 0) die("test_datacenter: cannot make %s", path);
-    close(fd);
+    make_temporary(path, sizeof path, "test_datacenter");
     test_published();
     test_table();
     test_formulas();

@@ -1044,11 +1044,7 @@ static void test_damage(int rounds) {
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_step";
-    const char* folder = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%.200s/test_step.XXXXXX", folder ? folder : "/tmp");
-    const int fd = mkstemp(path);
-    if (fd < 0) die("test_step: cannot make %s", path);
-    close(fd);
+    make_temporary(path, sizeof path, "test_step");
     test_table1();
     test_unseen();
     test_days();
