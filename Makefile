@@ -1,12 +1,24 @@
-# make              build ./train_gpt for this machine
+# make              build ./train_gpt and ./plan for this machine, and build/tokenize, make_vocab and make_choices for its data
 # make test         run all tests; the last line is "N passed, N failed"; LONG=1 make test: more meshes and sanitizers
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make plan_faults  faults planted in the plans of collectives, each of which has to be seen
 # make site_faults  faults planted in what sites do that do not wait for each other, each of which has to be seen
+# make health_faults     faults planted in what looks after the health of a run, each of which has to be seen (10 minutes)
+# make text_faults        faults planted in what draws tokens, and in the cache of a text
+# make data_faults        faults planted in the reading of token files, the order of sequences and what keeps documents apart
 # make datacenter_faults  faults planted in the datacenter planner, each of which has to be seen
+# make tokenizer_faults   faults planted in the tokenizer, each of which has to be seen (5 minutes)
+# make compare_tokenizers VOCAB="tokenizer.json ..."  16 MB of texts beside tiktoken and tokenizers (pip install them); minutes
+# make watch_faults       faults planted in the watchdog and the supervisor, each of which has to be seen
 # make planner_faults     faults planted in the planner, each of which has to be seen (10 minutes)
+# make evaluation_faults  faults planted in evaluations, each of which has to be seen
+# make check_transformers  weights and models exchanged with Hugging Face's library (pip install torch transformers; a minute)
+# make pretrained_faults   faults planted in what reads and writes weights of others, each of which has to be seen (2 minutes)
+# make torture      runs that are killed 200 times, 500 damaged checkpoints, disks that are full or gone (15 minutes)
+# make survival_faults    faults planted in what saves and takes up runs, each of which has to be seen
+# make report_faults      faults planted in the page of a run and in the options, each of which has to be seen (3 minutes)
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
 # make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
@@ -161,7 +173,9 @@ SANITIZED_TESTS := $(if $(LONG),$(TESTS),$(filter-out test_equivalence test_gpt,
 FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 
-all: report train_gpt plan
+DATA_TOOLS := tokenize make_vocab make_choices
+
+all: report train_gpt plan $(DATA_TOOLS:%=$(BUILD)/%)
 
 report:
 	$(info $(report))
@@ -230,11 +244,12 @@ KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt)
-GPU_TRAINERS := $(foreach p,bf16 fp16 fp32,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt
+    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
+GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
+$(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little
 endif
 
-vpath %.c dev/test dev/bench dev/draw dev/plan
+vpath %.c dev/test dev/bench dev/draw dev/plan dev/data
 vpath %.cu dev/test dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
@@ -242,14 +257,18 @@ $(BUILD)/%: %.c $(BUILD)/flags
 $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) $< -o $@ $(LIBS)
 
-# What takes longer to optimise than to run.
-$(addprefix $(BUILD)/sanitized/,train_gpt test_sites test_collective test_draw_collective test_draw test_comm_plan test_comm_thread \
-    test_comm test_checkpoint test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
+# What takes longer to optimise than to run; and what takes longer to run than to optimise.
+$(addprefix $(BUILD)/sanitized/,train_gpt plan test_sites test_health test_evaluate test_measured test_search test_comm_plan test_comm_thread \
+    test_comm test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
+$(addprefix $(BUILD)/sanitized/,test_matmul test_kernels test_attention): SANITIZED := $(subst -O1,-O2,$(SANITIZED))
+$(addprefix $(BUILD)/,test_sites test_health test_evaluate test_measured test_search): FAST := $(subst -O3,-O1,$(FAST))
 
-build_tests: train_gpt $(BUILD)/sanitized/plan $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+build_tests: train_gpt $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
+# Beside Hugging Face's library only where it is.
 test: report build_tests
+	@! dev/test/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
 	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" SANITIZED_TESTS="$(SANITIZED_TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
 	    GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
 
@@ -267,14 +286,51 @@ kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 plan_faults:
 	@python3 dev/test/mutate_plans.py
 
+data_faults:
+	@python3 dev/test/mutate_data.py
+	@python3 dev/test/mutate_documents.py
+
 site_faults:
 	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_sites.py
+
+health_faults:
+	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_health.py
 
 datacenter_faults:
 	@python3 dev/test/mutate_datacenter.py
 
+tokenizer_faults:
+	@python3 dev/test/mutate_tokenizer.py
+
+text_faults:
+	@python3 dev/test/mutate_generate.py
+
+compare_tokenizers: $(BUILD)/encode_file
+	@python3 dev/test/compare_tokenizers.py $(BUILD)/encode_file $(VOCAB)
+
 planner_faults:
 	@python3 dev/test/mutate_planner.py
+
+check_transformers: train_gpt $(BUILD)/logits
+	@BUILD="$(BUILD)" dev/test/check_transformers.py
+
+pretrained_faults:
+	@python3 dev/test/mutate_pretrained.py
+
+# KILLS=, BROKEN=, MINUTES=, SEED=: other numbers than torture.py's own.
+torture: report train_gpt
+	@MPIRUN="$(MPIRUN)" python3 dev/test/torture.py $(KILLS:%=--kills %) $(BROKEN:%=--broken %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %)
+
+evaluation_faults:
+	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_evaluate.py
+
+survival_faults:
+	@python3 dev/test/mutate_survival.py
+
+watch_faults:
+	@python3 dev/test/mutate_watch.py
+report_faults:
+	@python3 dev/test/mutate_report.py
 
 network: report build_benches
 	@dev/bench/network.py --plot dev/draw/network.svg
@@ -283,7 +339,7 @@ gpu_check:
 	@scripts/gpu_check.sh
 
 planner: report build_benches
-	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA)
+	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
 
 pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
@@ -301,5 +357,6 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all report test equivalence kernel_faults plan_faults site_faults datacenter_faults planner_faults network gpu_check bench planner pictures help clean build_tests build_benches
+.PHONY: always all report test equivalence check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
+    data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

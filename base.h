@@ -56,18 +56,26 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
 // What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
-// ranks that work together end together, see comm.h).
+// ranks that work together end together, see comm.h); whether stdout stands in a line that is still to be ended.
 typedef struct {
     const char* name;
     int rank;
     void (*stop)(int status);
+    bool within_line;
 } Process;
-static Process process = {"threefold", -1, NULL};
+static Process process = {"threefold", -1, NULL, false};
+
+// Ends a line that was to be written over (print_step of train_gpt.cu), where something else follows it.
+static inline void end_line(void) {
+    if (process.within_line) putchar('\n');
+    process.within_line = false;
+    fflush(stdout);
+}
 
 // One line, written at once. Wrong arguments are found by all ranks alike, so one of them speaks for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";
-    fflush(stdout);
+    end_line();
     vsnprintf(text, sizeof text, format, args);
     if (status != EXIT_ARGUMENTS && process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
     if (status != EXIT_ARGUMENTS || process.rank <= 0) fprintf(stderr, "%s: %s%s\n", process.name, rank, text);
@@ -97,6 +105,15 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die_usage(con
 typedef struct {
     char text[1024];
 } Error;
+
+// Appends to a text of `size` bytes; what has no room is cut.
+__attribute__((format(printf, 3, 4))) static inline void append_text(char* text, size_t size, const char* format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
 
 // Fills *error; always returns false, so that callers can write: return fail(error, "...", ...).
 __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, const char* format, ...) {

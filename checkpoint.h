@@ -7,32 +7,43 @@ Hugging Face's name and in its shape, float32, in a folder that transformers loa
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (of SGD the
                                 velocity is the first, and the second is 0)
-        trainer.json            step, position in the data, and what a resumed run must not change
         sites.safetensors       where sites do not wait for each other (rounds.h): what each of them has beside the common
                                 point, site.3.exp_avg.NAME and others, and what was on its way between them
+        trainer.json            step, position in the data, what a resumed run must not change; and of all other files
+                                the size and the checksum
 
 It is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files, then
 the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which is never taken up; the next
 save of that step removes it.
 
-Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So all ranks write
-into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank:
+It is what was written or it is refused. Every file of tensors carries its step and its checksum (checksum.h; of all its
+bytes, with zeros in place of the checksum) in its metadata, trainer.json those of all files and at its end its own. So a
+flipped bit, a piece that is missing and a file that belongs elsewhere are found and told apart before anything is used.
 
-    rank 0          checkpoint_begin        makes the .tmp, with all files at their final size
+Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So all ranks write
+into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank; nor is it for a
+checksum, which is a sum over words:
+
+    rank 0          checkpoint_begin        makes the .tmp, with the files of tensors at their final size
     every rank      checkpoint_join         opens them
                     checkpoint_write_bucket for the buckets, or the parts, that are this rank's to write
-                    checkpoint_leave        flushes what this rank has written
-    rank 0          checkpoint_publish      gives the folder its name; or checkpoint_abandon, if any rank has failed
+                    checkpoint_leave        flushes what this rank has written, and says what it adds up to
+    rank 0          checkpoint_publish      gives the folder the sums of all ranks, then its name; or
+                                            checkpoint_abandon, if any rank has failed
 
 Between these the caller waits for all ranks and asks whether all have succeeded: no MPI here. Of data ranks, which hold
 the same slices, one has to write each bucket; any one. Reading needs no order: each rank maps the files and copies
-what its slices need. All ranks have to see one file system.
+what its slices need; before that each adds up a part of the files (checkpoint_add_up). All ranks have to see one file
+system.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 
 #include "base.h"
+#include "checksum.h"
+#include "config_json.h"
 #include "json.h"
+#include "llmc.h"
 #include "parallel.h"
 #include "safetensors.h"
 #include <dirent.h>
@@ -51,7 +62,9 @@ typedef struct {
     int64_t step;                                 // updates done
     int64_t sequences;                            // consumed: the position in the data
     int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
+    int64_t data_mix;                             // of several sources: sources and weights; the same; else 0
     char rounds[CHECKPOINT_PLAN_TEXT];            // the plan of the sites, in words; the same; "" where all wait
+    double val_loss;                              // not finite if it was not validated at this step
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -166,20 +179,47 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
     return ok;
 }
 
-// Weights to start from, --init: a safetensors file, or a folder with one or with shards and their index. params
+// The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
+// file of safetensors, and a folder without config.json, do not say it (*told).
+static inline bool checkpoint_model(ModelConfig* m, bool* told, const char* path, Error* error) {
+    *told = true;
+    if (llmc_is_file(path)) {
+        SafeTensorsModel file;
+        if (!llmc_open(&file, m, path, error)) return false;
+        safetensors_model_close(&file);
+        return true;
+    }
+    char* config = safe_join(path, "config.json");
+    *told = access(config, F_OK) == 0;
+    const bool ok = !*told || config_read(m, config, error);
+    free(config);
+    return ok;
+}
+
+// Opens weights to start from. *transposed: some matrices lie there as Hugging Face's GPT-2 has them.
+static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
+    ModelConfig m;
+    memset(&m, 0, sizeof m);
+    *transposed = !llmc_is_file(path);
+    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
+}
+
+// Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
 // (layout->elements) are zeroed by the caller, and their padding stays zero.
 static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
                                    Error* error) {
     SafeTensorsModel file;
-    if (!safetensors_model_open(&file, path, error)) return false;
+    bool transposed;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
     const char* prefix = m->arch == ARCH_GPT2 ? "transformer." : "model.";
     const SafeTensors* st;
     bool ok = checkpoint_check_names(&file, m, prefix, error);
     for (int i = 0; i < layout->n && ok; i++) {
-        const Slice* s = &layout->slices[i];
-        const char* name = s->tensor.name;
+        Slice s = layout->slices[i];
+        const char* name = s.tensor.name;
         const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
-        ok = slice_read(params + s->offset, &file, bare ? name + strlen(prefix) : name, s, error);
+        s.tensor.transposed &= transposed;
+        ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name, &s, error);
     }
     safetensors_model_close(&file);
     return ok;
@@ -248,11 +288,14 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
 
 // sites: NULL if there are none.
 static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, const CheckpointSites* sites,
-                                   Error* error) {
-    static const SafeMetadata format = {"format", "pt"}; // transformers wants to see it
+                                   int64_t step, Error* error) {
     static const CheckpointSites none = {0, 0, {NULL}};
+    char number[32];
+    const SafeMetadata about[] = {
+        {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers wants to see the first
     if (!sites) sites = &none;
     memset(plan, 0, sizeof *plan);
+    snprintf(number, sizeof number, "%lld", (long long)step);
     plan->files = checkpoint_tensor_files(sites);
     const int n = plan->tensors = model_tensors(NULL, m), all = checkpoint_values(sites) * n;
     Tensor* model = (Tensor*)checked_malloc((size_t)n * sizeof *model, "the list of tensors");
@@ -264,7 +307,7 @@ static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, c
     bool ok = true;
     for (int file = 0, first = 0; file < plan->files && ok; file++) {
         const int count = n * checkpoint_values_of_file(sites, file);
-        ok = safetensors_plan(&plan->file[file], list + first, count, &format, 1, error);
+        ok = safetensors_plan(&plan->file[file], list + first, count, about, 3, error);
         first += count;
     }
     for (int i = 0; i < all; i++) plan->offset[i] = list[i].offset;
@@ -279,15 +322,40 @@ static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, c
 typedef struct {
     const SafeTensorsFile* file;
     float* buffer;
-    int64_t count, start; // floats in the buffer; where in the file the first one belongs, in bytes
+    int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
+    uint64_t checksum;    // of what was written, if that is float32
+    const char* what;     // these values are, for people
+    SafeDtype dtype;      // in the file: SAFE_F32 or SAFE_BF16
 } RunWriter;
 
 enum { RUN_WRITER_FLOATS = 1 << 20 };
 
+static inline int64_t run_writer_width(const RunWriter* w) { return safe_dtypes[w->dtype].bits / 8; }
+
 static inline bool run_writer_flush(RunWriter* w, Error* error) {
-    const int64_t bytes = w->count * (int64_t)sizeof(float);
+    const int64_t bytes = w->count * run_writer_width(w);
     w->count = 0;
+    if (w->dtype == SAFE_F32) w->checksum += checksum_of(w->buffer, bytes, w->start / 4);
     return safetensors_write_at(w->file, w->start, w->buffer, bytes, error);
+}
+
+// Puts n values, every `stride` elements from `from`, behind those in the buffer. False: one is not finite, or would not be in the
+// file.
+static inline bool run_writer_put(RunWriter* w, const float* from, int64_t stride, int64_t n) {
+    const uint32_t exponent = 0x7f800000;
+    uint16_t* narrow = (uint16_t*)w->buffer + w->count;
+    float* wide = w->buffer + w->count;
+    uint32_t infinite = 0;
+    for (int64_t j = 0; j < n && w->dtype == SAFE_F32; j++) {
+        wide[j] = from[j * stride];
+        infinite |= (bits_of_float(wide[j]) & exponent) == exponent;
+    }
+    for (int64_t j = 0; j < n && w->dtype == SAFE_BF16; j++) {
+        narrow[j] = f32_to_bf16(from[j * stride]);
+        infinite |= ((uint32_t)narrow[j] << 16 & exponent) == exponent;
+    }
+    w->count += n;
+    return !infinite;
 }
 
 // Writes a slice into the tensor that begins at byte `tensor` of the file.
@@ -295,15 +363,15 @@ static inline bool slice_write(RunWriter* w, int64_t tensor, const float* local,
     for (int64_t i = 0; i < slice_runs(s); i++) {
         const Run run = slice_run(s, i);
         for (int64_t done = 0; done < run.count;) {
-            const int64_t at = tensor + (run.file + done) * (int64_t)sizeof(float);
-            if (w->count == RUN_WRITER_FLOATS || at != w->start + w->count * (int64_t)sizeof(float)) {
+            const int64_t at = tensor + (run.file + done) * run_writer_width(w);
+            if (w->count == RUN_WRITER_FLOATS || at != w->start + w->count * run_writer_width(w)) {
                 if (!run_writer_flush(w, error)) return false;
                 w->start = at;
             }
             const int64_t n = min_i64(run.count - done, RUN_WRITER_FLOATS - w->count);
-            const float* from = local + run.local + done * run.stride;
-            for (int64_t j = 0; j < n; j++) w->buffer[w->count + j] = from[j * run.stride];
-            w->count += n, done += n;
+            if (!run_writer_put(w, local + run.local + done * run.stride, run.stride, n)) // it could not be read again
+                return fail(error, "%s of %s has a value that is not finite", w->what, s->tensor.name);
+            done += n;
         }
     }
     return true;
@@ -323,31 +391,17 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
     return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
-// config.json: the architecture in the words of Hugging Face's GPT2Config and LlamaConfig; and those of a CAAT-Net, which
-// they do not know. sync: NULL if it is none.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const Sync* sync, Error* error) {
+// config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
+// none.
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const Sync* sync, SafeDtype dtype,
+                                           Error* error) {
+    char text[CONFIG_TEXT];
     char caat[128] = "";
     if (sync && sync->ranks)
         snprintf(caat, sizeof caat, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
                  sync->ranks, sync->share, sync_scale_names[sync->scale]);
-    if (m->arch == ARCH_GPT2) {
-        return checkpoint_write_text(
-            path, error,
-            "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"n_layer\": %d,\n"
-            "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n  \"vocab_size\": %d,\n"
-            "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %g,\n  \"tie_word_embeddings\": %s,\n"
-            "  \"torch_dtype\": \"float32\"%s\n}\n",
-            m->L, m->C, m->NH, m->F, m->T, m->V, m->eps, m->tied ? "true" : "false", caat);
-    }
-    return checkpoint_write_text(
-        path, error,
-        "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n  \"num_hidden_layers\": %d,\n"
-        "  \"hidden_size\": %d,\n  \"num_attention_heads\": %d,\n  \"num_key_value_heads\": %d,\n  "
-        "\"intermediate_size\": %d,\n"
-        "  \"max_position_embeddings\": %d,\n  \"vocab_size\": %d,\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": "
-        "%g,\n"
-        "  \"rope_theta\": %g,\n  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"%s\n}\n",
-        m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, m->eps, m->rope_theta, m->tied ? "true" : "false", caat);
+    config_write(text, m, dtype == SAFE_F32 ? "float32" : "bfloat16", caat);
+    return checkpoint_write_text(path, error, "%s", text);
 }
 
 // What a folder's config.json says about partial sums: ranks = 0 if nothing. *told: there is such a file.
@@ -395,6 +449,13 @@ static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Er
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
                                                "config.json", "trainer.json"};
 
+// What a folder of Hugging Face's holds beside the model, for AutoTokenizer: copied, so that a checkpoint is as complete as what it
+// began with. No part of a run: neither checked nor needed to go on.
+static const char* const checkpoint_vocabulary[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+    "merges.txt",     "generation_config.json"};
+enum { CHECKPOINT_VOCABULARY = sizeof checkpoint_vocabulary / sizeof checkpoint_vocabulary[0] };
+
 // Flushes a folder's list of names to the disk.
 static inline bool folder_sync(const char* path, Error* error) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -404,13 +465,24 @@ static inline bool folder_sync(const char* path, Error* error) {
     return ok;
 }
 
-// Removes a checkpoint's folder that was not finished; what is not there is no harm.
-static inline void checkpoint_remove(const char* folder) {
-    char path[4096 + 32];
+// Whether a name is one of the files that a checkpoint is made of, or that ranks leave in its .tmp while they write (save.h).
+static inline bool checkpoint_is_file(const char* name) {
     for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, checkpoint_files[i]);
-        unlink(path);
+        if (strcmp(name, checkpoint_files[i]) == 0) return true;
     }
+    for (int i = 0; i < CHECKPOINT_VOCABULARY; i++) {
+        if (strcmp(name, checkpoint_vocabulary[i]) == 0) return true;
+    }
+    return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
+}
+
+// Removes a checkpoint's folder and its files; what is not there is no harm, what is not its own stays, and the folder with it.
+static inline void checkpoint_remove(const char* folder) {
+    DIR* names = opendir(folder);
+    for (const struct dirent* entry = names ? readdir(names) : NULL; entry; entry = readdir(names)) {
+        if (checkpoint_is_file(entry->d_name)) unlinkat(dirfd(names), entry->d_name, 0);
+    }
+    if (names) closedir(names);
     rmdir(folder);
 }
 
@@ -424,6 +496,30 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char pa
     return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
+// Copies a file, flushed to the disk.
+static inline bool checkpoint_copy_file(const char* to, const char* from, Error* error) {
+    MappedFile file;
+    if (!file_map(&file, from, error)) return false;
+    FILE* out = fopen(to, "w");
+    bool ok = out && fwrite(file.data, 1, file.size, out) == file.size && fflush(out) == 0 && fsync(fileno(out)) == 0;
+    const int code = errno;
+    file_unmap(&file);
+    if (out) ok = fclose(out) == 0 && ok;
+    return ok || fail(error, "%s: cannot write: %s", to, strerror(code));
+}
+
+// Copies the files of a vocabulary that are in folder `from`, which may be NULL.
+static inline bool checkpoint_copy_vocabulary(const char* to, const char* from, Error* error) {
+    char source[CHECKPOINT_PATH], target[CHECKPOINT_PATH];
+    bool ok = true;
+    for (int i = 0; i < CHECKPOINT_VOCABULARY && from && ok; i++) {
+        ok = checkpoint_path(source, error, "%s/%s", from, checkpoint_vocabulary[i]) &&
+             checkpoint_path(target, error, "%s/%s", to, checkpoint_vocabulary[i]);
+        if (ok && access(source, F_OK) == 0) ok = checkpoint_copy_file(target, source, error);
+    }
+    return ok;
+}
+
 // A checkpoint of the same name, an older run's, is replaced; anything else is somebody's work and is not touched.
 static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
     DIR* names = opendir(folder);
@@ -432,58 +528,65 @@ static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
     }
     bool ok = true;
     for (const struct dirent* entry = readdir(names); entry && ok; entry = readdir(names)) {
-        ok = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-        for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0] && !ok; i++)
-            ok = strcmp(entry->d_name, checkpoint_files[i]) == 0;
+        ok = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || checkpoint_is_file(entry->d_name);
         if (!ok) fail(error, "%s: the checkpoint's name is taken: %s is in it; move it away", folder, entry->d_name);
     }
     closedir(names);
     return ok;
 }
 
-static inline bool checkpoint_write_state(const char* path, const CheckpointState* state, Error* error) {
-    return checkpoint_write_text(
-        path, error,
-        "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
-        "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\"\n}\n",
-        (long long)state->step, (long long)state->sequences, (long long)state->seed, (long long)state->global_batch,
-        (long long)state->seq, (long long)state->data_tokens, state->rounds);
-}
-
-// The files of a checkpoint: complete, but for the values of the tensors, which are zero.
-static inline bool checkpoint_create_files(const char* folder, const CheckpointState* state, const ModelConfig* m,
-                                           const Sync* sync, const CheckpointSites* sites, Error* error) {
+// The files of a checkpoint with tensors: complete, but for the values, which are zero, and their checksums.
+static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* m,
+                                           const CheckpointSites* sites, Error* error) {
     CheckpointPlan plan;
-    if (!checkpoint_plan(&plan, m, sites, error)) return false;
+    if (!checkpoint_plan(&plan, m, sites, step, error)) return false;
     char path[CHECKPOINT_PATH];
     bool ok = true;
     for (int i = 0; i < plan.files && ok; i++) {
         SafeTensorsFile file;
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
-             safetensors_create(&file, path, &plan.file[i], error) && safetensors_finish(&file, error);
+             safetensors_create(&file, path, &plan.file[i], error);
+        if (ok) close(file.fd); // flushed later, with what ranks will have written
     }
     checkpoint_plan_free(&plan);
-    return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, m, sync, error) && checkpoint_path(path, error, "%s/trainer.json", folder) &&
-           checkpoint_write_state(path, state, error);
+    return ok;
+}
+
+// Whether a run's folder is still there: said as what it is, not as what it makes of a file's name.
+static inline bool checkpoint_is_there(const char* out, Error* error) {
+    struct stat st;
+    if (stat(out, &st) != 0)
+        return fail(error, "%s: %s; was it moved away, or its disk unmounted?", out, strerror(errno));
+    return S_ISDIR(st.st_mode) || fail(error, "%s: is not a folder any more", out);
 }
 
 // Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
-// OUT is as before. sync: see checkpoint_write_config; sites: see checkpoint_plan.
-static inline bool checkpoint_begin(const char* out, const CheckpointState* state, const ModelConfig* m,
-                                    const Sync* sync, const CheckpointSites* sites, Error* error) {
+// OUT is as before. sites: see checkpoint_plan.
+static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* m, const CheckpointSites* sites,
+                                    Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    const long long step = state->step;
-    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
-        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
-        !checkpoint_path(old, error, "%s/step_%08lld.old", out, step) || !checkpoint_is_replaceable(folder, error))
+    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, (long long)step) ||
+        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, (long long)step) ||
+        !checkpoint_path(old, error, "%s/step_%08lld.old", out, (long long)step) || !checkpoint_is_there(out, error) ||
+        !checkpoint_is_replaceable(folder, error))
         return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    if (checkpoint_create_files(temporary, state, m, sync, sites, error)) return true;
+    if (checkpoint_create_files(temporary, step, m, sites, error)) return true;
     checkpoint_remove(temporary);
     return false;
+}
+
+// What a rank has written, or, added up, all have.
+typedef struct {
+    int64_t elements; // over all ranks it has to become checkpoint_values() model_parameters()
+    uint64_t checksum[CHECKPOINT_TENSOR_FILES];
+} CheckpointSum;
+
+static inline void checkpoint_sum_add(CheckpointSum* sum, const CheckpointSum* more) {
+    sum->elements += more->elements;
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) sum->checksum[i] += more->checksum[i];
 }
 
 // One rank's hands on the files. It must not be copied: the files refer to their paths.
@@ -492,7 +595,7 @@ typedef struct {
     char path[CHECKPOINT_TENSOR_FILES][CHECKPOINT_PATH];
     SafeTensorsFile file[CHECKPOINT_TENSOR_FILES];
     float* buffer;
-    int64_t elements; // written so far; over all ranks it has to become checkpoint_values() model_parameters()
+    CheckpointSum sum; // written so far
 } CheckpointWriter;
 
 // Every rank, last: flushes what it has written to the disk, if all went well (ok), and closes. Does nothing after a
@@ -517,7 +620,7 @@ static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t
                                    const CheckpointSites* sites, Error* error) {
     memset(w, 0, sizeof *w);
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) w->file[i].fd = -1;
-    if (!checkpoint_plan(&w->plan, m, sites, error)) return false;
+    if (!checkpoint_plan(&w->plan, m, sites, step, error)) return false;
     bool ok = true;
     for (int i = 0; i < w->plan.files && ok; i++) {
         ok = checkpoint_path(w->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step, checkpoint_files[i]) &&
@@ -533,15 +636,20 @@ static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t
 static inline bool checkpoint_write_value(CheckpointWriter* w, const Layout* layout, int bucket, int value,
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
-    RunWriter runs = {&w->file[checkpoint_file_of(value)], w->buffer, 0, 0};
+    const int file = checkpoint_file_of(value);
+    static const char* const names[CHECKPOINT_VALUES] = {"the weight", "the first moment", "the second moment"};
+    RunWriter runs = {&w->file[file], w->buffer, 0, 0, 0, value < CHECKPOINT_VALUES ? names[value] : "a site's value",
+                      SAFE_F32};
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* s = &layout->slices[i];
         if (!slice_is_owned(s, layout)) continue;
         const int64_t tensor = w->plan.offset[value * w->plan.tensors + s->index];
         if (!slice_write(&runs, tensor, values + (s->offset - b->offset), s, error)) return false;
-        w->elements += s->rows_used * s->cols;
+        w->sum.elements += s->rows_used * s->cols;
     }
-    return run_writer_flush(&runs, error);
+    const bool ok = run_writer_flush(&runs, error);
+    w->sum.checksum[file] += runs.checksum;
+    return ok;
 }
 
 // The same of weights and moments.
@@ -564,65 +672,353 @@ static inline bool checkpoint_rename(const char* temporary, const char* folder, 
     return false;
 }
 
-// Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. If it fails OUT is as before.
-static inline bool checkpoint_publish(const char* out, int64_t step, Error* error) {
+// A file as trainer.json has it.
+typedef struct {
+    char name[32];
+    int64_t bytes;
+    uint64_t checksum;
+} CheckpointFile;
+
+// What trainer.json says.
+typedef struct {
+    CheckpointState state;
+    int files;
+    CheckpointFile file[CHECKPOINT_TENSOR_FILES + 1];
+} CheckpointList;
+
+static inline void checkpoint_hex(char text[17], uint64_t checksum) {
+    snprintf(text, 17, "%016llx", (unsigned long long)checksum);
+}
+
+static const char checkpoint_last_key[] =
+    "\"checksum\": \""; // of trainer.json; it covers all that stands before its value
+
+static inline bool checkpoint_write_list(const char* path, const CheckpointList* list, Error* error) {
+    const CheckpointState* s = &list->state;
+    char text[4096], hex[17];
+    size_t n = 0;
+    const size_t size = sizeof text;
+    n += (size_t)snprintf(text, size,
+                          "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
+                          "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n",
+                          (long long)s->step, (long long)s->sequences, (long long)s->seed, (long long)s->global_batch,
+                          (long long)s->seq, (long long)s->data_tokens, s->rounds);
+    if (s->data_mix) n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)s->data_mix);
+    if (isfinite(s->val_loss)) n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", s->val_loss);
+    n += (size_t)snprintf(text + n, size - n, "  \"files\": {");
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        checkpoint_hex(hex, f->checksum);
+        n += (size_t)snprintf(text + n, size - n, "%s\n    \"%s\": {\"bytes\": %lld, \"checksum\": \"%s\"}",
+                              i ? "," : "", f->name, (long long)f->bytes, hex);
+    }
+    n += (size_t)snprintf(text + n, size - n, "\n  },\n  %s", checkpoint_last_key);
+    if (n >= size) return fail(error, "%s: internal error: too long", path);
+    checkpoint_hex(hex, checksum_of(text, (int64_t)n, 0));
+    return checkpoint_write_text(path, error, "%s%s\"\n}\n", text, hex);
+}
+
+// Where in a header of checkpoint_plan its checksum has its 16 digits.
+static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
+    static const char key[] = "\"checksum\":\"";
+    const char* at = (const char*)memmem(header, (size_t)bytes, key, sizeof key - 1);
+    const int64_t place = at ? at - (const char*)header + (int64_t)sizeof key - 1 : -1;
+    return place >= 0 && place + 16 <= bytes ? place : -1;
+}
+
+// Gives a file of tensors its checksum: that of the header, and `values`, what all ranks have written behind it.
+static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsPlan* plan,
+                                   uint64_t values, Error* error) {
+    SafeTensorsFile file;
+    char digits[17];
+    entry->bytes = plan->file_bytes;
+    entry->checksum = values + checksum_of(plan->header, plan->header_bytes, 0);
+    checkpoint_hex(digits, entry->checksum);
+    if (!safetensors_join(&file, path, plan, error)) return false;
+    const bool ok = safetensors_write_at(&file, checkpoint_digits(plan->header, plan->header_bytes), digits, 16, error);
+    Error late;
+    return safetensors_finish(&file, ok ? error : &late) && ok;
+}
+
+// The same of a file as it lies there.
+static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, Error* error) {
+    MappedFile file;
+    if (!file_map(&file, path, error)) return false;
+    entry->bytes = (int64_t)file.size;
+    entry->checksum = checksum_of(file.data, entry->bytes, 0);
+    file_unmap(&file);
+    return true;
+}
+
+// What is still missing in the .tmp when all ranks have left it: checksums, config.json, trainer.json.
+static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* m,
+                                       const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                       Error* error) {
+    CheckpointPlan plan;
+    CheckpointList list;
+    char path[CHECKPOINT_PATH];
+    if (!checkpoint_plan(&plan, m, sites, state->step, error)) return false;
+    memset(&list, 0, sizeof list);
+    list.state = *state;
+    bool ok = true;
+    for (int i = 0; i < plan.files && ok; i++) {
+        CheckpointFile* entry = &list.file[list.files++];
+        snprintf(entry->name, sizeof entry->name, "%s", checkpoint_files[i]);
+        ok = checkpoint_path(path, error, "%s/%s", folder, entry->name) &&
+             checkpoint_seal(entry, path, &plan.file[i], sum->checksum[i], error);
+    }
+    checkpoint_plan_free(&plan);
+    CheckpointFile* config = &list.file[list.files++];
+    snprintf(config->name, sizeof config->name, "config.json");
+    return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
+           checkpoint_write_config(path, m, sync, SAFE_F32, error) && checkpoint_sum_file(config, path, error) &&
+           checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
+}
+
+// Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
+// checkpoint_write_config. If it fails OUT is as before.
+static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* m,
+                                      const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                      Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, (long long)step) ||
-        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, (long long)step) ||
-        !checkpoint_path(old, error, "%s/step_%08lld.old", out, (long long)step))
+    const long long step = state->step, values = sites ? checkpoint_values(sites) : CHECKPOINT_VALUES;
+    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
+        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
+        !checkpoint_path(old, error, "%s/step_%08lld.old", out, step))
         return false;
-    if (!folder_sync(temporary, error) || !checkpoint_rename(temporary, folder, old, error)) {
+    bool ok = sum->elements == values * model_parameters(m) ||
+              fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
+                   values * (long long)model_parameters(m));
+    ok = ok && checkpoint_complete(temporary, state, m, sync, sites, sum, error) && folder_sync(temporary, error) &&
+         checkpoint_rename(temporary, folder, old, error);
+    if (!ok) {
         checkpoint_remove(temporary);
         return false;
     }
-    const bool ok = folder_sync(out, error); // the new name is on the disk before the old files go
+    ok = folder_sync(out, error); // the new name is on the disk before the old files go
     checkpoint_remove(old);
     return ok;
 }
 
-// Rank 0, when a rank has failed: removes step_N.tmp.
-static inline void checkpoint_abandon(const char* out, int64_t step) {
+// Rank 0, when a rank has failed: removes step_N.tmp. False: it may still be there, where nobody can look now.
+static inline bool checkpoint_abandon(const char* out, int64_t step) {
     char temporary[CHECKPOINT_PATH];
+    struct stat st;
     Error error;
-    if (checkpoint_path(temporary, &error, "%s/step_%08lld.tmp", out, (long long)step)) checkpoint_remove(temporary);
+    if (!checkpoint_path(temporary, &error, "%s/step_%08lld.tmp", out, (long long)step)) return true;
+    checkpoint_remove(temporary);
+    return stat(out, &st) == 0 && stat(temporary, &st) != 0 && errno == ENOENT;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Taking a run up again
 
-// Writes the folder of the newest checkpoint in `out` into path; false if there is none.
-static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
-    long long newest = -1, step;
+static inline int checkpoint_compare_steps(const void* a, const void* b) {
+    const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
+    return (x < y) - (x > y);
+}
+
+// The steps of the checkpoints in `out`, the newest first, in an array for free(); returns how many.
+static inline int checkpoint_steps(int64_t** steps, const char* out) {
+    int n = 0, room = 0;
+    long long step;
+    *steps = NULL;
     DIR* folder = opendir(out);
     for (const struct dirent* entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
         char expected[64];
-        if (sscanf(entry->d_name, "step_%lld", &step) != 1) continue;
+        if (sscanf(entry->d_name, "step_%lld", &step) != 1 || step < 0) continue;
         snprintf(expected, sizeof expected, "step_%08lld", step);
-        if (strcmp(entry->d_name, expected) == 0 && step > newest) newest = step; // not step_N.tmp
+        if (strcmp(entry->d_name, expected) != 0) continue; // step_N.tmp
+        if (n == room) *steps = (int64_t*)checked_grow(*steps, &room, 64, sizeof **steps, "checkpoints");
+        (*steps)[n++] = step;
     }
     if (folder) closedir(folder);
-    if (newest < 0) return false;
+    if (n > 0) qsort(*steps, (size_t)n, sizeof **steps, checkpoint_compare_steps);
+    return n;
+}
+
+// Writes the folder of the newest checkpoint in `out` into path; false if there is none. Whether it is sound is not asked.
+static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
+    int64_t* steps;
+    const int n = checkpoint_steps(&steps, out);
+    const long long newest = n > 0 ? (long long)steps[0] : -1;
+    free(steps);
+    if (n == 0) return false;
     return snprintf(path, size, "%s/step_%08lld", out, newest) < (int)size;
 }
 
-static inline bool checkpoint_load_state(CheckpointState* state, const char* path, Error* error) {
-    Json json;
-    if (!json_open(&json, path, error)) return false;
-    bool ok = true;
+// 16 hexadecimal digits.
+static inline bool checkpoint_read_hex(uint64_t* checksum, const char* text) {
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
+    *checksum = strtoull(text, NULL, 16);
+    return true;
+}
+
+// trainer.json ends with its own checksum, that of all that stands before it.
+static inline bool checkpoint_check_own(const char* path, Error* error) {
+    MappedFile file;
+    if (!file_map(&file, path, error)) return false;
+    const size_t tail = 16 + 4, key = sizeof checkpoint_last_key - 1; // 16 digits, "\n}\n
+    const char *text = (const char*)file.data, *end = text + file.size;
+    char hex[17], digits[17] = "";
+    bool ok = file.size > tail + key && memcmp(end - 4, "\"\n}\n", 4) == 0 &&
+              memcmp(end - tail - key, checkpoint_last_key, key) == 0;
+    if (!ok) {
+        fail(error, "%s: does not end with its checksum: cut off, or not written by this program", path);
+    } else {
+        memcpy(digits, end - tail, 16);
+        checkpoint_hex(hex, checksum_of(text, (int64_t)(file.size - tail), 0));
+        ok = memcmp(hex, digits, 16) == 0 ||
+             fail(error, "%s: its checksum is %s, but it says %s: it was changed after it was written", path, hex,
+                  json_quoted(digits).text);
+    }
+    file_unmap(&file);
+    return ok;
+}
+
+// The files of a checkpoint in the order of their list; of them only sites.safetensors may be missing.
+static inline bool checkpoint_load_files(CheckpointList* list, const Json* json, Error* error) {
+    const JsonNode* files = json_require(json, json->nodes, "files", JSON_OBJECT, error);
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1 && files; i++) {
+        const char *name = checkpoint_files[i], *hex = "";
+        CheckpointFile* entry = &list->file[list->files];
+        if (i == CHECKPOINT_TENSOR_FILES - 1 && !json_get(files, name)) continue;
+        const JsonNode* node = json_require(json, files, name, JSON_OBJECT, error);
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+        if (!node || !json_get_integer(&entry->bytes, json, node, "bytes", 0, INT64_MAX, error) ||
+            !json_get_string(&hex, json, node, "checksum", error))
+            return false;
+        if (!checkpoint_read_hex(&entry->checksum, hex))
+            return json_fail(json, node, error, "a checksum has 16 hexadecimal digits");
+        list->files++;
+    }
+    return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
+}
+
+static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
     const struct {
         const char* name;
         int64_t* value;
     } fields[] = {{"step", &state->step}, {"sequences", &state->sequences},
                   {"seed", &state->seed}, {"global_batch", &state->global_batch},
                   {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
+    bool ok = true;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
-        ok = json_get_integer(fields[i].value, &json, json.nodes, fields[i].name, 0, INT64_MAX, error);
-    const char* rounds = ""; // older files do not say
-    ok = ok && (!json_get(json.nodes, "rounds") || json_get_string(&rounds, &json, json.nodes, "rounds", error));
+        ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
+    state->data_mix = 0;
+    if (ok && json_get(json->nodes, "data_mix"))
+        ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
+    const char* rounds = "";
+    ok = ok && json_get_string(&rounds, json, json->nodes, "rounds", error);
     memset(state->rounds, 0, sizeof state->rounds);
     snprintf(state->rounds, sizeof state->rounds, "%s", ok ? rounds : "");
-    json_free(&json);
+    state->val_loss = (double)NAN;
+    if (ok && json_get(json->nodes, "val_loss"))
+        ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
     return ok;
+}
+
+// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
+static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
+    char path[CHECKPOINT_PATH];
+    Json json;
+    struct stat st;
+    memset(list, 0, sizeof *list);
+    if (!checkpoint_path(path, error, "%s/trainer.json", folder) || !checkpoint_check_own(path, error) ||
+        !json_open(&json, path, error))
+        return false;
+    bool ok = checkpoint_load_state(&list->state, &json, error) && checkpoint_load_files(list, &json, error);
+    json_free(&json);
+    for (int i = 0; i < list->files && ok; i++) {
+        const CheckpointFile* f = &list->file[i];
+        if (!checkpoint_path(path, error, "%s/%s", folder, f->name)) return false;
+        if (stat(path, &st) != 0)
+            ok = fail(error, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
+        else if (!S_ISREG(st.st_mode))
+            ok = fail(error, "%s: not a regular file", path);
+        else if ((int64_t)st.st_size != f->bytes)
+            ok = fail(error, "%s: has %lld bytes, and had %lld when it was written", path, (long long)st.st_size,
+                      (long long)f->bytes);
+    }
+    return ok;
+}
+
+// What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.
+static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t bytes, int64_t digits, int64_t from,
+                                            int64_t to) {
+    unsigned char copy[24];
+    uint64_t sum = checksum_of(data + 4 * from, min_i64(4 * to, bytes) - 4 * from, from);
+    for (int64_t word = digits / 4; digits >= 0 && 4 * word < digits + 16; word++) {
+        if (word < from || word >= to) continue;
+        memcpy(copy, data + 4 * word, 4);
+        for (int64_t i = 0; i < 4; i++) {
+            if (4 * word + i >= digits && 4 * word + i < digits + 16) copy[i] = '0';
+        }
+        sum += checksum_of(copy, 4, word) - checksum_of(data + 4 * word, 4, word);
+    }
+    return sum;
+}
+
+// Whether the checksum in the head of a file of tensors is the one that the list has.
+static inline bool checkpoint_check_digits(const char* path, const MappedFile* file, int64_t digits,
+                                           const CheckpointFile* f, Error* error) {
+    char hex[17], said[17] = "";
+    checkpoint_hex(hex, f->checksum);
+    if (digits >= 0) memcpy(said, file->data + digits, 16);
+    if (digits < 0) return fail(error, "%s: has no checksum in its head: it was changed", path);
+    return memcmp(said, hex, 16) == 0 || fail(error,
+                                              "%s: says that its checksum is %s, and trainer.json that it was %s: it "
+                                              "was changed, or is another checkpoint's",
+                                              path, json_quoted(said).text, hex);
+}
+
+// Any rank: adds to sums[i] what part `rank` of `ranks` of file i adds to its checksum.
+static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
+                                     const char* folder, int rank, int ranks, Error* error) {
+    char path[CHECKPOINT_PATH];
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        const int64_t words = (f->bytes + 3) / 4, part = (words + ranks - 1) / ranks;
+        const int64_t from = min_i64(words, rank * part), to = min_i64(words, from + part);
+        MappedFile file;
+        if (!checkpoint_path(path, error, "%s/%s", folder, f->name) || !file_map(&file, path, error)) return false;
+        const bool tensors = strstr(f->name, ".safetensors") != NULL, same = (int64_t)file.size == f->bytes;
+        const int64_t header = min_i64(f->bytes, 4096), digits = tensors ? checkpoint_digits(file.data, header) : -1;
+        bool ok = same || fail(error, "%s: its size has just changed", path);
+        ok = ok && (!tensors || checkpoint_check_digits(path, &file, digits, f, error));
+        if (ok && from < to) sums[i] += checkpoint_sum_words(file.data, f->bytes, digits, from, to);
+        file_unmap(&file);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+// Whether a checkpoint is that of the step that its folder is called after.
+static inline bool checkpoint_check_step(const CheckpointList* list, const char* folder, int64_t step, Error* error) {
+    return list->state.step == step ||
+           fail(error, "%s/trainer.json: is of step %lld", folder, (long long)list->state.step);
+}
+
+// sums: those of all ranks. Says which file is not what was written.
+static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
+                                      const char* folder, Error* error) {
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        if (sums[i] != f->checksum)
+            return fail(error,
+                        "%s/%s: its checksum is %016llx, and was %016llx when it was written: bits have changed, or it "
+                        "is another checkpoint's",
+                        folder, f->name, (unsigned long long)sums[i], (unsigned long long)f->checksum);
+    }
+    return true;
+}
+
+// Whether the files of a checkpoint are what was written, asked by one process alone.
+static inline bool checkpoint_verify(const char* folder, Error* error) {
+    CheckpointList list;
+    uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
+    return checkpoint_load_list(&list, folder, error) && checkpoint_add_up(sums, &list, folder, 0, 1, error) &&
+           checkpoint_compare(sums, &list, folder, error);
 }
 
 typedef struct {
@@ -640,8 +1036,10 @@ static inline bool checkpoint_open(CheckpointReader* r, const char* folder, Chec
                                    const CheckpointSites* sites, Error* error) {
     memset(r, 0, sizeof *r);
     char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
+    CheckpointList list;
     if (sites) memcpy(now, state->rounds, sizeof now);
-    bool ok = checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_load_state(state, path, error);
+    bool ok = checkpoint_load_list(&list, folder, error);
+    *state = list.state;
     if (ok && sites && strcmp(now, state->rounds) == 0) r->sites = *sites;
     for (int i = 0; i < checkpoint_tensor_files(&r->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&

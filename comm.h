@@ -130,6 +130,12 @@ static inline void comm_carry(CommRequest* r) {
 #endif
 }
 
+// The rank waits for an operation from now on (whereabouts.h).
+static inline void comm_wait_begins(const CommRequest* r) {
+    const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE;
+    where_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);
+}
+
 static inline CommRequest comm_start(CommRequest r) {
     if (r.comm->size == 1) {
         comm_start_alone(&r);
@@ -137,6 +143,7 @@ static inline CommRequest comm_start(CommRequest r) {
     }
     r.active = true;
     r.started = seconds_now();
+    if (r.blocking) comm_wait_begins(&r);
     const CommPlan* plan = comm_plan_of(&r);
     r.comm->size_bytes += plan ? comm_plan_size_bytes(&r, plan) : comm_size_bytes(&r);
     comm_carry(&r);
@@ -149,6 +156,7 @@ static inline void comm_wait(CommRequest* r) {
     if (!r->active) return;
     Comm* c = r->comm;
     const double from = r->blocking ? r->started : seconds_now();
+    comm_wait_begins(r);
 #ifdef USE_NCCL
     comm_nccl_wait(r);
 #endif
@@ -161,6 +169,7 @@ static inline void comm_wait(CommRequest* r) {
 #ifdef USE_CUDA
     if (r->staged) comm_deliver(r);
 #endif
+    where_ready(c->row);
     const double now = seconds_now();
     r->active = false;
     if (r->finished == 0) r->finished = now;
@@ -197,14 +206,14 @@ static inline void comm_progress(CommRequest* r, int n) {
 // The host waits for all that the compute stream has been given: to be called where it needs what the device computes.
 // Not device_synchronize, which waits for messages too that are not due yet, and does not see when a rank dies.
 static inline void comm_synchronize(Comm* world) {
-    (void)world;
+    where_wait(world->row, COMM_ON_DEVICE, -1, -1);
 #ifdef USE_NCCL
-    if (world->nccl) {
+    if (world->nccl)
         comm_wait_for_stream(world->job, 0);
-        return;
-    }
+    else
 #endif
-    device_synchronize();
+        device_synchronize();
+    where_ready(world->row);
 }
 
 static inline void comm_run(CommRequest r) {
@@ -286,7 +295,7 @@ static inline void comm_close(Comm* world) {
 
 // An error that all ranks find alike, such as a wrong option: rank 0 says it, once, and all end with this status.
 __attribute__((noreturn)) static inline void comm_die_together(Comm* world, int status, const char* text) {
-    fflush(stdout);
+    end_line();
     if (world->rank == 0) fprintf(stderr, "%s: %s\n", process.name, text);
     comm_close(world); // nobody is gone before rank 0 has spoken: launchers end the job with its first failure
     exit(status);
@@ -321,6 +330,7 @@ static inline void comm_open(Comm* world) {
     world->name = "world";
     world->size = 1;
     world->piece = COMM_PIECE;
+    world->row_group = -1;
 #ifdef USE_NCCL
     if (comm_is_launched() || comm_launched_size() > 1) nccl_prepare();
 #endif
@@ -369,6 +379,7 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
     child.size_bytes = 0;
     child.waited = 0;
     child.plans = NULL;
+    child.row_group = -1;
 #ifdef USE_MPI
     child.mpi = MPI_COMM_NULL;
     child.thread = NULL;

@@ -1,21 +1,9 @@
 /*
-dataloader.h: from files of tokens to the sequences a model is trained on.
+dataloader.h: from streams of tokens (tokens.h) to the sequences a model is trained on.
 
-    TokenFiles  files, memory-mapped and laid end to end: one long stream of tokens.
-    DataLoader  a range of that stream, cut into sequences of T tokens, in an order that is a formula.
-
-Formats. The content of a file decides, never its name. In this order:
-    1. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. GPT-2: magic
-       20240520, version 1, tokens are uint16. Llama-3: magic 20240801, version 7, uint32. The count has to agree with
-       the size of the file.
-    2. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
-       character that text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding.
-    3. Something else that is well known (gzip, zip, Parquet, NumPy, llm.c's weights, ...): refused by its name.
-    4. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since
-       the commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.)
-    5. Anything else is refused.
-All numbers are little-endian. All files of a stream have the same format. An empty file is text without characters:
-no harm among other text, refused beside shards (there it is a broken download) and refused alone.
+    DataLoader  a range of a stream, cut into sequences of T tokens, in an order that is a formula.
+    Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin".
+    DataMix     a DataLoader of each source, and the formula that says whose turn it is.
 
 The position is one number: n, the sequences consumed since the run began. There is no state to save but n, and none to
 pass around: any rank computes sequence n without having seen the ones before it. With count sequences in the range,
@@ -36,370 +24,34 @@ The permutation may not cost memory (FineWeb has 10^8 sequences) nor time to set
                       back to the start, which is inside; and two starts cannot meet, since a permutation's cycles are
                       disjoint. As 2^2h < 4 count, fewer than 4 encryptions are expected.
 
-A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
+Several sources. Sequence n of the run is sequence m of source i, and both have to follow from n alone, with the shares
+of all sources met as closely as possible in every window. (Megatron's loader takes the source that lags most, step by
+step from 0: O(n).) With two sources of weights a and b of w = a + b this is rounding: of the first n sequences
+
+    share(n) = round(n a / w)
+
+are the first source's, n - share(n) the other's. Both are off the ideal n a / w by at most 1/2; sequence n is the first
+source's if share(n + 1) > share(n), and then its number there is share(n). More sources are a tree of such pairs: the
+root shares n among two groups, each group its own count among its two halves, down to a source:
+
+                      10              n = 9:   root: share(9) = round(9 * 4/10) = 4, share(10) = 4: right, number 5
+                    /    \                      right: share(5) = round(5 * 3/6) = 3, share(6) = 3: right, number 2
+                   4      6
+                  / \    / \          What is off adds up on the way down, each time shrunk by the part that the
+                 2   2  3   3         half is of its group: at source i to at most 1/2 sum of w_i / w_g over i and
+                                      the groups that it is in, without the root.
+
+Which tree? Huffman's (1952): join the two lightest, again and again. There the sibling of a node is not lighter than the
+node's own halves, so on the way up from i weights grow like Fibonacci's numbers, 1 1 2 3 5 8 ..., or faster, and the sum
+stays below that of their reciprocals, 3.36: no source is ever 1.68 sequences off, however many there are. (No order at
+all can promise less than 1 - 1/(2k - 2) for k sources: Tijdeman 1980, "The chairman assignment problem".)
+Weights are integers, so that every rank and machine rounds alike: decimals are counted in units of the last digit, and
+what all of them can be divided by is.
 */
 #ifndef DATALOADER_H
 #define DATALOADER_H
 
-#include "base.h"
-#include <glob.h>
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the token files are little-endian, and are used as they lie in memory"
-#endif
-
-// ----------------------------------------------------------------------------------------------------------------
-// What a file holds
-
-typedef enum { TOKENS_TEXT, TOKENS_GPT2_SHARD, TOKENS_LLAMA3_SHARD, TOKENS_RAW_UINT16, TOKEN_FORMATS } TokenFormat;
-
-typedef struct {
-    const char* name;
-    int width; // bytes per token
-    int vocab; // the vocabulary it was made with, 0 where the file cannot tell
-    int magic, version;
-} TokenFormatFacts;
-
-static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
-    {"text as bytes", 1, 256, 0, 0},
-    {"GPT-2 tokens (llm.c shard)", 2, 50257, 20240520, 1},
-    {"Llama-3 tokens (llm.c shard)", 4, 128256, 20240801, 7},
-    {"raw uint16 tokens", 2, 0, 0, 0},
-};
-
-static const size_t shard_header_bytes = 256 * 4, text_window_bytes = 64 * 1024, text_bytes_per_control = 256;
-
-// Binary files that people pass by mistake. Without this, half of them would be read as uint16.
-typedef struct {
-    const char* magic;
-    int bytes;
-    const char* what;
-} ForeignFormat;
-
-static const ForeignFormat foreign_formats[] = {
-    {"\xc6\xd7\x34\x01", 4, "weights of llm.c, not tokens"},
-    {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c, not tokens"},
-    {"\x8a\xd8\x34\x01", 4, "a multiple-choice evaluation of llm.c, not a stream of tokens"},
-    {"\x8f\xd8\x34\x01", 4, "a trainer state of llm.c, not tokens"},
-    {"MMIDIDX\0", 8, "the index of a Megatron data set; name the .bin beside it, if its tokens are uint16"},
-    {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it first"},
-    {"BZh", 3, "compressed with bzip2; unpack it first"},
-    {"\xfd"
-     "7zXZ\0",
-     6, "compressed with xz; unpack it first"},
-    {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; unpack it first"},
-    {"PK\x03\x04", 4, "a zip archive; unpack it first"},
-    {"PAR1", 4, "a Parquet table; tokenize it first"},
-    {"ARROW1", 6, "an Arrow table; tokenize it first"},
-    {"\x93NUMPY", 6, "a NumPy array; write it as uint16 with .tofile() first"},
-    {"\xff\xfe", 2, "text in UTF-16; convert it to UTF-8 first"},
-};
-
-// True where this stretch of bytes could be text in any ASCII-based encoding (UTF-8, Latin-1, KOI8, Shift-JIS, ...).
-static inline bool bytes_look_like_text(const unsigned char* data, size_t size) {
-    size_t control = 0;
-    for (size_t i = 0; i < size; i++) {
-        unsigned char c = data[i];
-        if (c == 0) return false;
-        bool used_by_text = c >= 32 || (c >= '\b' && c <= '\r') || c == 27; // 27 = escape, as in logs of terminals
-        control += !used_by_text || c == 127;
-    }
-    return control <= size / text_bytes_per_control;
-}
-
-static inline bool file_looks_like_text(const unsigned char* data, size_t size) {
-    size_t window = size < text_window_bytes ? size : text_window_bytes;
-    return bytes_look_like_text(data, window) && bytes_look_like_text(data + (size - window) / 2, window) &&
-           bytes_look_like_text(data + (size - window), window);
-}
-
-static inline int32_t shard_header_word(const unsigned char* data, int word) {
-    int32_t value;
-    memcpy(&value, data + 4 * word, sizeof value);
-    return value;
-}
-
-// A file that begins with the magic number of a shard: where its tokens are, or why they cannot be.
-static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat format, const unsigned char* data,
-                                   size_t size, const char* path, Error* error) {
-    const TokenFormatFacts* facts = &token_formats[format];
-    if (size < shard_header_bytes)
-        return fail(error, "%s: a shard that ends within its header, %zu bytes of %zu; download or make it again", path,
-                    size, shard_header_bytes);
-    int32_t version = shard_header_word(data, 1), tokens = shard_header_word(data, 2);
-    if (version != facts->version)
-        return fail(error, "%s: %s of version %d, this program reads version %d; make it again with the current llm.c",
-                    path, facts->name, version, facts->version);
-    if (tokens <= 0) return fail(error, "%s: the header says %d tokens; download or make it again", path, tokens);
-    int64_t expected = (int64_t)shard_header_bytes + (int64_t)tokens * facts->width;
-    if ((int64_t)size != expected)
-        return fail(error,
-                    "%s: the header says %d tokens, which makes %lld bytes, but the file has %lld; "
-                    "download or make it again",
-                    path, tokens, (long long)expected, (long long)size);
-    *offset = (int64_t)shard_header_bytes;
-    *count = tokens;
-    return true;
-}
-
-// The format of a file with these bytes, by the rules at the top: its tokens are `count` numbers from byte `offset` on.
-// False, and the reason in *error, for what is damaged or nothing we know.
-static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_t* count, const unsigned char* data,
-                                    size_t size, const char* path, Error* error) {
-    for (int f = 0; f < TOKEN_FORMATS; f++)
-        if (token_formats[f].magic && size >= 4 && shard_header_word(data, 0) == token_formats[f].magic) {
-            *format = (TokenFormat)f;
-            return shard_recognise(offset, count, *format, data, size, path, error);
-        }
-    *offset = 0;
-    if (file_looks_like_text(data, size)) {
-        *format = TOKENS_TEXT;
-        *count = (int64_t)size;
-        return true;
-    }
-    for (size_t i = 0; i < sizeof foreign_formats / sizeof foreign_formats[0]; i++) {
-        const ForeignFormat* foreign = &foreign_formats[i];
-        if (size >= (size_t)foreign->bytes && memcmp(data, foreign->magic, (size_t)foreign->bytes) == 0)
-            return fail(error, "%s: %s", path, foreign->what);
-    }
-    if (size % 2 != 0)
-        return fail(error,
-                    "%s: neither an llm.c shard nor text, and its odd size of %lld bytes cannot be uint16 tokens; "
-                    "name a file of tokens or text",
-                    path, (long long)size);
-    *format = TOKENS_RAW_UINT16;
-    *count = (int64_t)(size / 2);
-    return true;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Files as one stream
-
-typedef struct {
-    char* path;
-    MappedFile map;
-    const unsigned char* data; // its first token
-    int64_t first, count;      // it holds the tokens [first, first + count) of the stream
-} TokenFile;
-
-typedef struct {
-    TokenFile* file; // in the order of the stream
-    int files;
-    TokenFormat format;
-    int64_t tokens; // in all files together
-} TokenFiles;
-
-// Unmaps and frees everything; *files may be opened again. Nothing happens to one that is all zeros.
-static inline void tokens_close(TokenFiles* files) {
-    for (int i = 0; i < files->files; i++) {
-        file_unmap(&files->file[i].map);
-        free(files->file[i].path);
-    }
-    free(files->file);
-    memset(files, 0, sizeof *files);
-}
-
-// Maps one file, tells its format and appends it to the stream. files->file has room for it.
-// No madvise: a shuffled read then brings in 128 KB around its sequence, which soon has all of the file in memory.
-// Measured, 20,000 shuffled sequences of 1,024 tokens from a cold file of 600 MB: 19 us each; with MADV_RANDOM, 72 us.
-static inline bool tokens_append_file(TokenFiles* files, const char* path, Error* error) {
-    struct stat st; // before opening: to open a FIFO is to wait for its writer
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return fail(error, "%s: %s", path, S_ISDIR(st.st_mode) ? "a directory; name the files in it" : "not a file");
-    TokenFile* file = &files->file[files->files];
-    if (!file_map(&file->map, path, error)) return false;
-    file->path = strdup(path);
-    if (!file->path) die("out of memory for the name %s", path);
-    files->files++; // from here on tokens_close() takes care of it
-
-    TokenFormat format = TOKENS_TEXT;
-    int64_t offset = 0;
-    const unsigned char* bytes = file->map.data ? file->map.data : (const unsigned char*)""; // an empty file's is NULL
-    if (!tokens_recognise(&format, &offset, &file->count, bytes, file->map.size, path, error)) return false;
-    const TokenFile* head = &files->file[0];
-    if (file == head) files->format = format;
-    if (format != files->format)
-        return fail(error, "%s holds %s, but %s holds %s: the files of one run must be of one kind", head->path,
-                    head->count ? token_formats[files->format].name : "nothing", path,
-                    file->count ? token_formats[format].name : "nothing");
-    file->data = bytes + offset;
-    file->first = files->tokens;
-    files->tokens += file->count;
-    return true;
-}
-
-// Opens `count` files as one stream, in the order given. On failure *files is closed again and *error names the file.
-static inline bool tokens_open_list(TokenFiles* files, const char* const* paths, int count, Error* error) {
-    memset(files, 0, sizeof *files);
-    if (count < 1) return fail(error, "no file of tokens was named");
-    files->file = (TokenFile*)checked_calloc((size_t)count, sizeof(TokenFile), "the list of token files");
-    for (int i = 0; i < count; i++)
-        if (!tokens_append_file(files, paths[i], error)) {
-            tokens_close(files);
-            return false;
-        }
-    if (files->tokens == 0) {
-        fail(error, "%s: empty%s", paths[0], count > 1 ? ", and so are all others" : "");
-        tokens_close(files);
-        return false;
-    }
-    return true;
-}
-
-typedef struct {
-    char** path;
-    int count;
-} PathList;
-
-static inline void path_list_append(PathList* list, const char* path) {
-    char** longer = (char**)realloc(list->path, ((size_t)list->count + 1) * sizeof(char*));
-    char* copy = strdup(path);
-    if (!longer || !copy) die("out of memory for the list of token files");
-    list->path = longer;
-    list->path[list->count++] = copy;
-}
-
-static inline void path_list_free(PathList* list) {
-    for (int i = 0; i < list->count; i++) free(list->path[i]);
-    free(list->path);
-}
-
-static inline int compare_paths(const void* a, const void* b) {
-    return strcmp(*(char* const*)a, *(char* const*)b); // bytes, not the locale: the same order on every machine
-}
-
-// The files that one pattern names, in the order of their bytes, so shard_10 comes before shard_2 but after shard_02.
-static inline bool path_list_append_glob(PathList* list, const char* pattern, Error* error) {
-    if (access(pattern, F_OK) == 0) { // a name as it stands, even one with a * in it
-        path_list_append(list, pattern);
-        return true;
-    }
-    glob_t found;
-    errno = 0;
-    int status = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
-    if (status == 0) {
-        qsort(found.gl_pathv, found.gl_pathc, sizeof(char*), compare_paths);
-        for (size_t i = 0; i < found.gl_pathc; i++) path_list_append(list, found.gl_pathv[i]);
-    }
-    int reason = errno;
-    globfree(&found);
-    if (status == GLOB_NOMATCH || (status == GLOB_ABORTED && reason == ENOENT))
-        return fail(error, "no file is named \"%s\", nor matches it as a pattern", pattern);
-    if (status != 0) return fail(error, "\"%s\": cannot read a directory on the way: %s", pattern, strerror(reason));
-    return true;
-}
-
-// Opens all files named by `globs`: names or glob(7) patterns between commas, "shards/train_*.bin,more.bin". The files
-// of each pattern are sorted, the patterns kept in order; a file named twice is there twice. On failure *files is
-// closed and *error names the pattern or file.
-static inline bool tokens_open(TokenFiles* files, const char* globs, Error* error) {
-    memset(files, 0, sizeof *files);
-    PathList list = {NULL, 0};
-    bool ok = true;
-    for (const char *p = globs, *comma; ok; p = comma + 1) {
-        comma = strchrnul(p, ',');
-        char* pattern = strndup(p, (size_t)(comma - p));
-        if (!pattern) die("out of memory for a file pattern");
-        ok = *pattern ? path_list_append_glob(&list, pattern, error)
-                      : fail(error, "\"%s\": an empty name in the list of files", globs);
-        free(pattern);
-        if (!*comma) break;
-    }
-    ok = ok && tokens_open_list(files, (const char* const*)list.path, list.count, error);
-    path_list_free(&list);
-    return ok;
-}
-
-// One line for people, what was recognised: "a.bin to c.bin (3 files): GPT-2 tokens (llm.c shard), 300 tokens".
-static inline void tokens_describe(char* text, size_t size, const TokenFiles* files) {
-    const char *first = files->file[0].path, *last = files->file[files->files - 1].path;
-    const char* name = token_formats[files->format].name;
-    if (files->files == 1)
-        snprintf(text, size, "%s: %s, %lld tokens", first, name, (long long)files->tokens);
-    else
-        snprintf(text, size, "%s to %s (%d files): %s, %lld tokens", first, last, files->files, name,
-                 (long long)files->tokens);
-}
-
-// A number that differs where files differ: of the kind and size of each file, and of 64 pieces of its tokens (4 KB each),
-// so that it takes no time on files of gigabytes.
-static inline uint64_t tokens_checksum(const TokenFiles* files) {
-    enum { PIECES = 64, PIECE = 4096 };
-    uint64_t h = 14695981039346656037ull;
-    for (int i = 0; i < files->files; i++) {
-        const TokenFile* f = &files->file[i];
-        h = (h ^ (uint64_t)f->count) * 1099511628211ull;
-        const size_t size = f->map.size, step = size / PIECES + 1;
-        for (size_t at = 0; at < size; at += step) {
-            const size_t end = at + PIECE < size ? at + PIECE : size;
-            for (size_t b = at; b < end && b < at + step; b++) h = (h ^ f->map.data[b]) * 1099511628211ull;
-        }
-    }
-    return (h ^ (uint64_t)files->format) * 1099511628211ull;
-}
-
-// The file that holds token `position` of the stream: the last one that does not begin after it.
-static inline const TokenFile* tokens_find(const TokenFiles* files, int64_t position) {
-    int low = 0, high = files->files; // file[low].first <= position < file[high].first
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (files->file[middle].first <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &files->file[low];
-}
-
-static inline uint32_t token_at(const unsigned char* data, int width, int64_t i) {
-    if (width == 1) return data[i];
-    if (width == 2) return ((const uint16_t*)(const void*)data)[i];
-    return ((const uint32_t*)(const void*)data)[i];
-}
-
-// Widens n tokens to int32 and returns the largest. `width` is outside the loop, so that the loop is three vector loops.
-static inline uint32_t tokens_widen(int32_t* RESTRICT out, const unsigned char* RESTRICT data, int width, int64_t n) {
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t token = token_at(data, width, i);
-        out[i] = (int32_t)token;
-        largest = token > largest ? token : largest;
-    }
-    return largest;
-}
-
-// Names the first of n tokens, from token `begin` of the file on, that is not below vocab.
-static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t begin, int64_t n, int vocab,
-                              Error* error) {
-    const TokenFormatFacts* facts = &token_formats[format];
-    int64_t i = begin;
-    while (i < begin + n && token_at(file->data, facts->width, i) < (uint32_t)vocab) i++;
-    uint32_t token = token_at(file->data, facts->width, i);
-    if (facts->vocab > vocab)
-        return fail(error, "%s: token %lld is %u, the model has a vocabulary of %d: %s need --vocab %d", file->path,
-                    (long long)i, token, vocab, facts->name, facts->vocab);
-    return fail(error,
-                "%s: token %lld is %u, the model has a vocabulary of %d: "
-                "use the --vocab that the file was made for, if it is %s at all",
-                file->path, (long long)i, token, vocab, facts->name);
-}
-
-// Tokens [begin, begin + n) of the stream to out (n); files are crossed as needed. 0 <= begin, begin + n <= tokens.
-// False, *error filled, where a token is not below vocab.
-static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t begin, int64_t n, int vocab,
-                               Error* error) {
-    int width = token_formats[files->format].width;
-    for (const TokenFile* file = tokens_find(files, begin); n > 0; file++) {
-        int64_t inside = begin - file->first, piece = min_i64(n, file->count - inside);
-        uint32_t largest = tokens_widen(out, file->data + inside * width, width, piece);
-        if (piece > 0 && largest >= (uint32_t)vocab)
-            return fail_vocab(file, files->format, inside, piece, vocab, error);
-        out += piece;
-        begin += piece;
-        n -= piece;
-    }
-    return true;
-}
+#include "tokens.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // The order of the sequences
@@ -430,7 +82,7 @@ static inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The loader
+// The loader of one stream
 
 typedef struct {
     const TokenFiles* files;
@@ -441,18 +93,29 @@ typedef struct {
     bool shuffle; // false: the order of the files
 } DataLoader;
 
+// Where in the stream sequence n of the run begins.
+static inline int64_t dataloader_begin(const DataLoader* loader, uint64_t n) {
+    uint64_t count = (uint64_t)loader->count, k = n % count;
+    if (loader->shuffle) k = permute(k, count, epoch_key(loader->seed, n / count));
+    return loader->first + (int64_t)k * loader->T;
+}
+
 // Sequence n of the run, n = 0, 1, ... without end: inputs (T) and targets (T), the targets one token later.
 // Reads no state and writes none, so any thread or rank may ask for any n. False, *error filled, if a token does not
 // fit the vocabulary; inputs and targets are then undefined.
 static inline bool dataloader_sequence(int32_t* inputs, int32_t* targets, const DataLoader* loader, uint64_t n,
                                        Error* error) {
-    uint64_t count = (uint64_t)loader->count, k = n % count;
-    if (loader->shuffle) k = permute(k, count, epoch_key(loader->seed, n / count));
-    int64_t T = loader->T, begin = loader->first + (int64_t)k * T;
+    const int64_t T = loader->T, begin = dataloader_begin(loader, n);
     if (!tokens_read(inputs, loader->files, begin, T, loader->vocab, error)) return false;
     if (!tokens_read(targets + T - 1, loader->files, begin + T, 1, loader->vocab, error)) return false;
     memcpy(targets, inputs + 1, (size_t)(T - 1) * sizeof *targets);
     return true;
+}
+
+// positions (T) of the inputs of sequence n, each in its document, so far as that is in the sequence (tokens.h).
+static inline void dataloader_positions(int32_t* positions, const int32_t* inputs, const DataLoader* loader,
+                                        uint64_t n) {
+    tokens_positions(positions, loader->files, inputs, dataloader_begin(loader, n), loader->T);
 }
 
 // A loader of sequences of T tokens from tokens [first, end) of the files, which stay open as long as it is used. Say
@@ -483,6 +146,347 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
 
     int32_t tokens[4096]; // the wrong vocabulary shows at once; better now than at the first validation
     return tokens_read(tokens, files, first, min_i64(4096, end - first), vocab, error);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Whose turn it is
+
+enum { MAX_SOURCES = 256 };
+
+// The tree of the comment on top. Nodes 0 .. sources - 1 are the sources, the last one is the root.
+typedef struct {
+    int sources;
+    int64_t weight[2 * MAX_SOURCES]; // of a group: the sum of its two; the root's is below 2^31
+    int parent[2 * MAX_SOURCES], half[2 * MAX_SOURCES][2];
+} Blend;
+
+static const int64_t blend_largest = INT32_MAX; // sum of the weights: products with a remainder fit into 64 bits
+
+// The lightest node that has no parent yet, of nodes [0, nodes), but not `other`; the first where several are.
+static inline int blend_lightest(const Blend* blend, int nodes, int other) {
+    int lightest = -1;
+    for (int i = 0; i < nodes; i++)
+        if (i != other && blend->parent[i] < 0 && (lightest < 0 || blend->weight[i] < blend->weight[lightest]))
+            lightest = i;
+    return lightest;
+}
+
+// A blend of 1 to MAX_SOURCES sources. Weights are positive, their sum is at most blend_largest.
+static inline void blend_build(Blend* blend, const int64_t* weight, int sources) {
+    memset(blend, 0, sizeof *blend);
+    blend->sources = sources;
+    for (int i = 0; i < 2 * MAX_SOURCES; i++) blend->parent[i] = -1;
+    for (int i = 0; i < sources; i++) blend->weight[i] = weight[i];
+    for (int node = sources; node < 2 * sources - 1; node++) {
+        const int a = blend_lightest(blend, node, -1), b = blend_lightest(blend, node, a);
+        blend->half[node][0] = a, blend->half[node][1] = b;
+        blend->parent[a] = blend->parent[b] = node;
+        blend->weight[node] = blend->weight[a] + blend->weight[b];
+    }
+}
+
+// Of the first n sequences of a group, those of its first half: n a / w, rounded; halves are rounded up. *taken: whether
+// sequence n is one too. Every w sequences all repeats, so that only the remainder has to be multiplied.
+static inline uint64_t blend_share(const Blend* blend, int node, uint64_t n, bool* taken) {
+    const uint64_t w = (uint64_t)blend->weight[node], a = (uint64_t)blend->weight[blend->half[node][0]];
+    const uint64_t twice = 2 * (n % w) * a + w;
+    *taken = twice % (2 * w) + 2 * a >= 2 * w;
+    return n / w * a + twice / (2 * w);
+}
+
+// The source of sequence n, and in *number which of that source's own sequences it is.
+static inline int blend_source(const Blend* blend, uint64_t n, uint64_t* number) {
+    int node = 2 * blend->sources - 2;
+    while (node >= blend->sources) {
+        bool first;
+        const uint64_t share = blend_share(blend, node, n, &first);
+        n = first ? share : n - share;
+        node = blend->half[node][!first];
+    }
+    *number = n;
+    return node;
+}
+
+// How many of the first n sequences are a source's (or a group's).
+static inline uint64_t blend_count(const Blend* blend, int node, uint64_t n) {
+    const int parent = blend->parent[node];
+    bool taken;
+    if (parent < 0) return n;
+    const uint64_t of_parent = blend_count(blend, parent, n), share = blend_share(blend, parent, of_parent, &taken);
+    return blend->half[parent][0] == node ? share : of_parent - share;
+}
+
+// The most sequences, up to `most`, of which no more than `limit` are this source's.
+static inline uint64_t blend_reach(const Blend* blend, int source, uint64_t limit, uint64_t most) {
+    uint64_t low = 0, high = most; // blend_count grows with n
+    while (low < high) {
+        const uint64_t middle = high - (high - low) / 2;
+        if (blend_count(blend, source, middle) <= limit)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sources: streams with weights
+
+typedef struct {
+    TokenFiles files;
+    int64_t weight;
+    double fraction; // weight / sum of all weights
+} Source;
+
+typedef struct {
+    Source* source; // in the order in which they were named
+    int count;
+} Sources;
+
+// Closes everything; nothing happens to one that is all zeros.
+static inline void sources_close(Sources* sources) {
+    for (int i = 0; i < sources->count; i++) tokens_close(&sources->source[i].files);
+    free(sources->source);
+    memset(sources, 0, sizeof *sources);
+}
+
+// The length of a weight, "0.7:", at the beginning of a name; 0 if there is none.
+static inline size_t weight_length(const char* name) {
+    const size_t whole = strspn(name, "0123456789"), point = name[whole] == '.';
+    const size_t part = point ? strspn(name + whole + 1, "0123456789") : 0, length = whole + point + part;
+    return whole + part > 0 && name[length] == ':' ? length + 1 : 0;
+}
+
+// Digits behind the point of a weight, without zeros at the end.
+static inline int weight_decimals(const char* weight) {
+    const size_t whole = strspn(weight, "0123456789");
+    int decimals = 0;
+    for (int i = 1; weight[whole] == '.' && weight[whole + (size_t)i] != ':'; i++)
+        if (weight[whole + (size_t)i] != '0') decimals = i;
+    return decimals;
+}
+
+// A weight in units of 10^-decimals, which it is a multiple of; more than blend_largest where it is too large.
+static inline int64_t weight_units(const char* weight, int decimals) {
+    int64_t units = 0;
+    int behind = -1; // digits behind the point
+    for (const char* p = weight; *p != ':' && behind < decimals; p++) {
+        if (behind >= 0 || *p == '.') behind++;
+        if (*p != '.') units = min_i64(10 * units + (*p - '0'), blend_largest + 1);
+    }
+    for (int i = behind > 0 ? behind : 0; i < decimals; i++) units = min_i64(10 * units, blend_largest + 1);
+    return units;
+}
+
+static inline int64_t greatest_divisor(int64_t a, int64_t b) { return b ? greatest_divisor(b, a % b) : a; }
+
+// The weights of the sources of a list, as integers without a common divisor: 0.7 and 0.3 are 70 and 30.
+static inline bool weights_read(int64_t* weight, char* const* name, int count, Error* error) {
+    int decimals = 0;
+    int64_t sum = 0, divisor = 0;
+    for (int i = 0; i < count; i++) {
+        const int more = weight_decimals(name[i]);
+        decimals = more > decimals ? more : decimals;
+    }
+    for (int i = 0; i < count; i++) {
+        weight[i] = weight_units(name[i], decimals);
+        if (weight[i] == 0) return fail(error, "\"%s\": a source without weight; leave it out", name[i]);
+        sum = min_i64(sum + weight[i], blend_largest + 1);
+        divisor = greatest_divisor(weight[i], divisor);
+    }
+    if (sum > blend_largest)
+        return fail(error,
+                    "\"%s\" and the other sources: weights in units of their last digit have to add up to less than "
+                    "2^31; round them",
+                    name[0]);
+    for (int i = 0; i < count; i++) weight[i] /= divisor;
+    return true;
+}
+
+// Whether tokens of these formats may mean the same. Text is bytes; of the others some do not say.
+static inline bool formats_agree(TokenFormat a, TokenFormat b) {
+    const int of_a = token_formats[a].vocab, of_b = token_formats[b].vocab;
+    return (a == TOKENS_TEXT) == (b == TOKENS_TEXT) && (of_a == of_b || !of_a || !of_b);
+}
+
+static inline bool sources_agree(const Sources* one, const Sources* other, Error* error) {
+    for (int i = 0; i < one->count; i++)
+        for (int k = 0; k < other->count; k++) {
+            const TokenFiles *a = &one->source[i].files, *b = &other->source[k].files;
+            if (!formats_agree(a->format, b->format))
+                return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same", a->file[0].path,
+                            token_formats[a->format].name, b->file[0].path, token_formats[b->format].name);
+        }
+    return true;
+}
+
+// One source, of these files.
+static inline bool sources_open_list(Sources* sources, const char* const* paths, int count, Error* error) {
+    sources->source = (Source*)checked_calloc(1, sizeof(Source), "the list of sources");
+    sources->count = 1;
+    sources->source[0].weight = 1;
+    sources->source[0].fraction = 1;
+    if (tokens_open_list(&sources->source[0].files, paths, count, error)) return true;
+    sources_close(sources);
+    return false;
+}
+
+// One source of each name, which all begin with a weight.
+static inline bool sources_open_weighted(Sources* sources, const PathList* names, Error* error) {
+    int64_t weight[MAX_SOURCES], sum = 0;
+    if (names->count > MAX_SOURCES)
+        return fail(error, "%d sources; this program mixes up to %d", names->count, (int)MAX_SOURCES);
+    if (!weights_read(weight, names->path, names->count, error)) return false;
+    for (int i = 0; i < names->count; i++) sum += weight[i];
+    sources->source = (Source*)checked_calloc((size_t)names->count, sizeof(Source), "the list of sources");
+    sources->count = names->count;
+    for (int i = 0; i < names->count; i++) {
+        Source* source = &sources->source[i];
+        source->weight = weight[i];
+        source->fraction = (double)weight[i] / (double)sum;
+        if (!tokens_open(&source->files, names->path[i] + weight_length(names->path[i]), error)) return false;
+    }
+    return sources_agree(sources, sources, error);
+}
+
+// Opens the files of a list between commas: as one source, or each element as one where each has a weight,
+// "0.7:a*.bin,0.3:b*.bin" (what is really named so is "./0.7:a"). False, *error filled, *sources closed, if something
+// cannot be read, or tokens do not mean the same in all.
+static inline bool sources_open(Sources* sources, const char* list, Error* error) {
+    PathList names = names_between_commas(list);
+    int weighted = 0;
+    for (int i = 0; i < names.count; i++) weighted += weight_length(names.path[i]) > 0;
+    bool ok;
+    memset(sources, 0, sizeof *sources);
+    if (weighted == 0) {
+        PathList files = {NULL, 0};
+        ok = path_list_append_globs(&files, list, error) &&
+             sources_open_list(sources, (const char* const*)files.path, files.count, error);
+        path_list_free(&files);
+    } else if (weighted < names.count) {
+        ok = fail(error, "\"%s\": some names have a weight and some have none; give one to all, or to none", list);
+    } else {
+        ok = sources_open_weighted(sources, &names, error);
+    }
+    path_list_free(&names);
+    if (!ok) sources_close(sources);
+    return ok;
+}
+
+// Says where documents begin, where files do not: at `chosen` (-1: nothing was), or the vocabulary's token for that (-1: it
+// has none or is not known), or the usual one. False, *error filled, where there is no such token, or it is not in the data.
+static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabulary, Error* error) {
+    const TokenFormatFacts* facts = &token_formats[files->format];
+    const int token = chosen >= 0 ? chosen : of_vocabulary >= 0 ? of_vocabulary : facts->document;
+    if (format_has_documents(files->format)) return true;
+    if (token < 0)
+        return fail(error, "%s holds %s, which do not say where documents begin: give --document-token",
+                    files->file[0].path, facts->name);
+    documents_begin_at(files, token);
+    if (documents_are_seen(files)) return true;
+    return fail(error, "%s: no document begins with token %d in the first four million tokens; give --document-token",
+                files->file[0].path, token);
+}
+
+// The same of all sources.
+static inline bool sources_documents(Sources* sources, int chosen, int of_vocabulary, Error* error) {
+    for (int i = 0; i < sources->count; i++) {
+        if (!documents_settle(&sources->source[i].files, chosen, of_vocabulary, error)) return false;
+    }
+    return true;
+}
+
+// Whether all sources say themselves where documents begin; also if there are none.
+static inline bool sources_have_documents(const Sources* sources) {
+    bool have = true;
+    for (int i = 0; i < sources->count; i++) have = have && format_has_documents(sources->source[i].files.format);
+    return have;
+}
+
+static inline int64_t sources_tokens(const Sources* sources) {
+    int64_t tokens = 0;
+    for (int i = 0; i < sources->count; i++) tokens += sources->source[i].files.tokens;
+    return tokens;
+}
+
+// The vocabulary that the tokens were made with, 0 where no source can tell.
+static inline int sources_vocab(const Sources* sources) {
+    int vocab = 0;
+    for (int i = 0; i < sources->count && !vocab; i++) vocab = token_formats[sources->source[i].files.format].vocab;
+    return vocab;
+}
+
+// A number that differs where files or weights differ, as tokens_checksum().
+static inline uint64_t sources_checksum(const Sources* sources) {
+    uint64_t h = 0;
+    for (int i = 0; i < sources->count; i++) {
+        const uint64_t weight = sources->count > 1 ? (uint64_t)sources->source[i].weight : 0;
+        h = (h ^ weight) * 1099511628211ull ^ tokens_checksum(&sources->source[i].files);
+    }
+    return h;
+}
+
+// What a resumed run has to have in common with the one before, beside the number of tokens: a number of the weights and
+// sizes of all sources; 0 where there is only one.
+static inline int64_t sources_mix(const Sources* sources) {
+    uint64_t h = 14695981039346656037ull;
+    for (int i = 0; i < sources->count; i++) {
+        h = (h ^ (uint64_t)sources->source[i].weight) * 1099511628211ull;
+        h = (h ^ (uint64_t)sources->source[i].files.tokens) * 1099511628211ull;
+    }
+    return sources->count > 1 ? (int64_t)(h >> 1) : 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The loader of all sources
+
+typedef struct {
+    Blend blend;
+    DataLoader loader[MAX_SOURCES];
+    int64_t count; // sequences until a source begins again
+} DataMix;
+
+typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // of every source: the second but for its last 5 %
+
+// Loaders of the same part of every source, which stay open as long as they are used; else as dataloader_init(). The
+// first source has the order of seed, the others orders of their own.
+static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int T, int vocab, uint64_t seed,
+                            bool shuffle, Error* error) {
+    int64_t weight[MAX_SOURCES];
+    memset(mix, 0, sizeof *mix);
+    for (int i = 0; i < sources->count; i++) {
+        const TokenFiles* files = &sources->source[i].files;
+        const int64_t all = files->tokens, trained = all - all / 20;
+        if (!dataloader_init(&mix->loader[i], files, part == PART_HELD_OUT ? trained : 0,
+                             part == PART_TRAINED ? trained : all, T, vocab, seed + (uint64_t)i * 0x9E3779B97F4A7C15ull,
+                             shuffle, error))
+            return false;
+        weight[i] = sources->source[i].weight;
+        mix->count += mix->loader[i].count;
+    }
+    blend_build(&mix->blend, weight, sources->count);
+    for (int i = 0; i < sources->count; i++)
+        mix->count = (int64_t)blend_reach(&mix->blend, i, (uint64_t)mix->loader[i].count, (uint64_t)mix->count);
+    return true;
+}
+
+// Sequence n of the run, as dataloader_sequence(): of the source whose turn it is.
+static inline bool mix_sequence(int32_t* inputs, int32_t* targets, const DataMix* mix, uint64_t n, Error* error) {
+    uint64_t number;
+    const int source = blend_source(&mix->blend, n, &number);
+    return dataloader_sequence(inputs, targets, &mix->loader[source], number, error);
+}
+
+// The positions of its inputs, as dataloader_positions().
+static inline void mix_positions(int32_t* positions, const int32_t* inputs, const DataMix* mix, uint64_t n) {
+    uint64_t number;
+    const int source = blend_source(&mix->blend, n, &number);
+    dataloader_positions(positions, inputs, &mix->loader[source], number);
+}
+
+// How often the first n sequences go through a source.
+static inline double mix_epochs(const DataMix* mix, int source, uint64_t n) {
+    return (double)blend_count(&mix->blend, source, n) / (double)mix->loader[source].count;
 }
 
 #endif

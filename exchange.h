@@ -90,6 +90,22 @@ static inline void sum_over_mesh(Groups* g, double* x, int64_t n) {
     sum_over(&g->far, x, n);
 }
 
+// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room
+// for them.
+static inline void gather_over_mesh(Groups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
+    Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
+    memmove(all, mine, (size_t)n * sizeof *all);
+    for (int i = 0; i < 4; i++) {
+        Comm* c = axes[i];
+        if (!c || c->size == 1) continue;
+        const int64_t counted = c->size_bytes;
+        if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);
+        comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);
+        c->size_bytes = counted;
+        n *= c->size;
+    }
+}
+
 // What is waited for where nothing was started.
 static inline CommRequest no_request(void) {
     CommRequest none;

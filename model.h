@@ -20,6 +20,7 @@ they are the one matrix that a single matrix product uses, while a file sees eac
 #define MODEL_H
 
 #include "base.h"
+#include "kernels/rope_table.h"
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;
 
@@ -29,6 +30,7 @@ typedef struct {
     int L, C, NH, NKV, F, T, V;
     bool tied;
     double eps, rope_theta;
+    RopeScaling rope_scaling;
 } ModelConfig;
 
 // Every published size we know by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et
@@ -36,25 +38,25 @@ typedef struct {
 // (Zhang et al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: ours, bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
     static const ModelConfig presets[] = {
-        {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256, true, 1e-5, 0},
-        {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257, true, 1e-5, 0},
-        {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257, true, 1e-5, 0},
-        {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 1024, 50257, true, 1e-5, 0},
-        {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 1024, 50257, true, 1e-5, 0},
-        {"gpt3-1.7B", ARCH_GPT2, 24, 2304, 24, 24, 9216, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-3.6B", ARCH_GPT2, 30, 3072, 32, 32, 12288, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-7.5B", ARCH_GPT2, 36, 4096, 32, 32, 16384, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-18.4B", ARCH_GPT2, 40, 6144, 48, 48, 24576, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-39.1B", ARCH_GPT2, 48, 8192, 64, 64, 32768, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-76.1B", ARCH_GPT2, 60, 10240, 80, 80, 40960, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-145.6B", ARCH_GPT2, 80, 12288, 96, 96, 49152, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-175B", ARCH_GPT2, 96, 12288, 96, 96, 49152, 2048, 50257, true, 1e-5, 0},
-        {"gpt3-310.1B", ARCH_GPT2, 96, 16384, 128, 128, 65536, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-529.6B", ARCH_GPT2, 105, 20480, 128, 128, 81920, 2048, 51200, true, 1e-5, 0},
-        {"gpt3-1008B", ARCH_GPT2, 128, 25600, 160, 160, 102400, 2048, 51200, true, 1e-5, 0},
-        {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000, false, 1e-5, 10000},
-        {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000, false, 1e-5, 10000},
-        {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000, false, 1e-5, 10000},
+        {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-1.7B", ARCH_GPT2, 24, 2304, 24, 24, 9216, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-3.6B", ARCH_GPT2, 30, 3072, 32, 32, 12288, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-7.5B", ARCH_GPT2, 36, 4096, 32, 32, 16384, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-18.4B", ARCH_GPT2, 40, 6144, 48, 48, 24576, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-39.1B", ARCH_GPT2, 48, 8192, 64, 64, 32768, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-76.1B", ARCH_GPT2, 60, 10240, 80, 80, 40960, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-145.6B", ARCH_GPT2, 80, 12288, 96, 96, 49152, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-175B", ARCH_GPT2, 96, 12288, 96, 96, 49152, 2048, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-310.1B", ARCH_GPT2, 96, 16384, 128, 128, 65536, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-529.6B", ARCH_GPT2, 105, 20480, 128, 128, 81920, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"gpt3-1008B", ARCH_GPT2, 128, 25600, 160, 160, 102400, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
+        {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
+        {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
     };
     *count = (int)(sizeof presets / sizeof presets[0]);
     return presets;

@@ -357,9 +357,8 @@ static inline int safe_compare_entries(const void* a, const void* b) {
     return strcmp(((const SafeTensorsEntry*)a)->tensor->name, ((const SafeTensorsEntry*)b)->tensor->name);
 }
 
-static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
-    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
-    if (!safetensors_open(model->files, path, error)) return false;
+// Of a model that is one file: its tensors are the model's.
+static inline void safe_model_list(SafeTensorsModel* model) {
     model->file_count = 1;
     model->tensors = model->files->count;
     model->entries =
@@ -368,6 +367,12 @@ static inline bool safe_model_open_file(SafeTensorsModel* model, const char* pat
         model->entries[i].tensor = &model->files->tensors[i];
         model->entries[i].file = model->files;
     }
+}
+
+static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
+    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
+    if (!safetensors_open(model->files, path, error)) return false;
+    safe_model_list(model);
     return true;
 }
 

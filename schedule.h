@@ -548,6 +548,15 @@ static inline Schedule schedule_build_forward(const Schedule* training, int m) {
     return s;
 }
 
+// The table of a stage that trains nothing: forward passes alone.
+static inline Schedule schedule_build_untrained(const Pipeline* plan, int stage) {
+    const Schedule none = {*plan, stage, 2, 0, NULL};
+    return schedule_build_forward(&none, plan->m);
+}
+
+// Whether it is a table of a training step.
+static inline bool schedule_trains(const Schedule* s) { return schedule_in_flight(s, -1, BACKWARD_INPUT) > 0; }
+
 // The tables of all p stages.
 static inline Schedule* schedules_build(const Pipeline* plan) {
     Schedule* stages = (Schedule*)checked_malloc((size_t)plan->p * sizeof(Schedule), "the schedule");

@@ -19,9 +19,14 @@ typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 typedef enum { MESH_GIVEN, MESH_AUTO } MeshChoice;
 
 typedef struct {
-    const char *model, *init, *data, *val, *out, *trace, *cluster;
-    int arch, decay; // choices
+    const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *cluster, *config;
+    const char* generate;  // NULL: not asked for
+    int64_t tokens, top_k; // 0: what is usual; all
+    double temperature, top_p;
+    int arch, export_dtype, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
+    bool documents;
+    int64_t document_token; // -1: the data's own
     int64_t micro_batch, global_batch;
     int mesh; // choice
     int64_t tp, pp, dp, first_layers, last_layers, zero;
@@ -38,8 +43,12 @@ typedef struct {
     int64_t sync_ranks;
     int sync_scale, sync_gradient; // choices
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
-    int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, seed;
-    bool resume, dry_run, help;
+    int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
+    int on_nan; // choice
+    double outlier;
+    bool resume, dry_run;
+    int completion;   // choice; -1: none
+    const char* help; // NULL: not asked for; "": all of it in short
 } Settings;
 
 // What runs without any option: the model "tiny" on text that is always there, a minute or two on a laptop.
@@ -47,14 +56,17 @@ static inline Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
     s.model = "tiny";
+    s.document_token = -1;
     s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
     s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
+    s.temperature = 0.8, s.top_p = 1;
+    s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.completion = -1;
     return s;
 }
 
-enum { MAX_OPTIONS = 80 };
+enum { MAX_OPTIONS = 96 };
 
 // Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
 static inline int settings_table(Option* table, Settings* s) {
@@ -72,12 +84,27 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("ffn", &s->ffn, 1, 1 << 22, "channels inside the mlp"),
         option_int("seq", &s->seq, 1, 1 << 24, "tokens in a training sequence"),
         option_int("vocab", &s->vocab, 2, size, "vocabulary; the data's own where not said"),
-        option_string("init", &s->init, "PATH",
-                      "start from these weights: safetensors with Hugging Face's names, file or folder"),
+        option_string(
+            "init", &s->init, "PATH",
+            "start from these weights: a folder of Hugging Face's, which says its model's sizes, a .safetensors "
+            "file, or llm.c's .bin"),
+        option_string("export", &s->export_to, "PATH",
+                      "at the end write the weights alone: a folder as Hugging Face has it, or llm.c's .bin"),
+        option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
         option_heading("data"),
         option_string("data", &s->data, "GLOB",
-                      "files to train on, comma-separated: llm.c shards, raw uint16, any text"),
-        option_string("val", &s->val, "GLOB", "files to validate on; without it the last 5 % of --data are held out"),
+                      "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any text; "
+                      "several sources with weights: 0.7:a*.bin,0.3:b*.bin"),
+        option_string("val", &s->val, "GLOB",
+                      "files to validate on; without it the last 5 % of every source are held out"),
+        option_string("tokenizer", &s->tokenizer, "PATH",
+                      "vocabulary of the shards, to show samples as text [tokenizer.json beside the first shard]"),
+        option_flag("documents", &s->documents,
+                    "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
+        option_int(
+            "document-token", &s->document_token, 0, size,
+            "documents: that stands before each [what the tokenizer has, GPT-2 50256, Llama-3 128000; Megatron's "
+            "index and files of text say it themselves]"),
         option_heading("batch, in sequences"),
         option_int("micro-batch", &s->micro_batch, 1, 1 << 20,
                    "sequences in one forward pass [what fits the rest, at most 16]"),
@@ -155,20 +182,63 @@ static inline int settings_table(Option* table, Settings* s) {
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
         option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
         option_heading("run"),
-        option_int("steps", &s->steps, 1, big, "updates"),
+        option_int("steps", &s->steps, 0, big,
+                   "updates; 0 = nothing is trained or written to --out, as with --generate, --evaluate and --export "
+                   "where not said"),
         option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
         option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
+        option_string("evaluate", &s->evaluate, "GLOB",
+                      "what else to measure then and at the end, comma-separated: llm.c's files of multiple choice "
+                      "(HellaSwag, MMLU), and shards or texts for their perplexity; without --steps only that is done, "
+                      "with the model of --init or --resume"),
         option_int("sample-every", &s->sample_every, 0, big,
                    "let the model write every N steps and at the end; 0 = never"),
         option_int("save-every", &s->save_every, 0, big,
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
-        option_string("out", &s->out, "DIR", "folder for log.jsonl and checkpoints; nothing is written without it"),
-        option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one"),
+        option_int("keep", &s->keep, 0, big,
+                   "checkpoints that are kept: the last N, and the best by validation; 0 = all"),
+        option_string(
+            "out", &s->out, "DIR",
+            "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
+        option_command(option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one")),
+        option_command(
+            option_any_text("generate", &s->generate, "TEXT",
+                            "let the model of --init or --resume go on with this text, on stdout; \"\": write "
+                            "one of its own, -: read it from stdin")),
+        option_int("check-every", &s->check_every, 0, big,
+                   "compare what several ranks hold alike every N steps, and before a checkpoint; 0 = never"),
+        option_choice("on-nan", &s->on_nan, "stop|skip",
+                      "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
+                      "row"),
+        option_float("outlier", &s->outlier, 0, 1e6,
+                     "tell losses and norms that are so many deviations from what the last 100 steps lead to expect; 0 "
+                     "= never"),
+        option_int("watchdog", &s->watchdog, 0, 1e9,
+                   "seconds without progress of a rank after which the run ends and names it; 0 = never"),
+        option_heading("text that the model writes: --generate, and samples of a training run"),
+        option_int("tokens", &s->tokens, 1, 1 << 30, "how many at most [256; the last sample of a training run: 512]"),
+        option_float("temperature", &s->temperature, 0, 1e6,
+                     "divides the logits before a token is drawn: below 1 likely ones become likelier; 0 = always the "
+                     "likeliest"),
+        option_int("top-k", &s->top_k, 0, 1 << 30, "draw from the K likeliest tokens only; 0 = all"),
+        option_float("top-p", &s->top_p, 0, 1,
+                     "draw from the likeliest tokens whose probabilities add up to this; 1 = all"),
+        option_heading("looking into a run"),
         option_string("trace", &s->trace, "FILE", "what every rank did and when, for chrome://tracing or Perfetto"),
         option_int("seed", &s->seed, 0, 9e15, "of the initial weights, the order of the data and the samples"),
-        option_flag("dry-run", &s->dry_run,
-                    "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing"),
-        option_flag("help", &s->help, "this list"),
+        option_command(
+            option_string("config", &s->config, "FILE",
+                          "read options from it, one --name value a line, as DIR/options.txt of a run has them; "
+                          "the command line wins")),
+        option_command(option_flag(
+            "dry-run", &s->dry_run,
+            "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing")),
+        option_command(
+            option_choice("completion", &s->completion, shell_choices(),
+                          "print what completes these options in that shell: eval \"$(./train_gpt --completion "
+                          "bash)\"")),
+        option_command(
+            option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),
     };
     const int n = (int)(sizeof rows / sizeof rows[0]);
     if (n > MAX_OPTIONS) die("internal error: %d options", n);
@@ -176,15 +246,21 @@ static inline int settings_table(Option* table, Settings* s) {
     return n;
 }
 
+// The names of all presets, separated by blanks.
+static inline void settings_model_names(char text[1024]) {
+    int count;
+    const ModelConfig* presets = model_presets(&count);
+    text[0] = 0;
+    for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
+}
+
 // The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's tokens.
 static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
     const ModelConfig* preset = model_find_preset(s->model);
     if (!preset) {
-        int count;
-        const ModelConfig* presets = model_presets(&count);
-        char names[1024] = "";
-        for (int i = 0; i < count; i++) strcat(strcat(names, " "), presets[i].name);
-        die_usage("--model %s is not known; there are%s", s->model, names);
+        char names[1024];
+        settings_model_names(names);
+        die_usage("--model %s is not known; there are %s", s->model, names);
     }
     ModelConfig m = *preset;
     const bool named = option_given(table, n, "model");
@@ -213,6 +289,41 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
     return m;
 }
 
+// The same where the weights to start from, in path, say what model they are: what is given beside has to say so too. Only of
+// positions may be fewer, and, where they have no table, more.
+static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
+                                            const char* path) {
+    const bool gpt2 = stored->arch == ARCH_GPT2;
+    const ModelConfig* preset = option_given(table, n, "model") ? model_find_preset(s->model) : NULL;
+    const struct {
+        const char* name;
+        int64_t given, preset, stored; // 0: not given
+    } sizes[] = {{"layers", s->layers, preset ? preset->L : 0, stored->L},
+                 {"hidden", s->hidden, preset ? preset->C : 0, stored->C},
+                 {"heads", s->heads, preset ? preset->NH : 0, stored->NH},
+                 {"kv-heads", s->kv_heads, preset ? preset->NKV : 0, stored->NKV},
+                 {"ffn", s->ffn, preset ? preset->F : 0, stored->F},
+                 {"vocab", s->vocab, preset ? preset->V : 0, stored->V},
+                 {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, 0, stored->T}};
+    if (option_given(table, n, "model") && !preset) settings_model(s, table, n, 0); // refuses it
+    if ((option_given(table, n, "arch") || preset) &&
+        (option_given(table, n, "arch") ? (Arch)s->arch : preset->arch) != stored->arch)
+        die_usage("--%s %s, but %s is a %s", option_given(table, n, "arch") ? "arch" : "model",
+                  option_given(table, n, "arch") ? (s->arch ? "llama" : "gpt2") : s->model, path,
+                  gpt2 ? "gpt2" : "llama");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].given && sizes[i].given != sizes[i].stored)
+            die_usage("--%s %lld, but %s has %lld", sizes[i].name, (long long)sizes[i].given, path,
+                      (long long)sizes[i].stored);
+        if (!sizes[i].given && sizes[i].preset && sizes[i].preset != sizes[i].stored)
+            die_usage("--model %s has --%s %lld, but %s has %lld", s->model, sizes[i].name, (long long)sizes[i].preset,
+                      path, (long long)sizes[i].stored);
+    }
+    ModelConfig m = *stored;
+    if (s->seq > m.T) m.T = (int)s->seq;
+    return m;
+}
+
 // Learning rate of update number `step` (from 0): linear warm-up, then decay to min_lr at the last step.
 static inline double learning_rate(const Settings* s, int64_t step) {
     if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
@@ -226,6 +337,16 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 
 // ----------------------------------------------------------------------------------------------------------------
 // What follows from them
+
+// Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
+static inline bool settings_train(const Settings* o) { return o->steps > 0; }
+
+// What --steps are where only other work is asked for. What counts is what was typed: a file of options is that of a run that has
+// trained.
+static inline void settings_steps(Settings* o, Option* table, int n) {
+    const bool asks = o->generate || option_is_typed(table, n, "evaluate") || option_is_typed(table, n, "export");
+    if (asks && !option_is_typed(table, n, "steps")) o->steps = 0;
+}
 
 // Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
 static inline void check_rounds(const Settings* o) {
@@ -270,6 +391,10 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
     const bool diloco = o->dp_mode == DP_DILOCO;
     Rounds r;
     memset(&r, 0, sizeof r);
+    if (!settings_train(o)) {
+        const Rounds none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+        return none;
+    }
     r.mode = (DpMode)o->dp_mode, r.sites = mesh->sites;
     r.period = diloco ? (o->local_steps ? o->local_steps : 32) : 1;
     r.fragments = o->fragments ? (int)o->fragments : 1;
@@ -283,6 +408,10 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
     if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
     r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
+    if (o->on_nan && rounds_are_late(&r))
+        die_usage("--on-nan skip needs all ranks in every step, and --dp-mode %s does not wait for them: leave one of "
+                  "them away",
+                  dp_mode_names[o->dp_mode]);
     if (r.fragments > r.period)
         die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most; use fewer",
                   r.fragments, (long long)r.period);
@@ -306,16 +435,29 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
 }
 
 static inline void check_settings(Settings* o) {
-    if ((o->resume || o->save_every) && !o->out) die_usage("--%s needs --out DIR", o->resume ? "resume" : "save-every");
+    if (!settings_train(o) && o->out && !o->resume)
+        die_usage(
+            "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
+            o->out);
+    if ((o->resume || o->save_every || o->keep) && !o->out)
+        die_usage("--%s needs --out DIR", o->resume ? "resume" : o->save_every ? "save-every" : "keep");
     if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
+    if (o->document_token >= 0 && !o->documents) die_usage("--document-token needs --documents");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
     check_rounds(o);
+    if (o->generate && settings_train(o) && !o->sample_every)
+        die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
+                  (long long)o->steps);
+    if (o->temperature == 0 && (o->top_k > 0 || o->top_p < 1))
+        die_usage("--%s has no meaning with --temperature 0, which takes the likeliest token",
+                  o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
     if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
         die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
                   o->beta2 != usual.beta2 ? "beta2" : "eps");
     if (o->cluster && o->mesh != MESH_AUTO) die_usage("--cluster %s is for --mesh auto", o->cluster);
+    if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
@@ -347,8 +489,9 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
-    mesh.zero = mesh.d > 1 ? (int)o->zero : 0; // one replica has nothing to divide
-    mesh.recompute = (Recompute)o->recompute;
+    mesh.zero = mesh.d > 1 && settings_train(o) ? (int)o->zero : 0; // one replica has nothing to divide
+    mesh.recompute = settings_train(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
+    if (!settings_train(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
     if (mesh.d % o->sites != 0)
         die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
@@ -373,6 +516,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a replica has a multiple of so many micro-batches
+    if (!settings_train(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
     if (!o->global_batch) {
         o->global_batch =
             o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));

@@ -16,6 +16,9 @@ a chunk, and 2 or 4 bytes a value of parameters and activations (all else is flo
     activations    s times l blocks and the streams between them; heads; what is sent to and comes from neighbours
     scratch        what is used up at once: gradients of a block's outputs, recomputed activations, partial sums
 
+A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as nobody asks for
+activations later, all blocks of a chunk use the same ones and two places for the stream between them.
+
 One function takes the pieces, stage_take_memory. It runs twice: as long as arenas have no memory it adds up sizes, then
 it hands out places. So what is planned and what is taken cannot differ.
 
@@ -27,6 +30,7 @@ and V of a layout are this rank's share.
 #define STAGE_H
 
 #include "exchange.h"
+#include "health.h"
 #include "kernels/kernels.h"
 #include "model.h"
 #include "parallel.h"
@@ -74,7 +78,9 @@ typedef struct {
     int tokens;     // of the micro-batch: the rows of one state
     bool split;     // rows are split over the tensor ranks: R = N / t
     int position;   // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
+    bool remembers; // keys and values of one sequence of T tokens go into the cache
     const int32_t *inputs, *targets; // (tokens)
+    const int32_t* positions;        // (tokens): of each in its document; NULL: a sequence is one
     float scale;                     // of the loss whose gradient is wanted; 0: none is
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
@@ -104,6 +110,7 @@ typedef struct {
     Groups* groups;
     ValueType type;
     int B, T;
+    bool trains;      // its schedule has backward passes
     int slots, heads; // places for activations; of them with a head, micro-batch k in number k mod heads
     int* pending;     // (v): micro-batches of a chunk between the halves of a backward pass, k in number k mod pending
     bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
@@ -118,6 +125,8 @@ typedef struct {
     float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;           // (T, HS): cosines and sines
     double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
+    uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
+    Probe* probe;                  // where numbers are looked at; NULL: nowhere
     Activations* activations;      // (slots)
     HeadActivations* head;         // (heads)
     LayerActivations recomputed;   // what the blocks do not keep but compute again
@@ -184,7 +193,7 @@ static inline floatX* take_values(const Stage* s, Arena* arena, int64_t n) {
 // this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
     const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
-    const Recompute recompute = again ? s->layout.mesh.recompute : RECOMPUTE_NONE;
+    const Recompute recompute = !again ? RECOMPUTE_NONE : s->trains ? s->layout.mesh.recompute : RECOMPUTE_FULL;
     if (recompute == RECOMPUTE_FULL) {
         *y = *again;
         return;
@@ -203,7 +212,7 @@ static inline void take_layer(LayerActivations* y, const Stage* s, const LayerAc
 static inline void take_activations(Activations* a, const Stage* s, Arena* arena) {
     const int64_t R = most_rows(s), C = s->model.C;
     // Any chunk may use any slot, so each has room for the longest one.
-    for (int l = 0; l <= most_layers(s); l++) a->x[l] = take_values(s, arena, R * C);
+    for (int l = 0; l <= most_layers(s); l++) a->x[l] = s->trains || l < 2 ? take_values(s, arena, R * C) : a->x[1];
     for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
 }
 
@@ -248,8 +257,8 @@ static inline void take_boundary(Stage* s, Arena* arena) {
         Boundary* x = &s->boundary[c];
         for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
             if (!s->layout.chunk[c].first) x->input[i] = take_values(s, arena, n);
-            if (!s->layout.chunk[c].first) x->gradient_out[i] = take_values(s, arena, n);
-            if (!s->layout.chunk[c].last) x->gradient[i] = take_values(s, arena, n);
+            if (!s->layout.chunk[c].first && s->trains) x->gradient_out[i] = take_values(s, arena, n);
+            if (!s->layout.chunk[c].last && s->trains) x->gradient[i] = take_values(s, arena, n);
         }
     }
 }
@@ -264,6 +273,8 @@ static inline void take_parameters(Stage* s) {
     const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
     GradientBuckets* grads = &s->grads;
     s->params = take_values(s, &s->memory_params, n);
+    if (s->type.masters) s->master = arena_floats(&s->memory_optimizer, share);
+    if (!s->trains) return;
     const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
     if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&s->memory_grads, n);
     if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
@@ -278,7 +289,6 @@ static inline void take_parameters(Stage* s) {
     if (has_two_gradients(s))
         s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
     s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
-    if (s->type.masters) s->master = arena_floats(&s->memory_optimizer, share);
     if (s->rounds.compensation > 0 && grads->late) s->before = arena_floats(&s->memory_optimizer, share);
     if (rounds_are_local(&s->rounds))
         sites_take_memory(&s->sites, &s->memory_optimizer, s->type.masters ? s->master : (float*)s->params);
@@ -289,18 +299,19 @@ static inline void stage_take_memory(Stage* s) {
     const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
     Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
     take_parameters(s);
-    if (s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
+    if (!s->trains || s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
     for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, activations);
     for (int i = 0; i < s->heads; i++) take_head(&s->head[i], s, activations);
-    take_gradients(s, scratch);
+    if (s->trains) take_gradients(s, scratch);
     take_boundary(s, activations);
     s->branch = take_values(s, scratch, R * C);
-    s->dact = take_values(s, scratch, N * max_i64(s->layout.F, heads_size(s)));
-    s->dnorm = take_values(s, scratch, R * C);
+    if (s->trains) s->dact = take_values(s, scratch, N * max_i64(s->layout.F, heads_size(s)));
+    if (s->trains) s->dnorm = take_values(s, scratch, R * C);
     if (splits_rows(s)) s->partial = take_values(s, scratch, N * C), s->gathered = take_values(s, scratch, N * C);
     if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
     s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
+    s->checksums = (uint64_t*)arena_take(scratch, s->layout.n * (int64_t)sizeof(uint64_t));
     s->cache = take_values(s, scratch, all_caches(s)); // the last: what is not used is not touched
 }
 
@@ -356,10 +367,11 @@ static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, 
     s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
     s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
     s->grads.due = !s->grads.late;
-    s->model = *m, s->type = type, s->B = B, s->T = T, s->slots = schedule->slots;
+    s->model = *m, s->type = type, s->B = B, s->T = T, s->slots = schedule->slots,
+    s->trains = schedule_trains(schedule);
     s->split_backward = schedule_splits_backward(mesh.schedule);
     if (!layout_build(&s->layout, m, mesh, T, error)) return false;
-    if (s->layout.last_stage) s->heads = schedule_in_flight(schedule, mesh.v - 1, FORWARD);
+    if (s->layout.last_stage) s->heads = s->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
     s->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
     for (int c = 0; c < mesh.v; c++) s->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
     stage_take_lists(s);
@@ -384,7 +396,8 @@ static inline void stage_allocate(Stage* s) {
     stage_arenas(s, arenas);
     for (int i = 0; i < ARENAS; i++) arena_allocate(arenas[i]);
     stage_take_memory(s);
-    if (s->rope) rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta);
+    if (s->rope)
+        rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta, &s->model.rope_scaling);
 }
 
 static inline void stage_free(Stage* s) {

@@ -24,6 +24,7 @@ typedef struct {
     Settings settings; // of the optimizer
     Sync sync;
     int B, T, steps;
+    int document; // the token that begins one; -1: a sequence is one
 } Reference;
 
 static double metadata_number(const Reference* r, const char* key) {
@@ -53,6 +54,7 @@ static void reference_open(Reference* r, const char* path) {
     o->beta1 = metadata_number(r, "beta1"), o->beta2 = metadata_number(r, "beta2");
     o->eps = metadata_number(r, "eps_adam"), o->weight_decay = metadata_number(r, "weight_decay");
     o->clip = metadata_number(r, "clip");
+    r->document = safetensors_metadata(&r->file.files[0], "document") ? (int)metadata_number(r, "document") : -1;
     if (!safetensors_metadata(&r->file.files[0], "sync")) return;
     r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.share = metadata_number(r, "sync");
 }
@@ -136,17 +138,21 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
 }
 
 static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* batch, const double* tokens, int step,
-                                 int B, int T) {
+                                 const Reference* r) {
+    const int B = r->B, T = r->T;
     activations_shape(a, s, 0, 0, B, T, -1);
     batch_reserve(batch, (int64_t)B * T);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
             batch->host[b * T + t] = (int32_t)at[0], batch->host[(B + b) * T + t] = (int32_t)at[1];
+            int32_t* position = &batch->host[(2 * B + b) * T + t];
+            *position = t == 0 || (int)at[0] == r->document ? 0 : position[-1] + 1;
         }
     }
-    device_from_host(batch->device, batch->host, 2 * (size_t)B * T * sizeof(int32_t));
+    device_from_host(batch->device, batch->host, 3 * (size_t)B * T * sizeof(int32_t));
     a->inputs = batch->device, a->targets = batch->device + (int64_t)B * T;
+    if (r->document >= 0) a->positions = batch->device + (int64_t)2 * B * T;
 }
 
 // The logits (N, V) of the whole vocabulary; a CAAT-Net's lie state by state, padded.
@@ -225,7 +231,7 @@ static void test_reference(const char* path) {
     double loss_error = 0, norm_error = 0;
     for (int step = 0; step < r->steps; step++) {
         Activations* a = &s->activations[0];
-        load_reference_batch(s, a, &batch, tokens, step, B, T);
+        load_reference_batch(s, a, &batch, tokens, step, r);
         stage_begin_gradients(s);
         device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
         a->scale = 0; // logits stay
@@ -346,7 +352,7 @@ static double slope_at(Alone* x, const float* params, const float* direction) {
 // leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the worst 2e-5.
 static void test_slopes(Arch arch, int ranks, double share) {
     const bool gpt = arch == ARCH_GPT2;
-    const ModelConfig m = {"", arch, 2, 32, 4, 4, 44, 16, 61, gpt, 1e-5, 10000};
+    const ModelConfig m = {"", arch, 2, 32, 4, 4, 44, 16, 61, gpt, 1e-5, 10000, {0, 0, 0, 0}};
     const Sync sync = {ranks, share, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -405,7 +411,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
 // At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with either
 // scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation to 10 %.
 static void test_private_channels(SyncScale scale, double expected) {
-    const ModelConfig m = {"", ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61, false, 1e-5, 10000};
+    const ModelConfig m = {"", ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
     const Sync sync = {4, 0.5, scale, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -435,7 +441,7 @@ static void test_private_channels(SyncScale scale, double expected) {
 // A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number all the
 // same. (The maximum of the other states would do for smaller ones.)
 static void test_large_logits(int state) {
-    const ModelConfig m = {"", ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61, false, 1e-5, 10000};
+    const ModelConfig m = {"", ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
     const Sync sync = {4, 0.5, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -467,7 +473,7 @@ static void test_caat(bool brief) {
 
 static const char* text_path = "build/test_gpt_" FLOATX_NAME ".txt";
 
-static void write_text(void) {
+static void write_data_file(void) {
     FILE* f = fopen(text_path, "w");
     if (!f) die("%s: cannot write; run from the project's folder", text_path);
     for (int i = 0; i < 6000; i++) fputc('a' + (int)(random_uniform(5, 5, (uint64_t)i) * 26), f);
@@ -507,7 +513,7 @@ static void trainer_close(Trainer* t) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
-    tokens_close(&t->train_files);
+    sources_close(&t->train_files);
 }
 
 // Trains for t->settings.steps and returns a fingerprint of everything: losses, norms, parameters and moments.
@@ -570,9 +576,18 @@ static void test_resume_bits(const ModelConfig* m) {
     char folder[] = "build/test_gpt_XXXXXX", path[4096];
     if (!mkdtemp(folder)) die("build: cannot make a folder");
     a.settings.out = folder;
+    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
     for (int i = 0; i < 3; i++) train_step(&a);
-    save_checkpoint(&a);
+    snprintf(path, sizeof path, "%s/step_00000009.tmp",
+             folder); // as a save has left it that failed and could not be removed
+    if (mkdir(path, 0777) != 0) die("%s: cannot make the folder", path);
+    a.saver.left = 9;
+    save_checkpoint(&a, false); // in the background, while a goes on
+    check(access(path, F_OK) != 0 && a.saver.left < 0, "what a failed save has left goes before the next one");
     for (int i = 0; i < 3; i++) train_step(&a);
+    finish_save(&a);
+    check(!a.unsaved, "the checkpoint was saved");
+    saver_free(&a.saver);
 
     trainer_open(&b, &run);
     b.settings.out = folder;
@@ -584,7 +599,7 @@ static void test_resume_bits(const ModelConfig* m) {
           (long long)a.sequences, (long long)b.sequences);
     int32_t inputs[24], targets[24]; // the micro-batch in memory ends with the last sequence consumed
     Error error;
-    const bool read = dataloader_sequence(inputs, targets, &b.train, 23, &error);
+    const bool read = mix_sequence(inputs, targets, &b.train, 23, &error);
     const int32_t* last = b.batch.host + 3 * 24;
     check(read && memcmp(inputs, last, sizeof inputs) == 0 &&
               memcmp(targets, last + b.batch.tokens, sizeof targets) == 0,
@@ -615,6 +630,122 @@ static void test_validation(const ModelConfig* m) {
           "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Documents: two sequences of 24 tokens, packed from documents of these lengths; no target of one is left out.
+
+static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
+
+// The loss of each token and the gradients of the mean loss of all 48, of rows [first, first + B T) of x's batch as B sequences
+// of T; gradients add up. positions: on the device, or NULL.
+static void documents_pass(Alone* x, float* losses, int first, int B, int T, const int32_t* positions, bool last) {
+    Stage* s = &x->stage;
+    Activations* a = &s->activations[0];
+    activations_shape(a, s, 0, 0, B, T, -1);
+    a->inputs = x->batch.device + first, a->targets = a->inputs + x->batch.tokens, a->positions = positions;
+    a->scale = NARROW_RANGE ? 1 : 1.0f / (float)x->batch.tokens;
+    chunk_forward(s, a);
+    float* mine = host_floats(a->head->losses, B * T);
+    memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));
+    free(mine);
+    const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, last};
+    chunk_backward(&backward);
+}
+
+// The largest error of losses, relative to the largest; and of the gradient of a tensor.
+static double documents_error(const Stage* s, const float* got, const float* want, const float* losses,
+                              const float* want_losses, int N, double* loss_error, const char** where) {
+    double worst = 0, *exact = (double*)checked_malloc((size_t)s->layout.elements * sizeof(double), "test");
+    for (int64_t i = 0; i < s->layout.elements; i++) exact[i] = (double)want[i];
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        const double error = relative_error(got + slice->offset, exact + slice->offset, slice->rows_used * slice->cols);
+        if (!(error <= worst)) worst = error, *where = slice->tensor.name;
+    }
+    for (int i = 0; i < N; i++) exact[i] = (double)want_losses[i];
+    *loss_error = relative_error(losses, exact, N);
+    free(exact);
+    return worst;
+}
+
+// Packed, they have the losses and gradients that they have each in a row of its own; the bound is that of test_reference
+// for what is computed forth and back, twice. Packed without saying where they begin they have not.
+static void test_documents(const ModelConfig* m, Sync sync) {
+    enum { ROWS = 2, T = 24, N = ROWS * T };
+    Alone x;
+    alone_open(&x, m, sync, ROWS);
+    Stage* s = &x.stage;
+    const double way = 8.0 * m->L + 4, bound = 16 * (HAS_MASTERS ? sqrt(way) * u : way * sqrt(64.0) * u);
+    float losses[3][N], *gradients[3];
+    for (int i = 0; i < 2 * N; i++) x.batch.host[i] = x.batch.host[i] % m->V;
+    int32_t* positions = x.batch.host + 2 * N;
+    for (int d = 0, at = 0; d < packed_documents; d++) {
+        for (int t = 0; t < packed_lengths[d]; t++) positions[at++] = t;
+    }
+    device_from_host(x.batch.device, x.batch.host, 3 * (size_t)N * sizeof(int32_t));
+    draw_weights(s, 1);
+    for (int way_of = 0; way_of < 3; way_of++) { // packed, alone, without documents
+        stage_begin_gradients(s);
+        for (int d = 0, at = 0; way_of == 1 && d < packed_documents; at += packed_lengths[d++])
+            documents_pass(&x, losses[1], at, 1, packed_lengths[d], NULL, d + 1 == packed_documents);
+        if (way_of != 1)
+            documents_pass(&x, losses[way_of], 0, ROWS, T, way_of == 0 ? x.batch.device + 2 * N : NULL, true);
+        gradients[way_of] = host_floats(s->grads.all, s->layout.elements);
+    }
+    char what[160];
+    const char *where = "", *unused;
+    double loss_error, other_loss;
+    const double error = documents_error(s, gradients[0], gradients[1], losses[0], losses[1], N, &loss_error, &where);
+    const double other = documents_error(s, gradients[2], gradients[1], losses[2], losses[1], N, &other_loss, &unused);
+    snprintf(what, sizeof what, "%s, %d states: losses of %d documents packed, and each alone", m->name,
+             s->layout.states, packed_documents);
+    check_error(what, loss_error, bound);
+    snprintf(what, sizeof what, "    gradients, worst: %s", where);
+    check_error(what, error, bound);
+    check(other > bound && other > 50 * error && other_loss > 50 * loss_error,
+          "    without documents they differ by %.1e, losses by %.1e", other, other_loss);
+    for (int i = 0; i < 3; i++) free(gradients[i]);
+    alone_close(&x);
+}
+
+// What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7 begins a
+// document; then a token that is decoded has none of them.
+static void test_document_batches(const ModelConfig* m) {
+    enum { TOKENS = 3000, T = 24, B = 2 };
+    int32_t header[256] = {20240520, 1, TOKENS};
+    uint16_t tokens[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
+    FILE* f = fopen(text_path, "wb");
+    if (!f || fwrite(header, sizeof header, 1, f) != 1 || fwrite(tokens, sizeof tokens, 1, f) != 1 || fclose(f) != 0)
+        die("%s: cannot write", text_path);
+    const TestRun run = {m, B, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    t.settings.documents = true;
+    documents_begin_at(&t.train_files.source[0].files, 7);
+    Activations* a = &t.stage.activations[0];
+    int wrong = 0, begins = 0;
+    for (int step = 0; step < 3; step++) {
+        const Pass pass = {&t.schedule, &t.train, 8 * step, 8 * step + 8, true, NULL, NULL};
+        load_batch(&t, &pass);
+        for (int k = 0; k < 4; k++) {
+            int32_t inputs[B * T], positions[B * T];
+            shape_microbatch(&t, a, &pass, 0, k);
+            device_to_host(inputs, a->inputs, sizeof inputs);
+            device_to_host(positions, a->positions, sizeof positions);
+            for (int i = 0; i < B * T; i++) {
+                const bool begin = i % T == 0 || inputs[i] == 7;
+                wrong += positions[i] != (begin ? 0 : positions[i - 1] + 1);
+                begins += begin && i % T > 0;
+            }
+        }
+    }
+    activations_shape(a, &t.stage, 0, 0, 1, 1, 5);
+    check(wrong == 0 && begins > 5 && !a->positions, "%s: documents of 12 micro-batches, %d begin within: %d are wrong",
+          m->name, begins, wrong);
+    trainer_close(&t);
+    write_data_file();
+}
+
 // The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
 static void test_learning_rate(void) {
     Settings o = settings_default();
@@ -638,15 +769,17 @@ static void test_learning_rate(void) {
 // A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; the text that
 // the model writes is the same before and after.
 static void test_large_checkpoint(void) {
-    const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0};
+    const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0, {0, 0, 0, 0}};
     const TestRun run = {&m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_gpt_XXXXXX";
     if (!mkdtemp(folder)) die("build: cannot make a folder");
     a.settings.out = folder;
+    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
     train_step(&a);
-    save_checkpoint(&a);
+    save_checkpoint(&a, true);
+    saver_free(&a.saver);
     trainer_open(&b, &run);
     b.settings.out = folder, b.settings.seed = a.settings.seed;
     check(resume_checkpoint(&b) && same_state(&a.stage, &b.stage),
@@ -658,8 +791,8 @@ static void test_large_checkpoint(void) {
     if (system(command) != 0) die("%s failed", command);
 }
 
-// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once. Bound: as in
-// test_reference, 4 way sqrt(K) u, for the forward pass alone.
+// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where the first
+// ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
 static void test_decode(const ModelConfig* m) {
     const TestRun run = {m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
@@ -667,7 +800,7 @@ static void test_decode(const ModelConfig* m) {
     for (int i = 0; i < 3; i++) train_step(&t);
     Stage* s = &t.stage;
     Activations* a = &s->activations[0];
-    const Pass pass = {&t.schedule, &t.train, 5, 6, true};
+    const Pass pass = {&t.schedule, &t.train, 5, 6, true, NULL, NULL};
     load_batch(&t, &pass);
     shape_microbatch(&t, a, &pass, 0, 0);
     a->scale = 0; // logits stay
@@ -678,10 +811,13 @@ static void test_decode(const ModelConfig* m) {
     double* expected = (double*)checked_malloc((size_t)24 * m->V * sizeof(double), "test");
     for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)logits[i];
     double worst = 0;
-    for (int i = 0; i < 24; i++) {
-        decode(&t, tokens[i], i);
-        whole_logits(&t, logits);
-        worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
+    for (int read = 0; read <= 13; read += 13) {
+        if (read) feed(&t, tokens, read, -1);
+        for (int i = read; i < 24; i++) {
+            feed(&t, tokens + i, 1, i);
+            whole_logits(&t, logits);
+            worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
+        }
     }
     free(logits);
     char what[64];
@@ -719,15 +855,25 @@ int main(int argc, char** argv) {
     test_reference("dev/test/reference/llama_tied.safetensors");
     test_reference("dev/test/reference/gpt2_caat.safetensors");
     test_reference("dev/test/reference/llama_caat.safetensors");
+    test_reference("dev/test/reference/gpt2_documents.safetensors");
+    test_reference("dev/test/reference/llama_documents.safetensors");
     test_caat(brief);
     // Where rows are no multiples of 16 bytes, a GPU's kernels add in another order, and one that is fused with its
     // neighbour sees other arrays.
     const int F = DEVICE_IS_HOST ? 100 : 104;
-    const ModelConfig gpt2 = {"gpt2", ARCH_GPT2, 2, 48, 3, 3, F, 24, 256, true, 1e-5, 0};
-    const ModelConfig llama = {"llama", ARCH_LLAMA, 2, 48, 6, 2, 72, 24, 256, false, 1e-5, 10000};
-    write_text();
+    const ModelConfig gpt2 = {"gpt2", ARCH_GPT2, 2, 48, 3, 3, F, 24, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig llama = {"llama", ARCH_LLAMA, 2, 48, 6, 2, 72, 24, 256, false, 1e-5, 10000, {0, 0, 0, 0}};
+    write_data_file();
     test_same_bits(&gpt2);
     test_same_bits(&llama);
+    const Sync ordinary = {0, 0, SYNC_RUNTIME, false}, two = {2, 0.5, SYNC_RUNTIME, false};
+    const ModelConfig pair = {"llama", ARCH_LLAMA, 2, 48, 4, 4, 72, 24, 100, false, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig gpt_pair = {"gpt2", ARCH_GPT2, 2, 48, 4, 4, F, 24, 100, true, 1e-5, 0, {0, 0, 0, 0}};
+    test_documents(&gpt2, ordinary);
+    test_documents(&llama, ordinary);
+    test_documents(&gpt_pair, two);
+    test_documents(&pair, two);
+    test_document_batches(&gpt2);
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
     test_large_checkpoint();

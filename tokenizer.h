@@ -1,13 +1,20 @@
 /*
-tokenizer.h: from tokens back to text that a terminal can show. Tokens are bytes: 256 of them, no vocabulary to load.
+tokenizer.h: text to tokens, and back to text that a terminal can show.
 
-A model that is still learning writes bytes that are not text: control characters, halves of characters. TextWriter puts
-bytes together to characters of UTF-8 and shows '?' for what is none.
+    tokenizer/unicode.h   which characters are letters, numbers, white space (generated)
+    tokenizer/split.h     a text becomes words
+    tokenizer/bpe.h       words become tokens, by the merges of a vocabulary; and back
+    tokenizer/files.h     vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
+    tokenizer/learn.h     a vocabulary from a text (for dev/data/make_vocab.c; not included here)
+
+Without a vocabulary tokens are bytes, 256 of them. What is decoded need not be text: a model that is still learning writes control
+characters, and halves of characters. TextWriter puts bytes together to characters of UTF-8 and shows '?' for what is none.
 */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
 #include "base.h"
+#include "tokenizer/files.h"
 
 typedef struct {
     FILE* out;
@@ -39,9 +46,21 @@ static inline void text_writer_put(TextWriter* w, int byte) {
     }
     w->bytes[w->count++] = (char)byte;
     if (w->count < w->length) return;
+    if (!json_utf8_bytes((const unsigned char*)w->bytes, (size_t)w->count)) { // overlong, a surrogate, beyond Unicode
+        text_writer_end(w);
+        return;
+    }
     fwrite(w->bytes, 1, (size_t)w->count, w->out);
     w->count = 0;
     fflush(w->out);
+}
+
+// The bytes of one token.
+static inline void text_writer_put_token(TextWriter* w, const Tokenizer* t, int64_t token) {
+    size_t n;
+    const unsigned char* bytes = tokenizer_decode(t, token, &n);
+    for (size_t i = 0; i < n; i++) text_writer_put(w, bytes[i]);
+    if (n == 0) text_writer_put(w, 256); // no token of this vocabulary: '?'
 }
 
 #endif

@@ -3,12 +3,13 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
 
     1. a stage       the part of the model that this process holds: forward and backward pass, update
     2. the step      the schedule's actions, executed
-    3. around it     validation, sampling, what people and programs read, checkpoints
+    3. around it     validation, sampling, checkpoints
     4. main
 
 A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
 order it works, stage.h which memory it has for that, exchange.h what it says to the others, sites.h what sites do that do
-not wait for each other; a process started alone is the mesh 1 x 1 x 1.
+not wait for each other; a process started alone is the mesh 1 x 1 x 1. What it holds is in run.h, what it opens and plans
+before it begins in setup.h, what it says in tell.h; save.h, health.h, watch.h and stop.h look after long runs.
 
 The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, device.h memory. Parameters and
 activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's memory,
@@ -29,18 +30,29 @@ those of all states, N their rows. Only what multiplies by a matrix, and what me
 #include "cores.h"
 #include "dataloader.h"
 #include "dev/plan/choose.h"
+#include "evaluate.h"
 #include "exchange.h"
+#include "export.h"
+#include "health.h"
 #include "json.h"
 #include "kernels/kernels.h"
+#include "lines.h"
 #include "model.h"
 #include "parallel.h"
 #include "rounds.h"
+#include "sampling.h"
+#include "save.h"
 #include "schedule.h"
 #include "settings.h"
+#include "setup.h"
 #include "sites.h"
 #include "stage.h"
+#include "stop.h"
+#include "tell.h"
 #include "tokenizer.h"
 #include "trace.h"
+#include "watch.h"
+#include <signal.h>
 
 // ================================================================================================================
 // 1. A stage: the blocks that this process holds. What memory it has, Stage and all that is in it, is in stage.h.
@@ -54,8 +66,10 @@ static void activations_shape(Activations* a, const Stage* s, int chunk, int k, 
     a->chunk = &s->layout.chunk[chunk];
     a->head = a->chunk->last ? &s->head[k % s->heads] : NULL;
     a->B = s->layout.states * B, a->T = T, a->N = a->B * T, a->tokens = B * T, a->position = position;
+    a->remembers = false;
     a->split = splits_rows(s) && position < 0;
     a->R = a->split ? a->N / s->layout.mesh.t : a->N;
+    a->positions = NULL;
 }
 
 // What the forward pass keeps of a block, and the residual stream before it; layers are numbered over all chunks of the
@@ -104,6 +118,13 @@ static void sum_shared(const Stage* s, const Activations* a, floatX* z, const fl
         comm_all_reduce(&s->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);
         sync_unpack(z, shared, x, factor, states, a->tokens, C, S);
     }
+}
+
+// While a step is repeated: looks at what this rank has made itself at a place of the computation (health.h), before it is added
+// to what others have. layer: of this rank, if the place is in a block.
+static void look(const Stage* s, const Activations* a, StepPlace place, int layer, const floatX* x, int64_t n) {
+    if (!s->probe) return;
+    probe_values(s->probe, place_on_way(s->probe, place, a->chunk->first_layer + layer - a->chunk->begin), x, n);
 }
 
 // What a row-parallel layer adds to the residual stream, from this rank's part of it: the sum over the ranks, or of what
@@ -192,6 +213,29 @@ static void activation_forward(const Stage* s, Activations* a, int layer) {
         swiglu_forward(y->act, y->fc, a->N, F);
 }
 
+// Attention of whole sequences. Documents are the same in all states, so where there are any these take turns.
+static void attention_of_sequences(const Stage* s, const Activations* a, const LayerActivations* y) {
+    const int NH = s->layout.NH, NKV = s->layout.NKV, HS = model_head_size(&s->model);
+    const int turns = a->positions ? s->layout.states : 1, N = a->N / turns;
+    for (int i = 0; i < turns; i++) {
+        const int64_t row = (int64_t)i * N;
+        attention_forward(y->attention + row * NH * HS, y->lse + row * NH, y->qkv + row * qkv_size(s), a->positions,
+                          a->B / turns, a->T, NH, NKV, HS);
+    }
+}
+
+// dqkv, from s->dact.
+static void attention_of_sequences_backward(const Stage* s, const Activations* a, const LayerActivations* y,
+                                            floatX* dqkv) {
+    const int NH = s->layout.NH, NKV = s->layout.NKV, HS = model_head_size(&s->model);
+    const int turns = a->positions ? s->layout.states : 1, N = a->N / turns;
+    for (int i = 0; i < turns; i++) {
+        const int64_t row = (int64_t)i * N, out = row * NH * HS, qkv = row * qkv_size(s);
+        attention_backward(dqkv + qkv, s->dact + out, y->qkv + qkv, y->attention + out, y->lse + row * NH, a->positions,
+                           a->B / turns, a->T, NH, NKV, HS);
+    }
+}
+
 // Rotary positions, then attention: of whole sequences, or of one new token to those in the cache.
 static void attention_of_heads(const Stage* s, Activations* a, int layer) {
     const int NH = s->layout.NH, NKV = s->layout.NKV, HS = model_head_size(&s->model);
@@ -201,11 +245,15 @@ static void attention_of_heads(const Stage* s, Activations* a, int layer) {
         const float* table = s->rope + (decodes ? (int64_t)a->position * HS : 0);
         rope_forward(y->qkv, table, a->B, a->T, NH + NKV, HS, qkv_size(s));
     }
-    for (int i = 0; i < s->layout.states && decodes; i++)
-        attention_decode(y->attention + (int64_t)i * NH * HS,
-                         s->cache + ((int64_t)layer * s->layout.states + i) * cache_size(s),
-                         y->qkv + (int64_t)i * qkv_size(s), a->position, NH, NKV, HS);
-    if (!decodes) attention_forward(y->attention, y->lse, y->qkv, a->B, a->T, NH, NKV, HS);
+    for (int i = 0; i < s->layout.states && (decodes || a->remembers); i++) {
+        floatX* cache = s->cache + ((int64_t)layer * s->layout.states + i) * cache_size(s);
+        const floatX* qkv = y->qkv + (int64_t)i * a->tokens * qkv_size(s);
+        if (decodes)
+            attention_decode(y->attention + (int64_t)i * NH * HS, cache, qkv, a->position, NH, NKV, HS);
+        else
+            attention_remember(cache, qkv, a->T, NH, NKV, HS);
+    }
+    if (!decodes) attention_of_sequences(s, a, y);
 }
 
 // fc = W norm2 + bias, and its activation function.
@@ -233,6 +281,7 @@ static void block_forward_inner(const Stage* s, Activations* a, int layer) {
     linear(s, a, y->qkv, all_rows(s, a, y->norm1), layer, QKV_W, QKV_B, C, qkv_size(s));
     attention_of_heads(s, a, layer);
     linear(s, a, partial, y->attention, layer, ATTN_PROJ_W, NO_TENSOR, heads_size(s), C);
+    look(s, a, PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);
     sum_branch(s, a, s->branch, partial);
     residual_norm_forward(s, norm2_of(s, a, layer), y->middle, stream(a, layer), s->branch,
                           weight(s, layer, ATTN_PROJ_B), a->R);
@@ -246,6 +295,7 @@ static void block_forward(const Stage* s, Activations* a, int layer) {
     floatX* partial = partial_rows(s, a, s->branch);
     block_forward_inner(s, a, layer);
     linear(s, a, partial, y->act, layer, MLP_PROJ_W, NO_TENSOR, s->layout.F, C);
+    look(s, a, PLACE_MLP, layer, partial, (int64_t)a->N * C);
     sum_branch(s, a, s->branch, partial);
     residual_norm_forward(s, norm_behind(s, a, layer), stream(a, layer + 1), y->middle, s->branch,
                           weight(s, layer, MLP_PROJ_B), a->R);
@@ -258,10 +308,11 @@ static void embed(const Stage* s, Activations* a) {
     floatX *partial = partial_rows(s, a, a->x[0]), *x = a->x[0];
     if (states > 1) partial = x = s->branch;
     embedding_forward(partial, a->inputs, weight(s, -1, WTE), N, C, s->layout.first_token, states * s->layout.V);
+    look(s, a, PLACE_EMBEDDING, 0, partial, (int64_t)N * C);
     sum_rows(s->groups, a->split, x, partial, (int64_t)N * C);
     if (s->model.arch == ARCH_GPT2) {
         const int64_t first = a->position >= 0 ? a->position : a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
-        position_forward(x, weight(s, -1, WPE), first, a->R / states, a->position >= 0 ? s->T : a->T, C);
+        position_forward(x, weight(s, -1, WPE), a->positions, first, a->R / states, a->position >= 0 ? s->T : a->T, C);
     }
     if (states > 1) sync_unpack(a->x[0], x, x, 1.0f, states, N, C, C);
 }
@@ -313,6 +364,7 @@ static void crossentropy(const Stage* s, Activations* a) {
 static void blocks_forward(const Stage* s, Activations* a) {
     norm_forward(s, norm1_of(s, a, a->chunk->begin), a->x[0], a->R);
     for (int l = 0; l < a->chunk->layers; l++) block_forward(s, a, a->chunk->begin + l);
+    look(s, a, PLACE_STREAM, a->chunk->begin + a->chunk->layers - 1, chunk_output(a), (int64_t)a->R * s->model.C);
 }
 
 // The forward pass of one chunk. The first one starts from a->inputs, any other one from a->x[0]; after the last one
@@ -322,7 +374,9 @@ static void chunk_forward(const Stage* s, Activations* a) {
     blocks_forward(s, a);
     if (!a->chunk->last) return;
     head_forward(s, a);
+    look(s, a, PLACE_LOGITS, 0, a->head->logits, (int64_t)a->N * s->layout.V);
     crossentropy(s, a);
+    if (s->probe) probe_device_floats(s->probe, place_on_way(s->probe, PLACE_LOSS, 0), a->head->losses, a->tokens);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -349,6 +403,11 @@ static void gradients_end(const Backward* w, int layer, TensorKind kind) {
     GradientBuckets* grads = &w->s->grads;
     const Layout* layout = &w->s->layout;
     if (!w->reduce) return;
+    if (w->s->probe) { // these are for nothing else
+        const int b = layout_slice(layout, layer, kind)->bucket;
+        probe_bucket(w->s->probe, layout, b, grads->of_bucket[b]);
+        return;
+    }
     bucket_end(grads, w->s->groups, layout, layout_slice(layout, layer, kind)->bucket);
     buckets_progress(grads, layout);
 }
@@ -422,6 +481,7 @@ static void mlp_backward(const Backward* w, int layer) {
         bias_of_states(s, a, layer, MLP_PROJ_B, w->g->dx);
         activation_backward(s, a, d, y, layer);
         linear_input(s, a, partial, d->dfc, layer, FC_W, C, fc_size(s));
+        look(s, a, PLACE_MLP, layer, partial, (int64_t)a->N * C);
         sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
@@ -437,7 +497,7 @@ static void mlp_backward(const Backward* w, int layer) {
 static void attention_block_backward(const Backward* w, int layer) {
     const Stage* s = w->s;
     const Activations* a = w->a;
-    const int C = s->model.C, HS = model_head_size(&s->model), B = a->B, T = a->T;
+    const int C = s->model.C, HS = model_head_size(&s->model);
     const int NH = s->layout.NH, NKV = s->layout.NKV, QKV = qkv_size(s);
     const LayerActivations* y = kept(a, layer);
     LayerGradients* d = &w->g->layers[layer - a->chunk->begin];
@@ -447,9 +507,10 @@ static void attention_block_backward(const Backward* w, int layer) {
         branch_gradient(s, a, d->dmiddle, w->g->dx);
         bias_of_states(s, a, layer, ATTN_PROJ_B, w->g->dx);
         linear_input(s, a, s->dact, d->dmiddle, layer, ATTN_PROJ_W, heads_size(s), C);
-        attention_backward(d->dqkv, s->dact, y->qkv, y->attention, y->lse, B, T, NH, NKV, HS);
-        if (s->rope) rope_backward(d->dqkv, s->rope, B, T, NH + NKV, HS, QKV);
+        attention_of_sequences_backward(s, a, y, d->dqkv);
+        if (s->rope) rope_backward(d->dqkv, s->rope, a->B, a->T, NH + NKV, HS, QKV);
         linear_input(s, a, partial, d->dqkv, layer, QKV_W, C, QKV);
+        look(s, a, PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);
         sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
@@ -498,6 +559,7 @@ static void head_backward(const Backward* w) {
             crossentropy_backward(logits_of(s, a, i), h->row_max, h->row_sum, a->targets, a->scale, a->tokens,
                                   layout_tokens(&s->layout, i), V, layout_first_token(&s->layout, i));
         linear_input(s, a, partial, h->logits, -1, head_kind(s), C, V);
+        look(s, a, PLACE_LOGITS, 0, partial, (int64_t)a->N * C);
         sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
@@ -543,7 +605,7 @@ static void embed_backward(const Backward* w) {
     if (s->model.arch == ARCH_GPT2) {
         const int64_t first = a->split ? (int64_t)s->layout.mesh.tensor * a->R : 0;
         gradients_begin(w, -1, WPE);
-        position_backward(gradient(s, -1, WPE), dx, first, a->R / s->layout.states, a->T, C);
+        position_backward(gradient(s, -1, WPE), dx, a->positions, first, a->R / s->layout.states, a->T, C);
         gradients_end(w, -1, WPE);
     }
     gradients_begin(w, -1, WTE);
@@ -559,6 +621,8 @@ static void chunk_backward(const Backward* w) {
     const Chunk* chunk = w->a->chunk;
     if (chunk->last) head_backward(w);
     for (int l = chunk->layers - 1; l >= 0; l--) block_backward(w, chunk->begin + l);
+    if (w->halves & INPUT_HALF)
+        look(w->s, w->a, PLACE_STREAM, chunk->begin - 1, w->g->dx, (int64_t)w->a->R * w->s->model.C);
     if (chunk->first && (w->halves & WEIGHT_HALF)) embed_backward(w);
 }
 
@@ -770,44 +834,16 @@ static void stage_leave_common(Stage* s, const Settings* o, int64_t step) {
 // ================================================================================================================
 // 2. The step
 
-typedef struct {
-    double tensor, pipeline, data; // bytes sent in a step, by all ranks together
-    double far;                    // those of data that went to other sites
-} Bytes;
-
-// The tokens of the micro-batches of one run through a schedule: inputs of all, then targets of all.
-typedef struct {
-    int32_t *host, *device;
-    int64_t tokens; // that there is room for, of either
-} TokenBatch;
-
-typedef struct {
-    Settings settings;
-    Comm world;
-    Groups groups;
-    CommPlace place;
-    Stage stage;
-    Schedule schedule;
-    Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
-    Plan far_sums[PLAN_KINDS]; // the same of the far group
-    TokenFiles train_files, val_files;
-    DataLoader train, val;
-    TokenBatch batch;
-    Trace trace, *tracing;            // the second is NULL where nothing is recorded
-    int64_t step;                     // updates done
-    int64_t sequences;                // consumed: the position in the data
-    double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
-    double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
-    Bytes bytes;   // of the last step
-} Trainer;
-
 // The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
-// first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
+// first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on. They are those of
+// loader, or the rows of an evaluation.
 typedef struct {
     const Schedule* schedule;
-    const DataLoader* loader;
+    const DataMix* loader;
     int64_t first, end;
     bool trains;
+    const Evaluation* evaluation; // NULL: none
+    float* losses;                // (m, B, T), on the device: of an evaluation's tokens, where the head is
 } Pass;
 
 // A run through a schedule. What it adds up is in stage.sums.
@@ -827,9 +863,13 @@ static int microbatch_sequences(const Trainer* t, const Pass* pass, int k) {
     return (int)min_i64(t->stage.B, pass->end - microbatch_first(t, pass, k));
 }
 
+enum { BATCH_ARRAYS = 3 };
+
+static size_t batch_bytes(int64_t tokens) { return BATCH_ARRAYS * (size_t)tokens * sizeof(int32_t); }
+
 static void batch_reserve(TokenBatch* batch, int64_t tokens) {
     if (batch->tokens >= tokens) return;
-    const size_t bytes = 2 * (size_t)tokens * sizeof(int32_t), before = 2 * (size_t)batch->tokens * sizeof(int32_t);
+    const size_t bytes = batch_bytes(tokens), before = batch_bytes(batch->tokens);
     if (!DEVICE_IS_HOST) free(batch->host);
     device_free(batch->device, before);
     batch->device = (int32_t*)device_malloc(bytes, "the tokens of a batch");
@@ -839,29 +879,35 @@ static void batch_reserve(TokenBatch* batch, int64_t tokens) {
 
 static void batch_free(TokenBatch* batch) {
     if (!DEVICE_IS_HOST) free(batch->host);
-    device_free(batch->device, 2 * (size_t)batch->tokens * sizeof(int32_t));
+    device_free(batch->device, batch_bytes(batch->tokens));
     memset(batch, 0, sizeof *batch);
 }
 
-// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head.
+// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents begin,
+// which all stages have to know.
 static void load_batch(Trainer* t, const Pass* pass) {
     const Stage* s = &t->stage;
     const int64_t room = (int64_t)pass->schedule->plan.m * s->B * s->T;
+    const Evaluation* e = pass->evaluation;
+    const bool documents = t->settings.documents;
     Error error;
-    if (!s->layout.first_stage && !s->layout.last_stage) return;
+    if (!s->layout.first_stage && !s->layout.last_stage && !documents) return;
     batch_reserve(&t->batch, room);
     for (int k = 0; k < pass->schedule->plan.m; k++) {
         for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
             int32_t* inputs = t->batch.host + ((int64_t)k * s->B + b) * s->T;
-            const uint64_t sequence = (uint64_t)(microbatch_first(t, pass, k) + b);
-            if (!dataloader_sequence(inputs, inputs + t->batch.tokens, pass->loader, sequence, &error))
+            int32_t *targets = inputs + t->batch.tokens, *positions = targets + t->batch.tokens;
+            const int64_t sequence = microbatch_first(t, pass, k) + b;
+            if (!(e ? evaluation_row(inputs, targets, e, s->model.V, sequence, &error)
+                    : mix_sequence(inputs, targets, pass->loader, (uint64_t)sequence, &error)))
                 die("%s", error.text);
+            if (documents && e) evaluation_positions(positions, inputs, e, sequence);
+            if (documents && !e) mix_positions(positions, inputs, pass->loader, (uint64_t)sequence);
         }
     }
-    if (DEVICE_IS_HOST) return;
-    device_from_host(t->batch.device, t->batch.host, (size_t)room * sizeof(int32_t));
-    device_from_host(t->batch.device + t->batch.tokens, t->batch.host + t->batch.tokens,
-                     (size_t)room * sizeof(int32_t));
+    for (int i = 0; i < (documents ? 3 : 2) && !DEVICE_IS_HOST; i++)
+        device_from_host(t->batch.device + i * t->batch.tokens, t->batch.host + i * t->batch.tokens,
+                         (size_t)room * sizeof(int32_t));
 }
 
 // The tokens over whose losses a step's loss, and its gradient, are the mean: all, or those of this site where sites go
@@ -880,6 +926,7 @@ static void shape_microbatch(const Trainer* t, Activations* a, const Pass* pass,
     const int32_t* inputs = t->batch.device + (int64_t)k * s->B * s->T;
     activations_shape(a, s, chunk, k, microbatch_sequences(t, pass, k), s->T, -1);
     if (a->chunk->first || a->chunk->last) a->inputs = inputs, a->targets = inputs + t->batch.tokens;
+    if (t->settings.documents) a->positions = inputs + 2 * t->batch.tokens;
     a->scale = pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
 }
 
@@ -952,11 +999,14 @@ static void run_forward(Trainer* t, const Pass* pass, Action action) {
     comm_wait(&s->send_forward[action.slot]); // of the micro-batch that used this slot before
     shape_microbatch(t, a, pass, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
+    if (s->probe) s->probe->microbatch = k, s->probe->backward = false;
     const double started = time_of_work(t);
     if (!a->chunk->first)
         boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
     chunk_forward(s, a);
     if (a->chunk->last) losses_add(s->sums + s->layout.tensors, a->head->losses, a->tokens);
+    if (a->chunk->last && pass->losses)
+        device_copy(pass->losses + (int64_t)k * s->B * s->T, a->head->losses, (size_t)a->tokens * sizeof(float));
     trace_action(t, action, started);
 }
 
@@ -970,6 +1020,7 @@ static void run_backward(Trainer* t, Action action) {
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
     if (input) comm_wait(&x->receive_backward[i]);
     if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - SCHEDULE_BUFFERS
+    if (s->probe) s->probe->microbatch = k, s->probe->backward = true;
     const double started = time_of_work(t);
     if (input && !a->chunk->last) boundary_unpack(&t->groups, &s->layout.mesh, g->dx, x->gradient[i], n);
     const Backward w = {s, a, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce};
@@ -1007,7 +1058,7 @@ static void run_reduce(Trainer* t, Action action) {
 static void die_as_site(Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
     double meet = 0;
-    fflush(stdout);
+    end_line();
     if (mesh_site_place(mesh) == 0 && mesh->tensor == 0 && mesh->pipeline == 0)
         fprintf(stderr, "%s: site %d: %s\n", process.name, mesh_site(mesh), text);
     sum_over_site(&t->groups, &meet, 1);
@@ -1015,18 +1066,54 @@ static void die_as_site(Trainer* t, const char* text) {
     exit(EXIT_RUN);
 }
 
-// Ends the run: a loss or a gradient is not a number.
-static void refuse_step(Trainer* t, int not_finite) {
+static void run_schedule(Trainer* t, const Pass* pass);
+
+// Where a number that is not finite came from: the step is computed again, summed over no replicas, and looked at. That can be
+// where it changed no weights yet, and where its gradient is the one that is not finite.
+static void find_origin(Trainer* t, const Pass* pass, char* text, size_t size) {
+    Stage* s = &t->stage;
+    Probe probe = probe_begin(&s->model);
+    Comm* list[GROUPS];
+    int64_t counted[GROUPS];
+    if (!t->schedule.plan.clip || s->grads.late) {
+        snprintf(text, size,
+                 s->grads.late ? "the rank cannot be found where gradients are late"
+                               : "the rank can be found with a --clip, also a large one, or --on-nan skip");
+        return;
+    }
+    groups_list(&t->groups, list);
+    for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // what follows is no part of training
+    s->probe = &probe;
+    probe_weights(&probe, &s->layout, s->params);
+    stage_begin_gradients(s);
+    run_schedule(t, pass);
+    comm_synchronize(&t->world);
+    s->probe = NULL;
+    for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
+    origin_text(text, size, &probe, &t->groups, &s->layout.mesh, &s->model, !rounds_are_late(&s->rounds));
+}
+
+// A loss or a gradient is not a number: ends the run, or leaves the update out, which all ranks decide alike.
+static void refuse_step(Trainer* t, const Pass* pass, int not_finite) {
     const int tensors = t->stage.layout.tensors;
+    const bool skips = t->settings.on_nan == ON_NAN_SKIP;
     Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
     model_tensors(list, &t->stage.model);
-    char text[512];
-    snprintf(
-        text, sizeof text,
-        "step %lld: the loss is %g and the gradient of %s is not finite; %s. Try a smaller --lr, a longer --warmup or "
-        "a --clip",
-        (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor",
-        t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it");
+    char origin[640], text[1024];
+    find_origin(t, pass, origin, sizeof origin);
+    snprintf(text, sizeof text, "step %lld: the loss is %g and the gradient of %s is not finite; ",
+             (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
+    append_text(text, sizeof text, "%s; %s",
+                t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it", origin);
+    free(list);
+    t->health.skipped = skips;
+    t->health.skipped_in_row++;
+    if (skips && t->health.skipped_in_row < SKIPPED_AT_MOST) {
+        if (is_main(t)) end_line(), printf("skipped   %s\n", text);
+        return;
+    }
+    if (skips) append_text(text, sizeof text, ". It is number %d in a row", SKIPPED_AT_MOST);
+    append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
     const bool alike = !rounds_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);
     if (alike) comm_die_together(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
@@ -1057,7 +1144,7 @@ static void sum_of_step(Trainer* t, double* sums) {
 
 // All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time
 // that they have worked.
-static void run_norm(Trainer* t, Action action, Progress* progress) {
+static void run_norm(Trainer* t, const Pass* pass, Action action, Progress* progress) {
     const Settings* o = &t->settings;
     Stage* s = &t->stage;
     const Layout* layout = &s->layout;
@@ -1081,7 +1168,11 @@ static void run_norm(Trainer* t, Action action, Progress* progress) {
                 : measures_time(t)  ? fmax(0, rank_seconds / sums[2 * tensors + 1] - 1)
                                     : (double)NAN;
     free(sums);
-    if (not_finite >= 0 || !isfinite(t->loss)) refuse_step(t, not_finite);
+    t->health.skipped = false;
+    if (not_finite >= 0 || !isfinite(t->loss))
+        refuse_step(t, pass, not_finite);
+    else
+        t->health.skipped_in_row = 0;
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
     progress->grad_scale /= gradient_factor(t);
     trace_action(t, action, started);
@@ -1092,6 +1183,7 @@ static int64_t updates_at(const Trainer* t, int64_t step) { return step - (t->st
 
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
+    if (t->health.skipped) return;
     if (t->stage.grads.due)
         chunk_update(&t->stage, action.chunk, &t->settings, updates_at(t, t->step + 1),
                      learning_rate(&t->settings, t->step), grad_scale);
@@ -1110,24 +1202,28 @@ static void run_action(Trainer* t, const Pass* pass, Action action, Progress* pr
     case BACKWARD_WEIGHT: run_backward(t, action); break;
     case REDUCE:
     case TIE: run_reduce(t, action); break;
-    case NORM: run_norm(t, action, progress); break;
+    case NORM: run_norm(t, pass, action, progress); break;
     case UPDATE:
     case UPDATE_TIED: run_update(t, action, progress->grad_scale); break;
     case ACTION_KINDS: break;
     }
 }
 
-// Executes a schedule. The sum of the losses that this rank has seen is the last of stage.sums.
+// Executes a schedule; where a step is looked at, its forward and backward passes. The sum of the losses that this rank has
+// seen is the last of stage.sums.
 static void run_schedule(Trainer* t, const Pass* pass) {
     Stage* s = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
-    Progress progress = {seconds_now(), 0, 1};
+    Progress progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
     device_zero(s->sums, (size_t)(2 * s->layout.tensors + 1) * sizeof(double));
     load_batch(t, pass);
     for (int i = 0; i < pass->schedule->n; i++) {
+        const Action action = pass->schedule->actions[i];
         progress.waited = pipeline->waited + embedding->waited - waited;
-        run_action(t, pass, pass->schedule->actions[i], &progress);
+        if (s->probe && action.kind >= REDUCE) continue;
+        where_action(watch_row(&t->watch), action.kind, action.chunk, action.microbatch);
+        run_action(t, pass, action, &progress);
         buckets_progress(&s->grads, &s->layout);
         if (rounds_are_local(&s->rounds)) sites_progress(&s->sites);
     }
@@ -1146,14 +1242,16 @@ static Bytes bytes_sent(const Trainer* t) {
 }
 
 // What all ranks have sent since `before`. Sites that do not wait for each other do not meet for that (meets = false): it is
-// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all.
-static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets) {
+// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all. *too is
+// summed as well.
+static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets, double* too) {
     const Bytes now = bytes_sent(t);
     const double sites = meets ? 1 : t->stage.rounds.sites;
-    double sums[4] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
-                      now.far - before.far};
-    sum_over_site(&t->groups, sums, 4);
-    if (meets) sum_over(&t->groups.far, sums, 4);
+    double sums[5] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
+                      now.far - before.far, *too};
+    sum_over_site(&t->groups, sums, 5);
+    if (meets) sum_over(&t->groups.far, sums, 5);
+    *too = sums[4];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
 }
@@ -1161,9 +1259,10 @@ static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets) {
 // One update on the next global batch.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
-    const Pass pass = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true};
+    const Pass pass = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
+    where_phase(watch_row(&t->watch), WHERE_TRAINING, t->step + 1);
     stage_begin_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
     run_schedule(t, &pass);
@@ -1173,30 +1272,26 @@ static void train_step(Trainer* t) {
     t->step++;
     t->sequences += batch;
     t->stage.grads.due = true;
+    if (t->health.skipped) round_parameters(&t->stage, &t->settings, t->step);
+    health_step(&t->health, t->loss, t->grad_norm);
     stage_round(&t->stage, &t->settings, t->step);
-    t->bytes = bytes_of_all(t, before, !rounds_are_late(&t->stage.rounds));
+    double asked = stop_signals; // to stop: ranks
+    t->bytes = bytes_of_all(t, before, !rounds_are_late(&t->stage.rounds), &asked);
+    t->stops = stop_agreed(&t->stop, &t->groups.far, &t->stage.rounds, t->step, asked > 0);
 }
 
 // ================================================================================================================
-// 3. Around the step: validation, sampling, what people and programs read, checkpoints
-
-static int64_t validation_sequences(const Trainer* t) { return min_i64(t->settings.eval_sequences, t->val.count); }
-
-// Data ranks take groups of B in turn, so some may have one less.
-static int validation_microbatches(const Trainer* t) {
-    const Mesh* mesh = &t->stage.layout.mesh;
-    const int64_t groups = (validation_sequences(t) + t->stage.B - 1) / t->stage.B;
-    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
-}
+// 3. Around the step: validation, sampling, checkpoints
 
 // Mean loss over the first sequences of the validation text, the same ones every time.
 static double validate(Trainer* t) {
     Stage* s = &t->stage;
     const Mesh* mesh = &s->layout.mesh;
     const int64_t count = validation_sequences(t);
-    Schedule forward = schedule_build_forward(&t->schedule, validation_microbatches(t));
-    const Pass pass = {&forward, &t->val, 0, count, false};
+    Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
+    const Pass pass = {&forward, &t->val, 0, count, false, NULL, NULL};
     double sum;
+    where_phase(watch_row(&t->watch), WHERE_VALIDATING, t->step);
     run_schedule(t, &pass);
     schedule_free(&forward);
     comm_synchronize(&t->world);
@@ -1206,55 +1301,97 @@ static double validate(Trainer* t) {
     return sum / ((double)count * s->T);
 }
 
-// Draws from softmax(logits / temperature): the first index where the running sum passes u in [0, 1).
-static int sample_softmax(const float* logits, int V, double temperature, double u) {
-    double top = logits[0], sum = 0, running = 0;
-    for (int i = 1; i < V; i++) top = fmax(top, (double)logits[i]);
-    for (int i = 0; i < V; i++) sum += exp(((double)logits[i] - top) / temperature);
-    for (int i = 0; i < V; i++) {
-        running += exp(((double)logits[i] - top) / temperature);
-        if (running > u * sum) return i;
+// The losses of a window's rows, added up, to the evaluation's sums.
+static void add_up_rows(const Trainer* t, const Pass* pass, float* losses, double* sums) {
+    const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
+    device_to_host(losses, pass->losses, (size_t)(pass->schedule->plan.m * group) * sizeof(float));
+    for (int k = 0; k < pass->schedule->plan.m; k++) {
+        for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
+            double* sum = sums + microbatch_first(t, pass, k) + b;
+            for (int64_t i = 0; i < row; i++) *sum += losses[k * group + b * row + i];
+        }
     }
-    return V - 1;
 }
 
-// A text that the model writes: what is needed to find the next token.
+// Fills the sums of an evaluation, on all ranks. Each row is one rank's, and zero is added to it: the sums do not depend on d.
+static void evaluate(Trainer* t, Evaluation* e) {
+    const Stage* s = &t->stage;
+    const Mesh* mesh = &s->layout.mesh;
+    const int64_t window = (int64_t)evaluation_window(t) * s->B * mesh->d;
+    const bool head = s->layout.last_stage, mine = head && mesh->tensor == 0;
+    const size_t bytes = (size_t)(window / mesh->d * s->T) * sizeof(float);
+    float* losses = head ? (float*)device_malloc(bytes, "the losses of an evaluation") : NULL;
+    float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
+    const double started = seconds_now();
+    double told = started;
+    where_phase(watch_row(&t->watch), WHERE_EVALUATING, t->step);
+    memset(e->sums, 0, (size_t)e->rows * sizeof(double));
+    for (int64_t first = 0; first < e->rows; first += window) {
+        const int64_t end = min_i64(e->rows, first + window);
+        Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, end - first));
+        const Pass pass = {&forward, NULL, first, end, false, e, losses};
+        run_schedule(t, &pass);
+        comm_synchronize(&t->world);
+        if (mine) add_up_rows(t, &pass, host, e->sums);
+        schedule_free(&forward);
+        if (is_main(t)) told = print_progress(e, end, started, told);
+    }
+    sum_over_mesh(&t->groups, e->sums, e->rows);
+    device_free(losses, head ? bytes : 0);
+    free(host);
+}
+
+// What is needed to find the next token of a text.
 typedef struct {
+    Sampling how;
+    SamplingMemory memory;
     float* logits; // (t V): of the whole vocabulary
-    double temperature, deadline;
     uint64_t seed, stream;
+    double deadline;
 } Sampler;
 
-// Hands one token's channels on to the next part of the model, or takes them from the one before; a chunk of the same
-// rank finds them where the other one left them.
-static void decode_pass(Trainer* t, floatX* x, ActionKind kind, int chunk) {
+// A text: what it began with, and what the model has written behind it.
+typedef struct {
+    int32_t* tokens;
+    int given, written, most; // tokens; room for so many to be written
+    double reading, writing;  // seconds
+} Text;
+
+// Hands n numbers on to the next part of the model, or takes them from the one before; a chunk of the same rank finds them
+// where the other one left them.
+static void feed_pass(Trainer* t, floatX* x, int64_t n, ActionKind kind, int chunk) {
     Comm* pipeline = &t->groups.pipeline;
     const int peer = schedule_peer(&t->schedule, kind, chunk);
-    const int64_t n = (int64_t)t->stage.layout.states * t->stage.model.C;
     if (peer < 0 || peer == pipeline->rank) return;
     CommRequest message = kind == SEND_FORWARD ? comm_send_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD)
                                                : comm_receive_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD);
     comm_wait(&message);
 }
 
-// Feeds one token at a position of the sequence through the whole model; its keys and values go into the cache. On the
-// last stage the head's logits are those of the token after it.
-static void decode(Trainer* t, int32_t token, int position) {
+// Feeds tokens through the whole model: one, at a position of the sequence, or (position < 0) the n with which a sequence begins,
+// all at once. Their keys and values go into the cache. Of one, the head's logits, on the last stage, are those of
+// the token after it. Where rows are divided over tensor ranks, tokens 0 are added until all have the same number: nothing
+// before them sees them, and their places in the cache are written again before they are read.
+static void feed(Trainer* t, const int32_t* tokens, int n, int position) {
     Stage* s = &t->stage;
     Activations* a = &s->activations[0];
-    batch_reserve(&t->batch, 1);
-    device_from_host(t->batch.device, &token, sizeof token);
+    const bool one = position >= 0;
+    const int T = one ? 1 : (int)round_up((size_t)n, splits_rows(s) ? (size_t)s->layout.mesh.t : 1);
+    batch_reserve(&t->batch, T);
+    device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
+    device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
     for (int c = 0; c < s->layout.mesh.v; c++) {
         const floatX* before = c > 0 ? chunk_output(a) : NULL;
-        activations_shape(a, s, c, 0, 1, 1, position);
-        a->inputs = t->batch.device;
+        activations_shape(a, s, c, 0, 1, T, position);
+        const int64_t values = (int64_t)a->R * s->model.C;
+        a->inputs = t->batch.device, a->remembers = !one;
         if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
-            device_copy(a->x[0], before, (size_t)(s->layout.states * s->model.C) * sizeof(floatX));
-        decode_pass(t, a->x[0], RECEIVE_FORWARD, c);
+            device_copy(a->x[0], before, (size_t)values * sizeof(floatX));
+        feed_pass(t, a->x[0], values, RECEIVE_FORWARD, c);
         if (a->chunk->first) embed(s, a);
         blocks_forward(s, a);
-        if (a->chunk->last) head_forward(s, a);
-        decode_pass(t, chunk_output(a), SEND_FORWARD, c);
+        if (a->chunk->last && one) head_forward(s, a);
+        feed_pass(t, chunk_output(a), values, SEND_FORWARD, c);
     }
 }
 
@@ -1263,7 +1400,7 @@ static int head_holder(const Trainer* t) {
     return pipeline_holder(&t->schedule.plan, pipeline_last(&t->schedule.plan));
 }
 
-// Logits of the token after the one that was decoded last, (t V) of the whole vocabulary, on the ranks of the last stage.
+// Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.
 static void whole_logits(Trainer* t, float* logits) {
     const Stage* s = &t->stage;
     const int64_t n = (int64_t)s->layout.states * s->layout.V;
@@ -1272,17 +1409,21 @@ static void whole_logits(Trainer* t, float* logits) {
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
 
-// Draws token number i on the last stage and tells it to all; -1 when the time is over.
-static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
+enum { TOKEN_LATE = -2 }; // in place of a token: the time is over. -1: the logits are no distribution
+
+// Draws token number i on the last stage and tells it to all.
+static int32_t next_token(Trainer* t, const Sampler* x, int i) {
     Stage* s = &t->stage;
     int32_t next = 0;
+    where_move(watch_row(&t->watch));
     if (s->layout.last_stage) {
-        whole_logits(t, sampler->logits);
+        whole_logits(t, x->logits);
         if (s->layout.mesh.tensor == 0) {
-            const double u = random_uniform(sampler->seed, sampler->stream, (uint64_t)i);
-            next = seconds_now() > sampler->deadline
-                       ? -1
-                       : sample_softmax(sampler->logits, s->model.V, sampler->temperature, u);
+            const double coarse = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i); // 24 bits each
+            const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
+            next = seconds_now() > x->deadline
+                       ? (int32_t)TOKEN_LATE
+                       : sample_token(&x->how, x->logits, s->model.V, coarse + 0x1p-24 * fine, &x->memory);
         }
         comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
     }
@@ -1290,45 +1431,135 @@ static int32_t next_token(Trainer* t, const Sampler* sampler, int i) {
     return next;
 }
 
-static bool is_main(const Trainer* t) { return t->world.rank == 0; }
+// What a text begins with where none is given: the token that stands before a document, a new line, or, where the vocabulary is not
+// known, what is most likely GPT-2's end of text.
+static int32_t first_token(const Trainer* t) {
+    const Tokenizer* tokenizer = &t->tokenizer;
+    const int V = t->stage.model.V;
+    if (!tokenizer->vocab) return V > 50256 ? 50256 : 0;
+    const int token = tokenizer->document >= 0 ? tokenizer->document : (int)tokenizer->byte_token['\n'];
+    return token < V ? token : 0;
+}
 
-// Writes `count` tokens of the model's own: as text where tokens are bytes, as numbers otherwise. The first data replica
-// writes, the others go on to where they wait for it. Keys and values of past tokens are kept; when T tokens are there,
-// the last half of them becomes the beginning of a new sequence. A large model is stopped after twenty seconds.
-static void sample(Trainer* t, int count) {
-    Stage* s = &t->stage;
-    if (s->layout.mesh.data > 0) return;
-    const bool text = t->train_files.format == TOKENS_TEXT;
-    const int V = s->model.V;
-    if (is_main(t)) printf("The model writes:\n\n");
-    int32_t* tokens = (int32_t*)checked_malloc((size_t)(count + 1) * sizeof(int32_t), "a sample");
-    float* logits =
-        (float*)checked_malloc((size_t)s->layout.V * mesh_cuts(&s->layout.mesh) * sizeof(float), "a sample");
-    const Sampler sampler = {logits, 0.8, seconds_now() + 20, (uint64_t)t->settings.seed,
-                             hash_string("sample") + (uint64_t)t->step};
-    TextWriter writer = {stdout, "", 0, 0};
-    tokens[0] = text ? '\n' : V > 50256 ? 50256 : 0; // a new line, or GPT-2's end of text
-    int begin = 0;                                   // the token at position 0
-    for (int i = 0; i < count; i++) {
-        if (i - begin == s->T) {
-            begin = i - s->T / 2;
-            for (int j = begin; j < i; j++) decode(t, tokens[j], j - begin);
-        }
-        decode(t, tokens[i], i - begin);
-        tokens[i + 1] = next_token(t, &sampler, i);
-        if (tokens[i + 1] < 0) break;
-        if (!is_main(t)) continue;
-        if (text)
-            text_writer_put(&writer, tokens[i + 1]);
+// Goes on with a text, until it is as long as there is room, or at its end: out (main rank; NULL on others) gets each character as
+// soon as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
+// model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no distribution.
+static bool write_text(Trainer* t, Text* x, const Sampler* sampler, FILE* out) {
+    const Stage* s = &t->stage;
+    const Tokenizer* tokenizer = &t->tokenizer;
+    TextWriter writer = {out, "", 0, 0};
+    int begin = 0, fed = 0; // the token at position 0; those that are in the cache end here
+    int32_t next = 0;
+    const double started = seconds_now();
+    for (x->written = 0; x->written < x->most; x->written++) {
+        const int n = x->given + x->written;
+        if (n - begin > s->T) begin = fed = n - 1 - s->T / 2;
+        if (n - fed > 1) feed(t, x->tokens + fed, n - 1 - fed, -1); // the beginning of a sequence
+        fed = n;
+        feed(t, x->tokens + n - 1, 1, n - 1 - begin);
+        next = next_token(t, sampler, x->written);
+        if (x->written == 0) x->reading = seconds_now() - started;
+        if (next < 0 || tokenizer_ends(tokenizer, next)) break;
+        x->tokens[n] = next;
+        if (!out) continue;
+        if (tokenizer->vocab > 0)
+            text_writer_put_token(&writer, tokenizer, next);
         else
-            printf("%d ", tokens[i + 1]);
+            fprintf(out, "%d ", next);
     }
+    if (out) text_writer_end(&writer);
+    x->writing = seconds_now() - started - x->reading;
+    return next != -1;
+}
+
+// The tokens of the text that is to go on. In front of it stands the token that begins texts, if the vocabulary has one for that
+// alone (Llama 3's, not GPT-2's). Of none, what a text of the model's own begins with.
+static TokenList given_tokens(const Trainer* t) {
+    const Tokenizer* tokenizer = &t->tokenizer;
+    TokenList list = {NULL, 0, 0};
+    Encoder encoder;
+    token_list_reserve(&list, 1);
+    if (t->given_size == 0) {
+        list.token[list.count++] = first_token(t);
+        return list;
+    }
+    if (tokenizer->document >= 0 && !tokenizer_ends(tokenizer, tokenizer->document))
+        list.token[list.count++] = tokenizer->document;
+    encoder_open(&encoder);
+    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)t->given, (size_t)t->given_size, true);
+    encoder_close(&encoder);
+    for (size_t i = 0; i < list.count; i++) {
+        if (list.token[i] >= t->stage.model.V)
+            die_usage("--generate: token %d of the text is number %d, the model has %d: this is not its vocabulary",
+                      (int)i, list.token[i], t->stage.model.V);
+    }
+    return list;
+}
+
+// Lets the model go on with these tokens, for `most` more, into out (NULL on ranks that do not write); they become part of the text.
+static bool write_on(Trainer* t, Text* text, const TokenList* given, int most, double deadline, FILE* out) {
+    const Settings* o = &t->settings;
+    const int V = t->stage.model.V, all = t->stage.layout.V * mesh_cuts(&t->stage.layout.mesh);
+    const Text begun = {(int32_t*)checked_malloc((given->count + (size_t)most) * sizeof(int32_t), "a text"),
+                        (int)given->count,
+                        0,
+                        most,
+                        0,
+                        0};
+    Sampler sampler = {{o->temperature, o->top_p, o->top_k},      sampling_open(V), NULL, (uint64_t)o->seed,
+                       hash_string("sample") + (uint64_t)t->step, deadline};
+    sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
+    *text = begun;
+    memcpy(text->tokens, given->token, given->count * sizeof(int32_t));
+    const bool ok = write_text(t, text, &sampler, out);
+    sampling_close(&sampler.memory);
+    free(sampler.logits);
+    return ok;
+}
+
+// A sample of `most` tokens in a training run. The first data replica writes, the others go on to where they wait for it. A large
+// model is stopped after twenty seconds.
+static void sample(Trainer* t, int most) {
+    Text text;
+    where_phase(watch_row(&t->watch), WHERE_SAMPLING, t->step);
+    if (t->stage.layout.mesh.data > 0) return;
+    end_line();
+    if (is_main(t)) printf("The model writes:\n\n");
+    TokenList list = given_tokens(t);
+    if (is_main(t) && t->given) fwrite(t->given, 1, (size_t)t->given_size, stdout);
+    const bool ok = write_on(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
     if (is_main(t)) {
-        text_writer_end(&writer);
-        printf("\n\n");
+        printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
+        if (t->samples.path[0]) log_sample(t, text.tokens + text.given, text.written);
     }
-    free(tokens);
-    free(logits);
+    token_list_free(&list);
+    free(text.tokens);
+}
+
+// --generate where nothing is trained: the text and what the model makes of it go to stdout, everything else to stderr.
+static void generate(Trainer* t) {
+    const Stage* s = &t->stage;
+    const int64_t tokens = t->settings.tokens ? t->settings.tokens : 256;
+    Text text;
+    where_phase(watch_row(&t->watch), WHERE_SAMPLING, t->step);
+    TokenList list = given_tokens(t);
+    if (s->layout.mesh.data == 0) {
+        if (is_main(t) && (int64_t)list.count > s->T)
+            printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
+                   s->T / 2 + 1, s->T);
+        if (is_main(t)) fflush(stdout), fwrite(t->given, 1, (size_t)t->given_size, t->text), fflush(t->text);
+        const bool ok = write_on(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
+        if (is_main(t)) {
+            fputc('\n', t->text);
+            if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
+            printf("done      %d tokens read in %.2f s, %d written in %.2f s: %.1f tokens/s\n", text.given,
+                   text.reading, text.written, text.writing,
+                   text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
+        }
+        free(text.tokens);
+        if (!ok) die("--generate: the logits are no distribution (NaN, or all -inf): the weights are not finite");
+    }
+    token_list_free(&list);
 }
 
 // Most memory that a rank ever held, in bytes; of this site, where sites do not wait for each other.
@@ -1343,425 +1574,9 @@ static int64_t peak_bytes(Trainer* t) {
     return bytes;
 }
 
-// "1:02:03", "4:05", "12 s"
-static void write_duration(char* text, size_t size, double seconds) {
-    const long total = (long)(seconds + 0.5);
-    if (total >= 3600)
-        snprintf(text, size, "%ld:%02ld:%02ld", total / 3600, total / 60 % 60, total % 60);
-    else if (total >= 60)
-        snprintf(text, size, "%ld:%02ld", total / 60, total % 60);
-    else
-        snprintf(text, size, "%ld s", total);
-}
-
-// One line for people.
-static void print_step(const Trainer* t, double seconds, double mfu, double seconds_left) {
-    char left[32], val[32] = "", utilization[32] = "", norm[32] = "   - ";
-    write_duration(left, sizeof left, seconds_left);
-    if (!isnan(t->val_loss)) snprintf(val, sizeof val, " | val %.4f", t->val_loss);
-    if (mfu > 0) snprintf(utilization, sizeof utilization, " | mfu %2.0f %%", 100 * mfu);
-    if (!isnan(t->grad_norm)) snprintf(norm, sizeof norm, "%.3f", t->grad_norm);
-    const double tokens = (double)t->settings.global_batch * t->stage.T;
-    printf("step %5lld/%lld | loss %.4f%s | norm %s | lr %.2e | %7.1f ms | %8.0f tok/s%s | %s left\n",
-           (long long)t->step, (long long)t->settings.steps, t->loss, val, norm,
-           learning_rate(&t->settings, t->step - 1), 1e3 * seconds, tokens / seconds, utilization, left);
-    fflush(stdout);
-}
-
-// One JSON object for programs.
-static void log_step(FILE* log, const Trainer* t, double seconds, double mfu, int64_t peak) {
-    const double tokens = (double)t->settings.global_batch * t->stage.T;
-    fprintf(log, "{\"step\":%lld,\"loss\":%.9g,\"val_loss\":", (long long)t->step, t->loss);
-    if (isnan(t->val_loss))
-        fprintf(log, "null");
-    else
-        fprintf(log, "%.9g", t->val_loss);
-    fprintf(log, ",\"grad_norm\":");
-    if (isnan(t->grad_norm))
-        fprintf(log, "null");
-    else
-        fprintf(log, "%.9g", t->grad_norm);
-    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
-            learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
-    if (mfu > 0)
-        fprintf(log, "%.4f", mfu);
-    else
-        fprintf(log, "null");
-    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline, t->bytes.data);
-    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"wan\":%.0f", t->bytes.far);
-    fprintf(log, "},\"bubble\":");
-    if (isnan(t->bubble))
-        fprintf(log, "null");
-    else
-        fprintf(log, "%.4f", t->bubble);
-    fprintf(log, ",\"peak_bytes\":%lld}\n", (long long)peak);
-    if (fflush(log) != 0 || ferror(log)) die("%s/log.jsonl: cannot write: %s", t->settings.out, strerror(errno));
-}
-
-// Opens DIR/log.jsonl. A new run starts an empty log; a resumed one drops the lines after the checkpoint's step, which
-// are about to be written again.
-static FILE* log_open(const char* out, bool resumed, int64_t step) {
-    char path[4096], line[4096];
-    snprintf(path, sizeof path, "%s/log.jsonl", out);
-    FILE* log = fopen(path, resumed ? "a+" : "w");
-    if (!log) die("%s: cannot write: %s; choose another --out", path, strerror(errno));
-    if (!resumed) return log;
-    long keep = 0, logged;
-    rewind(log);
-    while (fgets(line, sizeof line, log) && sscanf(line, "{\"step\":%ld", &logged) == 1 && logged <= step &&
-           strchr(line, '\n')) {
-        keep = ftell(log);
-    }
-    if (ftruncate(fileno(log), keep) != 0) die("%s: cannot shorten: %s", path, strerror(errno));
-    return log;
-}
-
-// Where some ranks may have failed: goes on if none has, else the run ends, everywhere, with the message of the first that
-// did. status: 0, or the exit status.
-static void agree_on(Trainer* t, int status, const Error* error) {
-    int32_t first = status == 0 ? INT32_MAX : t->world.rank;
-    comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
-    if (first == INT32_MAX) return;
-    char text[sizeof error->text + 32] = "";
-    if (first == t->world.rank) {
-        if (first > 0)
-            snprintf(text, sizeof text, "rank %d: %s", first, error->text);
-        else
-            snprintf(text, sizeof text, "%s", error->text);
-    }
-    comm_broadcast(&t->world, text, sizeof text, COMM_BYTE, first);
-    int32_t told = status;
-    comm_broadcast(&t->world, &told, 1, COMM_INT32, first);
-    comm_die_together(&t->world, told, text);
-}
-
-static void agree(Trainer* t, bool ok, const Error* error) { agree_on(t, ok ? 0 : EXIT_RUN, error); }
-
-// Opens the texts to train and to validate on, --data and --val, or the default. All ranks have to see the same.
-static void open_files(Trainer* t) {
-    const Settings* o = &t->settings;
-    Error error;
-    bool ok;
-    if (o->data) {
-        ok = tokens_open(&t->train_files, o->data, &error);
-    } else {
-        PathList list = default_data();
-        ok = tokens_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
-        path_list_free(&list);
-    }
-    if (ok && o->val) ok = tokens_open(&t->val_files, o->val, &error);
-    agree(t, ok, &error);
-    char text[256];
-    snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
-             (long long)t->train_files.tokens, (unsigned long long)tokens_checksum(&t->train_files),
-             (long long)t->val_files.tokens, (unsigned long long)tokens_checksum(&t->val_files));
-    comm_check_same(&t->world, "data", text, "give all ranks the same files");
-}
-
-// Without --val the last 5 % of the training text are held out.
-static void open_loaders(Trainer* t) {
-    const Settings* o = &t->settings;
-    const int T = t->stage.T, V = t->stage.model.V;
-    const int64_t total = t->train_files.tokens, end = o->val || !o->eval_every ? total : total - total / 20;
-    const TokenFiles* val = o->val ? &t->val_files : &t->train_files;
-    Error error, why;
-    bool ok = dataloader_init(&t->train, &t->train_files, 0, end, T, V, (uint64_t)o->seed, true, &error);
-    if (ok && o->eval_every && !dataloader_init(&t->val, val, o->val ? 0 : end, val->tokens, T, V, 0, false, &why)) {
-        ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
-    }
-    agree(t, ok, &error);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// The plan, for people
-
-// What a rank sends in a step of m micro-batches, by formula; layout: that of the rank. Where gradients go between sites, ranks
-// that share an embedding sum its gradient part by part.
-static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
-    Traffic traffic = traffic_of_step(layout, &s->model, s->B, s->T, m, sizeof(floatX));
-    if (s->grads.across && traffic.tied > 0)
-        traffic.tied = sizeof(float) * (double)bucket_part(layout, layout_slice(layout, -1, WTE)->bucket);
-    return traffic;
-}
-
-// One line: what a rank holds and, in MB a step, what it sends.
-static void print_rank(Stage* s, int last_alike, int m) {
-    const Mesh* mesh = &s->layout.mesh;
-    const Rounds* r = &s->rounds;
-    const Traffic traffic = traffic_of_stage(s, &s->layout, m);
-    const SiteTraffic round =
-        rounds_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
-    const bool sites = mesh->sites > 1 || rounds_are_late(r);
-    const double data = sites ? (round.near + round.far) / (double)r->period : traffic.data;
-    const int rank = mesh_rank(mesh);
-    char ranks[32];
-    if (last_alike > rank)
-        snprintf(ranks, sizeof ranks, "%d..%d", rank, last_alike);
-    else
-        snprintf(ranks, sizeof ranks, "%d", rank);
-    printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
-    for (int c = 0; c < mesh->v; c++) { // of many chunks the first and the last
-        const Chunk* chunk = &s->layout.chunk[c];
-        if (mesh->v <= 3 || c % (mesh->v - 1) == 0)
-            printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
-        else if (c == 1)
-            printf("   ...    ");
-    }
-    Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
-    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / 1e6);
-    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(s) / 1e6, (traffic.layers + traffic.ends) / 1e6,
-           (traffic.pipeline + traffic.tied) / 1e6, data / 1e6);
-}
-
-// A line for every rank, or, of many, for the first of each stage.
-static void print_ranks(const Trainer* t) {
-    const Stage* mine = &t->stage;
-    const Mesh* mesh = &mine->layout.mesh;
-    const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
-    printf("\n  rank          t   p   d    layers %*s   MB: params      grads  optimizer activation    scratch   "
-           "together   "
-           "sends:  tp        pp        dp\n",
-           10 * ((int)min_i64(mesh->v, 3) - 1), "");
-    for (int rank = 0; rank < n; rank += step) {
-        Mesh other = *mesh;
-        other.tensor = rank % mesh->t, other.data = rank / mesh->t % mesh->d;
-        other.pipeline = rank / (mesh->t * mesh->d);
-        Stage s;
-        Error error;
-        Schedule schedule = schedule_build(&t->schedule.plan, other.pipeline);
-        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &mine->rounds, mine->type, &error))
-            die("%s", error.text);
-        print_rank(&s, rank + step - 1, schedule.plan.m);
-        stage_free(&s);
-        schedule_free(&schedule);
-    }
-    printf("\n");
-}
-
-// How many micro-batches stages hold in memory at once; of many stages the first and the last.
-static void print_slots(const Schedule* stages, const Mesh* mesh) {
-    printf("slots     ");
-    for (int i = 0; i < mesh->p; i++) {
-        if (mesh->p <= 16 || i < 4 || i >= mesh->p - 4) printf("%d ", stages[i].slots);
-        if (mesh->p > 16 && i == 4) printf("... ");
-    }
-    printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
-}
-
-static void print_sync(const Stage* s) {
-    const Sync* sync = &s->layout.mesh.sync;
-    static const char* scale[] = {"times sqrt(states)", "with initial weights times sqrt(states)", "as they are"};
-    if (!is_caat(s)) return;
-    printf("sync      %d of %d channels shared by %d states, %d a rank; private ones %s; gradients summed in %s\n",
-           s->layout.shared, s->model.C, sync->ranks, s->layout.states, scale[sync->scale],
-           sync->narrow ? FLOATX_NAME : "fp32");
-}
-
-// The plans of sums: of --allreduce, and between sites.
-static void print_sums(const Trainer* t) {
-    const Settings* o = &t->settings;
-    const Mesh* mesh = &t->stage.layout.mesh;
-    for (int far = 0; far < 2; far++) {
-        const bool named = o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see plan_sums
-        int n = 0;
-        for (int kind = 0; kind < PLAN_KINDS; kind++) {
-            const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
-            if (!plan->n) continue;
-            if (n++ == 0)
-                printf("sums      %sby %s on %s:",
-                       mesh->sites == 1 ? ""
-                       : far            ? "between sites "
-                                        : "in a site ",
-                       plan->name, named ? o->topology : "full, all to all");
-            printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
-                   plan->steps == 1 ? "" : "s", plan->chunks);
-        }
-        if (n > 0) printf("\n");
-    }
-}
-
-// The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
-static void rounds_text(char* text, size_t size, const Rounds* r) {
-    char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
-    text[0] = 0;
-    if (!rounds_are_late(r)) return;
-    if (r->mode == DP_DILOCO) {
-        snprintf(every, sizeof every, " in %d fragment%s every %lld steps", r->fragments, r->fragments == 1 ? "" : "s",
-                 (long long)r->period);
-        snprintf(outer, sizeof outer, ", outer rate %g, momentum %g, mix %g", r->outer_lr, r->outer_momentum, r->mix);
-    }
-    if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
-    if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
-    // A late gradient is alike on all sites, as many as there are.
-    if (rounds_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
-    snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
-             r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
-}
-
-// The plan of the sites.
-static void print_rounds(const Trainer* t) {
-    const Rounds* r = &t->stage.rounds;
-    const int replicas = mesh_site_size(&t->stage.layout.mesh);
-    char text[CHECKPOINT_PLAN_TEXT];
-    rounds_text(text, sizeof text, r);
-    if (r->sites == 1 && !text[0]) return;
-    if (!text[0]) snprintf(text, sizeof text, "sync, gradients summed over all in every step");
-    if (!rounds_are_local(r))
-        printf("sites     %s; %d site%s of %d replica%s\n", text, r->sites, r->sites == 1 ? "" : "s", replicas,
-               replicas == 1 ? "" : "s");
-    else
-        printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
-    if (!rounds_are_late(r)) return;
-    rounds_draw(r, stdout);
-    printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
-    const int64_t lost = t->settings.steps - rounds_learned(r, t->settings.steps);
-    if (r->mode == DP_DILOCO && lost > 0)
-        printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
-               (long long)lost, (long long)t->settings.steps);
-    if (r->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
-        printf("          this MPI lets one thread in at a time: messages between sites move while a rank calls it "
-               "only\n");
-}
-
-static void print_mesh(const Trainer* t) {
-    const Stage* s = &t->stage;
-    const Mesh* mesh = &s->layout.mesh;
-    static const char* recompute[] = {"nothing", "norms and activation functions", "all but the blocks' inputs"};
-    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recomputed: %s\n", mesh_size(mesh),
-           mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
-           mesh->p, mesh->d,
-           mesh->zero == 0   ? ""
-           : mesh->zero == 1 ? " with ZeRO-1"
-                             : " with ZeRO-2",
-           recompute[mesh->recompute]);
-    print_sync(s);
-    print_rounds(t);
-    print_sums(t);
-    printf("schedule  ");
-    const Pipeline* plan = &t->schedule.plan;
-    Schedule* stages = schedules_build(plan);
-    if (mesh->p > 1) {
-        printf("%s", schedule_name(plan->kind));
-        if (mesh->v > 1) printf(" with %d chunks a stage", mesh->v);
-        printf(", by formula a bubble of %.3f of the work at equal stages\n", pipeline_bubble(plan));
-    }
-    schedule_draw(stages, mesh->p, stdout);
-    if (mesh->p > 1) print_slots(stages, mesh);
-    schedules_free(stages, mesh->p);
-}
-
-static void print_plan(Trainer* t, double peak) {
-    Stage* s = &t->stage;
-    const ModelConfig* m = &s->model;
-    const Settings* o = &t->settings;
-    char device[256], data[512], text[128];
-    device_name(device, sizeof device);
-    tokens_describe(data, sizeof data, &t->train_files);
-    const double parameters = (double)model_parameters(m);
-    printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", m->name,
-           m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, parameters);
-    printf("data      %s\n", data);
-    printf("batch     %lld sequences of %d tokens in %d micro-batch%s of %d", (long long)o->global_batch, s->T,
-           t->schedule.plan.m, t->schedule.plan.m == 1 ? "" : "es", s->B);
-    printf(s->layout.mesh.d > 1 ? " on each of %d replicas\n" : "\n", s->layout.mesh.d);
-    printf("device    %s", device);
-    if (t->world.size > 1) {
-        printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",
-               t->place.machines, t->place.machines == 1 ? "" : "s");
-        const char* carrier = comm_device_text(&t->world);
-        if (carrier[0]) printf(", %s", carrier);
-    }
-    if (!DEVICE_IS_HOST) printf(", %s", FLOATX_NAME);
-    if (peak > 0)
-        printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak", device_peak_text(text, sizeof text, peak));
-    printf("\n");
-    print_mesh(t);
-    if (mesh_size(&s->layout.mesh) > 1) {
-        print_ranks(t);
-    } else {
-        Arena* arenas[ARENAS];
-        stage_arenas(s, arenas);
-        printf("memory   ");
-        for (int i = 0; i < ARENAS; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
-        printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
-    }
-    fflush(stdout);
-}
-
-// What all ranks send in a step, by formula; and in the steps after `first`, as replicas. sites may be NULL.
-static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t first) {
-    const Stage* mine = &t->stage;
-    Traffic sum = {0, 0, 0, 0, 0};
-    if (sites) sites->near = sites->far = 0;
-    for (int rank = 0; rank < mesh_size(&mine->layout.mesh); rank++) {
-        Mesh mesh = mine->layout.mesh;
-        mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
-        Layout layout;
-        Error error;
-        if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_stage(mine, &layout, t->schedule.plan.m);
-        sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
-        sum.tied += one.tied, sum.data += one.data;
-        if (sites) {
-            const SiteTraffic of =
-                rounds_traffic(&mine->rounds, &layout, mine->model.L, sizeof(floatX), first, t->step);
-            sites->near += of.near, sites->far += of.far;
-        }
-        layout_free(&layout);
-    }
-    return sum;
-}
-
-// How much more than the least an algorithm sends in all (2d-ring does).
-static double sums_factor(const Plan* plan) {
-    double vectors = 0;
-    for (int64_t i = 0; i < plan->n; i++) vectors += (double)plan->transfers[i].chunks / plan->chunks;
-    return plan->n ? vectors / (2 * (plan->ranks - 1)) : 1;
-}
-
-static void print_traffic_row(const char* group, const char* what, const char* counted, double formula) {
-    printf("  %-9s %-36s %12s %12.3f\n", group, what, counted, formula / 1e6);
-}
-
-// What replicas have sent since step `first`, in the mean of a step.
-static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
-    const double steps = (double)(t->step - first);
-    const double near = sums_factor(&t->sums[PLAN_ALL_REDUCE]), far = sums_factor(&t->far_sums[PLAN_ALL_REDUCE]);
-    char counted[2][32];
-    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.far) / steps / 1e6);
-    snprintf(counted[1], sizeof counted[1], "%.3f", all.far / steps / 1e6);
-    print_traffic_row("data", "inside of sites, mean of all steps", counted[0], near * formula.near / steps);
-    print_traffic_row("", "between sites, mean of all steps", counted[1], far * formula.far / steps);
-}
-
-// Counted bytes of the last step beside the formulas; all: those since step `first`.
-static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
-    const Mesh* mesh = &t->stage.layout.mesh;
-    if (mesh_size(mesh) == 1) return;
-    SiteTraffic sites;
-    const Traffic sum = traffic_of_mesh(t, &sites, first);
-    const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
-    const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
-    char counted[3][32];
-    const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
-    for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
-    printf("traffic of a step, MB, all ranks together              counted      formula\n");
-    print_traffic_row("tensor",
-                      is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared"
-                      : more             ? "8 b s h (t-1)/t a layer, and more"
-                                         : "8 b s h (t-1)/t a layer",
-                      "", sum.layers);
-    print_traffic_row("", "embedding, head, norms, boundary", "", sum.ends);
-    print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
-    print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
-                      counted[1], sum.pipeline + sum.tied);
-    const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
-    if (mesh->sites > 1 || rounds_are_late(&t->stage.rounds))
-        print_site_traffic(t, all, sites, first);
-    else
-        print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
-                          counted[2], factor * sum.data);
+// All of --evaluate, at the common point.
+static void evaluate_all(Trainer* t) {
+    for (int i = 0; i < t->evaluations.count; i++) evaluate(t, &t->evaluations.item[i]);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -1771,120 +1586,28 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
 // Where the run stands, and what a resumed run has to have in common with it.
 static CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
-    CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T, t->train_files.tokens, ""};
+    CheckpointState state = {t->step,
+                             t->sequences,
+                             o->seed,
+                             o->global_batch,
+                             t->stage.T,
+                             sources_tokens(&t->train_files),
+                             sources_mix(&t->train_files),
+                             "",
+                             t->val_loss};
     rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
     if (o->optimizer == OPTIMIZER_SGD) {
         const size_t used = strlen(state.rounds);
         snprintf(state.rounds + used, sizeof state.rounds - used, "%ssgd", used ? ", " : "--dp-mode sync, ");
     }
+    for (int i = 0; i < t->train_files.count && o->documents; i++) {
+        const size_t used = strlen(state.rounds);
+        char text[64];
+        documents_describe(text, sizeof text, &t->train_files.source[i].files);
+        if (!strstr(state.rounds, text))
+            snprintf(state.rounds + used, sizeof state.rounds - used, "%s%s", used ? ", " : "--dp-mode sync, ", text);
+    }
     return state;
-}
-
-// A value of the parameters, as it lies on this rank: float32, layout.elements of them, or, with ZeRO, shares of the buckets.
-typedef struct {
-    float* at;
-    bool share;
-} Values;
-
-// Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
-// beside the rounded ones. The weights of sites that go their own way are the common point.
-static Values stage_values(const Stage* s, int what) {
-    float* weights = HAS_MASTERS ? s->master : (float*)s->params;
-    if (rounds_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
-    const Values values = {what == 0   ? weights
-                           : what == 1 ? s->moment1
-                                       : s->moment2,
-                           s->layout.mesh.zero && (what > 0 || HAS_MASTERS)};
-    return values;
-}
-
-// What sites have beside them, and where it lies.
-typedef struct {
-    CheckpointSites list;
-    Values of[CHECKPOINT_KINDS];
-} SiteValues;
-
-static void add_site_values(SiteValues* v, const char* kind, float* at, bool share) {
-    const Values values = {at, share};
-    v->of[v->list.kinds] = values;
-    v->list.kind[v->list.kinds++] = kind;
-}
-
-static SiteValues site_values(const Stage* s) {
-    const Rounds* r = &s->rounds;
-    const Sites* sites = &s->sites;
-    const bool zero = s->layout.mesh.zero > 0, local = rounds_are_local(r), diloco = r->mode == DP_DILOCO;
-    SiteValues v;
-    memset(&v, 0, sizeof v);
-    v.list.copies = local ? r->sites : 1;
-    if (s->grads.late) add_site_values(&v, "gradient", zero ? s->grads.shares : s->grads.all, zero); // alike on all
-    if (s->before) add_site_values(&v, "before", s->before, zero);
-    if (local) add_site_values(&v, "weight", sites->own, false);
-    if (local) add_site_values(&v, "exp_avg", s->moment1, false);
-    if (local) add_site_values(&v, "exp_avg_sq", s->moment2, false);
-    if (diloco) add_site_values(&v, "velocity", sites->velocity, false);
-    if (diloco && r->delay > 0) add_site_values(&v, "sum", sites->sum, false);
-    if (r->eager) add_site_values(&v, "old", sites->old, false);
-    if (r->eager) add_site_values(&v, "base", sites->base, false);
-    if (r->bits < 32) add_site_values(&v, "residue", sites->residue, false);
-    return v;
-}
-
-// Brings together what checkpoints hold, once nothing is on its way: what eager sites have in common is formed, and every
-// member of a site gets what each has lost by rounding.
-static void settle_values(Stage* s) {
-    const Layout* layout = &s->layout;
-    if (s->rounds.eager) sites_common(&s->sites, s->grads.all);
-    for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
-        comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
-                        s->sites.residue + bucket_part_offset(layout, b), bucket_part(layout, b), COMM_FLOAT);
-}
-
-// One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
-static const float* whole_values(const Stage* s, int b, Values values, float* copy) {
-    const Layout* layout = &s->layout;
-    const int64_t n = bucket_share(layout, b);
-    if (values.share) {
-        float* mine = copy + layout->mesh.data * n;
-        device_to_host(mine, values.at + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
-        comm_all_gather(zero_group(s->groups), copy, mine, n, COMM_FLOAT);
-        return copy;
-    }
-    if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;
-    device_to_host(copy, values.at + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
-    return copy;
-}
-
-// Whether this data rank writes a value of a bucket that all sites have alike (site = -1), or that one of them has.
-static bool writes_bucket(const Mesh* mesh, int b, int site) {
-    if (site < 0) return b % mesh->d == mesh->data;
-    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_site_place(mesh);
-}
-
-// Writes what this rank has to write. After a failure it goes on with what the others wait for.
-static bool write_slices(const Stage* s, CheckpointWriter* writer, Error* error) {
-    const Layout* layout = &s->layout;
-    const Mesh* mesh = &layout->mesh;
-    const SiteValues sites = site_values(s);
-    const bool local = rounds_are_local(&s->rounds);
-    float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
-    bool ok = true;
-    for (int b = 0; b < layout->buckets; b++) {
-        for (int what = 0; what < CHECKPOINT_VALUES; what++) { // moments that are not alike: those of the first site
-            const float* whole = whole_values(s, b, stage_values(s, what), copy);
-            if (ok && writes_bucket(mesh, b, local && what > 0 ? 0 : -1))
-                ok = checkpoint_write_value(writer, layout, b, what, whole, error);
-        }
-        for (int kind = 0; kind < sites.list.kinds; kind++) {
-            const float* whole = whole_values(s, b, sites.of[kind], copy);
-            const int copy_of = local ? mesh_site(mesh) : 0;
-            if (ok && writes_bucket(mesh, b, local ? copy_of : -1))
-                ok = checkpoint_write_value(writer, layout, b, checkpoint_value_of_site(&sites.list, kind, copy_of),
-                                            whole, error);
-        }
-    }
-    free(copy);
-    return ok;
 }
 
 // A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from.
@@ -1907,88 +1630,110 @@ static void check_late_gradient(Trainer* t) {
     comm_die_together(&t->world, EXIT_RUN, text);
 }
 
-// The main rank makes the files, all join and write, and when all of it is on the disk the main rank gives it its name.
-static void save_checkpoint(Trainer* t) {
-    const char* out = t->settings.out;
-    const CheckpointState state = checkpoint_state(t);
+// Ends the run where ranks hold different bits of what ought to be the same (health.h): ranks of a site, or (meets), where sites
+// have the same weights, of all.
+static void check_replicas(Trainer* t, bool meets) {
     Stage* s = &t->stage;
-    const ModelConfig* m = &s->model;
+    const bool far = meets && rounds_sum_gradients(&s->rounds);
+    char what[1024], text[1536];
+    if (!replicas_differ(what, sizeof what, &t->groups, &s->layout, &s->model, s->params, s->checksums, far)) return;
+    snprintf(text, sizeof text,
+             "step %lld: silent data corruption: %s. Go on from the last checkpoint with --resume; if it is the same "
+             "rank again, leave its machine out",
+             (long long)t->step, what);
+    if (far) comm_die_together(&t->world, EXIT_RUN, text);
+    die_as_site(t, text);
+}
+
+// Tells people, once, when a save is on the disk.
+static void tell_save(Trainer* t, SaveEnd end) {
+    Saver* x = &t->saver;
+    if (!is_main(t) || x->told || end != SAVE_DONE) return;
+    x->told = true;
+    end_line();
+    printf("saved     %s/step_%08lld: training stood still for %.1f ms, on the disk after %.1f ms\n", x->out,
+           (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
+}
+
+// Waits for the end of a save.
+static void finish_save(Trainer* t) {
+    const SaveEnd end = saver_meet(&t->saver, &t->world);
+    if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;
+    tell_save(t, end);
+}
+
+// Saves in the background, or (last) to the end. That a save failed is not the end of the run.
+static void save_checkpoint(Trainer* t, bool last) {
+    const double started = seconds_now();
+    Stage* s = &t->stage;
+    where_phase(watch_row(&t->watch), WHERE_SAVING, t->step);
+    finish_save(t);
+    const CheckpointState state = checkpoint_state(t);
     stage_settle(s);
+    if (t->settings.check_every) check_replicas(t, true);
     if (s->grads.late) check_late_gradient(t);
     Comm *data = &t->groups.data, *far = &t->groups.far;
     const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
     settle_values(s);
-    const CheckpointSites sites = site_values(s).list;
-    Error error, late; // what went wrong first is what is told
-    CheckpointWriter writer;
-    agree(t, !is_main(t) || checkpoint_begin(out, &state, m, &s->layout.mesh.sync, &sites, &error), &error);
-    bool ok = checkpoint_join(&writer, out, state.step, m, &sites, &error);
-    int32_t joined = ok;
-    comm_all_reduce(&t->world, &joined, 1, COMM_INT32, COMM_MIN);
-    if (joined) ok = write_slices(s, &writer, &error);
-    data->size_bytes = counted[0], far->size_bytes = counted[1];
-    const bool left = checkpoint_leave(&writer, ok, ok ? &error : &late);
-    ok = ok && left;
-    int64_t written = ok ? writer.elements : -1;
-    comm_all_reduce(&t->world, &written, 1, COMM_INT64, COMM_MIN);
-    if (written < 0 && is_main(t)) checkpoint_abandon(out, state.step);
-    agree(t, ok, &error);
-    written = writer.elements;
-    comm_all_reduce(&t->world, &written, 1, COMM_INT64, COMM_SUM);
-    if (written != checkpoint_values(&sites) * model_parameters(m)) die("internal error: a checkpoint with holes");
-    agree(t, !is_main(t) || checkpoint_publish(out, state.step, &error), &error);
-}
-
-// Sets values of a bucket from `whole` (the bucket's elements, host memory).
-static void set_values(const Stage* s, int b, Values values, const float* whole) {
-    const Layout* layout = &s->layout;
-    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_share(layout, b);
-    if (values.share)
-        device_from_host(values.at + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
-                         (size_t)share * sizeof(float));
-    else
-        device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
-}
-
-// The weights that are computed with: rounded, and in float32 where they are kept so.
-static void set_bucket_weights(const Stage* s, int b, const float* whole) {
-    const Values masters = {s->master, s->layout.mesh.zero > 0};
-    device_from_floats(s->params + s->layout.bucket[b].offset, whole, s->layout.bucket[b].elements);
-    if (HAS_MASTERS) set_values(s, b, masters, whole);
-}
-
-// Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
-static bool read_slices(Trainer* t, const CheckpointReader* reader, Error* error) {
-    const Stage* s = &t->stage;
-    const Layout* layout = &s->layout;
-    const SiteValues sites = site_values(s);
-    const bool local = rounds_are_local(&s->rounds);
-    const int copy = local ? mesh_site(&layout->mesh) : 0;
-    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
-    bool ok = true;
-    for (int b = 0; b < layout->buckets && ok; b++) {
-        for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
-            ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
-            if (ok && what == 0) set_bucket_weights(s, b, whole);
-            if (ok && (what > 0 || local)) set_values(s, b, stage_values(s, what), whole);
-        }
-        for (int kind = 0; kind < sites.list.kinds && ok; kind++) {
-            ok = checkpoint_read_bucket(reader, layout, b, checkpoint_value_of_site(&sites.list, kind, copy), whole,
-                                        error);
-            if (ok) set_values(s, b, sites.of[kind], whole);
-        }
+    Error error;
+    if (!saver_begin(&t->saver, &t->world, &state, !last, started, &error)) {
+        t->unsaved = true;
+        if (is_main(t))
+            fprintf(stderr, "%s: the checkpoint of step %lld was not saved: %s\n", process.name, (long long)t->step,
+                    error.text);
     }
-    free(whole);
-    return ok;
+    data->size_bytes = counted[0], far->size_bytes = counted[1];
+    if (last) finish_save(t);
 }
 
-// Takes up the newest checkpoint of --out; returns false if there is none.
+// Whether a checkpoint is what was written: each rank reads a part of its files. The reason is that of the first rank that
+// has one.
+static bool checkpoint_is_sound(Trainer* t, const char* folder, int64_t step, Error* error) {
+    CheckpointList list;
+    enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
+    uint64_t sums[FILES] = {0};
+    int64_t halves[2 * FILES]; // of 64 bits: their sums over ranks do not overflow
+    const Comm* world = &t->world;
+    bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error) &&
+              checkpoint_add_up(sums, &list, folder, world->rank, world->size, error);
+    for (int i = 0; i < 2 * FILES; i++) halves[i] = (int64_t)(sums[i / 2] >> (i % 2 ? 32 : 0) & 0xffffffff);
+    comm_all_reduce(&t->world, halves, 2 * FILES, COMM_INT64, COMM_SUM);
+    for (int i = 0; i < FILES; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
+    ok = ok && checkpoint_compare(sums, &list, folder, error);
+    return first_reason(t, ok ? 0 : EXIT_RUN, error) < 0;
+}
+
+// The newest sound checkpoint of --out; those that are not are told. False: there is none at all. If there are only unsound
+// ones the run ends: a new one would take their place.
+static bool find_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
+    const char* out = t->settings.out;
+    int64_t* steps = NULL;
+    Error error;
+    if (is_main(t) && settings_train(&t->settings)) checkpoint_clean(out);
+    int32_t n = is_main(t) ? checkpoint_steps(&steps, out) : 0;
+    comm_broadcast(&t->world, &n, 1, COMM_INT32, 0);
+    bool found = false;
+    for (int i = 0; i < n && !found; i++) {
+        int64_t step = is_main(t) ? steps[i] : 0;
+        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
+        found = checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)step) &&
+                checkpoint_is_sound(t, path, step, &error);
+        if (!found && is_main(t)) printf("resume    not from step %lld: %s\n", (long long)step, error.text);
+    }
+    free(steps);
+    if (!found && n > 0) {
+        snprintf(error.text, sizeof error.text,
+                 "--resume: none of the %d checkpoints in %s is sound; move them away to start anew", n, out);
+        comm_die_together(&t->world, EXIT_RUN, error.text);
+    }
+    return found;
+}
+
+// Takes up the newest sound checkpoint of --out; returns false if there is none.
 static bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
-    char path[4096] = "";
-    if (is_main(t) && !checkpoint_newest(path, sizeof path, o->out)) path[0] = 0;
-    comm_broadcast(&t->world, path, sizeof path, COMM_BYTE, 0);
-    if (!path[0]) {
+    char path[CHECKPOINT_PATH] = "";
+    if (!find_checkpoint(t, path)) {
         if (is_main(t)) printf("resume    no checkpoint in %s: a new run\n", o->out);
         return false;
     }
@@ -2003,7 +1748,7 @@ static bool resume_checkpoint(Trainer* t) {
         die_usage(
             "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
             path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
-    agree(t, read_slices(t, &reader, &error), &error);
+    agree(t, read_slices(&t->stage, &reader, watch_row(&t->watch), &error), &error);
     checkpoint_close(&reader);
     const struct {
         const char* what;
@@ -2012,6 +1757,11 @@ static bool resume_checkpoint(Trainer* t) {
                 {"--global-batch is", now.global_batch, state.global_batch},
                 {"--seq is", now.seq, state.seq},
                 {"--data has as many tokens as", now.data_tokens, state.data_tokens}};
+    if (now.data_mix != state.data_mix)
+        die_usage(
+            "--data names other sources, or gives them other weights, than the run that made %s: a resumed run needs "
+            "the same (a new one can --init from it)",
+            path);
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         if (same[i].now != same[i].then) {
             die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",
@@ -2022,7 +1772,28 @@ static bool resume_checkpoint(Trainer* t) {
     round_parameters(&t->stage, o, updates_at(t, t->step));
     t->stage.grads.due = true; // what is due in the next step was read
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
+    // The run may have been killed when it was about to do this, after its last save.
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, &error))
+        fprintf(stderr, "%s: --keep: %s\n", process.name, error.text);
     return true;
+}
+
+// Writes the weights alone, --export.
+static void export_weights(Trainer* t) {
+    const Export* x = &t->export_to;
+    const Stage* s = &t->stage;
+    Error error;
+    where_phase(watch_row(&t->watch), WHERE_SAVING, t->step);
+    settle_values(&t->stage);
+    agree(t, !is_main(t) || export_begin(x, &s->model, &error), &error);
+    const bool wrote = export_write(x, s, watch_row(&t->watch), &error);
+    if (first_reason(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {
+        if (is_main(t)) export_abandon(x);
+        comm_die_together(&t->world, EXIT_RUN, error.text);
+    }
+    const char* vocabulary = t->vocabulary[0] ? t->vocabulary : NULL;
+    agree(t, !is_main(t) || export_publish(x, &s->model, &s->layout.mesh.sync, vocabulary, &error), &error);
+    if (is_main(t)) printf("exported  %s\n", x->path);
 }
 
 // Writes what all ranks recorded to --trace.
@@ -2050,6 +1821,9 @@ static void open_groups(Trainer* t) {
     Stage* s = &t->stage;
     groups_open(&t->groups, &t->world, &s->layout, &s->model);
     s->groups = s->sites.groups = &t->groups;
+    Comm* list[GROUPS];
+    groups_list(&t->groups, list);
+    for (int i = 0; i < GROUPS; i++) watch_group(&t->watch, list[i], t->world.rank);
     if (rounds_are_late(&s->rounds)) comm_open_thread(&t->groups.far); // before its plans: it looks after them
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
@@ -2068,16 +1842,18 @@ static void warm_up(Trainer* t) {
     Activations* a = &s->activations[0];
     if (DEVICE_IS_HOST) return;
     batch_reserve(&t->batch, most_tokens(s));
-    device_zero(t->batch.device, 2 * (size_t)t->batch.tokens * sizeof(int32_t));
+    device_zero(t->batch.device, batch_bytes(t->batch.tokens));
     for (int c = 0; c < s->layout.mesh.v; c++) {
         activations_shape(a, s, c, 0, s->B, s->T, -1);
         a->inputs = t->batch.device, a->targets = t->batch.device + t->batch.tokens;
-        a->scale = 1;
+        if (t->settings.documents) a->positions = t->batch.device + 2 * t->batch.tokens;
+        a->scale = s->trains;
         chunk_forward(s, a);
+        if (!s->trains) continue;
         const Backward w = {s, a, &s->gradients[c][0], BOTH_HALVES, false};
         chunk_backward(&w);
     }
-    device_zero(s->memory_grads.base, s->memory_grads.size);
+    if (s->trains) device_zero(s->memory_grads.base, s->memory_grads.size);
     comm_synchronize(&t->world);
 }
 
@@ -2102,47 +1878,52 @@ static void draw_weights(const Stage* s, int64_t seed) {
     weights_end(s, weights);
 }
 
-// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed.
-static bool set_weights(Trainer* t) {
+// Weights from a file or folder, as --init has it.
+static void read_weights(Trainer* t, const char* path) {
     const Stage* s = &t->stage;
-    const Settings* o = &t->settings;
     Error error;
-    if (o->resume && resume_checkpoint(t)) return true;
-    if (o->init) {
-        float* weights = weights_begin(s);
-        agree(t, checkpoint_check_sync(o->init, &s->layout.mesh.sync, &error), &error);
-        agree(t, checkpoint_init(o->init, &s->model, &s->layout, weights, &error), &error);
-        weights_end(s, weights);
-    } else {
-        draw_weights(s, o->seed);
+    float* weights = weights_begin(s);
+    agree(t, checkpoint_check_sync(path, &s->layout.mesh.sync, &error), &error);
+    agree(t, checkpoint_init(path, &s->model, &s->layout, weights, &error), &error);
+    weights_end(s, weights);
+}
+
+// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing is
+// trained the weights are all that is read of a checkpoint.
+static bool set_weights(Trainer* t) {
+    const Settings* o = &t->settings;
+    char path[CHECKPOINT_PATH];
+    const bool trains = settings_train(o);
+    if (o->resume && trains && resume_checkpoint(t)) return true;
+    if (o->resume && !trains && find_checkpoint(t, path)) {
+        read_weights(t, path);
+        if (is_main(t)) printf("weights   %s\n", path);
+        return false;
     }
+    if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
+    if (o->init)
+        read_weights(t, o->init);
+    else
+        draw_weights(&t->stage, o->seed);
+    if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
     return false;
 }
 
-// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
-static int prepare_out(const Settings* o, Error* error) {
-    char path[4096];
-    struct stat st;
-    bool ok = true;
-    if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
-        ok = fail(error, "--out %s: cannot make the folder: %s", o->out, strerror(errno));
-    else if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode))
-        ok = fail(error, "--out %s is not a folder", o->out);
-    else if (access(o->out, W_OK | X_OK) != 0)
-        ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
-    if (!ok) return EXIT_RUN;
-    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
-    if (o->resume || stat(path, &st) != 0) return 0;
-    fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
-    return EXIT_ARGUMENTS;
-}
-
-static void train(Trainer* t, double peak, double started) {
+// Returns the exit status: not 0 if the last checkpoint could not be saved, of which the reason was told, or if a signal has
+// ended the run before its end.
+static int train(Trainer* t, const Option* table, int n, double peak, double started) {
     const Settings* o = &t->settings;
+    where_phase(watch_row(&t->watch), WHERE_LOADING, 0);
     warm_up(t);
     const bool resumed = set_weights(t);
     if (!resumed) stage_begin(&t->stage);
-    FILE* log = o->out && is_main(t) ? log_open(o->out, resumed, t->step) : NULL;
+    const bool ended = t->step >= o->steps; // a resumed run that has nothing to do but to write its last sample
+    const bool logs = o->out && is_main(t);
+    if (logs) log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
+    if (resumed) comm_broadcast(&t->world, &t->health.skipped_in_row, 1, COMM_INT32, 0);
+    if (logs && o->sample_every)
+        log_open(&t->samples, o->out, "samples.jsonl", resumed, ended ? t->step - 1 : t->step, NULL);
+    if (logs) write_options(t, table, n);
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
@@ -2154,33 +1935,68 @@ static void train(Trainer* t, double peak, double started) {
         const double before = seconds_now();
         train_step(t);
         const double seconds = seconds_now() - before, mfu = peak > 0 ? flops / seconds / peak : 0;
-        const bool last = t->step == o->steps;
+        const bool last = t->step == o->steps, stops = t->stops && !last;
+        if (is_due(t->step, o->check_every)) check_replicas(t, !rounds_are_late(&t->stage.rounds));
         const bool evaluates = o->eval_every && (last || is_due(t->step, o->eval_every));
-        const bool samples = is_due(t->step, o->sample_every) && !last;
-        if (evaluates) stage_enter_common(&t->stage, o, t->step);
+        const bool samples = is_due(t->step, o->sample_every) && !last && !stops;
+        t->evaluated = t->evaluations.count > 0 && (last || is_due(t->step, o->eval_every));
+        if (evaluates || t->evaluated) stage_enter_common(&t->stage, o, t->step);
         t->val_loss = evaluates ? validate(t) : (double)NAN;
-        if (evaluates) stage_leave_common(&t->stage, o, t->step);
+        if (t->evaluated) evaluate_all(t);
+        if (evaluates || t->evaluated) stage_leave_common(&t->stage, o, t->step);
         const double per_step = (seconds_now() - loop_started) / (double)(t->step - first);
+        where_phase(watch_row(&t->watch), WHERE_REPORTING, t->step);
         if (is_main(t)) print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
+        if (is_main(t)) print_outliers(t);
+        if (is_main(t) && t->evaluated) print_evaluations(t);
         if (o->out) {
             const int64_t most = peak_bytes(t);
-            if (log) log_step(log, t, seconds, mfu, most);
+            if (logs) log_step(t, seconds, mfu, most);
         }
-        if (o->out && (last || is_due(t->step, o->save_every))) save_checkpoint(t);
+        if (o->out && (last || stops || is_due(t->step, o->save_every))) save_checkpoint(t, last || stops);
+        tell_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
         if (samples) stage_enter_common(&t->stage, o, t->step);
-        if (samples) sample(t, 256);
+        if (samples) sample(t, o->tokens ? (int)o->tokens : 256);
         if (samples) stage_leave_common(&t->stage, o, t->step);
+        if (stops) break;
     }
-    if (log && fclose(log) != 0) die("%s/log.jsonl: cannot write: %s", o->out, strerror(errno));
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
+    end_line();
     if (is_main(t)) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+    const bool whole = t->step == o->steps;
+    if (is_main(t) && !whole)
+        printf("stopped   after step %lld of %lld, as a signal has asked; %s\n", (long long)t->step,
+               (long long)o->steps,
+               o->out ? "saved: the same command with --resume goes on" : "without --out nothing is saved");
     stage_settle(&t->stage);
-    const Bytes all = bytes_of_all(t, sent, true);
+    stop_settle(&t->stop);
+    double none = 0;
+    const Bytes all = bytes_of_all(t, sent, true, &none);
     if (is_main(t) && t->step > first) print_traffic(t, all, first);
     if (o->trace) write_trace(t);
-    if (o->sample_every) stage_enter_common(&t->stage, o, t->step);
-    if (o->sample_every) sample(t, 512);
+    if (o->export_to && whole) export_weights(t);
+    if (o->sample_every && whole) stage_enter_common(&t->stage, o, t->step);
+    if (o->sample_every && whole) sample(t, o->tokens ? (int)o->tokens : 512);
+    const bool logged = log_close(&t->log), kept = log_close(&t->samples);
+    return t->unsaved || !logged || !kept ? EXIT_RUN : whole ? 0 : EXIT_AGAIN;
+}
+
+// Where nothing is trained: the weights are there, and are used. Returns the exit status.
+static int use_model(Trainer* t, double started) {
+    where_phase(watch_row(&t->watch), WHERE_LOADING, 0);
+    warm_up(t);
+    set_weights(t);
+    comm_barrier(&t->world);
+    if (t->settings.trace) t->trace.zero = seconds_now();
+    if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
+    end_line();
+    evaluate_all(t);
+    if (is_main(t) && t->evaluations.count) print_evaluations(t);
+    if (t->settings.generate) generate(t);
+    if (t->settings.trace) write_trace(t);
+    if (t->settings.export_to) export_weights(t);
+    return 0;
 }
 
 // From here on what this rank does and says is recorded. A file that cannot be written is refused now, not at the end.
@@ -2200,186 +2016,13 @@ static void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-static void prove(const Schedule* stages, int p) {
-    Error wrong;
-    if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
-}
-
-// The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
-// micro-batches.
-static bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds, Error* error) {
-    const Settings* o = &t->settings;
-    const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    const bool norm_first = o->clip > 0 || (rounds && rounds->compensation > 0); // which the update needs
-    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
-    if (!pipeline_check(&plan, error)) {
-        char nearest[64];
-        if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
-        const Error why = *error;
-        return fail(error, "%.800s, that is --global-batch %s", why.text,
-                    pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
-    }
-    Schedule* stages = schedules_build(&plan);
-    prove(stages, mesh->p);
-    schedules_free(stages, mesh->p);
-    t->schedule = schedule_build(&plan, mesh->pipeline);
-    return true;
-}
-
-// The same of the forward passes of a validation.
-static void prove_validation(const Trainer* t) {
-    const Pipeline* plan = &t->schedule.plan;
-    const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
-    const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
-    if (most * plan->p * plan->v > SCHEDULE_LARGEST)
-        die_usage("--eval-sequences %lld: %lld micro-batches are more than a schedule takes; use fewer sequences, or a "
-                  "larger "
-                  "--micro-batch",
-                  (long long)t->settings.eval_sequences, (long long)most);
-    const int p = plan->p, m = validation_microbatches(t);
-    if (m == 0) return;
-    Schedule* stages = schedules_build(plan);
-    for (int i = 0; i < p; i++) {
-        const Schedule forward = schedule_build_forward(&stages[i], m);
-        schedule_free(&stages[i]);
-        stages[i] = forward;
-    }
-    prove(stages, p);
-    schedules_free(stages, p);
-}
-
-// Refuses a run that the machine's memory cannot hold, before any of it is taken.
-static void check_memory(Trainer* t) {
-    double needed = stage_bytes(&t->stage);
-    comm_all_reduce(&t->world, &needed, 1, COMM_DOUBLE, COMM_MAX);
-    needed *= device_ranks_sharing(t->place.ranks_here);
-    const double there = device_bytes();
-    Error error;
-    agree(t,
-          needed <= there || fail(&error,
-                                  "the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, "
-                                  "--seq or model, --recompute, or more ranks on more machines",
-                                  needed / 1e9, there / 1e9),
-          &error);
-}
-
-// Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
-static bool sums_need(const Stage* s, bool far, PlanKind kind) {
-    const Mesh* mesh = &s->layout.mesh;
-    const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
-    if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    if (far && s->rounds.bits < 32) return kind == PLAN_ALL_GATHER;
-    return (kind == PLAN_ALL_REDUCE) != halves;
-}
-
-static bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, const char* name, const Network* net,
-                       Error* error) {
-    bool ok = true;
-    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
-        if (!sums_need(s, far, (PlanKind)kind)) continue;
-        ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
-    }
-    return ok;
-}
-
-// Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
-static bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error* error) {
-    const Settings* o = &t->settings;
-    const int replicas = far ? mesh->sites : mesh_site_size(mesh);
-    char usual[32];
-    Network net;
-    bool ok = true;
-    snprintf(usual, sizeof usual, "full:%d", replicas);
-    if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
-    if (net.ranks != replicas)
-        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
-                  o->topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
-    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, o->allreduce, &net, error);
-    network_free(&net);
-    return ok;
-}
-
-// --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
-// (collective.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
-// carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
-static bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
-    const Settings* o = &t->settings;
-    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
-    char usual[32];
-    Network net;
-    if (o->allreduce && mesh->d == 1)
-        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
-    if (o->allreduce && !plan_named_sums(t, mesh, far, error)) return false;
-    if (mesh->sites == 1 || (o->allreduce && far) || !rounds_are_late(&t->stage.rounds)) return true;
-    snprintf(usual, sizeof usual, "full:%d", mesh->sites);
-    if (!network_build(&net, usual, error)) return false;
-    const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
-    network_free(&net);
-    return ok;
-}
-
 #ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
 
-// Ranks that were not started alike would wait for each other for ever.
-static void check_ranks(Trainer* t, int argc, char** argv) {
-    size_t length = 1;
-    for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
-    char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
-    for (int i = 1; i < argc; i++) strcat(strcat(arguments, i > 1 ? " " : ""), argv[i]);
-    comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
-    free(arguments);
-    comm_build_text(build, sizeof build);
-    comm_check_same(&t->world, "executable", build, "copy one build to all machines");
-}
-
-// The machines of --mesh auto: --cluster, or what is here.
-static bool open_machines(Trainer* t, Machines* machines, Error* error) {
-    const CommPlace* place = &t->place;
-    char name[160];
-    if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
-    device_name(name, sizeof name);
-    if (!DEVICE_IS_HOST) return machines_of_device(machines, name, device_bytes(), place->ranks_here, error);
-    const double peak = device_peak_flops(place->cores_here, place->ranks_here) * place->ranks_here;
-    machines_of_cores(machines, place->cores_here, peak, device_bytes(), place->ranks_here);
-    return true;
-}
-
-// What the planner recommends, of what is not said on the command line.
-static bool ask_planner(Trainer* t, const ModelConfig* model, int T, Option* table, int n, Chosen* chosen,
-                        Error* error) {
-    static Machines machines; // stays where it is, see choose.h
-    Software software = *software_find(DEVICE_IS_HOST ? "threefold-cpu" : "threefold");
-    Answer answer;
-    char text[256];
-    software.value_bytes = (int)sizeof(floatX);
-    if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
-    const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
-    if (!search(&answer, &q, error)) return false;
-    const bool found =
-        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f GB a rank",
-                             t->world.size, answer.least_memory / 1e9);
-    if (found) {
-        *chosen = choose_take(answer_recommended(&answer));
-        choose_text(text, sizeof text, chosen);
-        printf("auto      %s\n", text);
-    }
-    answer_free(&answer);
-    measured_free(&machines.measured);
-    return found;
-}
-
-// --mesh auto: the main rank asks, all take its choice.
-static void choose_mesh(Trainer* t, const ModelConfig* model, int T, Option* table, int n) {
-    Chosen chosen;
-    Error error;
-    memset(&chosen, 0, sizeof chosen);
-    agree_on(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
-    comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
-    choose_settle(&t->settings, &chosen);
-}
+static const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
 
 int main(int argc, char** argv) {
     device_tame_threads(argv);
+    signal(SIGXFSZ, SIG_IGN); // a file that may not become larger is an error of write(), and not the end
     device_return_memory();
     device_flush_tiny();
     const double started = seconds_now();
@@ -2397,28 +2040,32 @@ int main(int argc, char** argv) {
     const int n = settings_table(table, o);
     Error error;
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (o->help) {
-        Settings defaults = settings_default();
-        Option rows[MAX_OPTIONS];
-        if (is_main(t)) {
-            printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n"
-                   "mpirun -np N train_gpt does it on N ranks.\n");
-            options_help(rows, settings_table(rows, &defaults), stdout);
-        }
+    if (explain(t)) {
         comm_close(&t->world);
         return 0;
     }
+    if (o->config) read_config(t, table, n);
+    settings_steps(o, table, n);
+    const bool trains = settings_train(o);
+    if (o->generate && !trains && !o->dry_run) t->text = part_stdout();
+    if (o->out && trains && !options_check_file(table, n, &error)) die_usage("%s", error.text);
     check_settings(o);
     if (!o->dry_run) {
+        watch_open(&t->watch, &t->world, (double)o->watchdog, trained_action_name);
+        if (trains) stop_listen(); // else there is nothing to save
         device_open(t->place.rank_here);
         comm_open_device(&t->world);
     }
-    open_files(t);
-    const int data_vocab = token_formats[t->train_files.format].vocab;
-    if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
-        die_usage("%s holds raw uint16 tokens, which do not say of which vocabulary: give --vocab", o->data);
-    }
-    const ModelConfig model = settings_model(o, table, n, data_vocab);
+    if (trains)
+        open_files(t), open_tokenizer(t);
+    else
+        open_vocabulary(t);
+    find_documents(t);
+    const ModelConfig model = choose_model(t, table, n, vocabulary_size(t));
+    settle_vocabulary(t, model.V);
+    if (o->generate) read_given_text(t);
+    ValueType values = values_here();
+    values.masters &= trains || o->export_to; // what only computes needs what it computes with
     const int T = o->seq ? (int)o->seq : model.T;
     if (o->mesh == MESH_AUTO) choose_mesh(t, &model, T, table, n);
     settings_schedule(o, option_given(table, n, "schedule") || o->mesh == MESH_AUTO);
@@ -2427,26 +2074,35 @@ int main(int argc, char** argv) {
     settings_batch(o);
     if (!mesh_check(&mesh, &model, T, &error) || !rounds_fit(&rounds, model.L, &error) ||
         !plan_schedule(t, &model, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
-        !plan_sums(t, &mesh, &error)) {
+        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values, &error) ||
+        (trains && !plan_sums(t, &mesh, &error))) {
         die_usage("%s", error.text);
     }
-    open_loaders(t);
-    if (o->eval_every) prove_validation(t);
+    if (trains) open_loaders(t);
+    open_evaluations(t);
+    if (trains && o->eval_every) prove_validation(t);
+    if (o->export_to)
+        agree(t, export_open(&t->export_to, o->export_to, o->export_dtype == 1, &model, &mesh.sync, &error), &error);
+    prove_evaluations(t);
     double peak = 0;
-    if (!o->dry_run) {
+    if (!o->dry_run && trains) {
         comm_barrier(&t->world);
         peak = device_peak_flops(t->place.cores_here, t->place.ranks_here);
         comm_all_reduce(&t->world, &peak, 1, COMM_DOUBLE, COMM_SUM);
     }
+    int status = 0;
     if (is_main(t)) print_plan(t, peak);
     if (!o->dry_run) {
-        if (o->out) agree_on(t, is_main(t) ? prepare_out(o, &error) : 0, &error);
+        if (o->out && trains) take_out(t);
         check_memory(t);
         stage_allocate(&t->stage);
         open_groups(t);
         if (o->trace) start_tracing(t);
-        train(t, peak, started);
+        if (o->out && trains)
+            saver_open(&t->saver, &t->stage, o->out, o->keep, t->world.rank, t->world.size, watch_row(&t->watch));
+        if (t->vocabulary[0]) t->saver.vocabulary = t->vocabulary;
+        status = trains ? train(t, table, n, peak, started) : use_model(t, started);
+        saver_free(&t->saver);
         groups_close(&t->groups);
     }
     batch_free(&t->batch);
@@ -2454,9 +2110,16 @@ int main(int argc, char** argv) {
     schedule_free(&t->schedule);
     for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
     trace_free(&t->trace);
-    tokens_close(&t->train_files);
-    tokens_close(&t->val_files);
+    free(t->config);
+    free(t->given);
+    sources_close(&t->train_files);
+    sources_close(&t->val_files);
+    evaluations_close(&t->evaluations);
+    tokenizer_free(&t->tokenizer);
+    watch_ending(&t->watch);
+    const bool speaks = is_main(t);
     comm_close(&t->world);
-    return 0;
+    watch_close(&t->watch);
+    return status != EXIT_AGAIN ? status : speaks ? stop_status() : 0;
 }
 #endif

@@ -139,6 +139,7 @@ static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     case COMM_SEND: code = ncclSend(r->in, n, type, peer, g->comm, g->stream); break;
     case COMM_RECEIVE: code = ncclRecv(r->out, n, type, peer, g->comm, g->stream); break;
     case COMM_BARRIER: code = ncclAllReduce(scratch, scratch, 1, ncclInt32, ncclMax, g->comm, g->stream); break;
+    case COMM_ON_DEVICE: break;
     }
     nccl_check(code, g, comm_kind_name(r->kind));
 }

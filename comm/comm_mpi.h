@@ -149,6 +149,7 @@ static inline void comm_mpi_issue(CommRequest* r, int i) {
     case COMM_SEND: code = MPI_Isend(in, count, type, r->peer, r->number, c->mpi, q); break;
     case COMM_RECEIVE: code = MPI_Irecv(out, count, type, r->peer, r->number, c->mpi, q); break;
     case COMM_BARRIER: code = q ? MPI_Ibarrier(c->mpi, q) : MPI_Barrier(c->mpi); break;
+    case COMM_ON_DEVICE: break;
     }
     comm_mpi_check(code, c, comm_kind_name(r->kind));
 }

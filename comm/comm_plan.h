@@ -343,6 +343,7 @@ static inline void plan_run_receive(PlanRun* run) {
 
 // A message has gone or come.
 static inline void plan_run_message(PlanRun* run, int item) {
+    where_carry(run->comm->row);
     if (!plan_row_sums(&run->plan->row[item / run->slabs])) {
         plan_run_end_item(run, item);
         return;

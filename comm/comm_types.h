@@ -8,6 +8,7 @@ carry operations: comm_mpi.h, comm_device.h.
 #include "../base.h"
 #include "../kernels/device.h"
 #include "../trace.h"
+#include "../whereabouts.h"
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX // C++ compilers: the C interface is enough
 #define MPICH_SKIP_MPICXX
@@ -35,7 +36,8 @@ typedef enum {
     COMM_BROADCAST,
     COMM_SEND,
     COMM_RECEIVE,
-    COMM_BARRIER
+    COMM_BARRIER,
+    COMM_ON_DEVICE // no operation: what the device was given (comm_synchronize)
 } CommKind;
 
 // MPI counts in int: longer vectors go in pieces of this many bytes.
@@ -79,6 +81,8 @@ typedef struct {
     double waited;           // seconds that this rank has spent waiting in this group
     int64_t piece;           // COMM_PIECE; the same on all ranks
     Trace* trace;            // or NULL
+    WhereRow* row;           // where this rank writes what it waits for (watch.h), or NULL, ...
+    int row_group;           // ... and the group's number there; -1: none
     CommJob* job;            // NULL for a process that no launcher has started
     struct CommPlans* plans; // that its operations follow (comm_plan.h), or NULL
 #ifdef USE_MPI
@@ -130,6 +134,7 @@ static inline const char* comm_kind_name(CommKind kind) {
     case COMM_BROADCAST: return "broadcast";
     case COMM_SEND: return "send";
     case COMM_RECEIVE: return "receive";
+    case COMM_ON_DEVICE: return "the device";
     case COMM_BARRIER: break;
     }
     return "barrier";
@@ -171,6 +176,7 @@ static inline int64_t comm_size_bytes(const CommRequest* r) {
     case COMM_BROADCAST: return bytes * (size - 1);
     case COMM_SEND: return r->peer == r->comm->rank ? 0 : bytes * size; // to oneself: a copy
     case COMM_RECEIVE:
+    case COMM_ON_DEVICE:
     case COMM_BARRIER: break;
     }
     return 0;

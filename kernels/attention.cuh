@@ -31,6 +31,11 @@ in a fixed order, and nothing is transposed through memory: one kernel owns quer
 other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes
 D, for the second to read.
 
+Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its first
+query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile is on
+its way. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so that
+sequences without documents are computed by the same instructions as if there were no such thing.
+
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
 */
@@ -46,14 +51,16 @@ static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 typedef struct {
     int T, NH, NKV, HS;
-    int heads;   // of all sequences: query heads, or key/value heads for the kernels that own keys
-    int section; // heads of which the blocks run at about the same time
-    float scale; // log2 e / sqrt(HS)
+    int heads;                // of all sequences: query heads, or key/value heads for the kernels that own keys
+    int section;              // heads of which the blocks run at about the same time
+    float scale;              // log2 e / sqrt(HS)
+    const int32_t* positions; // (B, T): of each token in its document; NULL: a sequence is one document
 } Attention;
 
 typedef struct {
     int first, h;                // the first row of its tile; its query head, or the first of those that read its keys
     int64_t q, k, v, out, stats; // where its heads begin in qkv, in out, and in lse and D (B, NH, T)
+    int64_t row;                 // where its sequence begins in (B, T)
 } Block;
 
 // Blocks start in the order of their numbers: section by section, and in a section the tiles with the most work first,
@@ -66,8 +73,32 @@ __device__ __forceinline__ Block block_of(Attention s, int tile) {
     const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
     const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
     const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
-    const Block block = {i * tile, h, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T};
+    const Block block = {i * tile, h, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
     return block;
+}
+
+// Those of a block's sequence.
+__device__ __forceinline__ const int32_t* positions_of(Attention s, Block block) {
+    return s.positions ? s.positions + block.row : NULL;
+}
+
+// The first key that query t of a sequence sees; of a query beyond the sequence as of its last one.
+__device__ __forceinline__ int first_key(const int32_t* __restrict__ positions, int t, int T) {
+    const int query = min(t, T - 1);
+    return query - positions[query];
+}
+
+// The first query from `key` on that does not see it, for it is of a later document.
+__device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions, int key, int T) {
+    int low = key, high = T; // low sees it
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (first_key(positions, middle, T) <= key)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -219,6 +250,18 @@ __device__ __forceinline__ void mask_scores(float (&c)[2][N / 8][4], int row, in
     }
 }
 
+// The same where keys stand before their query's document. positions: of the sequence
+template <int N, bool ROWS_ARE_KEYS>
+__device__ __forceinline__ void mask_documents(float (&c)[2][N / 8][4], int row, int column,
+                                               const int32_t* __restrict__ positions, int T) {
+    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int m = i / 4 % 2, n = i / 8, e = i % 4, y = row + m * 16 + e / 2 * 8, x = column + n * 8 + e % 2;
+        if ((ROWS_ARE_KEYS ? y : x) < first_key(positions, ROWS_ARE_KEYS ? x : y, T)) c[m][n][e] = -INFINITY;
+    }
+}
+
 // Over the 4 lanes that share a row.
 __device__ __forceinline__ float quad_sum(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 1);
@@ -254,7 +297,8 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
 // Tensor cores: forward
 
 // The next tile of scores s of a warp's queries: s becomes P, not yet divided by the sum of its row. top: the largest
-// score of each row so far; sum: of this lane's columns; o = P V. Both are scaled to the new top.
+// score of each row so far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked;
+// sum: of this lane's columns; o = P V. Both are scaled to the new top.
 template <int HS, int KEYS>
 __device__ __forceinline__ void softmax_tile(float (&s)[2][KEYS / 8][4], float (&o)[2][HS / 8][4], float (&top)[2][2],
                                              float (&sum)[2][2], float scale) {
@@ -283,7 +327,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[2][KEYS / 8][4], float (
     }
 }
 
-template <int HS>
+template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
                          Attention s) {
@@ -294,22 +338,30 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
               stride = (s.NH + 2 * s.NKV) * HS;
     floatX *q = dynamic_shared<floatX>(), *k = q + QUERIES * ROW, *v = k + KEYS * ROW, *rows = q + warp * 32 * ROW;
 
+    const int32_t* positions = positions_of(s, block);
+    int first = 0, row_first = 0,
+        row_last = 0; // the first tile of keys; the first keys of the warp's first and last query
+    if (DOCUMENTS) {
+        first = first_key(positions, block.first, s.T) / KEYS * KEYS;
+        row_first = first_key(positions, row, s.T), row_last = first_key(positions, row + 31, s.T);
+    }
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
-    load_tile<HS, KEYS>(k, qkv + block.k, stride, 0, s.T);
+    load_tile<HS, KEYS>(k, qkv + block.k, stride, first, s.T);
     await_tiles();
     const Left<HS> left = left_operand<HS>(rows);
     float o[2][HS / 8][4] = {}, top[2][2], sum[2][2] = {};
-    for (int i = 0; i < 4; i++) top[i / 2][i % 2] = -INFINITY;
-    for (int key = 0; key < end; key += KEYS) {
+    for (int i = 0; i < 4; i++) top[i / 2][i % 2] = -FLT_MAX;
+    for (int key = first; key < end; key += KEYS) {
         await_tiles(); // k is here, and v is free
         load_tile<HS, KEYS>(v, qkv + block.v, stride, key, s.T);
-        const bool seen = key < row + 32; // by one of the warp's queries
+        const bool seen = key < row + 32 && (!DOCUMENTS || key + KEYS > row_first); // by one of the warp's queries
         float p[2][KEYS / 8][4] = {};
         if (seen) multiply_rows<HS, KEYS>(p, left, k);
         await_tiles(); // v is here, and k is free
         if (key + KEYS < end) load_tile<HS, KEYS>(k, qkv + block.k, stride, key + KEYS, s.T);
         if (!seen) continue;
         if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p, row, key);
+        if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(p, row, key, positions, s.T);
         softmax_tile<HS, KEYS>(p, o, top, sum, s.scale);
         unsigned a[KEYS / 16][2][4];
         round_to_left<KEYS>(a, p);
@@ -333,7 +385,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
 // dQ, and D for the next kernel. As in the forward pass a warp owns 32 queries. Keys and values come in a ring of two
 // steps of 8 KB tiles: one arrives while the other is used.
-template <int HS>
+template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_queries(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
                            const floatX* __restrict__ qkv, const floatX* __restrict__ out,
@@ -345,6 +397,12 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * 32;
     const int row = block.first + (int)own;
     floatX *q = dynamic_shared<floatX>(), *d = q + QUERIES * ROW, *ring = d + QUERIES * ROW;
+    const int32_t* positions = positions_of(s, block);
+    int first = 0, row_first = 0, row_last = 0; // the first step; the first keys of the warp's first and last query
+    if (DOCUMENTS) {
+        first = first_key(positions, block.first, s.T) / KEYS;
+        row_first = first_key(positions, row, s.T), row_last = first_key(positions, row + 31, s.T);
+    }
 
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, QUERIES>(d, dout + block.out, s.NH * HS, block.first, s.T);
@@ -371,16 +429,17 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     }
 
     float dq[2][HS / 8][4] = {};
-    for (int step = 0; step <= steps; step++) { // copies keys and values of this step, uses those of the one before
+    for (int step = first; step <= steps; step++) { // copies keys and values of this step, uses those of the one before
         await_tiles();
         if (step < steps) {
             floatX* to = ring + step % 2 * 2 * KEYS * ROW;
             load_tile<HS, KEYS>(to, qkv + block.k, stride, step * KEYS, s.T);
             load_tile<HS, KEYS>(to + KEYS * ROW, qkv + block.v, stride, step * KEYS, s.T);
         }
-        for (int part = 0; part < KEYS && step > 0; part += PART) {
+        for (int part = 0; part < KEYS && step > first; part += PART) {
             const int key = (step - 1) * KEYS + part;
             if (key >= row + 32) break; // seen by none of the warp's queries
+            if (DOCUMENTS && key + PART <= row_first) continue;
             const floatX *k = ring + ((step + 1) % 2 * 2 * KEYS + part) * ROW, *v = k + KEYS * ROW;
             float p[2][PART / 8][4] = {}, ds[2][PART / 8][4];
             multiply_rows<HS, PART>(p, left_q, k);
@@ -388,6 +447,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             for (int i = 0; i < PART; i++) ds[i / 16][i / 4 % 4][i % 4] = -dot[i / 16][i / 2 % 2];
             multiply_rows<HS, PART>(ds, left_d, v); // dP - D
             if (key + PART - 1 > row) mask_scores<PART, false>(p, row, key);
+            if (DOCUMENTS && key < row_last) mask_documents<PART, false>(p, row, key, positions, s.T);
 #pragma unroll
             for (int i = 0; i < PART; i++) {
                 const int m = i / 16, n = i / 4 % 4, e = i % 4;
@@ -404,7 +464,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 // dK and dV of 64 keys. Two warps share 32 keys, since the sums of both do not fit into one's registers: warp 0 or 1
 // makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, P^T goes from the one to the other, rounded. They
 // run the same code, for the same products are due: of K with Q and then dO, or of V with dO and then Q.
-template <int HS>
+template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
                         const float* __restrict__ lse, const float* __restrict__ D, Attention s) {
@@ -419,6 +479,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     load_tile<HS, KEYS>(k, qkv + block.k, stride, block.first, s.T);
     load_tile<HS, KEYS>(v, qkv + block.v, stride, block.first, s.T);
+    const int32_t* positions = positions_of(s, block);
+    const int end_query = DOCUMENTS ? unseen_from(positions, min(block.first + KEYS, s.T) - 1, s.T) : s.T;
     await_tiles();
     floatX* rows = (makes_dk ? v : k) + warp % 2 * 32 * ROW;
     const Left<HS> left = left_operand<HS>(rows);
@@ -452,6 +514,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             multiply_rows<HS, QUERIES>(c, left, makes_dk ? d : q);
             if (!makes_dk) {
                 if (row + 31 > before) mask_scores<QUERIES, true>(c, row, before);
+                if (DOCUMENTS && row < first_key(positions, before + QUERIES - 1, s.T))
+                    mask_documents<QUERIES, true>(c, row, before, positions, s.T);
 #pragma unroll
                 for (int n = 0; n < QUERIES / 8; n++) {
                     const Packed<float, 2> lse2 = load<2>(columns + n * 8);
@@ -481,7 +545,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         }
         if (thread < 2 * QUERIES) stats[step % 2 * 2 * QUERIES + thread] = stat;
         before = query, query += QUERIES;
-        if (query >= s.T || !more) query = block.first, h++;
+        if (query >= end_query || !more) query = block.first, h++;
     }
     store_rows<HS>(dqkv + (makes_dk ? block.k : block.v), stride, row, s.T, sum, makes_dk ? s.scale * LN_2 : 1.0f,
                    rows);
@@ -566,16 +630,23 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = block.first + warp * 4;
     float *q = dynamic_shared<float>(), *k = q + size, *v = k + size, *exchange = v + size + warp * 128;
     float o[4][W] = {}, top[4], sum[4] = {}, p[4];
-    for (int r = 0; r < 4; r++) top[r] = -INFINITY;
+    const int32_t* positions = positions_of(s, block);
+    int first[4] = {}; // the first key of each query
+    for (int r = 0; r < 4; r++) {
+        top[r] = -FLT_MAX; // see softmax_tile
+        if (s.positions) first[r] = first_key(positions, row + r, T);
+    }
     plain_load(q, qkv + block.q, stride, block.first, T, HS);
-    for (int key = 0; key <= block.first; key += PLAIN_ROWS) {
+    int key = s.positions ? first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS : 0;
+    for (; key <= block.first; key += PLAIN_ROWS) {
         __syncthreads();
         plain_load(k, qkv + block.k, stride, key, T, HS);
         plain_load(v, qkv + block.v, stride, key, T, HS);
         __syncthreads();
         plain_dots(p, q + warp * 4 * plain_row(HS), k + lane * plain_row(HS), HS);
         for (int r = 0; r < 4; r++) {
-            const float score = key + lane > row + r ? -INFINITY : p[r] * s.scale;
+            const bool seen = first[r] <= key + lane && key + lane <= row + r;
+            const float score = seen ? p[r] * s.scale : -INFINITY;
             const float largest = fmaxf(top[r], warp_max(score)), factor = exp2f(top[r] - largest);
             top[r] = largest;
             p[r] = exp2f(score - largest);
@@ -606,6 +677,12 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     float *b2 = b1 + PLAIN_ROWS * step, *exchange = b2 + PLAIN_ROWS * step + own * 32;
     float sum1[4][W] = {}, sum2[4][W] = {}, p[4], ds[4];
     float dot[4], lse2[4]; // D and lse * log2 e of 4 queries; KEYS: of this lane's
+    int first[4] = {};     // and their first keys
+    const int32_t* positions = positions_of(s, block);
+    for (int r = 0; r < 4 && !KEYS && s.positions; r++) first[r] = first_key(positions, row + r, T);
+    int begin = KEYS ? block.first : 0, end = KEYS ? T : block.first + PLAIN_ROWS; // of the others
+    if (KEYS && s.positions) end = unseen_from(positions, min(block.first + PLAIN_ROWS, T) - 1, T);
+    if (!KEYS && s.positions) begin = first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS;
     plain_load(a1, qkv + (KEYS ? block.k : block.q), stride, block.first, T, HS);
     plain_load(a2, KEYS ? qkv + block.v : dout + block.out, KEYS ? stride : out_stride, block.first, T, HS);
     if (!KEYS) plain_load(b2, out + block.out, out_stride, block.first, T, HS);
@@ -620,20 +697,22 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     }
     // The queries of the group's heads from here on, or the keys of one head up to here.
     for (int h = 0; h < (KEYS ? s.NH / s.NKV : 1); h++) {
-        for (int from = KEYS ? block.first : 0; from < (KEYS ? T : block.first + PLAIN_ROWS); from += PLAIN_ROWS) {
+        for (int from = begin; from < end; from += PLAIN_ROWS) {
             __syncthreads();
             plain_load(b1, qkv + (KEYS ? block.q + h * HS : block.k), stride, from, T, HS);
             plain_load(b2, KEYS ? dout + block.out + h * HS : qkv + block.v, KEYS ? out_stride : stride, from, T, HS);
             for (int r = 0; r < 4 && KEYS; r++) {
                 const int64_t at = block.stats + (int64_t)h * T + min(from + lane, T - 1);
                 dot[r] = D[at], lse2[r] = LOG2_E * lse[at];
+                if (s.positions) first[r] = first_key(positions, from + lane, T);
             }
             __syncthreads();
             plain_dots(p, a1 + own * step, b1 + lane * step, HS);
             plain_dots(ds, a2 + own * step, b2 + lane * step, HS);
             for (int r = 0; r < 4; r++) {
                 const int other = from + lane;
-                const bool seen = KEYS ? row + r <= other && other < T : other <= row + r;
+                const bool seen =
+                    KEYS ? first[r] <= row + r && row + r <= other && other < T : first[r] <= other && other <= row + r;
                 p[r] = seen ? exp2f(p[r] * s.scale - lse2[r]) : 0.0f;
                 ds[r] = p[r] * (ds[r] - dot[r]);
             }
@@ -714,7 +793,7 @@ static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool
     if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
     const int section = (int)min_i64(max_i64((16 << 20) / max_i64(bytes, 1), 1), (int64_t)B * NKV); // key/value heads
-    Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS)};
+    Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS), NULL};
     if (!of_keys) s.heads = B * NH, s.section = section * (NH / NKV);
     return s;
 }
@@ -730,17 +809,20 @@ static inline Launch plain_launch(Attention s, int arrays) { // of PLAIN_ROWS ro
 template <int HS>
 static void flash_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
     const size_t shared = (FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 8) * sizeof(floatX);
-    launch(flash_launch(s, FLASH_QUERIES, shared), flash_forward_kernel<HS>, out, lse, qkv, s);
+    launch(flash_launch(s, FLASH_QUERIES, shared),
+           s.positions ? flash_forward_kernel<HS, true> : flash_forward_kernel<HS, false>, out, lse, qkv, s);
 }
 template <int W>
 static void plain_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
     launch(plain_launch(s, 3), plain_forward_kernel<W>, out, lse, qkv, s);
 }
 
-// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS).
-static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
-                                     int HS) {
-    const Attention s = attention_of(B, T, NH, NKV, HS, false);
+// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS). positions (B, T): of each token in its document,
+// or NULL.
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B, int T,
+                                     int NH, int NKV, int HS) {
+    Attention s = attention_of(B, T, NH, NKV, HS, false);
+    s.positions = positions;
     const bool packed = can_pack(out, HS) && can_pack(qkv, HS);
     auto forward = HS <= 64 ? plain_forward<2> : HS <= 128 ? plain_forward<4> : plain_forward<8>;
     if constexpr (sizeof(floatX) == 2) {
@@ -755,10 +837,11 @@ static void flash_backward(floatX* dqkv, float* D, const floatX* dout, const flo
                            const float* lse, Attention s, Attention k) {
     const size_t row = (HS + 8) * sizeof(floatX), step = 4096 / HS;
     const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // of the keys: exchange, stats
-    launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row), flash_backward_queries<HS>, dqkv, D,
-           dout, qkv, out, lse, s);
-    launch(flash_launch(k, FLASH_KEYS, (2 * FLASH_KEYS + 4 * step) * row + own), flash_backward_keys<HS>, dqkv, dout,
-           qkv, lse, D, k);
+    launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row),
+           s.positions ? flash_backward_queries<HS, true> : flash_backward_queries<HS, false>, dqkv, D, dout, qkv, out,
+           lse, s);
+    launch(flash_launch(k, FLASH_KEYS, (2 * FLASH_KEYS + 4 * step) * row + own),
+           k.positions ? flash_backward_keys<HS, true> : flash_backward_keys<HS, false>, dqkv, dout, qkv, lse, D, k);
 }
 
 template <int W>
@@ -770,8 +853,10 @@ static void plain_backward(floatX* dqkv, float* D, const floatX* dout, const flo
 
 // dqkv, overwritten, from dout and what attention_forward took and gave.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
-    const Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
+                                      const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
+                                      int HS) {
+    Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
+    s.positions = k.positions = positions;
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
     auto backward = HS <= 64 ? plain_backward<2> : HS <= 128 ? plain_backward<4> : plain_backward<8>;
     if constexpr (sizeof(floatX) == 2) {
@@ -794,6 +879,19 @@ static inline void attention_decode(floatX* out, floatX* cache, const floatX* qk
     while (lanes < 32 && lanes * W < HS) lanes *= 2;
     launch(launch_shape((unsigned)NH, DECODE_THREADS, 10 * DECODE_THREADS * sizeof(float)), kernel, out, cache, qkv,
            position, lanes, s);
+}
+
+// A thread has one number of the cache.
+__global__ static void __launch_bounds__(256)
+    remember_kernel(floatX* cache, const floatX* __restrict__ qkv, int64_t n, int stride, int queries) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) cache[i] = qkv[i / stride * (queries + stride) + queries + i % stride];
+}
+
+// Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
+static inline void attention_remember(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
+    const int64_t n = (int64_t)T * 2 * NKV * HS;
+    launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, 2 * NKV * HS, NH * HS);
 }
 
 #endif

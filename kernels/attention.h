@@ -19,6 +19,14 @@ adds within a vector. And all seven products become one, C += A B, in which rows
 read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
 
+Documents. A sequence may be packed: the ends of one document, all of others, the begin of the last. With `positions`
+(B, T), the place of every token in its own document, a query sees its own document alone: the keys i - positions[i] <= j
+<= i. Along a sequence positions go on by 1 or begin again at 0, so what a query sees begins no earlier than what the
+query before it sees. Hence pairs of blocks that have no document in common are left out, and the work goes down with the
+length of documents; masks are only for blocks in which one begins. A block of queries may meet keys that some of its
+queries do not see at all: the softmax of these begins with m = -FLT_MAX, not -infinity, so that e^(s - m) is 0 and not
+NaN. positions = NULL: a sequence is one document.
+
 Generating text. A new token's keys and values do not change any more, since later tokens are not seen by earlier ones.
 So they are kept in a cache, and each new token meets it with one row of queries: O(T) work instead of O(T^2). Each key
 is then used once by each query head that reads it: the time is that of reading the cache, which is why there are fewer
@@ -114,10 +122,11 @@ typedef struct {
     int blocks; // in a sequence
     int width;  // of a row in scratch: HS rounded up to whole vectors
     float scale;
+    const int32_t* positions; // (B, T), or NULL
 } AttShape;
 
-static inline AttShape attention_shape(int B, int T, int NH, int NKV, int HS) {
-    AttShape s = {B, T, NH, NKV, HS, 0, 0, 1.0f / sqrtf((float)HS)};
+static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
+    AttShape s = {B, T, NH, NKV, HS, 0, 0, 1.0f / sqrtf((float)HS), positions};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
     s.width = (int)round_up((size_t)HS, ATT_LANES);
     return s;
@@ -150,6 +159,16 @@ static inline Head mutable_head(float* array, const AttShape* s, int b, int head
 // Rows in block `index` that are inside the sequence.
 static inline int block_rows(const AttShape* s, int index) {
     return s->T - index * ATT_BLOCK < ATT_BLOCK ? s->T - index * ATT_BLOCK : ATT_BLOCK;
+}
+
+// The first key that query t of sequence b sees.
+static inline int first_key(const AttShape* s, int b, int t) {
+    return s->positions ? t - s->positions[(int64_t)b * s->T + t] : 0;
+}
+
+// The first block of keys that any query of a block sees, which is its first query.
+static inline int first_key_block(const AttShape* s, int b, int index) {
+    return first_key(s, b, index * ATT_BLOCK) / ATT_BLOCK;
 }
 
 // block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS reach no result,
@@ -201,6 +220,17 @@ static inline float* scratch_memory(size_t n) {
 static inline void mask_scores(float* scores) {
     for (int j = 0; j < ATT_BLOCK; j++) {
         for (int i = column_begin(j); i < j; i++) scores[j * ATT_BLOCK + i] = -INFINITY;
+    }
+}
+
+// The same where the key stands before the query's document; of blocks i of queries and j of keys of sequence b. The
+// queries that do not see a key are the last ones.
+static inline void mask_documents(float* scores, const AttShape* s, int b, int i, int j) {
+    const int rows = block_rows(s, i), query = i * ATT_BLOCK, key = j * ATT_BLOCK;
+    if (first_key(s, b, query + rows - 1) <= key) return; // all see all
+    for (int k = 0, t = 0; k < ATT_BLOCK; k++) {
+        while (t < rows && first_key(s, b, query + t) <= key + k) t++;
+        for (int unseen = t; unseen < rows; unseen++) scores[k * ATT_BLOCK + unseen] = -INFINITY;
     }
 }
 
@@ -267,15 +297,17 @@ static inline size_t forward_scratch(ForwardScratch* f, float* memory, const Att
     return scratch.used;
 }
 
-// A block of queries against one block of keys.
-static inline void attention_forward_pair(const ForwardScratch* f, const QueryState* q, const AttShape* s,
-                                          bool diagonal) {
+// Block i of the queries of sequence b against block j of the keys.
+static inline void attention_forward_pair(const ForwardScratch* f, const QueryState* q, const AttShape* s, int b, int i,
+                                          int j) {
     const int width = s->width;
+    const bool diagonal = i == j;
     block_product(f->scores, ATT_BLOCK, f->k, width, 1, q->q_t, ATT_BLOCK, ATT_BLOCK, s->HS, false,
                   diagonal ? UPPER_RESULT : WHOLE);
+    mask_documents(f->scores, s, b, i, j);
     softmax_block(f->scores, q->max, q->sum, f->factor, diagonal);
-    for (int i = 0; i < ATT_BLOCK; i++) {
-        for (int d = 0; d < width; d++) q->out[i * width + d] *= f->factor[i];
+    for (int t = 0; t < ATT_BLOCK; t++) {
+        for (int d = 0; d < width; d++) q->out[t * width + d] *= f->factor[t];
     }
     block_product(q->out, width, f->scores, 1, ATT_BLOCK, f->v, width, width, ATT_BLOCK, true,
                   diagonal ? LOWER_FACTOR : WHOLE);
@@ -290,12 +322,13 @@ static inline void attention_forward_task(float* out, float* lse, const float* q
         load_block(f->q, const_head(qkv, s, b, heads, h), i, s, s->scale);
         transpose_block(q->q_t, f->q, s);
         memset(q->out, 0, sizeof(float) * (size_t)(ATT_BLOCK * width));
-        for (int t = 0; t < ATT_BLOCK; t++) q->max[t] = -INFINITY, q->sum[t] = 0.0f;
+        for (int t = 0; t < ATT_BLOCK; t++) q->max[t] = -FLT_MAX, q->sum[t] = 0.0f;
     }
-    for (int j = 0; j < end; j++) {
+    for (int j = first_key_block(s, b, first); j < end; j++) {
         load_block(f->k, const_head(qkv, s, b, heads, kv), j, s, 1.0f);
         load_block(f->v, const_head(qkv, s, b, heads, kv + s->NKV), j, s, 1.0f);
-        for (int i = j > first ? j : first; i < end; i++) attention_forward_pair(f, &f->state[i - first], s, i == j);
+        for (int i = j > first ? j : first; i < end && first_key_block(s, b, i) <= j; i++)
+            attention_forward_pair(f, &f->state[i - first], s, b, i, j);
     }
     for (int i = first; i < end; i++) {
         const QueryState* q = &f->state[i - first];
@@ -310,9 +343,11 @@ static inline void attention_forward_task(float* out, float* lse, const float* q
 }
 
 // out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query heads,
-// the key heads, the value heads. B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
-static inline void attention_forward(float* out, float* lse, const float* qkv, int B, int T, int NH, int NKV, int HS) {
-    const AttShape s = attention_shape(B, T, NH, NKV, HS);
+// the key heads, the value heads. positions (B, T): of each token in its document, or NULL: in its sequence.
+// B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
+static inline void attention_forward(float* out, float* lse, const float* qkv, const int32_t* positions, int B, int T,
+                                     int NH, int NKV, int HS) {
+    const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
 #pragma omp parallel
     {
@@ -394,14 +429,17 @@ static inline void load_query_block(const BackwardScratch* f, const BackwardArra
     }
 }
 
-// The block of queries against a block of keys: p and ds, and with them dq, dk and dv. at: of the block in k, v, dk, dv.
-static inline void attention_backward_pair(const BackwardScratch* f, const AttShape* s, size_t at,
-                                           const BackwardTask* task, bool diagonal) {
+// Block `query` of queries against block `key` of keys: p and ds, and with them dq, dk and dv.
+static inline void attention_backward_pair(const BackwardScratch* f, const AttShape* s, const BackwardTask* task,
+                                           int query, int key) {
     const int width = s->width, n = ATT_BLOCK;
+    const bool diagonal = query == key;
+    const size_t at = (size_t)(n * width) * (size_t)(key - task->key); // of the block in k, v, dk, dv
     const AttPart result = diagonal ? UPPER_RESULT : WHOLE;
     block_product(f->p, n, f->k + at, width, 1, f->q_t, n, n, s->HS, false, result);
     block_product(f->ds, n, f->v + at, width, 1, f->dout_t, n, n, s->HS, false, result);
     if (diagonal) mask_scores(f->p);
+    mask_documents(f->p, s, task->b, query, key);
     for (int j = 0; j < n; j++) {
         float *RESTRICT p = f->p + j * n, *RESTRICT ds = f->ds + j * n;
         const float *RESTRICT lse = f->lse, *RESTRICT dot = f->dot;
@@ -433,11 +471,12 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     }
     for (int h = task->head; h < task->head_end; h++) {
         for (int i = task->query; i < task->query_end; i++) {
+            const int first = first_key_block(s, task->b, i);
+            if (first >= task->key_end) break; // nor do later queries see these keys
             load_query_block(f, x, s, task->b, h, i);
             memset(f->dq, 0, sizeof(float) * block);
-            for (int j = task->key; j < task->key_end && j <= i; j++) {
-                attention_backward_pair(f, s, block * (size_t)(j - task->key), task, i == j);
-            }
+            for (int j = task->key > first ? task->key : first; j < task->key_end && j <= i; j++)
+                attention_backward_pair(f, s, task, i, j);
             if (task->want_dq) store_block(mutable_head(x->dqkv, s, task->b, heads, h), i, f->dq, s, s->scale);
         }
     }
@@ -481,8 +520,9 @@ static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t 
 // dqkv, overwritten, from dout and what attention_forward took and gave. Shapes and conditions as there, each gradient
 // shaped like its array. Ends the program when out of memory.
 static inline void attention_backward(float* dqkv, const float* dout, const float* qkv, const float* out,
-                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
-    const AttShape s = attention_shape(B, T, NH, NKV, HS);
+                                      const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
+                                      int HS) {
+    const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const BackwardArrays x = {dqkv, dout, qkv, out, lse};
 #ifdef _OPENMP
     const bool whole = whole_heads(&s, omp_get_max_threads());
@@ -548,6 +588,13 @@ static inline void attention_decode(float* out, float* cache, const float* qkv, 
         const float *keys = cache + (int64_t)(h / (NH / NKV)) * HS, *values = keys + (int64_t)NKV * HS;
         decode_head(out + (int64_t)h * HS, qkv + (int64_t)h * HS, keys, values, stride, position + 1, HS);
     }
+}
+
+// Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
+static inline void attention_remember(float* cache, const float* qkv, int T, int NH, int NKV, int HS) {
+    const int64_t stride = (int64_t)2 * NKV * HS, row = (int64_t)NH * HS + stride;
+    for (int t = 0; t < T; t++)
+        memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(float));
 }
 
 #endif

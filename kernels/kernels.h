@@ -9,6 +9,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 #ifdef USE_CUDA
 #include "adamw.cuh"
 #include "attention.cuh"
+#include "checksum.cuh"
 #include "crossentropy.cuh"
 #include "embedding.cuh"
 #include "gelu.cuh"
@@ -26,6 +27,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 #else
 #include "adamw.h"
 #include "attention.h"
+#include "checksum.h"
 #include "crossentropy.h"
 #include "embedding.h"
 #include "gelu.h"

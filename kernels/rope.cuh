@@ -10,10 +10,10 @@ partners of the second half; threads run along a head, then over heads, then ove
 #include "rope_table.h"
 
 // table (T, HS) in device memory.
-static inline void rope_table(float* table, int T, int HS, double theta) {
+static inline void rope_table(float* table, int T, int HS, double theta, const RopeScaling* scaling) {
     const size_t bytes = (size_t)T * HS * sizeof(float);
     float* host = (float*)checked_malloc(bytes, "the table of rotations");
-    rope_table_fill(host, T, HS, theta);
+    rope_table_fill(host, T, HS, theta, scaling);
     cuda_check(cudaMemcpy(table, host, bytes, cudaMemcpyHostToDevice), "a copy to the GPU");
     free(host);
 }

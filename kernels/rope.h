@@ -17,7 +17,9 @@ HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sine
 #include "rope_table.h"
 
 // table (T, HS), in device memory; here that is the host's.
-static inline void rope_table(float* table, int T, int HS, double theta) { rope_table_fill(table, T, HS, theta); }
+static inline void rope_table(float* table, int T, int HS, double theta, const RopeScaling* scaling) {
+    rope_table_fill(table, T, HS, theta, scaling);
+}
 
 // Turns the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times a.
 static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,

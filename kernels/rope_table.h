@@ -1,16 +1,37 @@
 /*
 rope_table.h: the angles of rope.h, computed on the host for CPU and GPU alike: the same bits on both.
+
+Models that were made for short texts and then trained on long ones turn their slow points slower. Of a frequency f:
+
+    linear (Chen et al. 2023)   f / factor
+    llama3 (Llama 3.1, 2024)    f where a turn takes less than original / high positions; f / factor where it takes more than
+                                original / low; between the two r f + (1 - r) f / factor, where r goes from 1 to 0 with the
+                                turns that `original` positions hold: r = (original f / 2 pi - low) / (high - low)
 */
 #ifndef ROPE_TABLE_H
 #define ROPE_TABLE_H
 
 #include "../base.h"
 
-// table (T, HS): for each position t, HS/2 cosines of t theta^(-2i/HS) and then HS/2 sines; in float64, rounded once.
-static inline void rope_table_fill(float* table, int T, int HS, double theta) {
+// All 0: none. original = 0: linear.
+typedef struct {
+    double factor, low, high, original;
+} RopeScaling;
+
+static inline double rope_scaled(double frequency, const RopeScaling* r) {
+    if (r->factor == 0) return frequency;
+    if (r->original == 0) return frequency / r->factor;
+    const double turns = r->original * frequency / (2 * 3.14159265358979323846);
+    const double keep = fmin(1, fmax(0, (turns - r->low) / (r->high - r->low)));
+    return keep * frequency + (1 - keep) * frequency / r->factor;
+}
+
+// table (T, HS): for each position t, HS/2 cosines of t theta^(-2i/HS), scaled (NULL: not), and then HS/2 sines; in float64,
+// rounded once.
+static inline void rope_table_fill(float* table, int T, int HS, double theta, const RopeScaling* scaling) {
     const int half = HS / 2;
     for (int i = 0; i < half; i++) {
-        const double frequency = pow(theta, -2.0 * i / HS);
+        const double plain = pow(theta, -2.0 * i / HS), frequency = scaling ? rope_scaled(plain, scaling) : plain;
         for (int t = 0; t < T; t++) {
             table[(int64_t)t * HS + i] = (float)cos(t * frequency);
             table[(int64_t)t * HS + half + i] = (float)sin(t * frequency);

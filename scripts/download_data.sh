@@ -5,6 +5,7 @@
 #   tinystories       2.3 GB   two million short stories in simple words, as text
 #   fineweb           0.4 GB   FineWeb-Edu in GPT-2 tokens; 0.2 GB is a shard of 100 million: one to validate on, and
 #                              SHARDS (1, at most 1001) to train on
+#   hellaswag         12 MB    10,042 questions of multiple choice, to evaluate on
 #
 # FOLDER is data/NAME where it is not given. Run it again after an interruption: it goes on where it was. A file has its
 # final name only when all of it is there. HF_ENDPOINT and GITHUB_RAW name mirrors of the two servers.
@@ -62,9 +63,9 @@ fetch() {
 }
 
 case ${1:-} in
-tinyshakespeare | tinystories | fineweb) ;;
+tinyshakespeare | tinystories | fineweb | hellaswag) ;;
 -h | --help) sed -n '1d;s/^# \{0,1\}//p;/^set/q' "$0"; exit 0 ;;
-*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb [FOLDER [SHARDS]]" ;;
+*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb|hellaswag [FOLDER [SHARDS]]" ;;
 esac
 folder=${2:-data/$1}
 shards=${3:-1}
@@ -95,6 +96,11 @@ fineweb)
         shard=$((shard + 1))
     done
     options="--model gpt2-124M --data \"$folder/edu_fineweb_train_*.bin\" --val \"$folder/edu_fineweb_val_000000.bin\""
+    ;;
+hellaswag)
+    fetch "$github/rowanz/hellaswag/master/data/hellaswag_val.jsonl" 12246618
+    echo "Now type: build/make_choices --tokenizer VOCABULARY --data \"$folder/hellaswag_val.jsonl\" --out \"$folder/hellaswag.bin\""
+    options="--init MODEL --evaluate \"$folder/hellaswag.bin\""
     ;;
 esac
 echo "Now type: ./train_gpt $options"

@@ -96,9 +96,11 @@ static void fc(const Arrays* a) { linear_gelu_forward(a->y, a->out, a->x, a->w, 
 static void fc_backward(const Arrays* a) {
     linear_gelu_backward_input(a->out, a->z, a->x, a->w, a->y, a->N, a->OC, a->K);
 }
-static void attention(const Arrays* a) { attention_forward(a->out, a->row, a->x, a->B, a->T, a->NH, a->NKV, a->HS); }
+static void attention(const Arrays* a) {
+    attention_forward(a->out, a->row, a->x, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
+}
 static void attention_back(const Arrays* a) {
-    attention_backward(a->y, a->z, a->x, a->out, a->row, a->B, a->T, a->NH, a->NKV, a->HS);
+    attention_backward(a->y, a->z, a->x, a->out, a->row, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
 }
 static void norm(const Arrays* a) {
     layernorm_forward(a->out, a->mean, a->rstd, a->x, a->w, a->bias, a->N, a->C, 1e-5f);

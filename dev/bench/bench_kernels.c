@@ -5,6 +5,7 @@ that it finds them in the same cache. Each line is the median of 9 rounds in whi
 */
 #include "../../base.h"
 #include "../../kernels/adamw.h"
+#include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/gelu.h"
@@ -30,8 +31,8 @@ typedef struct {
 
 static void run_embedding_forward(Buffers* f) { embedding_forward(f->x, f->tokens, f->y, N, C, 0, V); }
 static void run_embedding_backward(Buffers* f) { embedding_backward(f->y, f->x, f->tokens, N, C, 0, V); }
-static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, 0, B * T, T, C); }
-static void run_position_backward(Buffers* f) { position_backward(f->y, f->x, 0, B * T, T, C); }
+static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, NULL, 0, B * T, T, C); }
+static void run_position_backward(Buffers* f) { position_backward(f->y, f->x, NULL, 0, B * T, T, C); }
 static void run_layernorm_forward(Buffers* f) {
     layernorm_forward(f->y, f->mean, f->rstd, f->x, f->w, f->b, N, C, 1e-5f);
 }
@@ -59,6 +60,12 @@ static void run_norm(Buffers* f) {
     double sum = 0;
     sum_of_squares(&sum, f->x, P);
     f->sink += sum;
+}
+
+static void run_checksum(Buffers* f) {
+    uint64_t sum = 0;
+    checksum_add(&sum, f->x, P * (int64_t)sizeof(float), 0);
+    f->sink += (double)(sum & 1);
 }
 
 // elements: what the kernel works on, for Gelem/s; bytes: read and written at least once (a += is both); calls in a
@@ -137,6 +144,7 @@ int main(void) {
         {"position_backward", run_position_backward, NC, f4 * NC + 2 * f4 * T * C, 1},
         {"sum_of_squares", run_norm, P, f4 * P, 124439808.0 / P},
         {"adamw_update", run_adamw, P, 7 * f4 * P, 124439808.0 / P},
+        {"checksum_add", run_checksum, P, f4 * P, 0}, // every --check-every steps
         {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * f4 * NC, 0},
         {"rmsnorm_backward", run_rmsnorm_backward, NC, 4 * f4 * NC, 0},
         {"rope_forward", run_rope, 2 * NC, 4 * f4 * NC + f4 * T * HS, 0},

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The planner's step times beside measured ones, on this machine.
 
-Measures the machine (build/calibrate) and corrects that by traces of four other runs, one for each number of ranks
-(./plan --calibrate), then lets the trainer run twelve meshes of one to eight ranks and the planner predict
-their steps (./plan), and then all meshes of one model on four ranks, to see whether the one that the planner
+Measures the machine (build/calibrate) and corrects that by traces of other runs, three for each number of ranks
+(./plan --calibrate; the median counts), then lets the trainer run twelve meshes of one to eight ranks and the planner
+predict their steps (./plan), and then all meshes of one model on four ranks, to see whether the one that the planner
 would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
 mixed, all five schedules, both architectures, one to thirty million parameters.
 
@@ -49,12 +49,20 @@ MESHES = [  # ranks, model, mesh, batch
     (8, "llama 26M", "--tp 2 --pp 2 --dp 2 --schedule 1f1b", "--micro-batch 1 --global-batch 8"),
     (8, "gpt2 6M", "--tp 4 --pp 2 --schedule interleaved --sequence-parallel", "--micro-batch 2 --global-batch 8"),
 ]
-# Runs whose traces correct what was measured: none of those that are predicted.
+# Runs whose traces correct what was measured, three for each number of ranks: none of those that are predicted.
 TRACED = [
     (1, "llama 3M", "", "--micro-batch 4 --global-batch 8"),
+    (1, "gpt2 1M", "", "--micro-batch 4 --global-batch 16"),
+    (1, "gpt2 25M", "", "--micro-batch 2 --global-batch 4"),
     (2, "gpt2 1M", "--tp 2", "--micro-batch 4 --global-batch 8"),
+    (2, "llama 3M", "--dp 2", "--micro-batch 2 --global-batch 8"),
+    (2, "llama 3M", "--pp 2 --schedule zb-h1", "--micro-batch 2 --global-batch 8"),
     (4, "llama 3M", "--tp 2 --pp 2", "--micro-batch 1 --global-batch 8"),
+    (4, "gpt2 1M", "--tp 4", "--micro-batch 4 --global-batch 8"),
+    (4, "gpt2 1M", "--dp 4", "--micro-batch 4 --global-batch 16"),
     (8, "gpt2 1M", "--tp 2 --pp 2 --dp 2", "--micro-batch 2 --global-batch 16"),
+    (8, "llama 3M", "--tp 4 --dp 2", "--micro-batch 1 --global-batch 8"),
+    (8, "gpt2 1M", "--pp 4 --dp 2", "--micro-batch 2 --global-batch 16"),
 ]
 # All meshes of four ranks, of which one is recommended; as many micro-batches as the batch has, for everyone.
 CHOICE_MODEL = "gpt2 6M"
@@ -158,18 +166,19 @@ def predict(mesh, data, cluster):
 
 
 def correct(cluster, traces):
-    """Adds to a cluster's file what the traces of TRACED say: medians."""
+    """Adds to a cluster's file what the traces of TRACED say of each number of ranks: the median of the meshes', each the
+    median of its rounds'."""
     factors = {}
     for i, mesh in enumerate(TRACED):
+        of_rounds = []
         for path in traces[i]:
-            for line in plan(mesh, cluster, "--calibrate", path).splitlines():
-                words = line.split()
-                if int(words[2]) == mesh[0]:
-                    factors.setdefault(" ".join(words[:3]), []).append(float(words[3]))
+            (line,) = plan(mesh, cluster, "--calibrate", path).splitlines()
+            of_rounds.append(float(line.split()[2]))
+        factors.setdefault(mesh[0], []).append(statistics.median(of_rounds))
     with open(cluster, "a") as f:
-        for line, values in factors.items():
-            f.write(f"{line} {statistics.median(values):.4g}\n")
-            print(f"{line} {statistics.median(values):.3f}, of {', '.join(f'{v:.2f}' for v in values)}")
+        for ranks, values in factors.items():
+            f.write(f"correct {ranks} {statistics.median(values):.4g}\n")
+            print(f"correct {ranks} {statistics.median(values):.3f}, of {', '.join(f'{v:.2f}' for v in values)}")
 
 
 def measure(meshes, o, temporary, calibrations, traces):

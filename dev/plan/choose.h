@@ -96,7 +96,7 @@ static inline Question choose_question(const Settings* o, Option* table, int n, 
     memset(&q, 0, sizeof q);
     q.model = *model, q.T = T, q.ranks = ranks, q.cluster = cluster, q.software = software;
     q.batch = o->global_batch ? o->global_batch : choose_batch(o, ranks);
-    q.clip = o->clip > 0, q.rows = 2;
+    q.clip = o->clip > 0 || o->on_nan == ON_NAN_SKIP, q.rows = 2;
     q.t = option_given(table, n, "tp") ? (int)o->tp : 0, q.p = option_given(table, n, "pp") ? (int)o->pp : 0;
     q.d = (int)o->dp, q.v = (int)o->vp, q.B = (int)o->micro_batch;
     q.schedule = option_given(table, n, "schedule") ? o->schedule : o->vp > 1 ? (int)INTERLEAVED : ANY;

@@ -119,25 +119,20 @@ typedef struct {
     double* value;
 } MeasuredGrid;
 
-// Factors that a trace has shown to be missing (calibrate.h); 1 if there was none.
-typedef enum { CORRECT_FORWARD, CORRECT_BACKWARD, CORRECT_UPDATE, CORRECT_MESSAGE, CORRECTIONS } Correction;
-enum { CORRECTED = 12 }; // up to 2,048 ranks on a machine
-static inline const char* correction_choices(void) { return "forward|backward|update|message"; }
+enum { CORRECTED = 12 }; // corrections: up to 2,048 ranks on a machine
 
 typedef struct Measured {
-    int cores, tile_rows, tile_columns;        // cores = 0: nothing was measured
-    double resident;                           // bytes
-    double correction[CORRECTIONS][CORRECTED]; // of runs with 2^i ranks, and those with more than half as many
-    bool corrected[CORRECTED];
+    int cores, tile_rows, tile_columns; // cores = 0: nothing was measured
+    double resident;                    // bytes
+    // Of runs with 2^i ranks, and those with more than half as many: the factor that traces have shown to be missing
+    // (calibrate.h); 0: no trace was of such a run.
+    double correction[CORRECTED];
     int points, room;
     MeasuredPoint* point; // in the order of the file
     MeasuredGrid grid[MEASURED_TABLES][MEASURED_VARIANTS];
 } Measured;
 
-static inline void measured_init(Measured* m) {
-    memset(m, 0, sizeof *m);
-    for (int i = 0; i < CORRECTIONS * CORRECTED; i++) m->correction[i / CORRECTED][i % CORRECTED] = 1;
-}
+static inline void measured_init(Measured* m) { memset(m, 0, sizeof *m); }
 
 static inline void measured_free(Measured* m) {
     for (int i = 0; i < MEASURED_TABLES * MEASURED_VARIANTS; i++) {
@@ -258,14 +253,10 @@ static inline int measured_place_of_ranks(int ranks) {
 
 static inline bool measured_read_correction(Measured* m, int n, char** words, Error* error) {
     int ranks = 0;
-    const int which = n == 4 ? choice_index(correction_choices(), words[1]) : -1;
     double factor;
-    if (which < 0 || !measured_read_whole(words[2], 1 << (CORRECTED - 1), &ranks) ||
-        !measured_number(words[3], &factor))
-        return fail(error, "correct: one of %s, a number of ranks and a factor have to follow, and nothing else",
-                    correction_choices());
-    const int place = measured_place_of_ranks(ranks);
-    m->correction[which][place] = factor, m->corrected[place] = true;
+    if (n != 3 || !measured_read_whole(words[1], 1 << (CORRECTED - 1), &ranks) || !measured_number(words[2], &factor))
+        return fail(error, "correct: a number of ranks and a factor have to follow, and nothing else");
+    m->correction[measured_place_of_ranks(ranks)] = factor;
     return true;
 }
 
@@ -417,12 +408,10 @@ static inline void measured_write_point(FILE* out, const MeasuredPoint* p) {
 }
 
 static inline void measured_write_corrections(const Measured* m, FILE* out) {
-    char value[32], word[32];
-    for (int i = 0; i < CORRECTIONS * CORRECTED; i++) {
-        const int which = i % CORRECTIONS, place = i / CORRECTIONS;
-        choice_word(word, sizeof word, correction_choices(), which);
-        measured_number_text(value, m->correction[which][place]);
-        if (m->corrected[place]) fprintf(out, "correct %s %d %s\n", word, 1 << place, value);
+    char value[32];
+    for (int place = 0; place < CORRECTED; place++) {
+        measured_number_text(value, m->correction[place]);
+        if (m->correction[place] > 0) fprintf(out, "correct %d %s\n", 1 << place, value);
     }
 }
 
@@ -569,21 +558,6 @@ static inline int measured_kernel(const Op* op) {
     return (int)op->kernel;
 }
 
-// What a trace may correct (calibrate.h). Collectives are part of the passes that they stand in.
-static inline Correction measured_correction(const Op* op) {
-    static const Kernel forward[] = {KERNEL_NORM, KERNEL_RESIDUAL_NORM, KERNEL_RESIDUAL,  KERNEL_ACTIVATION,
-                                     KERNEL_ROPE, KERNEL_EMBEDDING,     KERNEL_CLASSIFIER};
-    if (op->kind == OP_MESSAGE) return CORRECT_MESSAGE;
-    if (op->kind == OP_ATTENTION) return op->backward ? CORRECT_BACKWARD : CORRECT_FORWARD;
-    if (op->kind == OP_PRODUCT) return op->transposed ? CORRECT_BACKWARD : CORRECT_FORWARD;
-    if (op->kind == OP_COLLECTIVE) return op->under >= 0 ? CORRECT_BACKWARD : CORRECT_FORWARD;
-    if (op->kernel == KERNEL_SQUARES || op->kernel == KERNEL_OPTIMIZER) return CORRECT_UPDATE;
-    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; i++) {
-        if (op->kernel == forward[i]) return CORRECT_FORWARD;
-    }
-    return CORRECT_BACKWARD;
-}
-
 static inline bool measured_knows(const Measured* m, const Op* op) {
     switch (op->kind) {
     case OP_PRODUCT: return measured_find(m, MEASURED_PRODUCT, THREADS_ONE, op->transposed)->value != NULL;
@@ -608,12 +582,12 @@ static inline double measured_uncorrected(const Measured* m, const Op* op, int t
     return -1;
 }
 
-// The correction of the nearest number of ranks that a trace was of.
-static inline double measured_corrected(const Measured* m, Correction which, int ranks) {
+// The correction of the nearest number of ranks that a trace was of; 1 if there was none.
+static inline double measured_corrected(const Measured* m, int ranks) {
     const int place = measured_place_of_ranks(ranks);
     for (int far = 0; far < CORRECTED; far++) {
-        if (place + far < CORRECTED && m->corrected[place + far]) return m->correction[which][place + far];
-        if (place - far >= 0 && m->corrected[place - far]) return m->correction[which][place - far];
+        if (place + far < CORRECTED && m->correction[place + far] > 0) return m->correction[place + far];
+        if (place - far >= 0 && m->correction[place - far] > 0) return m->correction[place - far];
     }
     return 1;
 }
@@ -623,7 +597,7 @@ static inline double measured_corrected(const Measured* m, Correction which, int
 // measured_speed. A collective is one of ranks that compute, so it is priced as theirs. busy: ranks of the run.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
     if (!measured_knows(m, op)) return -1;
-    return measured_corrected(m, measured_correction(op), busy) * measured_uncorrected(m, op, threads);
+    return measured_corrected(m, busy) * measured_uncorrected(m, op, threads);
 }
 
 // How `ranks` ranks in p stages share the machine: threads that each computes with (cores.h), and into speed (p + 1)

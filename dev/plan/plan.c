@@ -27,6 +27,7 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
+    int completion;                                   // choice; -1: none
     bool no_clip, any_memory, json, inputs, published, clusters, help;
     double text;
 } PlanOptions;
@@ -76,6 +77,9 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
+        option_command(option_choice("completion", &o->completion, shell_choices(),
+                                     "print what completes these options in that shell: eval \"$(./plan --completion "
+                                     "bash)\"")),
         option_flag("help", &o->help, "this list"),
     };
     const int n = (int)(sizeof rows / sizeof rows[0]);
@@ -89,7 +93,7 @@ static PlanOptions plan_options_default(void) {
     memset(&o, 0, sizeof o);
     o.model = settings_default();
     o.model.model = "gpt2-124M";
-    o.cluster = "dgx-h100", o.gpus = 8, o.rows = 10;
+    o.cluster = "dgx-h100", o.gpus = 8, o.rows = 10, o.completion = -1;
     return o;
 }
 
@@ -465,6 +469,13 @@ int main(int argc, char** argv) {
     if (o.help) {
         printf("plan: which mesh for this model on these machines, and what a step takes\n");
         options_help(table, n, stdout);
+        return 0;
+    }
+    if (o.completion >= 0) {
+        char models[1024];
+        settings_model_names(models);
+        const OptionWords words = {"model", models};
+        options_complete((Shell)o.completion, process.name, table, n, &words, 1, stdout);
         return 0;
     }
     if (!o.datacenter && (o.models || o.inputs))

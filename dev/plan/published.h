@@ -57,17 +57,29 @@ typedef struct {
 } Published;
 
 #define GPT(L, C, NH)                                                                                                  \
-    { "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 51200, true, 1e-5, 0 }
+    {                                                                                                                  \
+        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 51200, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
+    }
 #define MPT(L, C, NH)                                                                                                  \
-    { "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 50368, true, 1e-5, 0 }
+    {                                                                                                                  \
+        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 50368, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
+    }
 #define GPT2(L, C, NH)                                                                                                 \
-    { "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 1024, 50304, true, 1e-5, 0 }
+    {                                                                                                                  \
+        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 1024, 50304, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
+    }
 #define QWEN(L, C, NH, NKV, F, tied)                                                                                   \
-    { "", ARCH_LLAMA, L, C, NH, NKV, F, 1024, 151936, tied, 1e-6, 1e6 }
+    {                                                                                                                  \
+        "", ARCH_LLAMA, L, C, NH, NKV, F, 1024, 151936, tied, 1e-6, 1e6, { 0, 0, 0, 0 }                                \
+    }
 #define LLAMA3                                                                                                         \
-    { "", ARCH_LLAMA, 126, 16384, 128, 8, 53248, 8192, 128256, false, 1e-5, 500000 }
+    {                                                                                                                  \
+        "", ARCH_LLAMA, 126, 16384, 128, 8, 53248, 8192, 128256, false, 1e-5, 500000, { 0, 0, 0, 0 }                   \
+    }
 #define NEMOTRON                                                                                                       \
-    { "", ARCH_GPT2, 96, 18432, 96, 8, 73728, 4096, 256000, false, 1e-5, 0 }
+    {                                                                                                                  \
+        "", ARCH_GPT2, 96, 18432, 96, 8, 73728, 4096, 256000, false, 1e-5, 0, { 0, 0, 0, 0 }                           \
+    }
 #define FULL RECOMPUTE_FULL, false
 #define SELECTIVE RECOMPUTE_SELECTIVE, true
 #define NONE RECOMPUTE_NONE, false

@@ -1,68 +1,180 @@
 #!/usr/bin/env python3
-"""Exchanges weights with Hugging Face's transformers, both ways, and compares the loss on the same text.
-
-    python3 dev/test/check_transformers.py TEXT      needs torch and transformers, and ./train_gpt
-
-Out: a checkpoint folder of ours is loaded as it is. In: random models saved by transformers, in several shards, are
-read by --init. The two losses must agree to 1e-5, some hundred float32 roundings. Not part of make test.
 """
-import json
+check_transformers.py: weights and models exchanged with Hugging Face's transformers, both ways.
+
+    make check_transformers      needs torch and transformers: of the python3 that is first on PATH
+
+--installed: only says by its exit status whether they are there.
+
+Every case is a small model of random weights, saved by transformers: GPT-2 and Llama, tied and untied, grouped heads, eps and
+theta of their own, scaled rotary positions, float32, bf16 and fp16, one file and several, a vocabulary that no mesh
+divides. Of each:
+
+    logits      of build/logits, which takes only the folder, position by position beside those of transformers
+    weights     --init, --export on one rank and on meshes: the same bits in float32; of bf16 in bf16 too; transformers finds
+                every name, and the tokenizer
+    checkpoint  a few steps of training, then the logits of the checkpoint, in both programs
+
+Bound of the logits: relative to the largest, a sum of K products of float32 errs by about sqrt(K) 2^-24 for errors of random
+sign (Higham 2002, section 4.5); a model is 8 L + 4 such stages whose errors add up; 4 for how much a stage enlarges the error
+of its input. And the test has to be able to fail: beside it stands how far transformers itself is off when what is special
+in a case (its scaling, theta, eps, ...) is left away, which must be over the bound.
+"""
+import importlib.util
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 
+if sys.argv[1:] == ["--installed"]:
+    sys.exit(not all(importlib.util.find_spec(name) for name in ("torch", "transformers", "tokenizers")))
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["HF_HUB_OFFLINE"] = "1"
+import numpy
+import tokenizers
 import torch
 import transformers
 
-T, COUNT = 64, 8
-SIZES = {"gpt2": [], "llama": ["--kv-heads", "2", "--ffn", "192"]}
+T, V, L = 96, 259, 4
+GPT2 = dict(n_embd=48, n_layer=L, n_head=4, vocab_size=V, n_positions=T, initializer_range=0.15)
+LLAMA = dict(hidden_size=64, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96, vocab_size=V,
+             max_position_embeddings=T, initializer_range=0.15)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=48)
+
+# Name; configuration; what is special; type of the file's numbers; largest shard; whether names have no first part.
+CASES = [
+    ("gpt2", transformers.GPT2Config(**GPT2), {"activation_function": "relu"}, torch.float32, None, False),
+    ("gpt2, bare names, bf16, shards", transformers.GPT2Config(**GPT2, layer_norm_epsilon=1e-2), {"layer_norm_epsilon": 1e-5}, torch.bfloat16,
+     "60KB", True),
+    ("gpt2, untied, mlp of its own, fp16", transformers.GPT2Config(**{**GPT2, "n_inner": 64}, tie_word_embeddings=False), {}, torch.float16,
+     None, False),
+    ("llama", transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-2, rope_theta=500.0), {"rope_theta": 10000.0}, torch.float32, None, False),
+    ("llama, tied, llama3 scaling, bf16, shards", transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-5, rope_theta=500000.0,
+     rope_scaling=LLAMA3, tie_word_embeddings=True), {"rope_scaling": None}, torch.bfloat16, "60KB", False),
+    ("llama, one key/value head, linear scaling, fp16", transformers.LlamaConfig(**{**LLAMA, "num_key_value_heads": 1},
+     rope_scaling=dict(rope_type="linear", factor=2.5)), {"rope_scaling": None}, torch.float16, "60KB", False),
+]
+MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vp", "2"]), (2, ["--zero", "1"])]
+
+passed = failed = 0
 
 
-def train_gpt(text, out, arch, *options):
-    """Trains a small model; returns its last validation loss, over the first COUNT sequences of the last 5 % of text."""
-    subprocess.run(["./train_gpt", "--arch", arch, "--hidden", "64", "--layers", "3", "--heads", "4", *SIZES[arch],
-                    "--seq", str(T), "--micro-batch", "8", "--eval-every", "1", "--eval-sequences", str(COUNT),
-                    "--sample-every", "0", "--data", text, "--out", out, *options], check=True, stdout=subprocess.DEVNULL)
-    with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as log:
-        return json.loads(log.readlines()[-1])["val_loss"]
+def check(good, what):
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
+    print(f"{'ok   ' if good else 'FAIL '} {what}", flush=True)
 
 
-def loss_of(model, text):
-    with open(text, "rb") as f:
-        data = f.read()
-    first = len(data) - len(data) // 20
-    x = torch.tensor([list(data[first + k * T:first + k * T + T + 1]) for k in range(COUNT)])
+def train_gpt(work, ranks, *options):
+    command = [] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]
+    batch = ["--micro-batch", "1", "--global-batch", "4", "--eval-every", "0", "--sample-every", "0", "--data", f"{work}/tokens.bin"]
+    done = subprocess.run([*command, "./train_gpt", *batch, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode != 0:
+        print(done.stdout, done.stderr)
+    return done.returncode == 0
+
+
+# Runs that change nothing: one that trains nothing, and, for what only training has, one whose learning rate is 0.
+def nothing(mesh):
+    return ["--steps", "1", "--lr", "0", "--min-lr", "0"] if "--zero" in mesh else ["--steps", "0"]
+
+
+def load(folder, dtype=torch.float32, **more):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype, **more).eval()
+
+
+def logits_of(model, tokens):
     with torch.no_grad():
-        logits = model.eval()(x[:, :-1]).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, 256), x[:, 1:].reshape(-1)).item()
+        return model(torch.tensor([tokens])).logits[0].numpy()
 
 
-def config(arch):
-    if arch == "gpt2":
-        return transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, vocab_size=256, n_positions=T)
-    return transformers.LlamaConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-                                    intermediate_size=192, vocab_size=256, max_position_embeddings=T, rms_norm_eps=1e-5)
+def our_logits(work, folder, tokens):
+    with open(f"{work}/tokens", "wb") as f:
+        f.write(struct.pack(f"<{len(tokens)}i", *tokens))
+    subprocess.run([os.environ.get("BUILD", "build") + "/logits", folder, f"{work}/tokens", f"{work}/logits"], check=True)
+    return numpy.fromfile(f"{work}/logits", numpy.float32).reshape(len(tokens), -1)
+
+
+def compare(what, work, folder, tokens, special):
+    model = load(folder)
+    theirs, ours = logits_of(model, tokens), our_logits(work, folder, tokens)
+    size = abs(theirs).max()
+    K = max(model.config.hidden_size, getattr(model.config, "intermediate_size", 4 * model.config.hidden_size))
+    bound = 4 * (8 * L + 4) * K**0.5 * 2.0**-24 * size
+    error = abs(ours - theirs).max(axis=1)
+    text = f"{what}: logits of {len(tokens)} positions: largest difference {error.max():.1e}, at {error.argmax()}; bound {bound:.1e}"
+    check(error.max() <= bound, text)
+    if special:
+        other = abs(logits_of(load(folder, **special), tokens) - theirs).max()
+        check(other > bound, f"{what}: without {', '.join(special)} {other:.1e}")
+
+
+def same_weights(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(x.dtype == b[n].dtype and torch.equal(x.view(torch.int32 if x.element_size() == 4 else torch.int16),
+                                                                              b[n].view(torch.int32 if x.element_size() == 4 else torch.int16))
+                                        for n, x in a.items())
+
+
+def add_tokenizer(folder):
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    bpe.train_from_iterator(["the cat and the hat sat on that"] * 3, tokenizers.trainers.BpeTrainer(
+        vocab_size=V, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="the").save_pretrained(folder)
+
+
+def same_tokenizer(a, b):
+    text = "the cat's that: \u00e9\u4e2d 12"
+    a, b = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (a, b))
+    return a(text)["input_ids"] == b(text)["input_ids"] and len(a(text)["input_ids"]) < len(text.encode()) and b.eos_token == "the"
+
+
+def check_case(work, number, name, config, special, dtype, shard, bare):
+    torch.manual_seed(number)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for n, p in model.named_parameters():  # norms that are not 1, biases that are not 0
+        if p.dim() == 1:
+            p.data += 0.3 * torch.randn(p.shape)
+    source = f"{work}/{number}"
+    (model.transformer if bare else model).to(dtype).save_pretrained(source, **({"max_shard_size": shard} if shard else {}))
+    assert not shard or os.path.exists(f"{source}/model.safetensors.index.json")
+    if number % 2 == 0:
+        add_tokenizer(source)
+    tokens = [int(t) for t in torch.randint(0, V, (T,))]
+    compare(name, work, source, tokens, special)
+    want, exact = load(source), load(source, dtype)
+    for i, (ranks, mesh) in enumerate(MESHES if number in (1, 4) else [MESHES[0], MESHES[(number + 1) % 4 + 1]]):
+        out, narrow = f"{source}.{i}", dtype == torch.bfloat16 and i > 0
+        good = train_gpt(work, ranks, "--init", source, "--seq", "16", *mesh, *nothing(mesh), "--export", out,
+                         *(["--export-dtype", "bfloat16"] if narrow else []))
+        good = good and same_weights(load(out, "auto"), exact if narrow else want)
+        good = good and numpy.array_equal(logits_of(load(out), tokens), logits_of(want, tokens))
+        check(good, f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''}, the same logits")
+    run = f"{work}/run"
+    shutil.rmtree(run, ignore_errors=True)
+    good = train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "4", "--lr", "1e-2", "--warmup", "0", "--out", run)
+    check(good and not same_weights(load(f"{run}/step_00000004"), want), f"{name}: training from it changes the weights")
+    compare(f"{name}: our checkpoint", work, f"{run}/step_00000004", tokens, {})
+    if number % 2 == 0:
+        check(same_tokenizer(source, f"{run}/step_00000004") and same_tokenizer(source, f"{source}.0"), f"{name}: its tokenizer goes along")
 
 
 def main():
-    text, worst = sys.argv[1], 0.0
-    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as work:
-        for arch in SIZES:
-            ours = train_gpt(text, f"{work}/out_{arch}", arch, "--steps", "40")
-            theirs = loss_of(transformers.AutoModelForCausalLM.from_pretrained(f"{work}/out_{arch}/step_00000040"), text)
-            print(f"{arch}: our checkpoint: loss here {ours:.7f}, in transformers {theirs:.7f}")
-            worst = max(worst, abs(ours - theirs))
-            model = transformers.AutoModelForCausalLM.from_config(config(arch))
-            model.save_pretrained(f"{work}/in_{arch}", max_shard_size="150KB")
-            theirs = loss_of(model, text)
-            ours = train_gpt(text, f"{work}/init_{arch}", arch, "--steps", "1", "--lr", "0", "--min-lr", "0",
-                             "--init", f"{work}/in_{arch}")
-            print(f"{arch}: their shards: loss here {ours:.7f}, in transformers {theirs:.7f}")
-            worst = max(worst, abs(ours - theirs))
-    print(f"largest difference {worst:.1e}, bound 1e-5")
-    sys.exit(0 if worst < 1e-5 else 1)
+        with open(f"{work}/tokens.bin", "wb") as f:
+            f.write(struct.pack("<4000H", *(int(x) for x in torch.randint(0, V, (4000,)))))
+        for number, case in enumerate(CASES):
+            check_case(work, number, *case)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(0 if failed == 0 else 1)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,20 @@ typedef struct {
     int B, T, NH, NKV, HS;
     int shift;  // elements that arrays are moved off their alignment: not for tensor cores, if not a multiple of 8
     float size; // of q and k
+    int documents = 0; // 0: none; else they begin before, at and behind every so many tokens (1: each token)
 } Case;
+
+// Positions (B, T) of the tokens in their documents.
+static std::vector<int32_t> positions_of(const Case* c) {
+    std::vector<int32_t> positions;
+    for (int n = 0; n < c->B * c->T; n++) {
+        const int t = n % c->T;
+        const bool edge = c->documents && t > 1 && (t + 1 + n / c->T) % c->documents <= 2;
+        const bool begins = t == 0 || c->documents == 1 || edge;
+        positions.push_back(begins ? 0 : positions.back() + 1);
+    }
+    return positions;
+}
 
 static int64_t rows_of(const Case* c) { return (int64_t)c->B * c->T; }
 static int64_t row_size(const Case* c) { return (int64_t)(c->NH + 2 * c->NKV) * c->HS; }
@@ -94,9 +107,10 @@ static void compare(const char* what, const Case* c, const Floats& got, const Fl
     const double error = sqrt(sum / (double)want.size()), bound = relative * rms(want) + absolute;
     const double worst_bound = 5 / sqrt(3) * (relative * largest(want) + absolute);
     check(error <= bound && worst <= worst_bound,
-          "%s %-6s B %d T %3d heads %2d/%d x %3d%s size %-4g error %.1e  bound %.1e  largest %.1e  bound %.1e",
-          floatX_name, what, c->B, c->T, c->NH, c->NKV, c->HS, is_flash(c) ? " mma" : "    ", (double)c->size, error,
-          bound, worst, worst_bound);
+          "%s %-6s B %d T %3d heads %2d/%d x %3d%s size %-4g documents %3d error %.1e  bound %.1e  largest %.1e  bound "
+          "%.1e",
+          floatX_name, what, c->B, c->T, c->NH, c->NKV, c->HS, is_flash(c) ? " mma" : "    ", (double)c->size,
+          c->documents, error, bound, worst, worst_bound);
 }
 
 static double float32_error(const Case* c, const Floats& x) {
@@ -115,7 +129,8 @@ typedef struct {
 static void run_forward(Results* r, const Case* c, const Values& qkv) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(out_size(c), c->shift);
     Device<float> d_lse(lse_size(c));
-    attention_forward(d_out.p, d_lse.p, d_qkv.p, c->B, c->T, c->NH, c->NKV, c->HS);
+    Device<int32_t> positions(positions_of(c));
+    attention_forward(d_out.p, d_lse.p, d_qkv.p, c->documents ? positions.p : NULL, c->B, c->T, c->NH, c->NKV, c->HS);
     r->out = d_out.get(), r->lse = d_lse.get();
 }
 
@@ -123,16 +138,19 @@ static void run_forward(Results* r, const Case* c, const Values& qkv) {
 static void run_backward(Results* r, const Case* c, const Values& qkv, const Values& dout) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(r->out, c->shift), d_dout(dout, c->shift), d_dqkv(qkv_size(c), c->shift);
     Device<float> d_lse(r->lse);
-    attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, c->B, c->T, c->NH, c->NKV, c->HS);
+    Device<int32_t> positions(positions_of(c));
+    attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, c->documents ? positions.p : NULL, c->B, c->T,
+                       c->NH, c->NKV, c->HS);
     r->dqkv = d_dqkv.get();
 }
 
 static void test_backward(Results* r, const Case* c, const Values& qkv, const Values& dout, double E) {
     run_backward(r, c, qkv, dout);
     const Floats got = floats_of(r->dqkv), x = floats_of(qkv), y = floats_of(dout), o = floats_of(r->out);
+    const std::vector<int32_t> positions = positions_of(c);
     Floats want((size_t)qkv_size(c), NAN);
-    reference::attention_backward(want.data(), y.data(), x.data(), o.data(), r->lse.data(), c->B, c->T, c->NH, c->NKV,
-                                  c->HS);
+    reference::attention_backward(want.data(), y.data(), x.data(), o.data(), r->lse.data(), positions.data(), c->B,
+                                  c->T, c->NH, c->NKV, c->HS);
     const int k = c->NH, v = k + c->NKV, end = v + c->NKV;
     const double cancels = rms(y) * rms(heads(x, c, v, end)) * E, u = is_flash(c) ? U : 0;
     compare("dQ", c, heads(got, c, 0, k), heads(want, c, 0, k), sqrt(U * U + u * u) + E,
@@ -149,7 +167,8 @@ static void test_case(const Case* c) {
     Results r;
     run_forward(&r, c, qkv);
     Floats out((size_t)out_size(c), NAN), lse((size_t)lse_size(c), NAN);
-    reference::attention_forward(out.data(), lse.data(), x.data(), c->B, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(out.data(), lse.data(), x.data(), positions_of(c).data(), c->B, c->T, c->NH, c->NKV,
+                                 c->HS);
     compare("out", c, floats_of(r.out), out, sqrt(U * U + u * u) + E, 0);
     compare("lse", c, r.lse, lse, 0, E);
     test_backward(&r, c, qkv, dout, E); // of what the device's forward pass left, and of the reference's
@@ -166,7 +185,8 @@ static void test_huge_scores(const Case* c) {
     run_forward(&r, c, qkv);
     run_backward(&r, c, qkv, dout);
     Floats out((size_t)out_size(c)), lse((size_t)lse_size(c));
-    reference::attention_forward(out.data(), lse.data(), x.data(), c->B, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(out.data(), lse.data(), x.data(), positions_of(c).data(), c->B, c->T, c->NH, c->NKV,
+                                 c->HS);
     const double sum = U32 * (sqrt(c->HS) + 8); // of HS terms of random sign
     check_close("huge scores: lse", r.lse, lse, sum, sum);
     check_close("huge scores: out", floats_of(r.out), out, U, U);
@@ -218,6 +238,51 @@ static void test_causality(const Case* c, int t) {
           "%-5s T %d x %d: gradients from token %d on do not depend on dout before it", floatX_name, c->T, c->HS, t);
 }
 
+// Other tokens in every second document change no bit of the others.
+static void test_isolation(const Case* c) {
+    const std::vector<int32_t> positions = positions_of(c);
+    const Values other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
+    Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const int64_t width = (int64_t)c->NH * c->HS, row = row_size(c);
+    std::vector<bool> changes;
+    Results a, b;
+    run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
+    for (int64_t n = 0; n < rows_of(c); n++) {
+        changes.push_back(n > 0 && (positions[(size_t)n] == 0) != changes.back());
+        if (!changes.back()) continue;
+        std::copy(other_qkv.begin() + n * row, other_qkv.begin() + (n + 1) * row, qkv.begin() + n * row);
+        std::copy(other_dout.begin() + n * width, other_dout.begin() + (n + 1) * width, dout.begin() + n * width);
+    }
+    run_forward(&b, c, qkv), run_backward(&b, c, qkv, dout);
+    int same_changed = 0, other_kept = 0, kept = 0;
+    for (int64_t n = 0; n < rows_of(c); n++) {
+        bool same =
+            same_bits(a.out, b.out, n * width, (n + 1) * width) && same_bits(a.dqkv, b.dqkv, n * row, (n + 1) * row);
+        for (int h = 0; h < c->NH; h++) {
+            const int64_t at = (n / c->T * c->NH + h) * c->T + n % c->T;
+            same = same && same_bits(a.lse, b.lse, at, at + 1);
+        }
+        same_changed += changes[(size_t)n] && same, other_kept += !changes[(size_t)n] && !same;
+        kept += !changes[(size_t)n];
+    }
+    check(kept > 0 && kept < rows_of(c) && same_changed == 0 && other_kept == 0,
+          "%-5s T %d x %d: other tokens in half of the documents change no bit of the %d rows of others: %d, %d",
+          floatX_name, c->T, c->HS, kept, same_changed, other_kept);
+}
+
+// Positions that say that a sequence is one document change no bit.
+static void test_one_document(const Case* packed) {
+    Case plain = *packed, one = *packed;
+    plain.documents = 0, one.documents = 10 * packed->T; // begins nowhere but at 0
+    const Values qkv = random_qkv(&plain), dout = random_of<floatX>(out_size(&plain), 1);
+    Results a, b;
+    run_forward(&a, &plain, qkv), run_backward(&a, &plain, qkv, dout);
+    run_forward(&b, &one, qkv), run_backward(&b, &one, qkv, dout);
+    check(same_bits(a.out, b.out, 0, out_size(&one)) && same_bits(a.lse, b.lse, 0, lse_size(&one)) &&
+              same_bits(a.dqkv, b.dqkv, 0, qkv_size(&one)),
+          "%-5s T %d x %d: one document: same bits as without documents", floatX_name, one.T, one.HS);
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Token by token: each position against the reference, and the cache, bit by bit.
 
@@ -238,7 +303,7 @@ static void test_decode(const Case* c) {
     const double E = float32_error(c, x);
     compare("decode", c, got, want, U + E, 0);
     lse.resize((size_t)lse_size(c));
-    reference::attention_forward(want.data(), lse.data(), x.data(), 1, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(want.data(), lse.data(), x.data(), NULL, 1, c->T, c->NH, c->NKV, c->HS);
     compare("rows", c, got, want, U + 2 * E, 0);
     const Values kept = d_cache.get();
     bool same = true;
@@ -248,6 +313,13 @@ static void test_decode(const Case* c) {
     }
     for (int64_t i = 0; i < stride; i++) same = same && isnan((float)kept[(size_t)(c->T * stride + i)]);
     check(same, "%-5s decode: the cache has the keys and values of %d tokens, and no more", floatX_name, c->T);
+    Device<floatX> d_all((int64_t)c->T * row_size(c), c->shift), d_again((c->T + 1) * stride, c->shift);
+    d_all.set(Values(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
+    attention_remember(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
+    const Values again = d_again.get();
+    same = memcmp(again.data(), kept.data(), (size_t)(c->T * stride) * sizeof(floatX)) == 0;
+    for (int64_t i = 0; i < stride; i++) same = same && isnan((float)again[(size_t)(c->T * stride + i)]);
+    check(same, "%-5s remember: the same of all %d tokens at once", floatX_name, c->T);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -256,29 +328,30 @@ static void test_decode(const Case* c) {
 template <bool KEYS>
 __global__ static void record_kernel(int64_t* to, Attention s, int tile) {
     const Block block = block_of<KEYS>(s, tile);
-    const int64_t all[7] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats};
-    for (int i = 0; i < 7; i++) to[blockIdx.x * 7 + i] = all[i];
+    const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.row};
+    for (int i = 0; i < 8; i++) to[blockIdx.x * 8 + i] = all[i];
 }
 
 // B 3, T 70, heads 4/2 x 8; `section` of 12 or 6 heads at a time, tiles of 32: against three loops.
 template <bool KEYS>
 static void test_blocks(int section) {
     const int B = 3, T = 70, NH = 4, NKV = 2, HS = 8, tile = 32, tiles = 3, of_one = KEYS ? NKV : NH;
-    const Attention s = {T, NH, NKV, HS, B * of_one, section, 1.0f};
+    const Attention s = {T, NH, NKV, HS, B * of_one, section, 1.0f, NULL};
     std::vector<int64_t> want;
     for (int first = 0; first < s.heads; first += section) {
         for (int i = 0; i < tiles; i++) {
             for (int head = first; head < first + section && head < s.heads; head++) {
                 const int64_t b = head / of_one, h = KEYS ? head % NKV * (NH / NKV) : head % NH, kv = h / (NH / NKV);
                 const int64_t row = b * T * (NH + 2 * NKV) * HS;
-                const int64_t all[7] = {tile * (KEYS ? i : tiles - 1 - i),
+                const int64_t all[8] = {tile * (KEYS ? i : tiles - 1 - i),
                                         h,
                                         row + h * HS,
                                         row + (NH + kv) * HS,
                                         row + (NH + NKV + kv) * HS,
                                         (b * T * NH + h) * HS,
-                                        (b * NH + h) * T};
-                want.insert(want.end(), all, all + 7);
+                                        (b * NH + h) * T,
+                                        b * T};
+                want.insert(want.end(), all, all + 8);
             }
         }
     }
@@ -313,7 +386,7 @@ static void test_refusal(void) {
     const pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
-        attention_forward(NULL, NULL, NULL, 1, 1, 1, 1, 257);
+        attention_forward(NULL, NULL, NULL, NULL, 1, 1, 1, 1, 257);
         _exit(0);
     }
     close(ends[1]);
@@ -327,10 +400,10 @@ static void test_refusal(void) {
 
 // No sequences, or no tokens: no kernel is launched, and no memory is touched.
 static void test_nothing(void) {
-    attention_forward(NULL, NULL, NULL, 0, 5, 2, 1, 64);
-    attention_forward(NULL, NULL, NULL, 2, 0, 2, 1, 64);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, 33);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, 33);
+    attention_forward(NULL, NULL, NULL, NULL, 0, 5, 2, 1, 64);
+    attention_forward(NULL, NULL, NULL, NULL, 2, 0, 2, 1, 64);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, 33);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, 33);
     check(true, "no sequences and no tokens are no work");
 }
 
@@ -345,8 +418,8 @@ int main(int argc, char** argv) {
     }
 
     static const Case few[] = {
-        {1, 200, 2, 1, 64, 0, 1}, {1, 150, 1, 1, 128, 0, 1}, {2, 70, 2, 1, 33, 0, 1},
-        {1, 130, 1, 1, 64, 1, 1}, {1, 40, 1, 1, 150, 0, 1},
+        {1, 200, 2, 1, 64, 0, 1}, {1, 150, 1, 1, 128, 0, 1},    {2, 70, 2, 1, 33, 0, 1},     {1, 130, 1, 1, 64, 1, 1},
+        {1, 40, 1, 1, 150, 0, 1}, {1, 200, 2, 1, 64, 0, 1, 50}, {1, 70, 2, 1, 33, 0, 1, 20},
     };
     static const Case all[] = {
         // tensor cores: sequences that end within, at and behind tiles of 32, 64 and 128
@@ -385,6 +458,21 @@ int main(int argc, char** argv) {
         {2, 70, 2, 1, 256, 0, 1},
         {1, 100, 2, 1, 24, 0, 60},
         {1, 1, 8, 4, 24, 0, 60}, // scores far below 0
+        // documents: each token is one, at edges of tiles, many in a tile, of one tile and of several
+        {1, 140, 2, 1, 64, 0, 1, 1},
+        {2, 257, 2, 1, 64, 0, 1, 64},
+        {1, 200, 4, 2, 64, 0, 1, 10},
+        {1, 300, 2, 2, 64, 0, 8, 100},
+        {1, 300, 2, 1, 64, 0, 60, 128},
+        {1, 140, 2, 1, 128, 0, 1, 1},
+        {2, 257, 2, 2, 128, 0, 1, 64},
+        {1, 200, 3, 1, 128, 0, 6, 10},
+        {1, 290, 2, 1, 128, 0, 1, 128},
+        {2, 70, 2, 1, 33, 0, 1, 1},
+        {2, 130, 4, 2, 24, 0, 1, 32},
+        {1, 130, 2, 1, 64, 1, 8, 10},
+        {1, 200, 2, 1, 80, 0, 1, 70},
+        {1, 100, 2, 1, 200, 0, 1, 33},
     };
     for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) test_case(brief ? &few[i] : &all[i]);
 
@@ -393,6 +481,15 @@ int main(int argc, char** argv) {
         Case c = shapes[i];
         test_causality(&c, 70);
         test_causality(&c, 64);
+        c.size = 3000;
+        test_huge_scores(&c);
+    }
+    static const Case packed[] = {
+        {2, 200, 2, 1, 64, 0, 1, 60}, {1, 150, 2, 1, 128, 0, 1, 70}, {2, 75, 4, 2, 40, 0, 1, 20}};
+    for (int i = 0; i < 3 && !brief; i++) {
+        Case c = packed[i];
+        test_isolation(&c);
+        test_one_document(&c);
         c.size = 3000;
         test_huge_scores(&c);
     }

@@ -49,14 +49,39 @@ fi
 
 # ---- start
 port=$((20000 + $$ % 10000)) # each start has one of its own
+# has_ranks PROCESS: it has children that live (a zombie executes nothing)
+has_ranks() {
+    local child
+    # shellcheck disable=SC2013  # words
+    for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do [ ! -e "/proc/$child/exe" ] || return 0; done
+    return 1
+}
 # mpirun_ranks N PROGRAM...: output to out, the exit status to $status, how long it took to $seconds. Open MPI 4.1's mpirun
-# itself crashes now and then when a rank aborts the job; of a rank's crash it tells. Then it is started once more.
+# itself crashes now and then when a rank aborts the job (of a rank's crash it tells), or stays behind when no rank is
+# there any more: then it is started again, three times at most.
 mpirun_ranks() {
-    local begun
-    for _ in 1 2; do
+    local begun pid
+    for _ in 1 2 3 4; do
         begun=$SECONDS
-        timeout --foreground -k 5 100 "$project/scripts/mpirun.sh" -np "$@" >out 2>&1 </dev/null
+        "$project/scripts/mpirun.sh" -np "$@" >out 2>&1 </dev/null &
+        pid=$!
+        while kill -0 $pid 2>/dev/null && [ $((SECONDS - begun)) -lt 100 ]; do
+            sleep 0.1
+            # alone for ten seconds: it has been left behind
+            if [ $((SECONDS - begun)) -ge 10 ] && ! has_ranks $pid; then break; fi
+        done
+        if kill -0 $pid 2>/dev/null; then
+            if has_ranks $pid; then # ranks that hang: this is ours
+                kill $pid && sleep 1
+                kill -9 $pid 2>/dev/null
+                status=124 seconds=$((SECONDS - begun))
+                return
+            fi
+            kill -9 $pid
+        fi
+        { wait $pid; } 2>/dev/null
         status=$? seconds=$((SECONDS - begun))
+        if [ $status = 137 ] && ! grep -qai signal out; then continue; fi
         if [ $status != 139 ] || grep -qai signal out; then break; fi
     done
 }

@@ -1,10 +1,11 @@
 /*
 cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices), of the update (norm of the gradient, AdamW and SGD
-with stochastic rounding) and of replicas that do not wait, against their references in C. Bounds: see cuda_compare.h.
+with stochastic rounding), the checksum of parameters, and of replicas that do not wait, against their references in C. Bounds: see cuda_compare.h.
 */
 #include "cuda_compare.h"
 
 #include "../../kernels/adamw.cuh"
+#include "../../kernels/checksum.cuh"
 #include "../../kernels/crossentropy.cuh"
 #include "../../kernels/norm.cuh"
 #include "../../kernels/replicas.cuh"
@@ -12,6 +13,7 @@ with stochastic rounding) and of replicas that do not wait, against their refere
 
 namespace reference {
 #include "../../kernels/adamw.h"
+#include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
 #include "../../kernels/norm.h"
 #include "../../kernels/replicas.h"
@@ -465,6 +467,27 @@ static void test_sum_of_squares(int64_t n, int shift) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
+// Checksums, of numbers of 16 bits, at any place; `first` beyond 32 bits.
+
+static void test_checksum(int64_t halves, int shift, int64_t first) {
+    std::vector<uint16_t> x((size_t)halves);
+    for (int64_t i = 0; i < halves; i++) x[(size_t)i] = (uint16_t)(random_uniform(9, 4, (uint64_t)i) * 65536);
+    Device<uint16_t> device(x, shift);
+    Device<uint64_t> sum(std::vector<uint64_t>(1, 77));
+    uint64_t want = 77;
+    reference::checksum_add(&want, x.data(), 2 * halves, first);
+    checksum_add(sum.p, device.p, 2 * halves, first);
+    begin_case(1, (int)halves, shift);
+    add_result("checksum_add", sum.get()[0] == want ? 0 : INFINITY, 0, 1);
+    if (halves == 0) return;
+    x[(size_t)(halves / 2)] ^= 4;
+    device.set(x);
+    checksum_add(sum.p, device.p, 2 * halves, first);
+    reference::checksum_add(&want, x.data(), 2 * halves, first);
+    add_result("checksum_add: a bit flipped, added", sum.get()[0] == want ? 0 : INFINITY, 0, 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
 // Replicas that do not wait: the bits of the reference, at any alignment.
 
 static void compare_bits(const char* name, const Device<float>& got, const Floats& want) {
@@ -617,6 +640,10 @@ int main(int argc, char** argv) {
     const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {
         for (int shift = 0; shift < 4; shift++) test_sum_of_squares(counts[i], shift);
+    }
+    const int64_t halves[] = {0, 1, 2, 3, 511, 512, 513, 8191, 8192, 8193, 70001};
+    for (int i = 0; i < (is_short ? 10 : 11); i++) {
+        for (int shift = 0; shift < 4; shift++) test_checksum(halves[i], shift, shift * (((int64_t)5 << 36) + 3));
     }
     test_all_replicas(is_short);
     print_results();

@@ -1,6 +1,6 @@
 /*
-fuzz_dataloader.c: no bytes in a token file, and no list of names, may crash dataloader.h or make it hand out a token
-that is not there.
+fuzz_dataloader.c: no bytes in a token file or in the index beside it, and no list of names and weights, may crash tokens.h
+and dataloader.h or make them hand out a token that is not there.
 
     ./fuzz_dataloader SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
     ./fuzz_dataloader FILE              runs one input, which a crash has left behind
@@ -21,9 +21,12 @@ enum { MAX_FILES = 3, CHOICES = 32, MAX_INPUT = CHOICES + 4096, MAX_T = 64 };
     }
 
 typedef struct {
-    unsigned char bytes[1024 + MAX_INPUT];
-    size_t size;
+    unsigned char bytes[1024 + MAX_INPUT], index[1024 + 32 * MAX_INPUT];
+    size_t size, index_size; // index_size: 0 where there is none
+    int type;                // of a file with an index: Megatron's code
 } FileBytes;
+
+static const size_t megatron_width[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
 
 // The folder that the inputs' files are in, where names of one letter are all there is. It goes when the program ends
 // well. Each input is run inside it and then left, as paths on the command line are relative to the folder before.
@@ -33,9 +36,16 @@ typedef struct {
 } Folder;
 static Folder folder = {"", -1};
 
+static void remove_files(const char* bin) {
+    char idx[6] = "?.idx";
+    idx[0] = *bin;
+    unlink(bin);
+    unlink(idx);
+}
+
 static void folder_remove(void) {
     if (chdir(folder.path) == 0) {
-        for (char name[2] = "0"; *name < '0' + MAX_FILES; ++*name) unlink(name);
+        for (char name[6] = "0.bin"; *name < '0' + MAX_FILES; ++*name) remove_files(name);
         rmdir("d");
     }
     if (fchdir(folder.before) == 0) rmdir(folder.path);
@@ -54,10 +64,36 @@ static void folder_enter(void) {
     }
 }
 
-// The bytes of one file: those of the input, behind a header that is right or wrong in one word.
+static void put(FileBytes* file, int64_t value, size_t width) {
+    memcpy(file->index + file->index_size, &value, width);
+    file->index_size += width;
+}
+
+// An index of the file: sequences of up to 8 tokens, two a document; a flaw cuts it or flips one bit.
+static void build_index(FileBytes* file, unsigned char kind, unsigned char flaw) {
+    int32_t size[MAX_INPUT];
+    int64_t S = 0, begin = 0;
+    file->type = 1 + kind / 8 % 8;
+    const int64_t width = (int64_t)megatron_width[file->type], tokens = (int64_t)file->size / width;
+    file->size = (size_t)(tokens * width);
+    for (int64_t left = tokens; left > 0; left -= size[S++]) size[S] = (int32_t)min_i64(left, 1 + (S + kind) % 8);
+    memcpy(file->index, "MMIDIDX\0", 9);
+    file->index_size = 9;
+    put(file, 1, 8);
+    put(file, file->type, 1);
+    put(file, S, 8);
+    put(file, (S + 1) / 2 + 1, 8);
+    for (int64_t i = 0; i < S; i++) put(file, size[i], 4);
+    for (int64_t i = 0; i < S; begin += size[i++] * width) put(file, begin, 8);
+    for (int64_t d = 0; d < S + 2; d += 2) put(file, min_i64(d, S), 8);
+    if (flaw >= 240) file->index[(size_t)flaw * 131 % file->index_size] ^= (unsigned char)(1u << flaw % 8);
+    if (flaw >= 192 && flaw < 208) file->index_size = file->index_size * flaw % 1024 % file->index_size;
+}
+
+// The bytes of one file: those of the input, behind a header that is right or wrong in one word, or beside an index.
 static void build_file(FileBytes* file, const unsigned char* data, size_t size, unsigned char kind,
                        unsigned char flaw) {
-    file->size = 0;
+    file->size = file->index_size = 0;
     if (kind % 4 < 2) {
         int width = kind % 4 ? 4 : 2;
         int32_t header[256] = {width == 2 ? 20240520 : 20240801, width == 2 ? 1 : 7, (int32_t)(size / (size_t)width)};
@@ -70,22 +106,49 @@ static void build_file(FileBytes* file, const unsigned char* data, size_t size, 
     if (kind % 4 == 2) // text: letters, but for what the flaw lets through
         for (size_t i = 0; i < size && flaw < 128; i++) file->bytes[i] |= 32;
     file->size += size;
+    if (kind % 8 == 7) build_index(file, kind, flaw);
 }
 
-static void write_file(const char* name, const FileBytes* file) {
+static void write_file(const char* name, const unsigned char* bytes, size_t size) {
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (fd < 0 || write(fd, file->bytes, file->size) != (ssize_t)file->size || close(fd) != 0)
-        die("cannot write the file %s", name);
+    if (fd < 0 || write(fd, bytes, size) != (ssize_t)size || close(fd) != 0) die("cannot write the file %s", name);
 }
 
-// Token i of the files laid end to end, read byte by byte.
-static uint32_t expected_token(const FileBytes* files, TokenFormat format, int64_t i) {
+static void write_files(const char* bin, const FileBytes* file) {
+    char idx[6] = "?.idx";
+    idx[0] = *bin;
+    write_file(bin, file->bytes, file->size);
+    if (file->index_size) write_file(idx, file->index, file->index_size);
+}
+
+// Token i of the files laid end to end, read byte by byte; UINT32_MAX for what no token can be. The type of a file with an
+// index is the one that it was accepted with.
+static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, TokenFormat format, int64_t i) {
+    const size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0;
     size_t width = format == TOKENS_TEXT ? 1 : format == TOKENS_LLAMA3_SHARD ? 4 : 2;
-    size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0, at = (size_t)i * width;
-    while (at >= files->size - header) at -= files++->size - header;
-    uint32_t token = 0;
-    for (size_t b = width; b-- > 0;) token = token << 8 | files->bytes[header + at + b];
-    return token;
+    const TokenFile* file = read->file;
+    for (;; i -= (int64_t)((files++->size - header) / width), file++) {
+        if (format == TOKENS_MEGATRON) width = megatron_width[file->type];
+        if (i < (int64_t)((files->size - header) / width)) break;
+    }
+    uint64_t token = 0;
+    for (size_t b = width; b-- > 0;) token = token << 8 | files->bytes[header + (size_t)i * width + b];
+    const bool is_signed = format == TOKENS_MEGATRON && file->type >= 2 && file->type <= 5;
+    if (is_signed && token >> (8 * width - 1)) return UINT32_MAX;
+    return token > UINT32_MAX ? UINT32_MAX : (uint32_t)token;
+}
+
+// Positions begin at 0 and go on by one, or begin again: at a token that says so, or where a file or its index does.
+static void check_positions(const DataLoader* loader, const int32_t* inputs, uint64_t n) {
+    int32_t positions[MAX_T + 1];
+    const bool told = format_has_documents(loader->files->format);
+    positions[loader->T] = -12345;
+    dataloader_positions(positions, inputs, loader, n);
+    REQUIRE(positions[0] == 0 && positions[loader->T] == -12345);
+    for (int t = 1; t < loader->T; t++) {
+        REQUIRE(positions[t] == 0 || positions[t] == positions[t - 1] + 1);
+        if (!told) REQUIRE((positions[t] == 0) == (inputs[t] == loader->files->document));
+    }
 }
 
 // A loader over some range, and some of its sequences.
@@ -110,14 +173,42 @@ static void check_loader(const TokenFiles* files, const FileBytes* bytes, const 
         REQUIRE(k < (uint64_t)loader.count);
         bool fits = true;
         for (int t = 0; t <= T; t++) {
-            uint32_t token = expected_token(bytes, files->format, first + (int64_t)k * T + t);
+            uint32_t token = expected_token(files, bytes, files->format, first + (int64_t)k * T + t);
             fits = fits && token < (uint32_t)vocab;
             if (ok && t < T) REQUIRE((uint32_t)inputs[t] == token);
             if (ok && t > 0) REQUIRE((uint32_t)targets[t - 1] == token);
         }
         REQUIRE(ok == fits);
         REQUIRE(inputs[T] == -12345 && targets[T] == -12345);
+        if (ok) check_positions(&loader, inputs, at);
     }
+}
+
+// A list of signs that mean something to glob or to a weight, and the names there are; no way out of the folder.
+static void fuzz_list(const unsigned char* choice) {
+    static const char* const pieces[] = {"0", "1", "2",    "0.bin", "1.idx", ",",         "*",  "?",
+                                         "[", "]", "!",    "-",     "\\",    "d",         "{}", "x",
+                                         ".", ":", "0.5:", ",1:",   "7:0*,", ",.25:1.bin"};
+    char list[160] = "", text[256];
+    for (int i = 0; i < choice[19] % 12; i++) strcat(list, pieces[choice[20 + i] % (sizeof pieces / sizeof pieces[0])]);
+    Sources sources;
+    Error error = {""};
+    if (!sources_open(&sources, list, &error)) {
+        REQUIRE(*error.text && !sources.source && !sources.count);
+        return;
+    }
+    static DataMix mix;
+    int32_t inputs[8], targets[8];
+    REQUIRE(sources.count > 0 && sources_tokens(&sources) > 0);
+    for (int i = 0; i < sources.count; i++) {
+        REQUIRE(sources.source[i].weight > 0 && sources.source[i].fraction > 0 && sources.source[i].fraction <= 1);
+        tokens_describe(text, sizeof text, &sources.source[i].files);
+    }
+    if (mix_init(&mix, &sources, (Part)(choice[3] % 3), 8, 1 << 30, choice[5], true, &error)) {
+        REQUIRE(mix.count > 0);
+        for (uint64_t n = 0; n < 4; n++) mix_sequence(inputs, targets, &mix, n << choice[8] % 62, &error);
+    }
+    sources_close(&sources);
 }
 
 // One input. True if the files were accepted.
@@ -128,11 +219,11 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     size_t left = size - CHOICES;
     int count = 1 + choice[9] % MAX_FILES;
     static FileBytes bytes[MAX_FILES];
-    const char* names[MAX_FILES] = {"0", "1", "2"};
+    const char* names[MAX_FILES] = {"0.bin", "1.bin", "2.bin"};
     for (int f = 0; f < count; f++) {
         size_t take = f == count - 1 ? left : left * choice[10 + f] / 256;
         build_file(&bytes[f], rest, take, choice[13] < 240 ? choice[14] : choice[14 + f], choice[17 + f]);
-        write_file(names[f], &bytes[f]);
+        write_files(names[f], &bytes[f]);
         rest += take;
         left -= take;
     }
@@ -149,15 +240,8 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     }
     tokens_close(&files);
 
-    char pattern[12]; // of signs that mean something to glob, and the names there are; no way out of the folder
-    for (int i = 0; i < 12; i++) pattern[i] = "0120120,,*?[]!-\\d{}x"[choice[20 + i] % 20];
-    pattern[choice[19] % 12] = 0;
-    if (tokens_open(&files, pattern, &error))
-        tokens_describe(text, sizeof text, &files);
-    else
-        REQUIRE(*error.text && !files.file);
-    tokens_close(&files);
-    for (int f = 0; f < count; f++) unlink(names[f]);
+    fuzz_list(choice);
+    for (int f = 0; f < count; f++) remove_files(names[f]);
     if (fchdir(folder.before) != 0) die("cannot leave %s", folder.path);
     return opened;
 }

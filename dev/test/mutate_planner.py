@@ -12,10 +12,11 @@ import sys
 
 import mutate
 
-SEARCH, CHOOSE, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED = (
-    f"dev/plan/{name}.h" for name in "search choose step links work cluster memory process measured".split())
+SEARCH, CHOOSE, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+    f"dev/plan/{name}.h" for name in "search choose step links work cluster memory process measured calibrate".split())
 TESTS = {SEARCH: "test_search", CHOOSE: "test_search", STEP: "test_step", LINKS: "test_step", WORK: "test_step",
-         CLUSTER: "test_step", MEMORY: "test_memory", PROCESS: "test_memory", MEASURED: "test_measured"}
+         CLUSTER: "test_step", MEMORY: "test_memory", PROCESS: "test_memory", MEASURED: "test_measured",
+         CALIBRATE: "test_measured"}
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -60,7 +61,7 @@ FAULTS = [
     ("search: every rank has all memory", SEARCH, "c->device.memory / mesh_size(&s->mesh)", "c->device.memory"),
     ("search: no memory is said, so none is there", SEARCH, "if (c->device.memory <= 0) return INFINITY;", ""),
     ("search: others' memory as ours", SEARCH, "if (s->software->ours) return plan_memory", "if (true) return plan_memory"),
-    ("search: formulas without ZeRO", SEARCH, "s->mesh.zero > 0, s->mesh.d)", "false, mesh->d)"),
+    ("search: formulas without ZeRO", SEARCH, "s->mesh.zero > 0, s->mesh.d)", "false, s->mesh.d)"),
     ("search: an answer without any choice", SEARCH,
      "if (answer->n > 0 || answer->too_large > 0) return true;", "return true;"),
     ("recommended: the first", SEARCH, "if (a->row[i].memory.bytes < best", "if (0 && a->row[i].memory.bytes < best"),
@@ -76,7 +77,7 @@ FAULTS = [
     ("auto: --schedule is forgotten", CHOOSE, 'option_given(table, n, "schedule") ? o->schedule :', ""),
     ("auto: --vp 2 leaves the schedule open", CHOOSE, "o->vp > 1 ? (int)INTERLEAVED : ANY", "ANY"),
     ("auto: --sequence-parallel is forgotten", CHOOSE, "o->sequence_parallel ? 1 : ANY", "ANY"),
-    ("auto: clips always", CHOOSE, "q.clip = o->clip > 0,", "q.clip = true,"),
+    ("auto: clips always", CHOOSE, "q.clip = o->clip > 0 ||", "q.clip = true ||"),
     ("auto: 16 sequences for any number of ranks", CHOOSE,
      "return (int64_t)round_up(16, (size_t)(ranks * max_i64(1, o->micro_batch)));", "(void)o, (void)ranks; return 16;"),
     ("auto: a batch that no micro-batch divides", CHOOSE, "ranks * max_i64(1, o->micro_batch)", "ranks"),
@@ -128,7 +129,9 @@ FAULTS = [
     ("measured: all threads are one", MEASURED, "? THREADS_ALL\n", "? THREADS_ONE\n"),
     ("measured: points may be missing", MEASURED, "if (g->value[c] == 0 &&", "if (0 && g->value[c] == 0 &&"),
     ("measured: points may be there twice", MEASURED, "if (*value != 0) return", "if (0) return"),
-    ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, measured_correction(op), busy) *", "1 *"),
+    ("calibrate: the wrong way round", CALIBRATE, "* seconds / cost.seconds", "* cost.seconds / seconds"),
+    ("calibrate: what was known is forgotten", CALIBRATE, "measured_corrected(m, ranks) * seconds", "seconds"),
+    ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),
     ("measured: more ranks are not slower", MEASURED, "fmax(1, k / g->axis[0][r])", "1"),
 ]
 

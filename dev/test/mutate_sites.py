@@ -13,19 +13,11 @@ TEXT in their name. A crash, or ranks that wait for each other for ever, are see
 One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
 caught, N missed. Standard library only.
 """
-import concurrent.futures
-import os
-import re
-import subprocess
 import sys
-import tempfile
 
-from mutate import copy_sources, mutated
+import mutate
 
-FAST = "FAST=-O0 $(ARCH_FLAG)"  # compiles fast, and the runs are short
-SECONDS = 120
-
-ROUNDS, SITES, EXCHANGE, TRAINER = "rounds.h", "sites.h", "exchange.h", "train_gpt.cu"
+ROUNDS, SITES, EXCHANGE, SAVE, TRAINER = "rounds.h", "sites.h", "exchange.h", "save.h", "train_gpt.cu"
 SETTINGS, KERNELS, CHECKPOINT = "settings.h", "kernels/replicas.h", "checkpoint.h"
 
 S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
@@ -129,106 +121,44 @@ FAULTS = [
     ("a validation leaves the common point behind", STREAMING, TRAINER,
      "if (!HAS_MASTERS) device_copy(s->sites.own, s->grads.all, (size_t)s->layout.elements * sizeof(float));", ""),
     ("validation at the own weights", STREAMING, TRAINER, "sites_common(&s->sites, HAS_MASTERS ? s->grads.all : (float*)s->params);", ""),
-    ("saving does not wait", S3GD, TRAINER, "    stage_settle(s);\n    if (s->grads.late) check_late", "    if (s->grads.late) check_late"),
-    ("checkpoint: no velocity", STREAMING, TRAINER, "if (diloco) add_site_values(&v, \"velocity\", sites->velocity, false);", ""),
-    ("checkpoint: no sum on its way", STREAMING, TRAINER,
+    ("saving does not wait", S3GD, TRAINER, "    stage_settle(s);\n    if (t->settings.check_every)", "    if (t->settings.check_every)"),
+    ("checkpoint: no velocity", STREAMING, SAVE, "if (diloco) add_site_values(&v, \"velocity\", sites->velocity, false);", ""),
+    ("checkpoint: no sum on its way", STREAMING, SAVE,
      "if (diloco && r->delay > 0) add_site_values(&v, \"sum\", sites->sum, false);", ""),
-    ("checkpoint: no residue", BITS, TRAINER, "if (r->bits < 32) add_site_values(&v, \"residue\", sites->residue, false);", ""),
-    ("checkpoint: members do not tell each other their residue", BITS_SITES, TRAINER,
+    ("checkpoint: no residue", BITS, SAVE, "if (r->bits < 32) add_site_values(&v, \"residue\", sites->residue, false);", ""),
+    ("checkpoint: members do not tell each other their residue", BITS_SITES, SAVE,
      "b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1", "b < 0"),
-    ("checkpoint: no old", EAGER, TRAINER, "if (r->eager) add_site_values(&v, \"old\", sites->old, false);", ""),
-    ("checkpoint: no weights before", DELAYED, TRAINER, "if (s->before) add_site_values(&v, \"before\", s->before, zero);", ""),
-    ("checkpoint: every site reads the first one's", S3GD, TRAINER,
+    ("checkpoint: no old", EAGER, SAVE, "if (r->eager) add_site_values(&v, \"old\", sites->old, false);", ""),
+    ("checkpoint: no weights before", DELAYED, SAVE, "if (s->before) add_site_values(&v, \"before\", s->before, zero);", ""),
+    ("checkpoint: every site reads the first one's", S3GD, SAVE,
      "const int copy = local ? mesh_site(&layout->mesh) : 0;\n    float* whole", "const int copy = 0;\n    float* whole"),
-    ("checkpoint: second moments are the first ones", S3GD, TRAINER,
+    ("checkpoint: second moments are the first ones", S3GD, SAVE,
      "add_site_values(&v, \"exp_avg_sq\", s->moment2, false);", "add_site_values(&v, \"exp_avg_sq\", s->moment1, false);"),
     ("checkpoint: copies and kinds change places", "checkpoint", CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
      "return CHECKPOINT_VALUES + copy * sites->kinds + kind;"),
-    ("checkpoint: only the first site writes", S3GD, TRAINER, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
+    ("checkpoint: only the first site writes", S3GD, SAVE, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
     ("checkpoint: another plan is taken up", "sites 2 refusals", TRAINER, "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
 ]
 
 
 def program_of(test):
-    return {"rounds": "build/test_rounds", "sites": "build/test_sites", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint"}[test.split()[0]]
+    return {"rounds": "build/test_rounds", "sites": "build/test_sites", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint",
+            "health": "build/test_health"}[test.split()[0]]
 
 
-def build(folder, program):
-    made = subprocess.run(["make", "--no-print-directory", "BUILD=build", "DEVICE=cpu", FAST, program], cwd=folder,
-                          capture_output=True, text=True)
-    if made.returncode != 0:
-        sys.exit(f"mutate_sites.py: does not compile:\n{made.stderr}")
-
-
-def run(folder, test):
-    """Runs a test. Returns the exit status and what was printed."""
+def command_of(test):
     kind, *words = test.split()
     command = [program_of(test), "--short"]
     if kind == "replicas":
         command = ["python3", "dev/test/check_replicas.py", " ".join(words)]
-    if kind == "sites":
+    if kind in ("sites", "health"):
         command += ["--only", " ".join(words[1:])]
         command = ["scripts/mpirun.sh", "-np", words[0], *command] if words[0] != "1" else command
-    # --foreground: otherwise timeout signals mpirun twice, and Open MPI leaves its ranks behind.
-    done = subprocess.run(["timeout", "--foreground", "-k", "5", str(SECONDS), *command], cwd=folder,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace")
-    return done.returncode, done.stdout
+    return command
 
 
-def verdict(status, output):
-    """What the test had to say, in one line; None if it saw nothing."""
-    if status == 0:
-        return None
-    failed = re.search(r"^FAIL +(.*)$", output, re.MULTILINE)
-    if failed:
-        return " ".join(failed.group(1).split())
-    if status in (124, 137):
-        return f"did not end within {SECONDS} s: ranks wait for each other"
-    died = re.search(r"^(test_\w+: .*|.*\*\*\* An error occurred.*|.*Signal: .*)$", output, re.MULTILINE)
-    if not died:
-        sys.exit(f"mutate_sites.py: the test did not run, exit status {status}:\n{output}")
-    return "crashed: " + died.group(1)
-
-
-def prepare(sound, tests):
-    """Builds the sources as they are, in the folder sound. They have to pass all tests."""
-    copy_sources(sound)
-    for program in sorted({program_of(test) for test in tests}):
-        build(sound, program)
-    for test in tests:
-        status, output = run(sound, test)
-        if status != 0 or not re.search(r"^[1-9]\d* passed, 0 failed$", output, re.MULTILINE):
-            sys.exit(f"mutate_sites.py: the sources as they are do not pass '{test}':\n{output}")
-    print(f"as they are the sources pass all {len(tests)} tests used here", flush=True)
-
-
-def try_fault(root, fault):
-    """Plants a fault in a copy of the sources. Returns what the test said of it."""
-    _, test, path, *change = fault
-    with tempfile.TemporaryDirectory(dir=root) as folder:
-        copy_sources(folder)
-        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
-            f.write(mutated(path, *change))
-        build(folder, program_of(test))
-        return verdict(*run(folder, test))
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-    for fault in faults:
-        mutated(*fault[2:])
-    caught = 0
-    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        prepare(os.path.join(root, "sound"), sorted({fault[1] for fault in faults}))
-        said = pool.map(try_fault, [root] * len(faults), faults)
-        for fault, line in zip(faults, said):
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:150]}" if line else f"MISSED  {fault[0]} ({fault[1]})", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
+# -O0: compiles fast, and the runs are short
+DRIVER = mutate.Driver(program_of, command_of, 120, "FAST=-O0 $(ARCH_FLAG)")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mutate.drive(FAULTS, DRIVER))

@@ -95,13 +95,24 @@ both
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
 one "command line" dev/test/test_cli.sh
 one "compilers" dev/test/test_compilers.sh
+one "data tools" dev/test/test_data.sh
 one "launchers" dev/test/test_launch.sh
+one "runs that stop" dev/test/test_stop.sh
+one "evaluations" dev/test/test_evaluations.py
+one "a run as a page" dev/test/test_report.py
+if dev/test/check_generate.py --installed; then one "text beside PyTorch" dev/test/check_generate.py
+else echo "without torch texts are not compared with PyTorch's (apt-get install python3-torch)"; fi
+one "weights of others" dev/test/test_pretrained.py
+if dev/test/check_transformers.py --installed; then one "transformers" dev/test/check_transformers.py
+else echo "without torch and transformers models are not compared with theirs (make check_transformers)"; fi
 wait
 if [ -n "${MPIRUN:-}" ]; then
     tell "meshes"
+    one "runs that hang" dev/test/test_watch.sh
     short=--short
     [ -z "${LONG:-}" ] || short=""
     one "replicas beside PyTorch" dev/test/check_replicas.py ${short:+"$short"}
+    one "survival" dev/test/torture.py --short --seed "$(date +%j)"
     [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/check_replicas.py --mesh
     [ -z "${LONG:-}" ] || one "several paths" dev/test/test_paths.sh
 else left_out=$((left_out + 1)); fi

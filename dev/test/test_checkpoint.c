@@ -5,9 +5,10 @@ definition of each kind of tensor, not by the code under test. Then: files that 
 its ranks, hold the formula and are the same bytes; any other mesh reads its slices of them. What is stopped or fails,
 at every single call that changes the disk, leaves what was there before; what lies is refused.
 */
-#include "../../checkpoint.h"
+#include "../../run_folder.h"
 #include "test.h"
 #include <signal.h>
+#include <stddef.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -61,6 +62,11 @@ int mkdir(const char* path, mode_t mode) NOTHROW {
 int unlink(const char* path) NOTHROW {
     if (calls.kill && call_fails()) return -1; // what cannot be removed stays: only a last call is of interest
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int fd, const char* path, int flags) NOTHROW {
+    if (calls.kill && call_fails()) return -1;
+    return (int)syscall(SYS_unlinkat, fd, path, flags);
 }
 
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
@@ -189,7 +195,7 @@ static int* shuffled(int n, uint64_t seed) {
 
 // One rank's part: the data ranks take the buckets in turn.
 static bool rank_writes(const char* out, int64_t step, const ModelConfig* m, const Layout* layout, uint64_t seed,
-                        int64_t* elements, Error* error) {
+                        CheckpointSum* sum, Error* error) {
     CheckpointWriter w;
     if (!checkpoint_join(&w, out, step, m, NULL, error)) return false;
     bool ok = true;
@@ -198,27 +204,40 @@ static bool rank_writes(const char* out, int64_t step, const ModelConfig* m, con
         if (order[i] % layout->mesh.d == layout->mesh.data) ok = write_bucket(&w, layout, m, order[i], error);
     }
     free(order);
-    *elements += w.elements;
+    checkpoint_sum_add(sum, &w.sum);
     return checkpoint_leave(&w, ok, error) && ok;
 }
 
-static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
-    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, ""};
-    if (!checkpoint_begin(out, &state, m, NULL, NULL, error)) return false;
+static bool save_state(const char* out, const CheckpointState* state, const ModelConfig* m, const Sizes* z,
+                       uint64_t seed, Error* error) {
+    CheckpointSum sum = {0, {0}};
+    if (!checkpoint_begin(out, state->step, m, NULL, error)) return false;
     const int ranks = z->t * z->p * z->d;
     int* order = shuffled(ranks, seed);
     bool ok = true;
-    int64_t elements = 0;
     for (int i = 0; i < ranks && ok; i++) {
         Layout layout = layout_of(m, z, order[i]);
-        ok = rank_writes(out, step, m, &layout, seed + (uint64_t)i, &elements, error);
+        ok = rank_writes(out, state->step, m, &layout, seed + (uint64_t)i, &sum, error);
         layout_free(&layout);
     }
     free(order);
-    if (ok && elements != 3 * model_parameters(m)) ok = fail(error, "%lld elements written", (long long)elements);
-    if (ok) return checkpoint_publish(out, step, error);
-    checkpoint_abandon(out, step);
+    if (ok) return checkpoint_publish(out, state, m, NULL, NULL, &sum, error);
+    checkpoint_abandon(out, state->step);
     return false;
+}
+
+static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.5};
+    return save_state(out, &state, m, z, seed, error);
+}
+
+static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7, 21, true, 1e-5, 0, {0, 0, 0, 0}};
+
+// What publishing a checkpoint without any of its values needs: the sum of zeros, said to be complete.
+static bool publish_empty(const char* out, int64_t step, Error* error) {
+    const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", 0.5};
+    const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
+    return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, error);
 }
 
 // Every rank of a mesh reads all of its buckets; true if all bits are as expected.
@@ -298,10 +317,11 @@ static bool same_files(const char* a, const char* b, const char* name) {
 // ----------------------------------------------------------------------------------------------------------------
 // Models and meshes
 
-static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7, 21, true, 1e-5, 0};
-static const ModelConfig gpt2_untied = {"gpt2 untied", ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50, false, 1e-5, 0};
-static const ModelConfig llama_untied = {"llama untied", ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23, false, 1e-5, 10000};
-static const ModelConfig llama_tied = {"llama tied", ARCH_LLAMA, 5, 24, 6, 3, 12, 8, 19, true, 1e-5, 10000};
+static const ModelConfig gpt2_untied = {"gpt2 untied", ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50, false, 1e-5, 0, {0, 0, 0, 0}};
+static const ModelConfig llama_untied = {"llama untied", ARCH_LLAMA, 4,     32,          8, 2, 48, 8, 23,
+                                         false,          1e-5,       10000, {0, 0, 0, 0}};
+static const ModelConfig llama_tied = {"llama tied", ARCH_LLAMA, 5,    24,    6,           3, 12, 8,
+                                       19,           true,       1e-5, 10000, {0, 0, 0, 0}};
 
 typedef struct {
     const ModelConfig* model;
@@ -381,7 +401,7 @@ static void test_names_of_sites(void) {
 
 // Tensors larger than the writer's buffer, with rows that do not divide it.
 static void test_large(void) {
-    const ModelConfig m = {"gpt2, 2.7M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500, true, 1e-5, 0};
+    const ModelConfig m = {"gpt2, 2.7M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500, true, 1e-5, 0, {0, 0, 0, 0}};
     const Sizes one = {1, 1, 1, 0, 0}, two = {2, 1, 1, 0, 0};
     Error error = {""};
     new_folder("large");
@@ -399,20 +419,23 @@ static void test_state(void) {
     new_folder("state");
     check(!checkpoint_newest(found, sizeof found, "state"), "an empty folder has no newest checkpoint");
     check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
-    const CheckpointState states[] = {{0, 0, 0, 1, 1, 0, ""},
-                                      {9, 90, 7, 8, 1024, 1, "dc-s3gd of 4 sites"},
-                                      {1234567890123, INT64_MAX, 3, 2, 1, 5, ""}};
+    const Sizes one = {1, 1, 1, 0, 0};
+    const CheckpointState states[] = {{0, 0, 0, 1, 1, 0, 0, "", 0},
+                                      {9, 90, 7, 8, 1024, 1, 123, "dc-s3gd of 4 sites", (double)NAN},
+                                      {1234567890123, INT64_MAX, 3, 2, 1, 5, INT64_MAX, "", 1.0 / 3}};
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
-        const bool made = checkpoint_begin("state", &states[i], &llama_tied, NULL, NULL, &error) &&
-                          checkpoint_publish("state", states[i].step, &error);
+        const bool made = save_state("state", &states[i], &llama_tied, &one, 1, &error);
         snprintf(path, sizeof path, "state/step_%08lld", (long long)states[i].step);
         check(made && checkpoint_newest(found, sizeof found, "state") && strcmp(found, path) == 0, "%s is the newest",
               path);
         memset(&state, 0xff, sizeof state);
         const bool opened = made && checkpoint_open(&r, path, &state, NULL, &error);
-        check(opened && memcmp(&state, &states[i], sizeof state) == 0, "its state comes back %s", error.text);
+        const bool same = memcmp(&state, &states[i], offsetof(CheckpointState, val_loss)) == 0;
+        check(opened && same &&
+                  (isnan(state.val_loss) ? isnan(states[i].val_loss) : state.val_loss == states[i].val_loss),
+              "its state comes back %s", error.text);
         if (opened) checkpoint_close(&r);
     }
     run_command("cd state && mkdir step_99999999999999.tmp step_99999999999999.old step_9999999999999x "
@@ -432,7 +455,8 @@ static void test_config(const ModelConfig* m) {
     const char** name = names[m->arch == ARCH_LLAMA];
     Error error = {""};
     Json json;
-    bool ok = checkpoint_write_config("config.json", m, NULL, &error) && json_open(&json, "config.json", &error);
+    bool ok =
+        checkpoint_write_config("config.json", m, NULL, SAFE_F32, &error) && json_open(&json, "config.json", &error);
     if (!check(ok, "%s: its config.json is JSON %s", m->name, error.text)) return;
     for (int i = 0; i < 7; i++) {
         int64_t value = -1;
@@ -454,7 +478,7 @@ static void test_config_sync(const ModelConfig* m) {
         const Sync written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
         Sync read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
         bool told;
-        const bool made = checkpoint_write_config("config.json", m, &written, &error);
+        const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, &error);
         same = same && made && checkpoint_load_sync(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
                read.share == written.share && read.scale == written.scale && checkpoint_check_sync(".", &read, &error);
         other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
@@ -464,7 +488,8 @@ static void test_config_sync(const ModelConfig* m) {
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
     const Sync none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
-    same = checkpoint_write_config("config.json", m, &none, &error) && checkpoint_check_sync(".", &none, &error);
+    same =
+        checkpoint_write_config("config.json", m, &none, SAFE_F32, &error) && checkpoint_check_sync(".", &none, &error);
     check(same && !checkpoint_check_sync(".", &some, &error), "an ordinary model is none: %s", error.text);
     check(checkpoint_check_sync("nowhere", &some, &error), "a folder without config.json does not say what it is");
 }
@@ -515,9 +540,8 @@ static void test_init(void) {
 
 // Saves step 2, but does not come further than point `stop`; returns false once there is no such point.
 static bool save_until(const char* out, const ModelConfig* m, const Sizes* z, int stop) {
-    const CheckpointState state = {2, 1, 2, 3, 4, 5, ""};
     Error error;
-    if (!checkpoint_begin(out, &state, m, NULL, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin(out, 2, m, NULL, &error)) die("%s", error.text);
     int point = 0;
     for (int rank = 0; rank < z->t * z->p && point < stop; rank++) { // d = 1
         Layout layout = layout_of(m, z, rank);
@@ -579,19 +603,18 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
     if (entries("calls/step_00000002") != 4) return BROKEN;
     if (!checkpoint_open(&r, "calls/step_00000002", &state, NULL, &error)) return BROKEN;
     checkpoint_close(&r);
+    if (!checkpoint_verify("calls/step_00000002", &error)) return BROKEN;
     if (!read_all("calls/step_00000002", m, z, &error)) return BROKEN;
     return state.sequences == 14 ? NEWER : OLDER; // save() writes 7 step
 }
 
 // Makes the folder hold nothing but an older run's step 2.
 static void make_older(const ModelConfig* m, const Sizes* z) {
-    const CheckpointState state = {2, 1000, 42, 8, 16, 3, ""};
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", 0.5};
     Error error;
-    if (entries("calls") != 1 || find_step(m, z) == ABSENT) {
-        run_command("rm -rf calls && mkdir calls");
-        if (!save("calls", 2, m, z, 5, &error)) die("%s", error.text);
-    }
-    if (!checkpoint_write_state("calls/step_00000002/trainer.json", &state, &error)) die("%s", error.text);
+    if (entries("calls") == 1 && find_step(m, z) == OLDER) return;
+    run_command("rm -rf calls && mkdir calls");
+    if (!save_state("calls", &state, m, z, 5, &error)) die("%s", error.text);
 }
 
 // Saves in a process of its own, whose call number `at` is its last; false if there is no such call.
@@ -653,8 +676,8 @@ static void test_order(void) {
     new_folder("order");
     calls.log[0] = 0;
     const bool ok = save("order", 3, &gpt2_tied, &z, 1, &error);
-    check(ok && strcmp(calls.log, "model.safetensors optimizer.safetensors config.json trainer.json "
-                                  "model.safetensors optimizer.safetensors model.safetensors optimizer.safetensors "
+    check(ok && strcmp(calls.log, "model.safetensors optimizer.safetensors model.safetensors optimizer.safetensors "
+                                  "model.safetensors optimizer.safetensors config.json trainer.json "
                                   "step_00000003.tmp rename order") == 0,
           "flushed in this order: %s", calls.log);
 }
@@ -693,41 +716,113 @@ static void test_taken(void) {
     check(entries("taken/step_00000004") == 5 && read_all("taken/step_00000004", &gpt2_tied, &z, &error),
           "and all is as it was before %s", error.text);
     // Put there after checkpoint_begin() has looked: kept, under another name.
-    const CheckpointState four = {4, 1, 2, 3, 4, 5, ""}, six = {6, 1, 2, 3, 4, 5, ""};
     if (remove("taken/step_00000004/notes.txt") != 0) die("cannot remove a file");
-    const bool begun = checkpoint_begin("taken", &four, &gpt2_tied, NULL, NULL, &error);
+    const bool begun = checkpoint_begin("taken", 4, &gpt2_tied, NULL, &error);
     touch("taken/step_00000004/notes.txt");
-    check(begun && checkpoint_publish("taken", 4, &error) && entries("taken/step_00000004") == 4 &&
+    check(begun && publish_empty("taken", 4, &error) && entries("taken/step_00000004") == 4 &&
               entries("taken/step_00000004.old") == 1,
           "put there while it was written: kept %s", error.text);
     refuses("now there is no name for the older one", 4, "cannot rename", 2);
     touch("taken/step_00000005");
     refuses("a file", 5, "is taken", 3);
-    const bool started = checkpoint_begin("taken", &six, &gpt2_tied, NULL, NULL, &error);
+    const bool started = checkpoint_begin("taken", 6, &gpt2_tied, NULL, &error);
     touch("taken/step_00000006");
-    check(started && !checkpoint_publish("taken", 6, &error) && strstr(error.text, "cannot rename") &&
-              entries("taken") == 4,
+    check(started && !publish_empty("taken", 6, &error) && strstr(error.text, "cannot rename") && entries("taken") == 4,
           "a file, in the last moment: %s", error.text);
     new_folder("taken/step_00000007.tmp");
     touch("taken/step_00000007.tmp/notes.txt");
     refuses("somebody's file in the .tmp", 7, "cannot make", 5);
-    check(!save("nowhere", 8, &gpt2_tied, &z, 1, &error) && strstr(error.text, "nowhere/step_00000008"),
+    check(!save("nowhere", 8, &gpt2_tied, &z, 1, &error) &&
+              strstr(error.text, "nowhere: No such file or directory; was it moved away"),
           "no folder: %s", error.text);
+}
+
+// A checkpoint with holes: as many values as the model has have to be written, no fewer and no more.
+static void test_holes(void) {
+    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", 0.5};
+    new_folder("holes");
+    for (int off = -1; off <= 1; off += 2) {
+        const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};
+        Error error = {""};
+        const bool begun = checkpoint_begin("holes", 3, &gpt2_tied, NULL, &error);
+        check(begun && !checkpoint_publish("holes", &state, &gpt2_tied, NULL, NULL, &sum, &error) &&
+                  strstr(error.text, "values were written") && entries("holes") == 0,
+              "%+d value: %s", off, error.text);
+    }
+}
+
+// Killed at each call while old checkpoints are removed: what still has its name is whole.
+static void test_prune_killed(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    char path[64];
+    int64_t* steps;
+    int points = 0, broken = 0;
+    bool killed = true;
+    for (; killed && points < 100; points++) {
+        run_command("rm -rf prune && mkdir prune");
+        for (int step = 1; step <= 3; step++) {
+            if (!save("prune", step, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+        }
+        fflush(stdout);
+        const pid_t child = fork();
+        int status;
+        if (child < 0) die("cannot fork: %s", strerror(errno));
+        if (child == 0) {
+            calls.count = 0, calls.at = points, calls.kill = true;
+            _exit(checkpoint_prune("prune", 1, 3, &error) ? 0 : 1);
+        }
+        if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that removes has crashed");
+        killed = WEXITSTATUS(status) == 9;
+        const int n = checkpoint_steps(&steps, "prune");
+        for (int i = 0; i < n; i++) {
+            snprintf(path, sizeof path, "prune/step_%08lld", (long long)steps[i]);
+            broken += !checkpoint_verify(path, &error);
+        }
+        free(steps);
+    }
+    check(points > 8 && !killed && broken == 0,
+          "killed at %d calls while two of three are removed: %d halves have a name", points - 1, broken);
+}
+
+// What nobody could go on from is not saved.
+static void test_not_finite(void) {
+    static const uint32_t wrong[] = {0x7f800000, 0xff800000, 0x7fc00000};
+    const Sizes z = {2, 1, 1, 0, 0};
+    new_folder("infinite");
+    for (int i = 0; i < 3; i++) {
+        Layout layout = layout_of(&gpt2_tied, &z, 1);
+        CheckpointWriter w;
+        Error error = {""};
+        if (!checkpoint_begin("infinite", 1, &gpt2_tied, NULL, &error) ||
+            !checkpoint_join(&w, "infinite", 1, &gpt2_tied, NULL, &error))
+            die("%s", error.text);
+        const Slice* s = &layout.slices[layout.bucket[2].first]; // the first that this rank writes
+        while (!slice_is_owned(s, &layout)) s++;
+        float* values = bucket_expected(&layout, &gpt2_tied, 2, i, 0);
+        values[s->offset - layout.bucket[2].offset + 1] = float_of_bits(wrong[i]);
+        const bool ok = checkpoint_write_value(&w, &layout, 2, i, values, &error);
+        check(!ok && strstr(error.text, s->tensor.name) && strstr(error.text, "not finite"), "not saved: %s",
+              error.text);
+        checkpoint_leave(&w, false, &error);
+        free(values);
+        layout_free(&layout);
+        checkpoint_abandon("infinite", 1);
+    }
 }
 
 static void test_long_names(void) {
     static char name[5000];
     char path[CHECKPOINT_PATH];
-    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     CheckpointWriter w;
     CheckpointReader r;
     CheckpointState read;
     Error error = {""};
     memset(name, 'a', sizeof name - 1);
-    bool ok = !checkpoint_begin(name, &state, &gpt2_tied, NULL, NULL, &error) && strstr(error.text, "too long");
+    bool ok = !checkpoint_begin(name, 4, &gpt2_tied, NULL, &error) && strstr(error.text, "too long");
     check(ok, "%zu letters: %.20s...%s", strlen(name), error.text, strstr(error.text, ": "));
     ok = !checkpoint_join(&w, name, 4, &gpt2_tied, NULL, &error) && strstr(error.text, "too long");
-    ok = ok && !checkpoint_publish(name, 4, &error) && strstr(error.text, "too long");
+    ok = ok && !publish_empty(name, 4, &error) && strstr(error.text, "too long");
     ok = ok && !checkpoint_open(&r, name, &read, NULL, &error) && strstr(error.text, "too long");
     checkpoint_abandon(name, 4);
     check(ok, "neither joined nor published nor opened");
@@ -736,7 +831,6 @@ static void test_long_names(void) {
 }
 
 static void test_join(void) {
-    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     CheckpointWriter w;
     Error error = {""};
     new_folder("join");
@@ -745,7 +839,7 @@ static void test_join(void) {
           "not begun: %s", error.text);
     calls.count = 0;
     check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
-    if (!checkpoint_begin("join", &state, &gpt2_tied, NULL, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin("join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     calls.count = 0, calls.at = 0, calls.all = true;
     check(!checkpoint_leave(&w, true, &error) && calls.count == 2 && strstr(error.text, "4.tmp/model.safetensors"),
@@ -765,11 +859,10 @@ static void test_join(void) {
 // Each rank writes what it owns, and nothing else.
 static void test_shares(void) {
     const Sizes z = {4, 2, 1, 0, 0}; // the vocabulary is padded, the embedding on two stages
-    const CheckpointState state = {4, 1, 2, 3, 4, 5, ""};
     int64_t sum = 0, twice = 0;
     Error error = {""};
     new_folder("shares");
-    if (!checkpoint_begin("shares", &state, &gpt2_tied, NULL, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin("shares", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     for (int rank = 0; rank < 8; rank++) {
         Layout layout = layout_of(&gpt2_tied, &z, rank);
         CheckpointWriter w;
@@ -777,7 +870,7 @@ static void test_shares(void) {
         for (int b = 0; b < layout.buckets; b++) {
             if (!write_bucket(&w, &layout, &gpt2_tied, b, &error)) die("%s", error.text);
         }
-        sum += w.elements;
+        sum += w.sum.elements;
         for (int i = 0; i < layout.n; i++) twice += 3 * layout.slices[i].rows * layout.slices[i].cols;
         if (!checkpoint_leave(&w, true, &error)) die("%s", error.text);
         layout_free(&layout);
@@ -789,7 +882,6 @@ static void test_shares(void) {
 
 static void test_full(void) {
     const Sizes z = {1, 1, 1, 0, 0};
-    const CheckpointState four = {4, 1, 2, 3, 4, 5, ""}, five = {5, 1, 2, 3, 4, 5, ""};
     Error error = {""}, late = {"nothing"}, second = {""};
     new_folder("full");
     const int before = open_files();
@@ -804,7 +896,7 @@ static void test_full(void) {
     Layout layout = layout_of(&gpt2_tied, &z, 0);
     CheckpointWriter w;
     struct rlimit limit, small;
-    if (!checkpoint_begin("full", &four, &gpt2_tied, NULL, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin("full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
     small = limit, small.rlim_cur = 5000;
@@ -812,7 +904,7 @@ static void test_full(void) {
     if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
     const bool written = write_bucket(&w, &layout, &gpt2_tied, 2, &error);
     const bool left = checkpoint_leave(&w, written, &late);
-    const bool begun = checkpoint_begin("full", &five, &gpt2_tied, NULL, NULL, &second);
+    const bool begun = checkpoint_begin("full", 5, &gpt2_tied, NULL, &second);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
     check(!written && strstr(error.text, "4.tmp/model.safetensors: cannot write"), "no room while writing: %s",
           error.text);
@@ -925,6 +1017,232 @@ static void test_lies(void) {
     check(open_files() == before, "no file is left open");
 }
 
+// The same checkpoint with one thing wrong: refused, by a process alone, with the name of the file.
+static void unsound(const char* what, const char* file) {
+    Error error = {""};
+    check(!checkpoint_verify("copy", &error) && strstr(error.text, "copy/") && strstr(error.text, file), "%s: %s", what,
+          error.text);
+    run_command("rm -rf copy");
+}
+
+static uint64_t random_below(uint64_t* state, uint64_t n) { return philox(11, 0, (*state)++).word[0] % n; }
+
+// A byte of a file becomes another one.
+static void damage(const char* path, int64_t place, int bit) {
+    unsigned char byte;
+    const int fd = open(path, O_RDWR);
+    if (fd < 0 || pread(fd, &byte, 1, (off_t)place) != 1) die("%s: cannot read", path);
+    byte ^= (unsigned char)(1 << bit);
+    if (pwrite(fd, &byte, 1, (off_t)place) != 1 || close(fd) != 0) die("%s: cannot patch", path);
+}
+
+static int64_t file_bytes(const char* path) {
+    struct stat st;
+    if (stat(path, &st) != 0) die("%s: cannot stat", path);
+    return (int64_t)st.st_size;
+}
+
+// Bits flipped, pieces cut off, files of another step, another run or another file in their places: 500 times and more, each is
+// refused with the name of the file. Ranks that add up their parts find the same as one alone.
+static void test_unsound(void) {
+    static const char* names[] = {"model.safetensors", "optimizer.safetensors", "config.json", "trainer.json"};
+    const Sizes z = {2, 2, 1, 0, 0};
+    Error error = {""};
+    char path[128];
+    uint64_t r = 0;
+    int refused = 0, tried = 0;
+    new_folder("unsound"), new_folder("another");
+    ModelConfig other = gpt2_tied;
+    other.eps = 2e-5; // as large, but another model
+    const CheckpointState same = {1, 7, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.25};
+    if (!save("unsound", 1, &gpt2_tied, &z, 1, &error) || !save("unsound", 2, &gpt2_tied, &z, 1, &error) ||
+        !save_state("another", &same, &other, &z, 1, &error))
+        die("%s", error.text);
+    check(checkpoint_verify("unsound/step_00000001", &error), "as it was written %s", error.text);
+    for (int i = 0; i < 400; i++) { // flipped bits, in every file, there and back
+        const char* name = names[i % 4];
+        snprintf(path, sizeof path, "unsound/step_00000001/%s", name);
+        const int64_t place = (int64_t)random_below(&r, (uint64_t)file_bytes(path));
+        const int bit = (int)random_below(&r, 8);
+        damage(path, place, bit);
+        tried++;
+        error.text[0] = 0;
+        const bool ok = checkpoint_verify("unsound/step_00000001", &error);
+        if (!ok && strstr(error.text, name))
+            refused++;
+        else
+            check(false, "%s: bit %d of byte %lld flipped: %s", name, bit, (long long)place, error.text);
+        damage(path, place, bit);
+    }
+    for (int i = 0; i < 100; i++) { // cut off
+        const char* name = names[i % 4];
+        run_command("cp -r unsound/step_00000001 copy");
+        snprintf(path, sizeof path, "copy/%s", name);
+        const int64_t left = (int64_t)random_below(&r, (uint64_t)file_bytes(path));
+        if (truncate(path, (off_t)left) != 0) die("%s: cannot cut", path);
+        tried++;
+        error.text[0] = 0;
+        if (!checkpoint_verify("copy", &error) && strstr(error.text, name))
+            refused++;
+        else
+            check(false, "%s: cut after %lld bytes: %s", name, (long long)left, error.text);
+        run_command("rm -rf copy");
+    }
+    check(refused == tried, "%d flipped bits and cut files: %d refused with the name of the file", tried, refused);
+    for (int i = 0; i < 4; i++) {
+        run_command("cp -r unsound/step_00000001 copy && cp unsound/step_00000002/%s copy", names[i]);
+        if (i < 2)
+            unsound("a file of another step", names[i]);
+        else
+            run_command("rm -r copy"); // config.json is the same; trainer.json is asked below
+        run_command("cp -r unsound/step_00000001 copy && rm copy/%s", names[i]);
+        unsound("a file is missing", names[i]);
+    }
+    run_command("cp -r unsound/step_00000001 copy && cp unsound/step_00000002/trainer.json copy");
+    unsound("trainer.json of another step", "model.safetensors");
+    run_command("cp -r unsound/step_00000001 copy && cp another/step_00000001/config.json copy");
+    unsound("config.json of another run", "config.json");
+    run_command("cp -r unsound/step_00000001 copy && mv copy/optimizer.safetensors copy/model.safetensors");
+    unsound("the optimizer in place of the weights", "");
+    run_command("cp -r unsound/step_00000001 copy && rm copy/model.safetensors && mkdir copy/model.safetensors");
+    unsound("a folder in place of a file", "not a regular file");
+    CheckpointList list;
+    bool ok = checkpoint_load_list(&list, "unsound/step_00000001", &error);
+    for (int ranks = 1; ranks <= 7 && ok; ranks++) {
+        uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
+        for (int rank = 0; rank < ranks && ok; rank++)
+            ok = checkpoint_add_up(sums, &list, "unsound/step_00000001", rank, ranks, &error);
+        ok = ok && checkpoint_compare(sums, &list, "unsound/step_00000001", &error);
+    }
+    check(ok, "1 to 7 ranks that add up a part each agree %s", error.text);
+}
+
+// The folder of a run: the newest stay, and the best; what killed runs have left goes, or comes back.
+static void test_folder(void) {
+    static const double losses[] = {3, 1, 2, (double)NAN, 1.5, 1};
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    char target[64] = "";
+    int64_t* steps;
+    new_folder("run");
+    for (int i = 0; i < 6; i++) {
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", losses[i]};
+        if (!save_state("run", &state, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, &error);
+        const int n = checkpoint_steps(&steps, "run");
+        const int64_t expected[6][3] = {{1}, {2, 1}, {3, 2}, {4, 3, 2}, {5, 4, 2}, {6}};
+        bool ok = pruned && n == (i == 3 || i == 4 ? 3 : i == 5 || i == 0 ? 1 : 2);
+        for (int k = 0; k < n && ok; k++) ok = steps[k] == expected[i][k];
+        const ssize_t length = readlink("run/best", target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        const int best = i == 0 ? 1 : i == 5 ? 6 : 2;
+        ok = ok && atoi(target + 5) == best;
+        check(ok, "losses 3, 1, 2, none, 1.5, 1; after step %d: the last %d and the best, %s %s", i + 1, i < 5 ? 2 : 1,
+              target, error.text);
+        free(steps);
+    }
+    touch("run/step_00000006/notes.txt");
+    if (!save("run", 7, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    check(checkpoint_prune("run", 1, 7, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
+          "one with somebody's file in it stays");
+    run_command("rm -rf run/best && touch run/best run/step_00000006/notes.txt");
+    check(checkpoint_prune("run", 1, 7, &error) && file_bytes("run/best") == 0, "somebody's file called best stays");
+    run_command(
+        "cd run && rm -r best step_00000006 && cp -r step_00000007 step_00000008.tmp && touch "
+        "step_00000008.tmp/rank_00003 && mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
+    checkpoint_clean("run");
+    check(entries("run") == 2 && access("run/step_x.tmp", F_OK) == 0 && checkpoint_verify("run/step_00000007", &error),
+          "what killed runs have left is cleared away, and a checkpoint that had lost its name has it again %s",
+          error.text);
+}
+
+// A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its own.
+static void test_prune_later(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    new_folder("later");
+    for (int step = 1; step <= 4; step++) {
+        if (!save("later", step, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    }
+    damage("later/step_00000004/model.safetensors", 5000, 3);
+    check(checkpoint_prune("later", 1, 3, &error) && access("later/step_00000003", F_OK) == 0 &&
+              access("later/step_00000004", F_OK) == 0 && access("later/step_00000002", F_OK) != 0,
+          "the last that was saved stays, and a later one %s", error.text);
+    char target[64] = "";
+    check(readlink("later/best", target, sizeof target - 1) > 0 && strcmp(target, "step_00000003") == 0,
+          "the best is not one that was not taken: %s", target);
+    run_command("mkdir later/best.tmp && touch later/best.tmp/x"); // no link can be made
+    if (!save("later", 5, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    error.text[0] = 0;
+    check(!checkpoint_prune("later", 1, 5, &error) && strstr(error.text, "later/best: cannot link") &&
+              access("later/step_00000003", F_OK) != 0 && access("later/step_00000005", F_OK) == 0,
+          "without a link to the best room is made all the same: %s", error.text);
+}
+
+// What says of itself that it is another: of another step than its folder's, or of other files than the list's.
+static void test_says(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    CheckpointList list;
+    SafeTensors st;
+    new_folder("says");
+    if (!save("says", 1, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    check(checkpoint_load_list(&list, "says/step_00000001", &error) &&
+              checkpoint_check_step(&list, "says/step_00000001", 1, &error) &&
+              !checkpoint_check_step(&list, "says/step_00000001", 2, &error) &&
+              strstr(error.text, "trainer.json: is of step 1"),
+          "a folder with another step's name: %s", error.text);
+    if (!safetensors_open(&st, "says/step_00000001/model.safetensors", &error)) die("%s", error.text);
+    const int64_t digits = checkpoint_digits(st.file.data, 4096);
+    safetensors_close(&st);
+    for (int i = 0; i < 16; i += 5) {
+        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
+        check(!checkpoint_verify("says/step_00000001", &error) &&
+                  strstr(error.text, "model.safetensors: says that its checksum"),
+              "digit %d of the checksum in the head: %s", i, error.text);
+        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
+    }
+    check(checkpoint_verify("says/step_00000001", &error), "and changed back it is sound");
+}
+
+// A process holds a lock, alone or not; what another one gets then. Returns that it was given back at the end of the holder.
+static bool lock_beside(bool alone, bool mine_alone, int* got) {
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0) die("pipe: %s", strerror(errno));
+    const pid_t child = fork();
+    if (child == 0) {
+        const int lock = folder_lock("locked", alone, 0);
+        if (write(ready[1], lock >= 0 ? "1" : "0", 1) == 1) pause();
+        _exit(0);
+    }
+    if (child < 0 || read(ready[0], &byte, 1) != 1 || byte != '1') die("a child has no lock");
+    *got = folder_lock("locked", mine_alone, 0.05);
+    if (*got >= 0) close(*got);
+    kill(child, SIGKILL);
+    const int after = folder_lock("locked", true, 10);
+    waitpid(child, NULL, 0);
+    close(ready[0]), close(ready[1]);
+    if (after >= 0) close(after);
+    return after >= 0;
+}
+
+static void test_lock(void) {
+    int got;
+    new_folder("locked");
+    check(lock_beside(true, false, &got) && got == FOLDER_TAKEN,
+          "a folder of which a run has just begun is not shared");
+    check(lock_beside(false, true, &got) && got == FOLDER_TAKEN,
+          "one whose run goes on is not another's, until it is killed");
+    check(lock_beside(false, false, &got) && got >= 0, "the ranks of a run share it");
+    const int mine = folder_lock("locked", true, 0);
+    folder_share(mine);
+    const int other = folder_lock("locked", false, 0);
+    check(mine >= 0 && other >= 0, "the main rank is alone first, and shares then");
+    close(mine), close(other);
+    check(folder_lock("nowhere", true, 0) == FOLDER_UNLOCKED, "no folder, no lock");
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     const char* tmp = getenv("TMPDIR");
@@ -940,18 +1258,26 @@ int main(int argc, char** argv) {
     test_init();
     test_shares();
     test_stopped();
-    const ModelConfig gpt2 = {"gpt2, small", ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3, true, 1e-5, 0};
-    const ModelConfig llama = {"llama, small", ARCH_LLAMA, 2, 4, 2, 1, 2, 2, 3, false, 1e-5, 10000};
+    const ModelConfig gpt2 = {"gpt2, small", ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig llama = {"llama, small", ARCH_LLAMA, 2, 4, 2, 1, 2, 2, 3, false, 1e-5, 10000, {0, 0, 0, 0}};
     const Sizes two = {2, 1, 1, 0, 0}, four = {2, 2, 1, 0, 0};
     test_every_call(&gpt2, &two);
     if (!brief) test_every_call(&llama, &four);
     test_order();
     test_moved_back();
     test_taken();
+    test_holes();
+    test_prune_killed();
+    test_not_finite();
     test_long_names();
     test_join();
     test_full();
     test_lies();
+    test_unsound();
+    test_folder();
+    test_prune_later();
+    test_says();
+    test_lock();
     if (chdir("/") != 0) die("cannot leave %s", folder);
     char command[600];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);

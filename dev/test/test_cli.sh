@@ -61,6 +61,82 @@ assert header['transformer.h.1.mlp.c_fc.weight']['dtype'] == 'F32'
 assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
 PY"
 
+# ---- options in a file, samples, and what a terminal shows
+losses='import json,sys;print([[(x["loss"],x["val_loss"]) for x in map(json.loads,open(d+"/log.jsonl"))] for d in sys.argv[1:]])'
+check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -qx -- '--heads 2' run/options.txt && grep -qx -- '# --lr 0.003' run/options.txt && ! grep -q -- '--resume' run/options.txt"
+"$train" --config run/options.txt --out again >out 2>err
+check "--config does the same run" "[ $? = 0 ] && [ ! -s err ] && [ \"\$(python3 -c '$losses' run)\" = \"\$(python3 -c '$losses' again)\" ]"
+check "its lines are those of all steps, in a file, without a terminal's words" "[ \$(grep -c '^step ' out) = 4 ] && ! grep -q \$'\\033' out"
+check "and leaves the same options but --out" "[ \"\$(diff run/options.txt again/options.txt | grep '^[<>]' | grep -v started)\" = '< --out run
+> --out again' ]"
+"$fast" --config again/options.txt --steps=6 --resume --sample-every 2 >out 2>err
+check "the command line wins, and --resume goes on" "[ $? = 0 ] && [ \$(wc -l <again/log.jsonl) = 6 ] && grep -qx -- '--steps 6' again/options.txt"
+samples='import json,sys;print([(x["step"],x["text"]) for x in map(json.loads,open(sys.argv[1]))])'
+cp again/samples.jsonl kept.jsonl
+check "samples are kept, those of the steps that are done" "[ \"\$(sed 's/,.*//' kept.jsonl | tr '\n' ' ')\" = '{\"step\":4 {\"step\":6 ' ]"
+check "as they are printed" "[ \"\$(sed '1,/^The model writes/d' out | tail -n +2)\" = \"\$(python3 -c 'import json;print(json.loads(open(\"kept.jsonl\").readlines()[-1])[\"text\"])')\" ]"
+printf '{"step":6,"te' >>again/samples.jsonl
+"$fast" --config again/options.txt --resume --sample-every 2 >out 2>err
+check "a run taken up at its end writes its last sample again, not twice" "[ $? = 0 ] && [ \"\$(sed 's/,.*//' kept.jsonl)\" = \"\$(sed 's/,.*//' again/samples.jsonl)\" ]"
+printf '# a comment\n\n--steps 4\n--stepps 5\n' >wrong.txt
+refuses 2 "wrong.txt:4: unknown option --stepps; did you mean --steps?" --config wrong.txt
+printf -- '--steps 4\r\n--steps 5\n' >wrong.txt
+refuses 2 "wrong.txt:2: --steps is given twice, in line 1 too" --config wrong.txt --steps 7
+printf -- '--steps -1' >wrong.txt
+refuses 2 "wrong.txt:1: --steps -1: out of range" --config wrong.txt --steps 7
+printf -- '--resume' >wrong.txt
+refuses 2 "belongs on the command line" --config wrong.txt
+printf -- '--steps 4\0' >wrong.txt
+refuses 2 "not a file of options" --config wrong.txt
+refuses 2 "--config nowhere.txt: cannot open" --config nowhere.txt
+refuses 2 "not a regular file" --config .
+refuses 2 "--data: a value with a line break" $small --data "text.txt " --out nothing
+check "which leaves nothing" "[ ! -e nothing ]"
+if [ -n "${MPIRUN:-}" ]; then
+    timeout 60 "$mpirun" -np 2 "$fast" --config nowhere.txt >out 2>err
+    check "  and 2 ranks, which say it once" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: --config nowhere.txt' err) = 1 ]"
+    mkdir both && timeout 60 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
+    check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
+fi
+python3 - "$fast" >terminal <<'PY'
+import os, pty, subprocess, sys
+main, side = pty.openpty()
+arguments = [sys.argv[1], *"--config run/options.txt --out seen --steps 60 --eval-every 25 --sample-every 0".split()]
+child = subprocess.Popen(arguments, stdin=side, stdout=side, stderr=side, env=dict(os.environ, TERM="xterm"))
+os.close(side)
+text = b""
+try:
+    while more := os.read(main, 65536):
+        text += more
+except OSError:
+    pass
+assert child.wait() == 0
+for line in text.decode().replace("\r\n", "\n").split("\n"):  # what stays of a line that is written over
+    print(line.split("\r\x1b[K")[-1].replace("\x1b[?7l", "").replace("\x1b[?7h", ""))
+PY
+check "in a terminal the lines of twenty steps and of validations stay" "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' terminal | tr '\n' ' ')\" = '3 6 9 12 15 18 21 24 25 27 30 33 36 39 42 45 48 50 51 54 57 60 ' ] && ! grep -q \$'\\033' terminal"
+
+# completes PROGRAM EXPECTED WORD...: what bash offers for the last word
+completes() {
+    program=$1 expected=$2
+    shift 2
+    got=$(COMPLETION=$("$program" --completion bash) bash -c 'eval "$COMPLETION"; name=$1; shift; COMP_WORDS=("$name" "$@"); COMP_CWORD=$#; compopt() { COMPREPLY=("files: $*"); }
+        "_$name"; echo "${COMPREPLY[*]}"' bash "${program##*/}" "$@")
+    check "$* <tab>: $got" "[ \"\$got\" = '$expected' ]"
+}
+completes "$fast" "--kv-heads" --kv
+completes "$fast" "gpt2 llama" --arch ""
+completes "$fast" "llama" --steps 3 --arch = ll
+completes "$fast" "gpt2-124M gpt2-350M gpt2-774M gpt2-1558M" --model gpt2
+completes "$fast" "files: -o default" --data ""
+completes "$fast" "files: -o dirnames" --out ""
+completes "$fast" "" --steps ""
+completes "$plan" "zb-h1 zb-v" --schedule z
+for shell in zsh fish; do
+    command -v $shell >/dev/null || continue
+    check "$shell takes its completion" "$fast --completion $shell >out 2>err && $shell -n out 2>err && [ ! -s err ] && grep -q sequence-parallel out"
+done
+
 # ---- stopped and taken up again
 # shellcheck disable=SC2086
 for arch in gpt2 llama; do
@@ -90,14 +166,15 @@ refuses 2 "make tables of more than" --data text.txt --micro-batch 1 --global-ba
 refuses 2 "micro-batches are more than a schedule takes" --dry-run --layers 64 --pp 64 --seq 2 \
     --micro-batch 1 --eval-sequences 100000
 refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
-refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
-refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012
+refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 2 "--layers 3, but whole_gpt2/step_00000012 has 2" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 
 # ---- arguments
 refuses 2 "did you mean --layers?" --layer 3
 refuses 2 "unknown option" --tensor-cores 3
 refuses 2 "given twice" --steps 3 --steps 4
-refuses 2 "out of range" --steps 0
+refuses 2 "out of range" --steps -1
 refuses 2 "not a whole number" --steps 3.5
 refuses 2 "the value is missing" --steps
 refuses 2 "there are tiny gpt2-124M" --model gpt5
@@ -111,7 +188,10 @@ refuses 2 "needs --out" --save-every 3
 refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
 refuses 1 "GB of memory" --model llama-7B --seq 64 --micro-batch 64 --data text.txt
 refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
-check "--help lists every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
+check "--help all explains every option, exit status 0" "$train --help all >all 2>err && [ ! -s err ] && [ \$(grep -c '^  --' all) -ge 60 ]"
+check "--help names the same ones" "$train --help >out 2>err && [ ! -s err ] && [ \"\$(grep -o -e '--[a-z0-9-]*' out | sort -u | grep -vx -e --help)\" = \"\$(grep -o '^  --[a-z0-9-]*' all | tr -d ' ' | sort -u | grep -vx -e --help)\" ]"
+check "--help lr explains one" "$train --help lr >out 2>err && [ \$(grep -c '^  --' out) = 1 ]"
+refuses 2 "neither an option nor a group" --help nonsense
 check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 20 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
 
 # ---- data
@@ -130,6 +210,18 @@ shard('version.bin', 20240520, 2, 3000, tokens, 'H')
 shard('llama.bin', 20240801, 7, 3000, tokens, 'I')
 open('raw.bin', 'wb').write(struct.pack('<3000H', *tokens))
 open('header.bin', 'wb').write(open('good.bin', 'rb').read()[:1000])
+def megatron(name, code, tokens, fmt, lie=0):
+    with open(name + '.bin', 'wb') as f:
+        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
+    sizes = [100] * (len(tokens) // 100)
+    begins = [100 * i * struct.calcsize(fmt) for i in range(len(sizes))]
+    begins[-1] += lie
+    with open(name + '.idx', 'wb') as f:
+        f.write(b'MMIDIDX\0\0' + struct.pack('<QBQQ', 1, code, len(sizes), 3))
+        f.write(struct.pack('<%di%dq3q' % (len(sizes), len(sizes)), *sizes, *begins, 0, 5, len(sizes)))
+megatron('megatron', 4, tokens, 'i')
+megatron('lie', 8, tokens, 'H', 2)
+megatron('float', 7, tokens, 'f')
 PY
 refuses 1 "no file is named" --data nowhere.txt
 refuses 1 "nor matches it" --data 'no*.txt'
@@ -142,9 +234,32 @@ refuses 1 "one kind" --data good.bin,llama.bin
 refuses 1 "directory" --data run
 refuses 1 "vocabulary of 256" --data good.bin --vocab 256
 refuses 2 "--vocab" --data raw.bin
+refuses 2 "--document-token needs --documents" $small --data text.txt --document-token 3
+refuses 2 "--documents: raw.bin holds raw uint16 tokens, which do not say where documents begin" $small --data raw.bin --vocab 50257 --documents
+refuses 2 "no document begins with token 50001" $small --data raw.bin --vocab 50257 --documents --document-token 50001
+refuses 2 "say themselves where documents begin" $small --data text.txt --documents --document-token 3
 head -c 20 text.txt >tiny.txt
 refuses 1 "smaller --seq" --data tiny.txt
-refuses 1 "vocabulary of 256" $small --data text.txt --val good.bin
+refuses 1 "do not mean the same" $small --data text.txt --val good.bin
+refuses 1 "do not mean the same" $small --data 0.5:text.txt,0.5:good.bin
+refuses 1 "some have none" $small --data 0.5:text.txt,text.txt
+refuses 1 "without weight" $small --data 0:text.txt
+refuses 1 "round them" $small --data 3000000000:text.txt
+refuses 1 "no file is named" $small --data 0.5:text.txt,0.5:nowhere.txt
+refuses 1 "lie.idx: sequence 29 has 100 tokens from byte 5802 on" --data lie.bin
+refuses 1 "floating point" --data float
+refuses 2 "megatron holds tokens of a Megatron data set, which do not say" --data megatron
+refuses 1 "vocabulary of 50000" --data megatron --vocab 50000
+refuses 1 "tiny.txt: 19 tokens" $small --data 1:text.txt,1:tiny.txt
+losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
+check "Megatron's data sets are trained on" "$fast $small --data megatron --vocab 50257 --steps 2 --eval-every 0 >out 2>err && grep -q '^data *megatron.bin: .*, 2 documents, 3000 tokens' out && mv out one"
+check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
+mix="$small --data 0.75:part_a.txt,.25:part_b.txt --val 1:part_b.txt,2:part_a.txt"
+check "--dry-run says what will be read" "$train $mix --steps 10 --global-batch 4 --dry-run >out 2>err && grep -q '^data *75 %  part_a.txt: .*; 0.0[0-9]* epochs' out && grep -q '^ *25 %  part_b.txt' out && grep -q '^val *33.33 %  part_b.txt' out && ! grep -q '^step' out"
+check "a mix is trained on" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed >out 2>err"
+check "and half of it, resumed, is the same run" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --save-every 4 --out mixed_half >out 2>err && rm -rf mixed_half/step_00000008 && $train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed_half --resume >out 2>err && cmp mixed/step_00000008/model.safetensors mixed_half/step_00000008/model.safetensors"
+refuses 2 "other sources, or gives them other weights" $small --data 0.7:part_a.txt,.3:part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out mixed --resume
 check "llm.c shards are trained on" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && grep -q 'vocabulary 50257' out"
 check "raw uint16 as well" "$fast $small --data raw.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err"
 check "and Llama-3's shards" "$fast $small --arch llama --data llama.bin --vocab 50304 --steps 1 --eval-every 0 >out 2>err"

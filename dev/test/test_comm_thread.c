@@ -156,6 +156,7 @@ static Doing job_start(Comm* c, const Job* job) {
         d.other = comm_send_start(c, d.in, n, job->type, next, job->salt);
         break;
     case COMM_BARRIER: comm_barrier(c); break;
+    case COMM_ON_DEVICE: break;
     }
     return d;
 }

@@ -1,6 +1,7 @@
 /*
-test_dataloader.c: dataloader.h against brute force: permutations counted out, streams against a plain concatenation,
-every kind of damaged file against the message it has to give.
+test_dataloader.c: tokens.h and dataloader.h against brute force: permutations and blends counted out, streams against a
+plain concatenation, every kind of damaged file against the message it has to give, every flipped bit of an index against a
+second reader.
 */
 #include "../../dataloader.h"
 #include "test.h"
@@ -16,7 +17,7 @@ static const char* in_folder(const char* name) {
     static char paths[8][PATH_BYTES];
     static int next = 0;
     char* path = paths[next++ % 8];
-    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+    snprintf(path, PATH_BYTES, "%s/%.63s", folder, name);
     return path;
 }
 
@@ -29,6 +30,8 @@ static const char* write_bytes(const char* name, const void* data, size_t size) 
 
 static const char* write_text(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
 
+static const int64_t width_of[TOKEN_FORMATS] = {1, 2, 4, 2, 4}; // bytes
+
 // A file of this format with these tokens; a shard's header says `count_in_header` tokens and `version`.
 static const char* write_tokens_with_header(const char* name, TokenFormat format, const uint32_t* tokens, int64_t n,
                                             int32_t magic, int32_t version, int32_t count_in_header) {
@@ -38,13 +41,71 @@ static const char* write_tokens_with_header(const char* name, TokenFormat format
     int32_t header[256] = {magic, version, count_in_header};
     if (magic && fwrite(header, sizeof header, 1, f) != 1) die("cannot write %s", path);
     for (int64_t i = 0; i < n; i++) // little-endian: the low bytes come first
-        if (fwrite(&tokens[i], (size_t)token_formats[format].width, 1, f) != 1) die("cannot write %s", path);
+        if (fwrite(&tokens[i], (size_t)width_of[format], 1, f) != 1) die("cannot write %s", path);
     if (fclose(f) != 0) die("cannot write %s", path);
     return path;
 }
 
+// The index of a Megatron data set, as bytes; the caller frees them.
+typedef struct {
+    unsigned char* bytes;
+    size_t size;
+} IndexBytes;
+
+static void put(IndexBytes* to, int64_t value, int width) { // little-endian
+    for (int i = 0; i < width; i++) to->bytes[to->size++] = (unsigned char)((uint64_t)value >> 8 * i);
+}
+
+// Of S sequences, of which documents end behind `ends` (D of them).
+static IndexBytes index_bytes(int code, int width, const int32_t* sizes, int64_t S, const int64_t* ends, int64_t D) {
+    IndexBytes index = {(unsigned char*)checked_calloc((size_t)(64 + 13 * S + 8 * D), 1, "an index"), 0};
+    int64_t begin = 0;
+    memcpy(index.bytes, "MMIDIDX", 7);
+    index.size = 9;
+    put(&index, 1, 8);
+    put(&index, code, 1);
+    put(&index, S, 8);
+    put(&index, D + 1, 8);
+    for (int64_t i = 0; i < S; i++) put(&index, sizes[i], 4);
+    for (int64_t i = 0; i < S; begin += sizes[i++] * width) put(&index, begin, 8);
+    put(&index, 0, 8);
+    for (int64_t d = 0; d < D; d++) put(&index, ends[d], 8);
+    return index;
+}
+
+// NAME.bin and NAME.idx with these tokens in sequences of up to 7 tokens, some of them empty, three a document.
+static void write_megatron(const char* name, int code, int width, const int64_t* tokens, int64_t n) {
+    char file[256];
+    IndexBytes bin = {(unsigned char*)checked_calloc((size_t)(n * width + 1), 1, "tokens"), 0};
+    int32_t* sizes = (int32_t*)checked_calloc((size_t)n + 1, sizeof(int32_t), "sizes");
+    int64_t* ends = (int64_t*)checked_calloc((size_t)n + 1, sizeof(int64_t), "ends");
+    int64_t S = 0, D = 0, left = n;
+    for (int64_t i = 0; i < n; i++) put(&bin, tokens[i], width);
+    for (; left > 0; left -= sizes[S++]) { // never two empty ones in a row
+        sizes[S] = (int32_t)min_i64(left, S % 5 == 4 ? 0 : 1 + philox(4, 1, (uint64_t)S).word[0] % 7);
+        if (S % 3 == 2) ends[D++] = S + 1;
+    }
+    if (D == 0 || ends[D - 1] < S) ends[D++] = S;
+    IndexBytes index = index_bytes(code, width, sizes, S, ends, D);
+    snprintf(file, sizeof file, "%s.bin", name);
+    write_bytes(file, bin.bytes, bin.size);
+    snprintf(file, sizeof file, "%s.idx", name);
+    write_bytes(file, index.bytes, index.size);
+    free(bin.bytes), free(index.bytes), free(sizes), free(ends);
+}
+
 static const char* write_tokens(const char* name, TokenFormat format, const uint32_t* tokens, int64_t n) {
     static const int32_t magic[] = {0, 20240520, 20240801, 0}, version[] = {0, 1, 7, 0}; // formats.md, not the header
+    if (format == TOKENS_MEGATRON) {
+        char stem[48], file[64];
+        snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - (strstr(name, ".bin") ? 4 : 0)), name);
+        int64_t* wide = (int64_t*)checked_calloc((size_t)n + 1, sizeof(int64_t), "tokens");
+        for (int64_t i = 0; i < n; i++) wide[i] = tokens[i];
+        write_megatron(stem, 4 + (int)(n % 2), n % 2 ? 8 : 4, wide, n); // int32 and int64 side by side
+        free(wide);
+        snprintf(file, sizeof file, "%s.%s", stem, n % 3 ? "bin" : "idx"); // either names both
+        return in_folder(file);
+    }
     return write_tokens_with_header(name, format, tokens, n, magic[format], version[format], (int32_t)n);
 }
 
@@ -293,7 +354,8 @@ static int wrong_sequences(const DataLoader* loader, const uint32_t* stream, uin
 static void test_streams(TokenFormat format) {
     const int64_t sizes[] = {1, 57, 1, 2, 301, 64, 128, 3, 1, 1, 1000, 7};
     enum { FILES = sizeof sizes / sizeof sizes[0], TOKENS = 1566 };
-    const uint32_t vocab = format == TOKENS_TEXT ? 256 : format == TOKENS_LLAMA3_SHARD ? 128256 : 50257;
+    const bool wide = format == TOKENS_LLAMA3_SHARD || format == TOKENS_MEGATRON;
+    const uint32_t vocab = format == TOKENS_TEXT ? 256 : wide ? 128256 : 50257;
     uint32_t stream[TOKENS];
     char paths[FILES][PATH_BYTES];
     const char* list[FILES];
@@ -343,6 +405,194 @@ static void test_streams(TokenFormat format) {
     tokens_close(&files);
     tokens_close(&files); // twice does no harm
     check(!is_mapped("/stream"), "    closed: none of them is mapped any more");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Documents
+
+// A stream as it is written to files, and where its documents begin.
+typedef struct {
+    uint32_t token[4000];
+    bool begins[4000];
+    int64_t n;
+    int files;
+} Packed;
+
+enum { DOCUMENT_TOKEN = 300 };
+
+// Appends a file: of Megatron's sequences and documents of random length, some empty, or of tokens of which some begin a
+// document, or of text, which does.
+static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_t n) {
+    char name[64];
+    uint32_t* token = p->token + p->n;
+    bool* begins = p->begins + p->n;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t some = some_token((uint64_t)(p->n + i), 250);
+        token[i] = format == TOKENS_TEXT ? 32 + some % 90 : some;
+        begins[i] = format == TOKENS_TEXT && i == 0;
+        if (format == TOKENS_TEXT || format == TOKENS_MEGATRON || some_token((uint64_t)(p->n + i) + 9999, 30)) continue;
+        token[i] = DOCUMENT_TOKEN, begins[i] = true;
+    }
+    snprintf(name, sizeof name, "%s_%d", stem, p->files);
+    if (format == TOKENS_MEGATRON) {
+        int32_t sizes[1000];
+        int64_t ends[1000], S = 0, D = 0, at = 0;
+        IndexBytes bin = {(unsigned char*)checked_calloc((size_t)(4 * n), 1, "tokens"), 0};
+        for (int64_t i = 0; i < n; i++) put(&bin, token[i], p->files % 2 ? 4 : 2);
+        while (at < n || D == 0 || ends[D - 1] < S) {
+            const uint32_t dice = some_token((uint64_t)(p->n + at) * 7 + (uint64_t)(S + D), 20);
+            if (dice < 3) { // the end of a document, which may be empty
+                ends[D++] = S;
+            } else {
+                sizes[S] = (int32_t)min_i64(n - at, dice < 5 ? 0 : dice);
+                at += sizes[S++];
+            }
+        }
+        for (int64_t d = 0, s = 0, from = 0; d < D; d++) {
+            int64_t size = 0;
+            for (; s < ends[d]; s++) size += sizes[s];
+            if (size > 0) begins[from] = true;
+            from += size;
+        }
+        IndexBytes index = index_bytes(p->files % 2 ? 4 : 8, p->files % 2 ? 4 : 2, sizes, S, ends, D);
+        char file[80];
+        snprintf(file, sizeof file, "%s.bin", name);
+        write_bytes(file, bin.bytes, bin.size);
+        snprintf(file, sizeof file, "%s.idx", name);
+        write_bytes(file, index.bytes, index.size);
+        free(bin.bytes), free(index.bytes);
+    } else {
+        write_tokens(name, format, token, n);
+    }
+    p->n += n, p->files++;
+}
+
+// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the begin.
+static int wrong_positions(const DataLoader* loader, const Packed* p, int* inside) {
+    int wrong = 0;
+    for (int64_t n = 0; n < 2 * loader->count; n++) {
+        int32_t inputs[128], targets[128], positions[128];
+        Error error;
+        for (int t = 0; t < 128; t++) positions[t] = -1;
+        if (!dataloader_sequence(inputs, targets, loader, (uint64_t)n, &error)) die("%s", error.text);
+        dataloader_positions(positions, inputs, loader, (uint64_t)n);
+        bool found = false;
+        for (int64_t k = 0; k < loader->count && !found; k++) {
+            const int64_t begin = loader->first + k * loader->T;
+            if (!is_sequence(inputs, targets, loader->T, p->token + begin)) continue;
+            found = true;
+            for (int t = 0; t < loader->T; t++) {
+                int back = 0;
+                while (back < t && !p->begins[begin + t - back]) back++;
+                found = found && positions[t] == back;
+                *inside += t > 0 && back == 0;
+            }
+        }
+        wrong += !found || (loader->T < 128 && positions[loader->T] != -1);
+    }
+    return wrong;
+}
+
+// Files of every kind, small and large, so that sequences go over the ends of several, documents over those of shards.
+static void test_documents(TokenFormat format) {
+    const int64_t sizes[] = {150, 1, 600, 2, 333, 64, 64, 1, 400};
+    static Packed p;
+    char stem[32], globs[PATH_BYTES], text[64];
+    memset(&p, 0, sizeof p);
+    snprintf(stem, sizeof stem, "documents%d", (int)format);
+    for (int f = 0; f < 9; f++) write_packed(&p, stem, format, sizes[f] + (format == TOKENS_RAW_UINT16 ? 3 : 0));
+    snprintf(globs, sizeof globs, "%s/%s_*%s", folder, stem, format == TOKENS_MEGATRON ? ".idx" : "");
+    TokenFiles files = open_or_die(globs);
+    documents_begin_at(&files, DOCUMENT_TOKEN);
+    int wrong = 0, inside = 0, loaders = 0, marks = 0;
+    for (int64_t i = 0; i < p.n; i++) marks += p.begins[i];
+    for (int T = 2; T <= 128; T = T < 8 ? 2 * T : T + 40)
+        for (int shuffle = 0; shuffle < 2; shuffle++) {
+            DataLoader loader;
+            Error error;
+            if (!dataloader_init(&loader, &files, 7 * shuffle, p.n - shuffle, T, 50257, 3, shuffle, &error))
+                die("%s", error.text);
+            wrong += wrong_positions(&loader, &p, &inside);
+            loaders++;
+        }
+    documents_describe(text, sizeof text, &files);
+    check(files.tokens == p.n && files.format == format && marks > 8 && inside > 100 && wrong == 0,
+          "documents, %s: %d in %lld tokens, %d begin within sequences of %d loaders; %d sequences are wrong; \"%s\"",
+          token_formats[format].name, marks, (long long)p.n, inside, loaders, wrong, text);
+    tokens_close(&files);
+}
+
+// By hand: documents of a Megatron data set, of which the second and the last two are empty, and the third begins with an empty
+// sequence. Nothing is written beside the positions that were asked for.
+static void test_documents_by_hand(void) {
+    const int32_t sizes[] = {2, 3, 0, 4};
+    const int64_t ends[] = {2, 2, 4, 4, 4};
+    IndexBytes index = index_bytes(8, 2, sizes, 4, ends, 5);
+    write_bytes("hand.idx", index.bytes, index.size);
+    write_bytes("hand.bin", "1\0002\0003\0004\0005\0006\0007\0008\0009\000", 18);
+    TokenFiles files = open_or_die(in_folder("hand"));
+    const int32_t want[] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
+    int wrong = 0;
+    for (int begin = 0; begin < 9; begin++)
+        for (int n = 1; begin + n <= 9; n++) {
+            int32_t room[40], *positions = room + 16;
+            for (int i = 0; i < 40; i++) room[i] = -7;
+            tokens_positions(positions, &files, NULL, begin, n);
+            for (int i = -16; i < 24; i++) {
+                const int64_t inside = i < 0 ? 0 : min_i64(i, want[min_i64(begin + i, 8)]);
+                wrong += positions[i] != (i < 0 || i >= n ? -7 : inside);
+            }
+        }
+    check(wrong == 0, "documents of an index by hand, from everywhere to everywhere: %d positions are wrong", wrong);
+    tokens_close(&files);
+    free(index.bytes);
+}
+
+// Only a token that stands in the first four million is taken for one that documents begin with.
+static void test_documents_seen(void) {
+    enum { MOST = 1 << 22 };
+    static uint32_t tokens[MOST + 5];
+    for (int i = 0; i < 3; i++) {
+        const int64_t at = i == 0 ? MOST - 1 : i == 1 ? MOST : 1000;
+        memset(tokens, 0, sizeof tokens);
+        tokens[at] = 7;
+        TokenFiles files = open_or_die(write_tokens("seen", TOKENS_RAW_UINT16, tokens, i == 2 ? 1001 : MOST + 5));
+        documents_begin_at(&files, 7);
+        check(documents_are_seen(&files) == (i != 1), "a document that begins at %lld of %lld is %sseen", (long long)at,
+              (long long)files.tokens, i == 1 ? "not " : "");
+        tokens_close(&files);
+    }
+}
+
+// Which token it is that documents begin with: what was chosen, the vocabulary's, the format's.
+static void test_document_token(void) {
+    const uint32_t tokens[] = {1, 2, 3, 300, 0, 7, 9, 50256, 5}, llama[] = {5, 128000};
+    write_tokens("which_gpt2", TOKENS_GPT2_SHARD, tokens, 9);
+    write_tokens("which_llama", TOKENS_LLAMA3_SHARD, llama, 2);
+    write_tokens("which_raw", TOKENS_RAW_UINT16, tokens, 9);
+    write_tokens("which_mega", TOKENS_MEGATRON, tokens, 9);
+    write_text("which_text", "text");
+    const struct {
+        const char* name;
+        int chosen, vocabulary, want; // -1: refused; -2: does not matter; -3: refused, not there
+    } cases[] = {{"which_gpt2", -1, -1, 50256},   {"which_gpt2", -1, 7, 7},        {"which_gpt2", 9, 7, 9},
+                 {"which_gpt2", 0, -1, 0},        {"which_llama", -1, -1, 128000}, {"which_raw", -1, 0, 0},
+                 {"which_raw", 50256, -1, 50256}, {"which_raw", -1, -1, -1},       {"which_text", -1, -1, -2},
+                 {"which_mega", -1, -1, -2},      {"which_gpt2", 8, -1, -3},       {"which_llama", 50256, -1, -3}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Sources sources;
+        Error error = {""};
+        if (!sources_open(&sources, in_folder(cases[i].name), &error)) die("%s", error.text);
+        const bool ok = sources_documents(&sources, cases[i].chosen, cases[i].vocabulary, &error);
+        const int token = sources.source[0].files.document;
+        const bool right = cases[i].want == -1   ? !ok && strstr(error.text, "which_raw holds raw uint16 tokens")
+                           : cases[i].want == -3 ? !ok && strstr(error.text, "no document begins with token")
+                           : cases[i].want == -2 ? ok && sources_have_documents(&sources)
+                                                 : ok && token == cases[i].want && !sources_have_documents(&sources);
+        check(right, "documents of %s, %d chosen, %d of the vocabulary: %d. %s", cases[i].name, cases[i].chosen,
+              cases[i].vocabulary, token, ok ? "" : error.text);
+        sources_close(&sources);
+    }
 }
 
 // The position is one number: a loader made anew gives at n what the first gave when it came by, in any order.
@@ -439,7 +689,7 @@ static void test_recognition(void) {
         bool ok = tokens_recognise(&format, &offset, &count, bytes, k->size, "file", &error);
         bool right = k->expected < 0 ? !ok && strstr(error.text, "file: ") && strstr(error.text, "odd size")
                                      : ok && (int)format == k->expected && offset == 0 &&
-                                           count == (int64_t)(k->size / (size_t)token_formats[format].width);
+                                           count == (int64_t)k->size / width_of[format];
         check(right, "recognised: %s, %lld bytes: %s", k->what, (long long)k->size,
               ok ? token_formats[format].name : error.text);
     }
@@ -456,6 +706,513 @@ static void test_recognition(void) {
         check(ok && format == (seen ? TOKENS_RAW_UINT16 : TOKENS_TEXT),
               "recognised: 400,000 letters with a NUL at %d: %s", nul[i], token_formats[format].name);
     }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Megatron's data sets
+
+// Every type, by every name that the two files have: the same tokens; and what is no token is named.
+static void test_megatron(void) {
+    enum { N = 1000 };
+    const int codes[] = {1, 2, 3, 4, 5, 8}, widths[] = {1, 1, 2, 4, 8, 2};
+    const int64_t top[] = {255, 127, 32767, 500000, 500000, 65535};
+    const int64_t bad[] = {0, -1, -1, -1, (int64_t)1 << 32, 0}; // as 8, 16, 32 bits without sign: a token
+    if (chdir(folder) != 0) die("cannot enter %s", folder);
+    for (int c = 0; c < 6; c++) {
+        int64_t tokens[N];
+        for (int i = 0; i < N; i++) tokens[i] = i == 5 ? top[c] : some_token((uint64_t)i, (uint32_t)top[c]);
+        write_megatron("mega_type", codes[c], widths[c], tokens, N);
+        const char* names[] = {"mega_type.bin", "mega_type.idx", "mega_type", "mega_t*e", "mega_type.*", "mega_*.bin"};
+        int wrong = 0;
+        for (int name = 0; name < 6; name++) {
+            TokenFiles files = open_or_die(names[name]);
+            Error error;
+            int32_t read[N];
+            wrong += files.files != 1 || files.tokens != N || files.format != TOKENS_MEGATRON;
+            wrong += !tokens_read(read, &files, 0, N, 600000, &error);
+            for (int i = 0; i < N; i++) wrong += read[i] != tokens[i];
+            tokens_close(&files);
+        }
+        check(wrong == 0, "Megatron, type %d: the same tokens by six names", codes[c]);
+        if (!bad[c]) continue;
+        tokens[700] = bad[c];
+        write_megatron("mega_type", codes[c], widths[c], tokens, N);
+        TokenFiles files = open_or_die("mega_type");
+        char part[80];
+        int32_t read[N];
+        Error error = {""};
+        snprintf(part, sizeof part, "mega_type.bin: token 700 is %lld,", (long long)bad[c]);
+        check(!tokens_read(read, &files, 0, N, 600000, &error) && strstr(error.text, part), "refused: %s", error.text);
+        tokens_close(&files);
+    }
+    // A list with both halves of two sets, one of which has another file of the same beginning.
+    const int64_t few[] = {1, 2, 300};
+    write_megatron("pair_a", 8, 2, few, 3);
+    write_megatron("pair_a.more", 8, 2, few, 2);
+    TokenFiles files = open_or_die("pair_*");
+    char text[256];
+    tokens_describe(text, sizeof text, &files);
+    check(files.files == 2 && files.tokens == 5 && files.documents == 2 && strstr(text, "2 documents, 5 tokens"), "%s",
+          text);
+    tokens_close(&files);
+    check(!is_mapped("/pair_a"), "    closed: neither tokens nor index are mapped any more");
+    if (chdir("/") != 0) die("cannot leave %s", folder);
+}
+
+static int64_t number_at(const IndexBytes* index, size_t at, int width) {
+    uint64_t value = 0;
+    for (int i = width - 1; i >= 0; i--) value = value << 8 | index->bytes[at + (size_t)i];
+    return width == 4 ? (int32_t)value : (int64_t)value;
+}
+
+// A second reader, which knows that the first wrote 12 uint16: whether an index is one of a .bin of 24 bytes.
+static bool index_is_true(const IndexBytes* index, int64_t S, int64_t D) {
+    const size_t sizes = 34, begins = sizes + 4 * (size_t)S, ends = begins + 8 * (size_t)S;
+    const int widths[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
+    if (index->size != ends + 8 * (size_t)D || memcmp(index->bytes, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) != 0)
+        return false;
+    if (index->bytes[17] > 8 || !widths[index->bytes[17]]) return false;
+    if (number_at(index, 18, 8) != S || number_at(index, 26, 8) != D) return false;
+    int64_t sum = 0, before = 0;
+    for (int64_t i = 0; i < S; i++) {
+        const int64_t size = number_at(index, sizes + 4 * (size_t)i, 4);
+        if (size < 0 || number_at(index, begins + 8 * (size_t)i, 8) != sum * widths[index->bytes[17]]) return false;
+        sum += size;
+    }
+    for (int64_t d = 0; d < D; d++) {
+        const int64_t end = number_at(index, ends + 8 * (size_t)d, 8);
+        if (end < before || (d == 0 && end != 0)) return false;
+        before = end;
+    }
+    return before == S && sum * widths[index->bytes[17]] == 24;
+}
+
+// True if index_read() does what the second reader does; *accepted counts.
+static bool readers_agree(const IndexBytes* index, int64_t S, int64_t D, int* accepted) {
+    MegatronIndex read;
+    Error error = {""};
+    unsigned char* exact = (unsigned char*)checked_malloc(index->size, "an index"); // the sanitizer sees its end
+    memcpy(exact, index->bytes, index->size);
+    const bool ok = index_read(&read, exact, index->size, 24, "lie.idx", &error);
+    free(exact);
+    *accepted += ok;
+    return ok == index_is_true(index, S, D) && (ok || (strstr(error.text, "lie.idx: ") && !strchr(error.text, '\n')));
+}
+
+static void test_megatron_lies(void) {
+    const int32_t sizes[] = {3, 0, 4, 5};
+    const int64_t ends[] = {1, 3, 4};
+    enum { S = 4, D = 4 };
+    IndexBytes index = index_bytes(8, 2, sizes, S, ends, D - 1);
+    int wrong = 0, accepted = 0, changes = 0;
+    check(readers_agree(&index, S, D, &accepted) && accepted == 1, "an index that tells the truth");
+    accepted = 0;
+    for (size_t byte = 9; byte < index.size; byte++) // without its magic number it is none
+        for (int value = 0; value < 256; value++) {
+            const unsigned char kept = index.bytes[byte];
+            if (value == kept) continue;
+            index.bytes[byte] = (unsigned char)value;
+            wrong += !readers_agree(&index, S, D, &accepted);
+            index.bytes[byte] = kept;
+            changes++;
+        }
+    // what may change: the type to int16, and where the first two documents end (0..3 and 1..4, less as it was)
+    check(wrong == 0 && accepted == 1 + 3 + 3, "of %d changes of a byte %d are accepted, %d by one reader alone",
+          changes, accepted, wrong);
+    accepted = 0;
+    const size_t whole = index.size;
+    for (index.size = 9; index.size < whole + 20; index.size++)
+        if (index.size != whole) wrong += !readers_agree(&index, S, D, &accepted);
+    check(wrong == 0 && accepted == 0, "an index that is cut or too long anywhere is refused");
+    index.size = whole;
+    const int64_t extremes[] = {-1, 0, 1, INT64_MAX, INT64_MIN, (int64_t)1 << 61, (int64_t)1 << 60, (int64_t)1 << 32};
+    for (int a = 0; a < 8; a++)
+        for (int b = 0; b < 8; b++) {
+            IndexBytes lie = {index.bytes, 18};
+            put(&lie, extremes[a], 8);
+            put(&lie, extremes[b], 8);
+            lie.size = whole;
+            wrong += !readers_agree(&lie, S, D, &accepted);
+        }
+    const int64_t wraps[2][2] = {{S + ((int64_t)1 << 62), D},
+                                 {S, D + ((int64_t)1 << 61)}}; // the right size, in 64 bits
+    for (int w = 0; w < 2; w++) {
+        IndexBytes lie = {index.bytes, 18};
+        put(&lie, wraps[w][0], 8);
+        put(&lie, wraps[w][1], 8);
+        lie.size = whole;
+        MegatronIndex read;
+        Error error = {""};
+        wrong += !readers_agree(&lie, S, D, &accepted);
+        wrong += index_read(&read, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, "do not make an");
+    }
+    check(wrong == 0 && accepted == 0, "and one with absurd numbers of sequences and documents");
+    free(index.bytes);
+
+    index = index_bytes(8, 2, sizes, S, ends, -1); // no list of documents, not even a 0
+    index.size -= 8;
+    wrong += !readers_agree(&index, S, 0, &accepted);
+    free(index.bytes);
+    const int32_t back[] = {8, -3, 7};
+    const int64_t end[] = {3};
+    index = index_bytes(8, 2, back, 3, end, 1);
+    wrong += !readers_agree(&index, 3, 2, &accepted);
+    free(index.bytes);
+    check(wrong == 0 && accepted == 0, "one without documents, and one whose sequences go back");
+}
+
+static void check_refused(const char* globs, const char* part, const char* other_part);
+
+static void test_megatron_refused(void) {
+    const int64_t tokens[] = {5, 6, 7};
+    const int32_t sizes[] = {3};
+    const int64_t ends[] = {1};
+    const char* floats[] = {"floating point (type 6)", "floating point (type 7)"};
+    for (int code = 6; code < 8; code++) {
+        write_megatron("float", code, code == 6 ? 8 : 4, tokens, 3);
+        check_refused(in_folder("float.bin"), "float.idx", floats[code - 6]);
+    }
+    write_megatron("unknown", 9, 2, tokens, 3);
+    check_refused(in_folder("unknown"), "unknown.idx", "of type 9");
+    write_megatron("typeless", 0, 2, tokens, 3);
+    check_refused(in_folder("typeless"), "typeless.idx", "of type 0");
+    write_megatron("none", 8, 2, tokens, 0);
+    check_refused(in_folder("none"), "none.idx", "an index of 0 sequences");
+
+    IndexBytes index = index_bytes(8, 2, sizes, 1, ends, 1);
+    put(&index, 0, 1);
+    write_megatron("modes", 8, 2, tokens, 3);
+    write_bytes("modes.idx", index.bytes, index.size);
+    check_refused(in_folder("modes"), "modes.idx", "more than text");
+    index.size -= 1;
+    index.bytes[9] = 2;
+    write_megatron("version2", 8, 2, tokens, 3);
+    write_bytes("version2.idx", index.bytes, index.size);
+    check_refused(in_folder("version2.bin"), "version2.idx", "version 2");
+    index.bytes[9] = 1;
+    write_bytes("alone.idx", index.bytes, index.size);
+    check_refused(in_folder("alone.idx"), "alone.idx: the index", "alone.bin: cannot open: No such file");
+    write_bytes("no_idx", index.bytes, index.size);
+    check_refused(in_folder("no_idx"), "no_idx: the index", "NAME.idx beside NAME.bin");
+    write_megatron("longer", 8, 2, tokens, 3);
+    write_bytes("longer.bin", "\5\0\6\0\7\0\0", 7);
+    check_refused(in_folder("longer"), "longer.idx: 3 tokens of 2 bytes", "has 7 bytes");
+    write_bytes("longer.bin", "\5\0\6\0\7", 5);
+    check_refused(in_folder("longer"), "longer.idx: at least 3 tokens of 2 bytes", "has 5 bytes");
+    write_bytes("longer.bin", "", 0);
+    check_refused(in_folder("longer.bin"), "longer.idx", "has 0 bytes");
+    free(index.bytes);
+    write_bytes("old.bin", "\5\0\6\0", 4);
+    write_bytes("old.idx", "TNTIDX\0\0\1\0\0\0\0\0\0\0", 16);
+    check_refused(in_folder("old.bin"), "old.idx", "old Megatron or fairseq");
+    check_refused(in_folder("old.idx"), "old.idx", "old Megatron or fairseq");
+    write_text("other.idx", "an index of something else");
+    TokenFiles files = open_or_die(write_bytes("other.bin", "\5\0\6\0", 4));
+    check(files.format == TOKENS_RAW_UINT16 && files.tokens == 2, "a .bin beside the index of something else is raw");
+    tokens_close(&files);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Blends of sources
+
+// A number of sources and weights of all kinds: equal, random, doubling, one large among small, and those with which the
+// second source comes close to the bound (each group as light as it can be: Fibonacci's numbers).
+static int some_weights(int64_t* weight, uint64_t trial) {
+    const Random4 r = philox(21, 0, trial);
+    const int sources = 1 + (int)(r.word[0] % (trial % 8 == 7 ? MAX_SOURCES : 16));
+    for (int i = 0; i < sources; i++) {
+        const uint32_t random = philox(21, 1 + trial, (uint64_t)i).word[0];
+        const int64_t start[] = {1, 1000, 1000, 1002}, last = i < 4 ? start[i] : weight[i - 1] + weight[i - 2];
+        const int64_t fibonacci = i < 25 ? last : 1;
+        const int64_t kinds[] = {1,         1 + random % 10,          1 + random % 1000000, (int64_t)1 << i % 24,
+                                 fibonacci, i ? 1 : 1 + random % 5000};
+        weight[i] = kinds[trial % 6];
+    }
+    for (int i = 0; i < sources && trial % 5; i++) { // in any order
+        const int k = (int)(philox(21, 1 + trial, (uint64_t)i).word[1] % (uint32_t)sources);
+        const int64_t kept = weight[i];
+        weight[i] = weight[k], weight[k] = kept;
+    }
+    return sources;
+}
+
+// Counted out from 0: the source's own numbers go up by one, blend_count() is the count, the shares of no source are off
+// by more than the bound of its place in the tree, which is below 1.68; and a whole period has the weights exactly.
+static void test_blend(void) {
+    static Blend blend;
+    int64_t weight[MAX_SOURCES], taken[MAX_SOURCES], periods = 0;
+    int wrong = 0, trials = 600;
+    double worst = 0, worst_bound = 0, beyond = 0;
+    for (int trial = 0; trial < trials; trial++) {
+        const int sources = some_weights(weight, (uint64_t)trial);
+        double bound[MAX_SOURCES];
+        int64_t sum = 0;
+        for (int i = 0; i < sources; i++) sum += weight[i], taken[i] = 0;
+        blend_build(&blend, weight, sources);
+        for (int i = 0; i < sources; i++) {
+            bound[i] = 0;
+            for (int g = i; blend.parent[g] >= 0; g = blend.parent[g])
+                bound[i] += 0.5 * (double)weight[i] / (double)blend.weight[g];
+            worst_bound = fmax(worst_bound, bound[i]);
+        }
+        const int64_t end = min_i64(sum + sum / 3 + 1, trial % 8 == 7 ? 400 : 2000);
+        for (int64_t n = 0; n < end; n++) {
+            uint64_t number;
+            const int source = blend_source(&blend, (uint64_t)n, &number);
+            wrong += source < 0 || source >= sources || number != (uint64_t)taken[source];
+            taken[source]++;
+            for (int i = 0; i < sources; i++) {
+                const double off = fabs((double)taken[i] - (double)(n + 1) * (double)weight[i] / (double)sum);
+                worst = fmax(worst, off);
+                beyond = fmax(beyond, off - bound[i]);
+                if (n % 7 == 0) wrong += blend_count(&blend, i, (uint64_t)n + 1) != (uint64_t)taken[i];
+                if (n + 1 == sum) wrong += taken[i] != weight[i];
+            }
+            periods += n + 1 == sum;
+        }
+    }
+    check(wrong == 0 && periods > 100, "blends: %d, %lld periods: %d numbers or counts differ from counting", trials,
+          (long long)periods, wrong);
+    check_error("    sequences that a source is off, beyond the bound of its place", beyond, 1e-9);
+    check_error("    the largest such bound", worst_bound, 1.68);
+    check(worst > 1.1 && worst_bound > 1.65, "    (the worst is off by %.3f, of at most %.3f)", worst, worst_bound);
+}
+
+// Where nobody counts: around 2^63 and at the end, steps of one, and the sum of all; two sources against the formula in
+// 128 bits.
+static void test_blend_far(void) {
+    static Blend blend;
+    int64_t weight[MAX_SOURCES];
+    int wrong = 0;
+    for (int trial = 0; trial < 200; trial++) {
+        const int sources = some_weights(weight, (uint64_t)trial);
+        if (trial == 7) weight[0] = blend_largest - 1, weight[1] = 1;
+        blend_build(&blend, weight, trial == 7 ? 2 : sources);
+        for (int k = 0; k < 20; k++) {
+            const Random4 r = philox(22, (uint64_t)trial, (uint64_t)k);
+            const uint64_t any = (uint64_t)r.word[0] << 32 | r.word[1], n = k ? any : UINT64_MAX - 1;
+            uint64_t number, sum = 0;
+            const int source = blend_source(&blend, n, &number);
+            for (int i = 0; i < blend.sources; i++) {
+                const uint64_t now = blend_count(&blend, i, n), next = blend_count(&blend, i, n + 1);
+                wrong += next - now != (i == source) || (i == source && now != number);
+                sum += now;
+            }
+            wrong += sum != n;
+            const uint64_t a = (uint64_t)blend.weight[0], w = a + (uint64_t)blend.weight[1];
+            __extension__ typedef unsigned __int128 Wide;
+            const uint64_t share = (uint64_t)((2 * (Wide)n * a + w) / (2 * w));
+            const int first = blend.sources == 2 ? blend.half[2][0] : -1;
+            if (first == 0) wrong += blend_count(&blend, 0, n) != share;
+            const uint64_t reach = blend_reach(&blend, source, number, UINT64_MAX);
+            wrong += blend_count(&blend, source, reach) > number || reach < n;
+            wrong += reach < UINT64_MAX && blend_count(&blend, source, reach + 1) <= number;
+            if (k == 0) blend_source(&blend, UINT64_MAX, &number);
+        }
+    }
+    check(wrong == 0, "blends far out: %d differ", wrong);
+}
+
+// The order is part of what a checkpoint means, as that of the sequences. From a separate implementation in Python, in
+// fractions.
+static void test_blend_pinned(void) {
+    typedef struct {
+        int64_t weight[6];
+        const char* order;
+    } Pin;
+    const Pin pins[] = {{{7, 3}, "abaabaaabaabaabaaabaabaabaaabaabaabaaaba"},
+                        {{5, 3, 2}, "abacabacababacabacababacabacababacabacab"},
+                        {{1, 1, 1, 1}, "acbdacbdacbdacbdacbdacbdacbdacbdacbdacbd"},
+                        {{50, 30, 10, 5, 4, 1}, "abacabadababacabaeababacabadababacabaeab"},
+                        {{13, 1, 2, 3, 5, 8}, "dafaefacafeadafaefabaefadafeafacdafaefac"}};
+    for (size_t p = 0; p < sizeof pins / sizeof pins[0]; p++) {
+        static Blend blend;
+        char order[64] = "";
+        int sources = 0;
+        while (sources < 6 && pins[p].weight[sources]) sources++;
+        blend_build(&blend, pins[p].weight, sources);
+        for (size_t n = 0; n < strlen(pins[p].order); n++) {
+            uint64_t number;
+            order[n] = (char)('a' + blend_source(&blend, n, &number));
+        }
+        check(strcmp(order, pins[p].order) == 0, "order of %d sources: %s", sources, order);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Lists of sources
+
+static Sources sources_or_die(const char* list) {
+    Sources sources;
+    Error error;
+    if (!sources_open(&sources, list, &error)) die("%s", error.text);
+    return sources;
+}
+
+static void test_weights(void) {
+    if (chdir(folder) != 0) die("cannot enter %s", folder);
+    write_text("w_a.txt", "aaaa");
+    write_text("w_b.txt", "bb");
+    write_text("0.5:w_c.txt", "ccc");
+    typedef struct {
+        const char* list;
+        int64_t weight[3];
+    } Case;
+    const Case cases[] = {{"0.7:w_a.txt,0.3:w_b.txt", {7, 3}},
+                          {"70:w_a.txt,30:w_b.txt", {7, 3}},
+                          {"0.70:w_a.txt,.3:w_b.txt", {7, 3}},
+                          {"1:w_a.txt,2.:w_b.txt,0.125:w_a.txt", {8, 16, 1}},
+                          {"0003.5:w_a.txt", {1}},
+                          {"0.70000000000000000000:w_a.txt,0.3:w_b.txt", {7, 3}},
+                          {"0.5:w_?.txt", {1}},
+                          {"2147483646:w_a.txt,1:w_b.txt", {2147483646, 1}},
+                          {"0.000000001:w_a.txt,1:w_b.txt", {1, 1000000000}},
+                          {"w_a.txt,w_b.txt", {1}},
+                          {"./0.5:w_c.txt", {1}},
+                          {"0.1:0.5:w_c.txt", {1}}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        Sources sources = sources_or_die(cases[c].list);
+        int64_t sum = 0;
+        bool same = true;
+        for (int i = 0; i < 3; i++) sum += cases[c].weight[i];
+        for (int i = 0; i < 3 && cases[c].weight[i]; i++)
+            same = same && i < sources.count && sources.source[i].weight == cases[c].weight[i] &&
+                   fabs(sources.source[i].fraction * (double)sum - (double)cases[c].weight[i]) < 1e-9 * (double)sum;
+        check(same && (sources.count == 3 || !cases[c].weight[sources.count]), "weights of %s", cases[c].list);
+        sources_close(&sources);
+        sources_close(&sources);
+    }
+    Sources one = sources_or_die("w_a.txt"), two = sources_or_die("1:w_a.txt,1:w_b.txt"),
+            three = sources_or_die("1:w_a.txt,2:w_b.txt"), swapped = sources_or_die("1:w_b.txt,1:w_a.txt");
+    check(sources_mix(&one) == 0 && sources_mix(&two) > 0 && sources_mix(&three) > 0 &&
+              sources_mix(&two) != sources_mix(&three) && sources_mix(&two) != sources_mix(&swapped) &&
+              sources_checksum(&two) != sources_checksum(&three) &&
+              sources_checksum(&two) != sources_checksum(&swapped) &&
+              sources_checksum(&one) == tokens_checksum(&one.source[0].files) && sources_tokens(&two) == 6,
+          "other weights, another order: another mix");
+    sources_close(&one), sources_close(&two), sources_close(&three), sources_close(&swapped);
+    if (chdir("/") != 0) die("cannot leave %s", folder);
+}
+
+static void check_sources_refused(const char* list, const char* part, const char* other_part) {
+    Sources sources;
+    Error error = {""};
+    const bool refused = !sources_open(&sources, list, &error);
+    check(refused && strstr(error.text, part) && strstr(error.text, other_part) && !strchr(error.text, '\n') &&
+              sources.source == NULL && sources.count == 0,
+          "refused: %s", refused ? error.text : list);
+    sources_close(&sources);
+}
+
+static void test_refused_sources(void) {
+    uint32_t tokens[200];
+    for (int i = 0; i < 200; i++) tokens[i] = some_token((uint64_t)i, 50257);
+    if (chdir(folder) != 0) die("cannot enter %s", folder);
+    write_text("s.txt", "text");
+    write_tokens("s_gpt2.bin", TOKENS_GPT2_SHARD, tokens, 200);
+    write_tokens("s_llama.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
+    write_tokens("s_raw.bin", TOKENS_RAW_UINT16, tokens, 200);
+    write_tokens("s_mega.bin", TOKENS_MEGATRON, tokens, 200);
+    check_sources_refused("1:s.txt,s.txt", "1:s.txt,s.txt", "some have none");
+    check_sources_refused("s.txt,1:s.txt", "some names have a weight", "to none");
+    check_sources_refused("0:s.txt", "0:s.txt", "without weight");
+    check_sources_refused("1:s.txt,0.000:s.txt", "0.000:s.txt", "without weight");
+    check_sources_refused("2147483647:s.txt,1:s.txt", "add up to less than 2^31", "round");
+    check_sources_refused("99999999999999999999:s.txt,1:s.txt", "add up to less than 2^31", "round");
+    check_sources_refused("18446744073709551617:s.txt,1:s.txt", "add up to less than 2^31", "round"); // 1, in 64 bits
+    check_sources_refused("0.0000000001:s.txt,1:s.txt", "add up to less than 2^31", "round");
+    check_sources_refused("1:,1:s.txt", "empty name", "");
+    check_sources_refused("1:s.txt,1:nowhere.txt", "nowhere.txt", "no file is named");
+    check_sources_refused("-1:s.txt", "-1:s.txt", "no file is named");
+    check_sources_refused("1e3:s.txt", "1e3:s.txt", "no file is named");
+    check_sources_refused(".:s.txt", ".:s.txt", "no file is named");
+    check_sources_refused("1:s.txt,1:s_gpt2.bin", "s.txt holds text", "s_gpt2.bin holds GPT-2 tokens");
+    check_sources_refused("1:s_gpt2.bin,1:s_llama.bin", "s_gpt2.bin holds GPT-2", "s_llama.bin holds Llama-3");
+    check_sources_refused("1:s_raw.bin,1:s.txt", "s_raw.bin holds raw uint16", "s.txt holds text");
+    check_sources_refused("1:s_gpt2.bin,1:s_raw.bin,1:s_llama.bin", "s_gpt2.bin holds", "do not mean the same");
+    check_sources_refused("", "empty name", "");
+    check_sources_refused("s_gpt2.bin,s_raw.bin", "s_gpt2.bin holds", "of one kind");
+    const char* fine[] = {"1:s_gpt2.bin,1:s_raw.bin", "1:s_mega.idx,1:s_gpt2.bin", "1:s_llama.bin,1:s_mega",
+                          "1:s_raw.bin,1:s_mega.bin"};
+    const int vocab[] = {50257, 50257, 128256, 0};
+    for (int i = 0; i < 4; i++) {
+        Sources sources = sources_or_die(fine[i]);
+        check(sources.count == 2 && sources_vocab(&sources) == vocab[i], "%s: vocabulary %d", fine[i], vocab[i]);
+        sources_close(&sources);
+    }
+    char many[MAX_SOURCES * 8 + 16] = "1:s.txt";
+    for (int i = 0; i < MAX_SOURCES; i++) memcpy(many + 7 + 8 * i, ",1:s.txt", 9);
+    check_sources_refused(many, "257 sources", "up to 256");
+    many[7 + 8 * (MAX_SOURCES - 1)] = 0;
+    Sources sources = sources_or_die(many);
+    check(sources.count == MAX_SOURCES, "%d sources", sources.count);
+    sources_close(&sources);
+    check(!is_mapped("/s_"), "refused sources are not left mapped");
+    if (chdir("/") != 0) die("cannot leave %s", folder);
+}
+
+// Three sources, told apart by their letters: every sequence is one of the right source, at the place that the count of
+// those before gives, each source goes through all of its own before one comes again, and the held-out part is no part of
+// what is trained on.
+static void test_mix(void) {
+    static const int64_t sizes[] = {3000, 1001, 220};
+    static char text[3][3000];
+    static DataMix mix, held, all;
+    if (chdir(folder) != 0) die("cannot enter %s", folder);
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        for (int64_t k = 0; k < sizes[i]; k++) // a third of the alphabet each
+            text[i][k] = (char)(32 + 30 * i + some_token((uint64_t)(5000 * i + k), 30));
+        snprintf(name, sizeof name, "mix3_%d", i);
+        write_bytes(name, text[i], (size_t)sizes[i]);
+    }
+    Sources sources = sources_or_die("5:mix3_0,3:mix3_1,2:mix3_2");
+    enum { T = 10, N = 2000 };
+    Error error = {""};
+    bool ok = mix_init(&mix, &sources, PART_TRAINED, T, 256, 3, true, &error) &&
+              mix_init(&held, &sources, PART_HELD_OUT, T, 256, 0, false, &error) &&
+              mix_init(&all, &sources, PART_ALL, T, 256, 0, false, &error);
+    const int64_t weight[] = {5, 3, 2}, trained[] = {2850, 951, 209};
+    int64_t taken[3] = {0}, first_again = -1;
+    int wrong = !ok, off = 0;
+    static unsigned char seen[3][300];
+    for (int64_t n = 0; ok && n < N; n++) {
+        int32_t inputs[T], targets[T], again[T];
+        ok = mix_sequence(inputs, targets, &mix, (uint64_t)n, &error) &&
+             mix_sequence(again, targets, &mix, (uint64_t)n, &error);
+        const int source = (inputs[0] - 32) / 30;
+        const int64_t count = (trained[source] - 1) / T;
+        int64_t k = 0; // which it is: its tokens say so
+        while (k < count && memcmp(inputs, again, sizeof inputs) == 0) {
+            bool same = true;
+            for (int i = 0; i < T; i++)
+                same = same && inputs[i] == text[source][k * T + i] && targets[i] == text[source][k * T + i + 1];
+            if (same) break;
+            k++;
+        }
+        const int64_t epoch = taken[source] / count;
+        wrong += k == count || seen[source][k] != epoch % 256;
+        if (k < count) seen[source][k]++;
+        if (first_again < 0 && epoch > 0) first_again = n;
+        taken[source]++;
+        for (int i = 0; i < 3; i++) off += fabs((double)taken[i] - (double)((n + 1) * weight[i]) / 10) > 1.0;
+    }
+    check(ok && wrong == 0 && off == 0, "mix of three: %d of %d sequences are wrong %s", wrong, (int)N, error.text);
+    check(first_again == mix.count, "    a source begins again at sequence %lld", (long long)mix.count);
+    double differ = 0;
+    for (int i = 0; i < 3; i++)
+        differ += fabs(mix_epochs(&mix, i, N) - (double)taken[i] / (double)((trained[i] - 1) / T));
+    check_error("    epochs of each, from counting", differ, 1e-12);
+    check(mix.loader[0].seed == 3 && mix.loader[1].seed != 3 && mix.loader[2].seed != mix.loader[1].seed,
+          "    each source has an order of its own");
+    for (int i = 0; i < 3; i++)
+        wrong += held.loader[i].first != trained[i] || held.loader[i].end != sizes[i] || mix.loader[i].first != 0 ||
+                 mix.loader[i].end != trained[i] || all.loader[i].first != 0 || all.loader[i].end != sizes[i];
+    check(wrong == 0, "    the last 5 %% of each are held out");
+    check(!mix_init(&held, &sources, PART_HELD_OUT, 11, 256, 0, false, &error) && strstr(error.text, "mix3_2"),
+          "refused: %s", error.text);
+    sources_close(&sources);
+    if (chdir("/") != 0) die("cannot leave %s", folder);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -492,13 +1249,19 @@ static void test_refused_files(void) {
     check_refused(in_folder("a_fifo"), "a_fifo", "not a file"); // and does not wait for a writer
     check_refused("/dev/null", "/dev/null", "not a file");
 
+    write_bytes("locked.bin", "\5\0\6\0", 4);
+    write_text("locked.idx", "MMIDIDX");
+    if (chmod(in_folder("locked.idx"), 0) != 0) die("chmod");
     write_text("unreadable.txt", "text");
     if (mkdir(in_folder("unreadable"), 0) != 0) die("cannot make a folder");
     if (chmod(in_folder("unreadable.txt"), 0) != 0 || chmod(folder, 0755) != 0) die("chmod");
+    if (chdir(folder) != 0) die("cannot enter %s", folder); // the way to it may be closed to nobody
     uid_t me = geteuid();
     if (me == 0 && seteuid(65534) != 0) die("cannot act as nobody");
     check_refused(in_folder("unreadable.txt"), "unreadable.txt", "Permission denied");
     check_refused(in_folder("unreadable/*.txt"), "unreadable/*.txt", "Permission denied");
+    check_refused("locked.bin", "locked.idx", "Permission denied"); // not taken for raw uint16
+    if (chdir("/") != 0) die("cannot leave %s", folder);
     if (seteuid(me) != 0) die("cannot act as myself again");
 
     check_refused(write_text("empty.txt", ""), "empty.txt", "empty");
@@ -534,7 +1297,6 @@ static void test_refused_files(void) {
                   "multiple-choice");
     check_refused(write_tokens_with_header("state.bin", gpt2, tokens, 200, 20240527, 1, 1), "state.bin",
                   "a trainer state");
-    check_refused(write_bytes("megatron.idx", "MMIDIDX\0\0\1\0\0\0\0\0\0\0\10", 18), "megatron.idx", ".bin beside it");
     check_refused(write_bytes("text.gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03", 10), "text.gz", "gzip");
 
     // Kinds that do not go together: both files are named.
@@ -678,21 +1440,38 @@ static void test_huge(void) {
     tokens_close(&files);
 }
 
-int main(void) {
+// --short: without the statistics of the permutation, which are most of the work.
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     alarm(120); // a hang is a failure
     const char* tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/test_dataloader_XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) die("cannot make a folder in %s", tmp ? tmp : "/tmp");
 
-    test_bijection();
     test_pinned_order();
     test_permutation_large();
-    test_permutation_mixes();
-    test_positions_uniform();
-    test_orders();
+    if (!brief) {
+        test_bijection();
+        test_permutation_mixes();
+        test_positions_uniform();
+        test_orders();
+    }
     for (int format = 0; format < TOKEN_FORMATS; format++) test_streams((TokenFormat)format);
+    for (int format = 0; format < TOKEN_FORMATS; format++) test_documents((TokenFormat)format);
+    test_documents_by_hand();
+    test_document_token();
+    test_documents_seen();
     test_resume();
     test_globs();
+    test_megatron();
+    test_megatron_lies();
+    test_megatron_refused();
+    test_blend();
+    test_blend_far();
+    test_blend_pinned();
+    test_weights();
+    test_refused_sources();
+    test_mix();
     test_recognition();
     test_refused_files();
     test_refused_ranges();
@@ -700,6 +1479,7 @@ int main(void) {
     test_vocabulary(TOKENS_LLAMA3_SHARD, UINT32_MAX, "--vocab 128256");
     test_vocabulary(TOKENS_RAW_UINT16, 65535, "the --vocab that the file was made for");
     test_vocabulary(TOKENS_RAW_UINT16, 199, "");
+    test_vocabulary(TOKENS_MEGATRON, 200, "the --vocab that the file was made for");
     test_huge();
 
     char command[PATH_BYTES + 16];

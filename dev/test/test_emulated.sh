@@ -3,7 +3,8 @@
 # fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again ends with the same
 # bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks exchange through the host, by
 # MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and started as torchrun does.
-# LONG=1: twice as many meshes.
+# LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else ranks of the one that does exchange
+# through the host where they share a GPU.
 # $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl and ./train_gpt are built already.
 #
 # Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and fp16:
@@ -24,10 +25,11 @@ check() { # WHAT COMMAND...: succeeds; what it prints last is shown
     else failed=$((failed + 1)) && echo "FAIL  $1: ${*:2}: $(tail -n 3 said)"; fi
 }
 
-# NCCL takes ranks that share a GPU only where they seem to be on hosts of their own.
+# NCCL takes ranks that share a GPU only where they seem to be on hosts of their own: NCCL=1.
 cat >rank.sh <<'SH'
 #!/bin/sh
-NCCL_HOSTID=host${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} exec "$@"
+[ -z "${NCCL:-}" ] || export NCCL_HOSTID=host${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}
+exec "$@"
 SH
 chmod +x rank.sh
 
@@ -64,18 +66,23 @@ states="--arch llama --layers 4 --hidden 128 --heads 2 --ffn 144 --sync-ranks 2 
 caat="$states --sync 0.5" caat_odd="$states --sync 0.4" # 64 and 51 of 128 channels
 declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
 
-# one PRECISION ARCH OUT OPTIONS...: one rank; PRECISION cpu: the CPU's kernels. STEPS: 6, SAMPLE: never
+# trainer PRECISION: the program; cpu: with the CPU's kernels
+trainer() {
+    case $1 in
+    cpu) echo "$project/train_gpt" ;;
+    bf16) [ -n "${LONG:-}" ] && [ -z "${NCCL:-}" ] && echo "$build/emulated/bf16/train_gpt" || echo "$build/emulated/bf16/train_gpt_nccl" ;;
+    *) echo "$build/emulated/$1/train_gpt" ;;
+    esac
+}
+# one PRECISION ARCH OUT OPTIONS...: one rank. STEPS: 6, SAMPLE: never
 one() {
-    train=$build/emulated/$1/train_gpt
-    [ "$1" != cpu ] || train=$project/train_gpt
+    train=$(trainer "$1")
     # shellcheck disable=SC2086
     timeout 120 "$train" ${!2} --steps "${STEPS:-6}" --sample-every "${SAMPLE:-0}" --out "$3" "${@:4}" >out 2>err </dev/null || { cat err; return 1; }
 }
 # ranks N PRECISION ARCH OUT OPTIONS...
 ranks() {
-    # shellcheck disable=SC2086
-    train=$build/emulated/$2/train_gpt${NCCL:+_nccl}
-    [ "$2" != cpu ] || train=$project/train_gpt
+    train=$(trainer "$2")
     # shellcheck disable=SC2086
     timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$train" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
         >out 2>err </dev/null || { cat err; return 1; }
@@ -113,6 +120,11 @@ STEPS=7 check "the CPU goes on with a run of bf16" one cpu gpt2 half --micro-bat
 STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 --init cpu_llama/step_00000006
 STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
 check "what it writes" grep -q "The model writes" out
+# Where nothing is trained there are no masters either.
+# shellcheck disable=SC2086
+goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 --generate "one two" --tokens 30 >out 2>err </dev/null; }
+check "it goes on with a text" goes_on
+check "what it goes on with" grep -q "^one two." out
 
 # The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone does.
 for arch in gpt2 llama; do
@@ -148,7 +160,7 @@ torch() {
     n=$1 pids="" status=0
     for ((rank = 0; rank < n; rank++)); do
         # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) timeout -k 5 240 \
+        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) NCCL=1 timeout -k 5 240 \
             ./rank.sh "$build/emulated/bf16/train_gpt_nccl" $llama --steps 6 --sample-every 0 --micro-batch 1 --out "$2" "${@:3}" \
             >"out$rank" 2>"err$rank" </dev/null &
         pids="$pids $!"

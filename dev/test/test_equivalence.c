@@ -31,7 +31,7 @@ ranks sanitized: 2
 
 #include "test.h"
 
-enum { STEPS = 20, DECODED = 9, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 44 };
+enum { STEPS = 20, DECODED = 9, TEXT_ROWS = DECODED + 1, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 44 };
 
 // ----------------------------------------------------------------------------------------------------------------
 // Cases
@@ -56,7 +56,7 @@ static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
     const int NKV = c->arch == ARCH_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
     const int T = c->family == 1 ? 35 : 24;
-    const ModelConfig m = {"test", c->arch, LAYERS, C, NH, NKV, F, T, V_TEST, c->tied, 1e-5, 10000};
+    const ModelConfig m = {"test", c->arch, LAYERS, C, NH, NKV, F, T, V_TEST, c->tied, 1e-5, 10000, {0, 0, 0, 0}};
     return m;
 }
 
@@ -187,7 +187,7 @@ static int keep_named(Case* list, int n, const char* text) {
 
 typedef struct {
     double loss[STEPS], norm[STEPS], validation;
-    float logits[DECODED * V_TEST];
+    float logits[TEXT_ROWS * V_TEST];
     bool shared_agree;
 } Outcome;
 
@@ -220,12 +220,12 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     mesh.sync = c->mesh.sync;
     const ModelConfig m = case_model(&c->model);
     Error error;
-    if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
+    if (!sources_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
     if (!plan_schedule(t, &m, &mesh, NULL, &error) ||
         !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, values_here(), &error))
         die("%s", error.text);
-    if (!dataloader_init(&t->train, &t->train_files, 0, 19000, m.T, m.V, 1, true, &error) ||
-        !dataloader_init(&t->val, &t->train_files, 19000, 20000, m.T, m.V, 0, false, &error))
+    if (!mix_init(&t->train, &t->train_files, PART_TRAINED, m.T, m.V, 1, true, &error) ||
+        !mix_init(&t->val, &t->train_files, PART_HELD_OUT, m.T, m.V, 0, false, &error))
         die("%s", error.text);
     stage_allocate(&t->stage);
     draw_weights(&t->stage, 1);
@@ -238,16 +238,22 @@ static void trainer_close(Trainer* t) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
-    tokens_close(&t->train_files);
+    sources_close(&t->train_files);
 }
 
-// Logits after each of some tokens, on every rank.
+// Logits after each of some tokens, on every rank; and in one more row those after the last one again, once all is forgotten and
+// the others were read at once.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
     const int whole = s->layout.V * mesh_cuts(&s->layout.mesh);
     float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
-    for (int i = 0; i < DECODED; i++) {
-        decode(t, (i * 31 + 7) % V_TEST, i);
+    int32_t text[DECODED];
+    for (int i = 0; i < DECODED; i++) text[i] = (i * 31 + 7) % V_TEST;
+    for (int i = 0; i < TEXT_ROWS; i++) {
+        const int at = i < DECODED ? i : DECODED - 1;
+        if (i == DECODED) device_zero(s->cache, (size_t)all_caches(s) * sizeof(floatX));
+        if (i == DECODED) feed(t, text, at, -1);
+        feed(t, text + at, 1, at);
         if (s->layout.last_stage) whole_logits(t, all);
         comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, head_holder(t));
         memcpy(logits + (size_t)i * V_TEST, all, V_TEST * sizeof(float));
@@ -378,7 +384,7 @@ static void make_references(Comm* world, const Case* list, int cases) {
 
 typedef struct {
     double loss, norm, params, validation, logits, bytes; // largest errors, all but bytes relative
-    bool same_bits, same_copies;
+    bool same_bits, same_copies, same_text;
 } Difference;
 
 static double relative(double a, double b) { return a == b ? 0 : fabs(a - b) / fabs(b); }
@@ -441,8 +447,10 @@ static double traffic_error(Trainer* t) {
                 fmax(fabs(t->bytes.pipeline - sum.pipeline - sum.tied), fabs(t->bytes.data - sum.data)));
 }
 
+static const double bound = 1e-5;
+
 static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
-    Difference d = {0, 0, 0, 0, 0, 0, true, true};
+    Difference d = {0, 0, 0, 0, 0, 0, true, true, true};
     MappedFile file;
     Layout whole = whole_layout(c);
     Error error;
@@ -456,9 +464,11 @@ static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
         d.norm = fmax(d.norm, relative(outcome->norm[i], expected.norm[i]));
     }
     d.validation = relative(outcome->validation, expected.validation);
-    double logits[DECODED * V_TEST];
-    for (int i = 0; i < DECODED * V_TEST; i++) logits[i] = (double)expected.logits[i];
-    d.logits = relative_error(outcome->logits, logits, DECODED * V_TEST);
+    double logits[TEXT_ROWS * V_TEST];
+    for (int i = 0; i < TEXT_ROWS * V_TEST; i++) logits[i] = (double)expected.logits[i];
+    d.logits = relative_error(outcome->logits, logits, TEXT_ROWS * V_TEST);
+    const double* one_by_one = logits + (size_t)(DECODED - 1) * V_TEST;
+    d.same_text = relative_error(outcome->logits + (size_t)DECODED * V_TEST, one_by_one, V_TEST) <= bound;
     compare_params(&t->stage, &whole, (const float*)(file.data + sizeof expected), &d);
     d.same_bits = d.same_bits && d.loss == 0 && d.norm == 0 && d.validation == 0 && d.logits == 0;
     d.bytes = traffic_error(t);
@@ -470,8 +480,6 @@ static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
 
 // ----------------------------------------------------------------------------------------------------------------
 
-static const double bound = 1e-5;
-
 // Runs a case on the ranks of world and returns the largest differences of all of them, on all of them.
 static Difference difference_of(const Comm* world, const Case* c) {
     Trainer t;
@@ -479,11 +487,18 @@ static Difference difference_of(const Comm* world, const Case* c) {
     trainer_open(&t, world, c);
     run_case(&t, c->steps, &outcome);
     Difference d = compare(&t, c, &outcome);
-    double all[8] = {
-        d.loss, d.norm, d.params, d.validation, d.logits, d.bytes, d.same_bits ? 0.0 : 1.0, d.same_copies ? 0.0 : 1.0};
+    double all[9] = {d.loss,
+                     d.norm,
+                     d.params,
+                     d.validation,
+                     d.logits,
+                     d.bytes,
+                     d.same_bits ? 0.0 : 1.0,
+                     d.same_copies ? 0.0 : 1.0,
+                     d.same_text ? 0.0 : 1.0};
     for (int i = 0; i < 6; i++) all[i] = isnan(all[i]) ? INFINITY : all[i];
-    comm_all_reduce(&t.world, all, 8, COMM_DOUBLE, COMM_MAX);
-    const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0};
+    comm_all_reduce(&t.world, all, 9, COMM_DOUBLE, COMM_MAX);
+    const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0, all[8] == 0};
     trainer_close(&t);
     return most;
 }
@@ -496,10 +511,11 @@ static void report(const Case* c, const Difference* d) {
     const bool same_order = c->mesh.sync.ranks <= 1 || (!is_ordinary(&c->mesh.sync) && c->B == reference_case(c).B);
     const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
     const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
-    check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->bytes < 0.5,
-          "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s", name, d->loss, d->norm,
+    check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->same_text && d->bytes < 0.5,
+          "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s%s", name, d->loss, d->norm,
           d->params, d->validation, d->logits, d->same_bits ? "same bits" : "", exact ? "same bits" : "1e-05",
-          d->same_copies ? "" : ", COPIES DIFFER", d->bytes < 0.5 ? "" : ", BYTES DIFFER");
+          d->same_copies ? "" : ", COPIES DIFFER", d->same_text ? "" : ", A TEXT READ AT ONCE DIFFERS",
+          d->bytes < 0.5 ? "" : ", BYTES DIFFER");
 }
 
 // All cases of n ranks, as many of them at a time as there is room for in the world; rank 0 reports after each round.

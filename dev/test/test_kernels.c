@@ -173,16 +173,18 @@ static void test_embedding(int N, int C, int V) {
     release(&memory);
 }
 
-// The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`.
-static void test_position(int B, int T, int C, int parts, int64_t origin) {
+// The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`. packed:
+// rows are at positions of their own, as if documents began anywhere; origin is 0.
+static void test_position(int B, int T, int C, int parts, int64_t origin, bool packed) {
     const int N = B * T;
     const int64_t table = (int64_t)T * C, n = (int64_t)N * C;
     float *x = floats(n, 1), *wpe = floats(table, 1), *dwpe = floats(table, 1), *dout = floats(n, 1);
     float *plain_x = copied(x, n), *plain_d = copied(dwpe, table);
     float *alone = floats(table, 0), *sum = floats(table, 0);
+    int32_t* positions = packed ? integers(N, 0, T) : NULL;
     Wanted wanted = wanted_new(table);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t w = (origin + i / C) % T * C + i % C;
+        const int64_t w = (packed ? positions[i / C] : (origin + i / C) % T) * C + i % C;
         plain_x[i] += wpe[w];
         plain_d[w] += dout[i];
         want(&wanted, w, wanted.value[w] + dout[i], wanted.size[w] + fabs(dout[i]));
@@ -190,18 +192,19 @@ static void test_position(int B, int T, int C, int parts, int64_t origin) {
     for (int r = 0; r < parts; r++) {
         const int begin = (int)((int64_t)N * r / parts), end = (int)((int64_t)N * (r + 1) / parts);
         const float* d = dout + (int64_t)begin * C;
-        position_forward(x + (int64_t)begin * C, wpe, origin + begin, end - begin, T, C);
-        position_backward(dwpe, d, origin + begin, end - begin, T, C); // one after the other, onto one table
+        position_forward(x + (int64_t)begin * C, wpe, positions, origin + begin, end - begin, T, C);
+        position_backward(dwpe, d, positions, origin + begin, end - begin, T, C); // one after the other, onto one table
         memset(alone, 0, (size_t)table * sizeof(float));
-        position_backward(alone, d, origin + begin, end - begin, T, C); // each on its own, then summed
+        position_backward(alone, d, positions, origin + begin, end - begin, T, C); // each on its own, then summed
         for (int64_t w = 0; w < table; w++) sum[w] += alone[w];
     }
     char line[96];
-    snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d", parts, (long long)origin, N, T, C);
+    snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d%s", parts, (long long)origin, N, T, C,
+             packed ? ", documents" : "");
     check(same(x, plain_x, n), "position_forward, %s: adds", line);
     check(same(dwpe, plain_d, table), "position_backward, %s: adds in the order of rows", line);
     // A term passes at most B additions on its rank and `parts` in the sum over the ranks.
-    check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, B + parts);
+    check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, (packed ? N : B) + parts);
     release(&memory);
 }
 
@@ -354,7 +357,7 @@ static void test_rope(int B, int T, int heads, int HS, int stride, double theta)
     const int N = B * T;
     const int64_t n_all = (int64_t)N * stride;
     float *table = poisoned((int64_t)T * HS), *qkv = floats(n_all, 2), *original = copied(qkv, n_all);
-    rope_table(table, T, HS, theta);
+    rope_table(table, T, HS, theta, NULL);
     rope_forward(qkv, table, B, T, heads, HS, stride);
     Wanted forward = wanted_new(n_all), backward = wanted_new(n_all);
     for (int64_t i = 0; i < n_all; i++) {
@@ -1052,10 +1055,10 @@ static void bits_embedding_backward(const Arrays* m, int begin, int end) {
     embedding_backward(m->a[1], m->a[0] + begin * BITS_ROW, m->tokens + begin, end - begin, BITS_C, 0, BITS_C);
 }
 static void bits_position_forward(const Arrays* m, int begin, int end) {
-    position_forward(m->a[0] + begin * BITS_ROW, m->a[1], begin, end - begin, BITS_T, BITS_C);
+    position_forward(m->a[0] + begin * BITS_ROW, m->a[1], NULL, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_position_backward(const Arrays* m, int begin, int end) {
-    position_backward(m->a[1], m->a[0] + begin * BITS_ROW, begin, end - begin, BITS_T, BITS_C);
+    position_backward(m->a[1], m->a[0] + begin * BITS_ROW, NULL, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
@@ -1072,7 +1075,7 @@ static void bits_rmsnorm(const Arrays* m, int begin, int end) {
 }
 static void bits_rope(const Arrays* m, int begin, int end) {
     enum { HS = 22, HEADS = 13 };
-    rope_table(m->a[1], BITS_T, HS, 1e4);
+    rope_table(m->a[1], BITS_T, HS, 1e4, NULL);
     rope_forward(m->a[0] + begin * BITS_SEQUENCE, m->a[1], end - begin, BITS_T, HEADS, HS, BITS_C);
     rope_backward(m->a[2] + begin * BITS_SEQUENCE, m->a[1], end - begin, BITS_T, HEADS, HS, BITS_C);
 }
@@ -1209,7 +1212,10 @@ int main(void) {
     for (int i = 0; i < 4; i++) {
         const int C = sizes[i];
         test_embedding(7, C, 257);
-        for (int parts = 1; parts <= 3; parts++) test_position(3, 5, C, parts, 0);
+        for (int parts = 1; parts <= 3; parts++) {
+            test_position(3, 5, C, parts, 0, false);
+            test_position(3, 5, C, parts, 0, true);
+        }
         for (int layer = 0; layer < 2; layer++) {
             test_norm(layer, 7, C, 0);
             test_norm(layer, 131, C, 0);
@@ -1228,11 +1234,11 @@ int main(void) {
     }
     test_embedding(1, 65, 1);
     test_embedding(301, 333, 11);
-    test_position(5, 7, 10, 3, 2);            // every cut inside a sequence
-    test_position(1, 67, 10, 5, 0);           // less than a sequence on each rank
-    test_position(3, 1, 10, 2, 0);            // sequences of one token
-    test_position(2, 2, 10, 7, 1);            // ranks without a row
-    test_position(4, 6, 10, 2, 5000000003LL); // rows beyond 32 bits
+    test_position(5, 7, 10, 3, 2, false);            // every cut inside a sequence
+    test_position(1, 67, 10, 5, 0, false);           // less than a sequence on each rank
+    test_position(3, 1, 10, 2, 0, false);            // sequences of one token
+    test_position(2, 2, 10, 7, 1, false);            // ranks without a row
+    test_position(4, 6, 10, 2, 5000000003LL, false); // rows beyond 32 bits
     test_sync(3, 1, 65, 31);
     test_sync(3, 301, 333, 101);
     test_rope(1, 1, 1, 2, 2, 1e4);

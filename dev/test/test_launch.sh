@@ -160,7 +160,7 @@ explains run_slurm.sh "sbatch scripts/run_slurm.sh [OPTIONS]"
 check "its help shows the defaults" "grep -q '^#SBATCH --nodes=' $work/out"
 check "outside of a job it says so" "grep -q 'start it with sbatch' $work/err"
 is "all #SBATCH lines come before the first command" "$(grep -c '^#SBATCH' scripts/run_slurm.sh)" \
-    "$(sed -n '/^[^#]/q; p' scripts/run_slurm.sh | grep -c '^#SBATCH --[a-z-]*=[^ ]*$')"
+    "$(sed -n '/^[^#]/q; p' scripts/run_slurm.sh | grep -c '^#SBATCH --[a-z-]*\(=[^ ]*\|\)$')"
 run 2 scripts/run_slurm.sh --tp 2
 export SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=8
 end="--cpus-per-task=8 --kill-on-bad-exit=1 ./train_gpt"
@@ -175,6 +175,47 @@ starts "run_slurm.sh, neither" "OMP_NUM_THREADS=8 $end" env FAKE_TYPES='\n\tpmix
 starts "run_slurm.sh, the user's choice" "OMP_NUM_THREADS=8 --mpi=openmpi $end" env SLURM_MPI_TYPE=openmpi "$work/slurm_script"
 starts "run_slurm.sh, the user's threads" "OMP_NUM_THREADS=3 --mpi=pmix $end" env OMP_NUM_THREADS=3 "$work/slurm_script"
 starts "run_slurm.sh, CPUs not said" "OMP_NUM_THREADS=1 --mpi=pmix ${end/=8/=1}" env -u SLURM_CPUS_PER_TASK "$work/slurm_script"
+# Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was called.
+cp "$fake/srun" "$work/srun"
+# shellcheck disable=SC2016
+{
+    script "$fake/srun" '[ "$*" != --mpi=list ] || exit 0
+        echo "${*#*train_gpt}" >"$called"
+        [ -z "${FAKE_WAITS:-}" ] || { trap "echo USR1 >>$called" USR1; touch "$called.there"; sleep 1; sleep 0.2; }
+        exit "${FAKE_STATUS:-0}"'
+    script "$fake/scontrol" 'echo "scontrol $*" >>"$called"; exit "${FAKE_SCONTROL:-0}"'
+}
+# queued WHAT STATUS CALLS ENVIRONMENT... -- OPTIONS...
+queued() {
+    local settings=()
+    while [ "$4" != -- ]; do settings+=("$4") && set -- "${@:1:3}" "${@:5}"; done
+    run "$2" env "${settings[@]}" "$work/slurm_script" "${@:5}"
+    is "run_slurm.sh, $1" "$3" "$(sed 's/^ *//' "$called" | paste -s -d /)"
+}
+queued "status 75" 75 "--out r/scontrol requeue 17" FAKE_STATUS=75 -- --out r
+check "and says so" "grep -q 'job 17 goes on later, with --resume' $work/out"
+queued "--out=DIR" 75 "--tp 2 --out=r/scontrol requeue 17" FAKE_STATUS=75 -- --tp 2 --out=r
+queued "nothing was saved" 75 "--tp 2" FAKE_STATUS=75 -- --tp 2
+queued "a run that is done" 0 "--out r" -- --out r
+queued "a run that fails" 1 "--out r" FAKE_STATUS=1 -- --out r
+queued "wrong arguments" 2 "--out r" FAKE_STATUS=2 -- --out r
+queued "the second time" 75 "--out r --resume/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=1 -- --out r
+queued "the second time, to be resumed" 75 "--resume --out r/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=1 -- --resume --out r
+queued "the second time, nothing was saved" 0 "--tp 2" SLURM_RESTART_COUNT=1 -- --tp 2
+queued "the last time" 75 "--out r --resume/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=99 -- --out r
+queued "often enough" 75 "--out r --resume" FAKE_STATUS=75 SLURM_RESTART_COUNT=100 -- --out r
+check "and says so" "grep -q 'not put into the queue again: that was done 100 times' $work/err"
+queued "as often as the user says" 75 "--out r --resume" FAKE_STATUS=75 SLURM_RESTART_COUNT=2 REQUEUES=2 -- --out r
+queued "scontrol fails" 75 "--out r/scontrol requeue 17" FAKE_STATUS=75 FAKE_SCONTROL=1 -- --out r
+check "and says so" "grep -q 'sbatch it with --resume' $work/err"
+rm -f "$called.there"
+FAKE_WAITS=1 FAKE_STATUS=75 "$work/slurm_script" --out r >"$work/out" 2>"$work/err" &
+job=$!
+for _ in $(seq 200); do [ ! -e "$called.there" ] || break; sleep 0.05; done
+kill -TERM $job
+wait $job
+is "run_slurm.sh, scancel: saves, and is not put into the queue again, status 75" "75 --out r/USR1" "$? $(sed 's/^ *//' "$called" | paste -s -d /)"
+mv "$work/srun" "$fake/srun"
 run 0 "$work/slurm_script" --help
 check "--help inside of a job starts nothing" "[ ! -e $called ] && [ ! -s $work/err ]"
 cd "$work" || exit 1
@@ -302,8 +343,9 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli launch mesh compilers; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
-script dev/test/check_replicas.py "echo '1 passed, 0 failed'"
+for name in cli launch mesh compilers watch stop data; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+for name in check_replicas test_report test_evaluations test_pretrained torture; do script dev/test/$name.py "echo '1 passed, 0 failed'"; done
+for name in generate transformers; do script dev/test/check_$name.py "exit 1"; done # there is no torch here
 mkdir -p build/sanitized
 # test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
 test_program() {
@@ -334,9 +376,10 @@ is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitize
     "$(lines 'test_many sanitized')"
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "55 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up" "62 passed, 0 failed" "$(tail -n 1 "$work/out")"
 is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
 is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
+is "run.sh runs those that stop, and that hang" "runs that stop 1 passed 0 failed/runs that hang 1 passed 0 failed" "$(lines runs)"
 is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed" "$(lines replicas)"
 is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
@@ -345,7 +388,7 @@ is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8
 check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" "[ $(sed 's/ / != /' "$called") ]"
 is "one rank without mpirun, leaks counted" "options none --short" "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
 tests "test_many test_star" 0 ""
-is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/13 passed, 0 failed" \
+is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/18 passed, 0 failed" \
     "$(tail -n 2 "$work/out" | paste -s -d /)"
 test_program test_alone "//" "echo '2 passed, 0 failed'"
 script dev/test/cuda_tests.sh 'echo "3 passed, 0 failed"'
@@ -368,7 +411,7 @@ tests "test_bad test_crash test_empty" 1 mpirun.once
 is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
-is "run.sh adds up failures" "17 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "24 passed, 10 failed" "$(tail -n 1 "$work/out")"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*

@@ -15,7 +15,7 @@ static const ValueType fp32 = {4, false}, bf16 = {2, true};
 
 static ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
     const bool gpt2 = arch == ARCH_GPT2;
-    const ModelConfig m = {"test", arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V, gpt2, 1e-5, 10000};
+    const ModelConfig m = {"test", arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V, gpt2, 1e-5, 10000, {0, 0, 0, 0}};
     return m;
 }
 
@@ -97,6 +97,17 @@ static double activations_by_hand(const ByHand* x) {
            SCHEDULE_BUFFERS * message * (2 * !x->first + !x->last);
 }
 
+// Tensors that a rank has a slice of: 12 a block of GPT-2, 9 of Llama, and what the ends have.
+static double slices_by_hand(const ByHand* x) {
+    const bool gpt2 = x->m->arch == ARCH_GPT2;
+    double n = (gpt2 ? 12.0 : 9.0) * (x->m->L / x->mesh->p);
+    if (x->first || (x->m->tied && x->last)) n += 1;
+    if (x->first && gpt2) n += 1;
+    if (x->last) n += gpt2 ? 2 : 1;
+    if (x->last && !x->m->tied) n += 1;
+    return n;
+}
+
 static double scratch_by_hand(const ByHand* x, int tensors) {
     const double stream = room(x->R * x->C * x->w), all = room(x->N * x->C * x->w);
     double bytes = room(x->N * x->QKV * x->w) + room(x->N * x->FC * x->w) + 2 * all; // gradients of matrices' outputs
@@ -104,7 +115,7 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
     if (x->mesh->sequence_parallel) bytes += 2 * all;
     if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
     if (x->m->arch == ARCH_LLAMA) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
-    bytes += room((2.0 * tensors + 1) * 8);
+    bytes += room((2.0 * tensors + 1) * 8) + room(slices_by_hand(x) * 8);                     // squares; checksums
     return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
 }
 

@@ -16,11 +16,10 @@ fi
 export MPIRUN=${MPIRUN:-mpirun} ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 work=$(mktemp -d)
 mounted="" building=""
-# What is still there at the end would be there for ever.
+. dev/test/ranks.sh
+program=$train
 clean() {
-    for file in "$work"/pids/*; do
-        [ ! -e "$file" ] || ! alive "$(cat "$file")" || kill -9 "$(cat "$file")"
-    done
+    kill_ranks
     [ -z "$building" ] || kill "$building" 2>/dev/null
     [ -z "$mounted" ] || umount "$mounted"
     rm -rf "$work"
@@ -109,20 +108,6 @@ chmod +x rank.sh
 export noted=$work
 rank="$work/rank.sh"
 
-# alive PROCESS: it is a rank (not another process that got its number after its end)
-alive() { [ "$(readlink "/proc/$1/exe")" = "$train" ]; }
-
-# gone: waits until no rank that was noted is there any more, for at most ten seconds
-gone() {
-    for _ in $(seq 100); do
-        left=0
-        for file in pids/*; do ! alive "$(cat "$file")" || left=$((left + 1)); done
-        [ $left -gt 0 ] || return 0
-        sleep 0.1
-    done
-    return 1
-}
-
 # begins STEPS RANKS COMMAND...: in the background; returns when it has made so many steps or is over
 begins() {
     rm -f pids/*
@@ -166,6 +151,20 @@ def printed(a, b):
     assert len(a) == len(b) > 0 and [x[0] for x in a] == [x[0] for x in b], 'other steps'
     for x, y in zip(a, b):
         for u, v in zip(x[1:], y[1:]): assert (u == v == '') or abs(float(u) - float(v)) < 1.5e-4, (x, y)
+    print(f'{len(a)} steps')
+
+def skipped(folder):
+    """Lines are JSON, whatever the losses are."""
+    lines = log(folder)
+    for x in lines:
+        assert ('skipped' in x) == (x['loss'] is None or x['grad_norm'] is None), x
+    print(f'{len(lines)} lines, {sum("skipped" in x for x in lines)} skipped')
+
+def unusual(a, b, first):
+    """The scores of two runs after step `first`, of which the second has the losses before it from its log."""
+    a, b = ([[x['step'], x.get('loss_z', 0), x.get('grad_norm_z', 0)] for x in log(f) if x['step'] > int(first)] for f in (a, b))
+    assert len(a) == len(b) > 0 and any(x[1] for x in a) and any(x[2] for x in a)
+    for x, y in zip(a, b): assert all(abs(u - v) < 0.02 for u, v in zip(x, y)), (x, y)
     print(f'{len(a)} steps')
 
 def keys(folder):
@@ -227,7 +226,7 @@ def trace(path, t, p, d, m, steps):
         assert passes.index('b') == min(m, p - rank // (t * d)), (rank, passes) # 1F1B: so many forward passes first
         for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
         assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
-        sends = [e for e in mine if e['name'].startswith('send')]
+        sends = [e for e in mine if e['name'].startswith('send') and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
         stage = rank // (t * d)
         assert len(sends) == m * steps * ((stage > 0) + (stage < p - 1)), (rank, len(sends))
     begins = [tuple(e['ts'] for e in spans if e['pid'] == rank) for rank in names]
@@ -300,7 +299,7 @@ if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! 
 then
     mkdir mpich mpich/dev
     cp -r "$project/dev/plan" mpich/dev
-    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project/kernels" "$project/comm" "$project/collective" mpich
+    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project/kernels" "$project/comm" "$project/collective" "$project/tokenizer" mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
         FAST=-O1 train_gpt) >mpich.log 2>&1 &
     building=$!
@@ -336,7 +335,7 @@ for i in "${!meshes[@]}"; do
     esac
     read -ra tpd <<<"${sizes[$i]}"
     verify_py "$mesh: bytes, counted and by formula:" traffic "out$i" "mesh$i" "${tpd[@]}" "$mesh"
-    check "$mesh: checkpoints, and nothing temporary" "[ '$(cd "mesh$i" && echo ./*)' = './log.jsonl ./step_00000003 \
+    check "$mesh: checkpoints, and nothing temporary" "[ '$(cd "mesh$i" && echo ./*)' = './best ./log.jsonl ./options.txt ./step_00000003 \
 ./step_00000006' ] && [ \$(ls mesh$i/step_00000006 | wc -l) = 4 ]"
 done
 for i in 2 3; do
@@ -357,6 +356,42 @@ check "two stages write what one rank writes" "cmp sample0 sample1"
 trains "2:--tp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2
 check "two tensor ranks write" "[ \$(sed '1,/^The model writes/d' out | wc -c) -gt 400 ]"
 
+# ---- --generate: nothing is trained; the likeliest text is the same on every mesh. The 46 bytes are more than the context of 32
+# tokens; the short text goes beyond it. A drawn text is the same to the bit where sums have the same order.
+from_six=("${model[@]}" --out mesh0 --resume)
+writes() { # writes MESH OPTIONS...: to `written`; stdout has nothing else
+    trains "$1" "${from_six[@]}" "${@:2}" && mv out written
+}
+before=$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)
+for text in "101 1" "101 102 103 104 105 106 107 108 109 110 111 11"; do
+    writes "1:" --generate "$text" --temperature 0 --tokens 60 && mv written greedy
+    check "one rank goes on with ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy | grep -qx '$text'"
+    for mesh in "2:--tp 2" "2:--pp 2" "2:--dp 2" "4:--tp 2 --pp 2" "4:--tp 4 --sequence-parallel" \
+        "2:--pp 2 --schedule interleaved" "2:--pp 2 --schedule zb-v --zero 2 --recompute full"; do
+        writes "$mesh" --generate "$text" --temperature 0 --tokens 60
+        check "$mesh goes on with ${#text} bytes in the same way" "cmp greedy written"
+    done
+done
+writes "1:" --generate "20" --top-k 20 --top-p 0.9 --tokens 50 && mv written drawn
+writes "2:--pp 2" --generate "20" --top-k 20 --top-p 0.9 --tokens 50
+check "two stages draw what one rank draws" "cmp drawn written"
+writes "1:" --generate "20" --top-k 20 --top-p 0.9 --tokens 50 --seed 7
+check "another seed draws another text" "! cmp -s drawn written"
+check "a prompt by stdin" "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --tokens 50 2>err | cmp - drawn"
+check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --tokens 9 2>err >written && [ \$(wc -c <written) -ge 5 ]"
+launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 --tokens 60
+check "--init writes what --resume writes" "[ $status = 0 ] && head -c 6 out | grep -q '101 1' && [ \$(wc -c <out) = 66 ]"
+check "where nothing is trained there are no gradients and no moments" \
+    "grep -q '^  0  .* 0.0  *0.0  ' err && grep -q '^weights   mesh0/step_00000006/model.safetensors' err"
+launch 2 "$sanitized" "${from_six[@]}" --tp 2 --generate "101 102 103 104 105 106 107 108 109 1" --tokens 20
+check "--generate, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
+check "nothing is written to --out" "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
+refuses 2 "nothing is written there; add --resume" 2 "${model[@]}" --out mesh0 --generate a
+refuses 2 "there is no checkpoint in nowhere" 1 "${model[@]}" --out nowhere --resume --generate a
+refuses 2 "the model has 100 tokens, and there is no vocabulary" 1 "${model[@]}" --vocab 100 --generate a
+refuses 2 "--top-k has no meaning with --temperature 0" 1 "${model[@]}" --generate a --temperature 0 --top-k 3
+refuses 2 "samples begin with the text, and --sample-every 0 has none" 1 "${short[@]}" --steps 2 --generate a
+
 "$train" --help >help
 launch 2 "$train" --help
 check "--help on two ranks is printed once" "[ $status = 0 ] && cmp help out"
@@ -368,6 +403,34 @@ for mesh in "4:--tp 2 --pp 2 --sequence-parallel" "4:--pp 2 --zero 2 --recompute
     check "$mesh sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
     verify_py "$mesh sanitized: losses are those of one rank:" same mesh0 "clean${mesh%% *}" 1e-5
 done
+
+# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is taken up with them, and not without
+mkdir documents
+split -b 17 -a 4 text.txt documents/
+packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
+documents=(1: "4:--pp 4" "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--tp 2 --recompute selective"
+    "2:--pp 2 --schedule zb-v --recompute selective" "2:--sync 0.5 --tp 2" "1:--sync 0.5 --sync-ranks 2")
+for i in "${!documents[@]}"; do
+    mesh=${documents[$i]}
+    options=("${packed[@]}" --documents)
+    [ "${mesh%%:*}" != 1 ] || read -ra more <<<"${mesh#*:}"
+    [ "${mesh%%:*}" != 1 ] || options+=("${more[@]}")
+    trains "$mesh" "${options[@]}" --out "packed$i" || continue
+    case $mesh in
+    1:) check "documents: told what they are" "grep -q '^data .*; every file is a document$' out" ;;
+    1:*) verify_py "documents, $mesh: losses and norms are those of two ranks:" same packed5 "packed$i" 1e-5 ;;
+    *--sync*) ;;
+    *--tp*) verify_py "documents, $mesh: losses and norms are those of one rank:" same packed0 "packed$i" 1e-5 ;;
+    *) verify_py "documents, $mesh: losses and norms are those of one rank, to the bit:" same packed0 "packed$i" 0 ;;
+    esac
+done
+trains "1:" "${packed[@]}" --out unpacked
+check "documents make other losses" "! python3 check.py same packed0 unpacked 1e-3 2>/dev/null"
+rm -r packed1/step_00000006
+trains "1:" "${packed[@]}" --documents --out packed1 --resume
+verify_py "documents, taken up by one rank, to the bit:" same packed0 packed1 0
+refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --out packed1 --resume
+refuses 2 "this is one with --dp-mode sync, every file is a document" 2 "${packed[@]}" --documents --out unpacked --resume
 
 # ---- checkpoints of one mesh, taken up on another: from step 3 as if the run had been there from the start
 for a in 0 1 3 4 5; do
@@ -443,8 +506,21 @@ refuses 1 "no file is named" 2 "${model[@]}" --data nowhere.txt
 refuses 1 "is not a folder" 2 "${small[@]}" --out text.txt
 refuses 1 "cannot make the folder" 2 "${small[@]}" --out nowhere/deep
 refuses 1 "nowhere" 4 "${small[@]}" --init nowhere --tp 2
-cp -r mesh4 broken && truncate -s -4 broken/step_00000006/optimizer.safetensors
-refuses 1 "optimizer.safetensors" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
+for kind in cut flipped gone; do
+    cp -r mesh4 broken
+    case $kind in
+    cut) truncate -s -4 broken/step_00000006/optimizer.safetensors ;;
+    flipped) python3 -c 'f=open("broken/step_00000006/model.safetensors","r+b");f.seek(30000);b=f.read(1);f.seek(30000);f.write(bytes([b[0]^16]))' ;;
+    gone) rm broken/step_00000006/config.json ;;
+    esac
+    trains "4:--tp 2 --zero 1" "${run[@]}" --out broken --resume
+    check "a checkpoint $kind: $(grep '^resume    not' out)" \
+        "grep -q '^resume    not from step 6: .*broken/step_00000006/' out && grep -q '^resume .*step 3$' out"
+    check "the run goes on from the one before, to the bit" "cmp {mesh4,broken}/step_00000006/model.safetensors"
+    [ $kind = gone ] || rm -r broken
+done
+rm broken/step_00000006/config.json broken/step_00000003/model.safetensors
+refuses 1 "none of the 2 checkpoints in broken is sound" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
 refuses 1 "GB of memory" 2 --model llama-7B --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
 mkdir full
 if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
@@ -456,7 +532,7 @@ if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
 else echo "left out: a full disk (no right to mount one)"; fi
 large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
 full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
-told 1 "rank 1: large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
+told 1 "rank 1: the checkpoint of step 1 was not saved: large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
 check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
 mkdir -p locked/log.jsonl
 refuses 1 "rank 0: locked/log.jsonl: cannot write" 2 "${short[@]}" --out locked --resume
@@ -518,6 +594,18 @@ unset folders
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
 told 1 "not finite; nothing was updated" "4 ranks with a learning rate of 1000"
 check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
+check "and where it begins" "grep -q 'it begins with .* on ranks\? [0-3] (t [01], p 0, d [01])' err"
+skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
+launch 2 "$train" "${skips[@]}"
+told 1 "It is number 10 in a row" "ten steps that are skipped"
+check "nine of them are told and logged: $(grep -ac '^skipped ' out)" \
+    "[ \$(grep -ac '^skipped   step .* nothing was updated; it begins with' out) -ge 9 ] &&
+    [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
+verify_py "as JSON:" skipped skips
+grep -a '^train_gpt: ' err >last_words
+launch 2 "$train" "${skips[@]}" --resume
+check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err | cmp - last_words"
+refuses 2 "--on-nan skip needs all ranks in every step" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
 told 1 "is not finite; it is not saved" "a late gradient, at a learning rate of 1000"
@@ -527,6 +615,21 @@ told 1 "is not finite; it is not saved" "and ends as before"
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
 check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
     "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
+
+# ---- copies that differ, and what is unusual
+mkdir -p build died
+launch 4 "$project/${BUILD:-build}/test_health" --die died
+told 1 "rank 3 (t 1, p 0, d 1) has other bits of transformer.h.0.ln_1.weight than 3 others that hold the same" \
+    "a bit that is flipped on rank 3 of 4"
+check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
+long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier 0.3)
+trains "1:" "${long[@]}" --out unusual
+check "what is unusual is told, and logged: $(grep -m 1 '^outlier' out)" \
+    "[ \$(grep -c '^outlier   step 1[0-3][0-9]: the ' out) -ge 10 ] &&
+    [ \$(grep -c '^outlier' out) = \$(grep -o '_z\":' unusual/log.jsonl | wc -l) ]"
+rm -rf taken && trains "1:" "${long[@]}" --save-every 110 --out taken && rm -rf taken/step_00000130
+trains "1:" "${long[@]}" --out taken --resume
+verify_py "and by a resumed run likewise:" unusual unusual taken 110
 
 # ---- schedules
 schedules=("gpipe 1 whole" "interleaved 2 whole" "zb-h1 1 halves" "zb-v 2 halves")
@@ -625,6 +728,11 @@ for i in "1:" "2:--tp 2" "4:--tp 2 --pp 2"; do
     mv out "caat_out${i%%:*}"
     check "CAAT-Net, ${i} writes" "[ \$(sed '1,/^The model writes/d' caat_out${i%%:*} | wc -c) -gt 400 ]"
     verify_py "CAAT-Net, ${i} prints the losses of one rank:" printed caat_out1 "caat_out${i%%:*}"
+done
+caat_text=(--generate "31 3" --temperature 0 --tokens 40 --init caat0/step_00000006)
+trains "1:" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && mv out caat_greedy
+for i in "2:--tp 2" "4:--tp 4" "4:--tp 2 --pp 2"; do
+    trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && check "CAAT-Net, $i goes on with a text as one rank" "cmp caat_greedy out"
 done
 trains "2:--tp 2" "${run[@]}" --sync 1 --sync-ranks 2 --out caat_all
 verify_py "all channels shared: an ordinary model:" same mesh0 caat_all 1e-5

@@ -25,12 +25,13 @@ static ModelConfig small_model(void) {
     static const int heads[] = {2, 4, 4, 6, 8};
     const bool llama = chance(2);
     const int NH = heads[draw(0, 4)], C = 16 * NH * draw(1, 3), L = draw(1, 8);
-    const ModelConfig m = {"small", llama ? ARCH_LLAMA : ARCH_GPT2,
-                           L,       C,
-                           NH,      llama && chance(2) ? NH / 2 : NH,
-                           4 * C,   64,
-                           256,     !llama,
-                           1e-5,    10000};
+    const ModelConfig m = {"small",     llama ? ARCH_LLAMA : ARCH_GPT2,
+                           L,           C,
+                           NH,          llama && chance(2) ? NH / 2 : NH,
+                           4 * C,       64,
+                           256,         !llama,
+                           1e-5,        10000,
+                           {0, 0, 0, 0}};
     return m;
 }
 
@@ -489,6 +490,15 @@ static void test_said(void) {
     q.p = 2, q.v = 3;
     bool found = search(&a, &q, &error);
     check(found && a.n == 1 && a.row[0].setup.mesh.v == 3, "3 chunks of 7 layers on 2 stages, where they are said");
+    if (found) answer_free(&a);
+    q.v = 0, q.schedule = INTERLEAVED;
+    found = search(&a, &q, &error);
+    const int64_t even = found ? a.considered : 0;
+    check(found && a.n == 1 && a.row[0].setup.mesh.v == 2, "2, and no unequal ones beside them, where they are not");
+    if (found) answer_free(&a);
+    q.v = 2;
+    found = search(&a, &q, &error);
+    check(found && a.considered == even, "%lld choices were looked at then, as if 2 were said", (long long)even);
     if (found) answer_free(&a);
     q.v = 0, q.schedule = GPIPE;
     found = search(&a, &q, &error);

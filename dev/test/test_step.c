@@ -25,7 +25,7 @@ static Cluster cluster_named(const char* name) {
 }
 
 static ModelConfig gpt(int L, int C, int NH) {
-    const ModelConfig m = {"", ARCH_GPT2, L, C, NH, NH, 4 * C, 2048, 51200, true, 1e-5, 0};
+    const ModelConfig m = {"", ARCH_GPT2, L, C, NH, NH, 4 * C, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}};
     return m;
 }
 
@@ -300,7 +300,8 @@ static void test_operations(void) {
                                8 * draw(10, 99),
                                !llama,
                                1e-5,
-                               1e4};
+                               1e4,
+                               {0, 0, 0, 0}};
         Mesh mesh = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
         mesh.sequence_parallel = t > 1 && draw(0, 1);
         const Software* s = &softwares[draw(0, SOFTWARES - 1)];
@@ -341,7 +342,8 @@ static void test_kernels(void) {
                                       2 + 4}; // none; selective: two norms; full: one, and a residual with one
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const bool llama = rows[i].arch == ARCH_LLAMA;
-        const ModelConfig m = {"", rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000, true, 1e-5, 1e4};
+        const ModelConfig m = {"",  rows[i].arch, 3,    512,  8,   llama ? 2 : 8, 1536,
+                               256, 1000,         true, 1e-5, 1e4, {0, 0, 0, 0}};
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
             const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256};
@@ -359,7 +361,7 @@ static void test_kernels(void) {
                   llama ? "llama" : "gpt2", k);
         }
     }
-    const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4};
+    const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4, {0, 0, 0, 0}};
     const Mesh mesh = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
     const Job job = {&m, &mesh, software_find("threefold"), 2, 256},
               half = {&m, &two, software_find("threefold"), 2, 256};
@@ -641,7 +643,8 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
                                1000 * draw(8, 64),
                                draw(0, 2) > 0,
                                1e-5,
-                               1e4};
+                               1e4,
+                               {0, 0, 0, 0}};
     const Pipeline plan = random_pipeline(8);
     Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
     mesh.v = plan.v, mesh.schedule = plan.kind;

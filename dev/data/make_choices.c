@@ -1,0 +1,224 @@
+/*
+make_choices.c: questions of multiple choice as HellaSwag has them, in tokens: a file for train_gpt --evaluate (evaluate.h).
+
+    scripts/download_data.sh hellaswag
+    build/make_choices --tokenizer gpt2/ --data data/hellaswag/hellaswag_val.jsonl --out data/hellaswag/val.bin
+    ./train_gpt --model gpt2-124M --init gpt2/ --evaluate data/hellaswag/val.bin
+
+A line of the JSONL is an object with "ctx", the context; "endings", of which one is right; and "label", which one, from 0. The tokens are
+those of llm.c's own files: of the context, and of a blank and the ending, each by itself. The format has 16 bits for a token, so a
+vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
+*/
+#include "../../evaluate.h"
+#include "../../json.h"
+#include "../../options.h"
+
+typedef struct {
+    const char *tokenizer, *data, *out, *split;
+    bool help;
+} ChoicesOptions;
+
+enum { CHOICES_OPTIONS = 8, MOST_EXAMPLES = 65535, MOST_BYTES = 65535 };
+
+static int choices_table(Option* table, ChoicesOptions* o) {
+    const Option rows[] = {
+        option_string("data", &o->data, "FILE", "the JSONL file"),
+        option_string(
+            "tokenizer", &o->tokenizer, "PATH",
+            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one; "
+            "bytes: none"),
+        option_string("split", &o->split, "NAME",
+                      "how a text is cut into words, where the vocabulary does not say it: gpt2, llama3, qwen2 or "
+                      "cl100k"),
+        option_string("out", &o->out, "FILE", "to write"),
+        option_flag("help", &o->help, "this list"),
+    };
+    memcpy(table, rows, sizeof rows);
+    return (int)(sizeof rows / sizeof rows[0]);
+}
+
+typedef struct {
+    const Tokenizer* tokenizer;
+    Encoder encoder;
+    TokenList text;    // of one part
+    uint16_t* example; // (MOST_BYTES / 2): the one that is being put together
+    size_t used;       // of it
+    FILE* out;
+    int32_t examples, longest; // longest: in bytes
+    int64_t completions, tokens;
+} ChoiceWriter;
+
+static bool append_number(ChoiceWriter* w, int64_t number, Error* error) {
+    if (number >= CHOICE_BEGIN) return fail(error, "%lld does not fit the format's 16 bits", (long long)number);
+    if (w->used == MOST_BYTES / 2)
+        return fail(error, "more than %d bytes of tokens, which the format has no room for", MOST_BYTES);
+    w->example[w->used++] = (uint16_t)number;
+    return true;
+}
+
+// Appends the length and the tokens of a text.
+static bool append_text_tokens(ChoiceWriter* w, const char* text, size_t n, Error* error) {
+    w->text.count = 0;
+    tokenizer_encode(w->tokenizer, &w->encoder, &w->text, (const unsigned char*)text, n, false);
+    bool ok = append_number(w, (int64_t)w->text.count, error);
+    for (size_t i = 0; i < w->text.count && ok; i++) ok = append_number(w, w->text.token[i], error);
+    w->tokens += (int64_t)w->text.count;
+    return ok;
+}
+
+// A blank, then the ending.
+static bool append_ending(ChoiceWriter* w, const JsonNode* ending, Error* error) {
+    char* text = (char*)checked_malloc((size_t)ending->count + 1, "an ending");
+    text[0] = ' ';
+    memcpy(text + 1, ending->value.string, ending->count);
+    const bool ok = append_text_tokens(w, text, (size_t)ending->count + 1, error);
+    free(text);
+    w->completions++;
+    return ok;
+}
+
+// The label is a number, or a text that is one, as in Hugging Face's copy.
+static bool read_label(int64_t* label, const Json* json, int64_t endings, Error* error) {
+    const JsonNode* node = json_get(json->nodes, "label");
+    char* end = NULL;
+    if (node && node->type == JSON_STRING && node->count > 0) {
+        *label = strtol(node->value.string, &end, 10);
+        if (*end == 0 && *label >= 0 && *label < endings) return true;
+        return json_fail(json, node, error, "\"label\" is \"%s\"; it has to be a number below %lld", node->value.string,
+                         (long long)endings);
+    }
+    return json_get_integer(label, json, json->nodes, "label", 0, endings - 1, error);
+}
+
+// Puts an example together, and writes it.
+static bool write_example(ChoiceWriter* w, const Json* json, Error* error) {
+    const JsonNode* context = json_require(json, json->nodes, "ctx", JSON_STRING, error);
+    const JsonNode* endings = context ? json_require(json, json->nodes, "endings", JSON_ARRAY, error) : NULL;
+    int64_t label = 0;
+    if (!endings || !read_label(&label, json, endings->count, error)) return false;
+    if (context->count == 0) return json_fail(json, context, error, "\"ctx\" is empty");
+    w->used = 0;
+    w->example[w->used++] = CHOICE_BEGIN;
+    bool ok = append_number(w, 0, error) && append_number(w, w->examples, error) && append_number(w, label, error) &&
+              append_number(w, endings->count, error) &&
+              append_text_tokens(w, context->value.string, context->count, error);
+    for (const JsonNode* ending = json_first(endings); ending && ok; ending = json_next(ending)) {
+        if (ending->type != JSON_STRING) return json_fail(json, ending, error, "an ending has to be a string");
+        ok = append_ending(w, ending, error);
+    }
+    const int32_t bytes = (int32_t)(2 * w->used);
+    w->example[1] = (uint16_t)bytes;
+    w->longest = bytes > w->longest ? bytes : w->longest;
+    w->examples++;
+    return ok &&
+           (fwrite(w->example, 2, w->used, w->out) == w->used || fail(error, "cannot write: %s", strerror(errno)));
+}
+
+static bool is_blank_line(const unsigned char* s, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r", s[i])) return false;
+    return true;
+}
+
+// A line is line 1 of its JSON.
+static bool fail_line(Error* error, const char* path, int64_t line, const Error* why) {
+    const bool column = strncmp(why->text, ":1:", 3) == 0;
+    return fail(error, "%s:%lld:%s%.900s", path, (long long)line, column ? "" : " ", why->text + (column ? 3 : 0));
+}
+
+// All lines of the file. What is wrong is told with its line.
+static bool write_examples(ChoiceWriter* w, const char* path, const MappedFile* file, Error* error) {
+    int64_t line = 1;
+    for (size_t at = 0, next; at < file->size; at = next, line++) {
+        const void* found = memchr(file->data + at, '\n', file->size - at);
+        const size_t end = found ? (size_t)((const unsigned char*)found - file->data) : file->size;
+        next = end + 1;
+        if (is_blank_line(file->data + at, end - at)) continue;
+        Json json;
+        Error why;
+        bool ok = w->examples < MOST_EXAMPLES || fail(&why, "the format has room for %d examples", MOST_EXAMPLES);
+        ok = ok && json_parse(&json, "", file->data + at, end - at, &why);
+        if (ok) {
+            ok = write_example(w, &json, &why);
+            json_free(&json);
+        }
+        if (!ok) return fail_line(error, path, line, &why);
+    }
+    return w->examples > 0 || fail(error, "%s: no example in it", path);
+}
+
+static bool write_header(ChoiceWriter* w) {
+    const int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, w->examples, w->longest};
+    return fseek(w->out, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, w->out) == 1;
+}
+
+// Writes all of the file under another name, then gives it its own.
+static bool write_file(ChoiceWriter* w, const ChoicesOptions* o, const MappedFile* file, Error* error) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.part", o->out);
+    w->out = fopen(path, "wb");
+    if (!w->out) return fail(error, "%s: cannot write: %s", path, strerror(errno));
+    bool written = write_header(w);
+    bool ok = !written || write_examples(w, o->data, file, error);
+    if (ok) {
+        written = written && write_header(w);
+        written = fclose(w->out) == 0 && written && rename(path, o->out) == 0;
+        ok = written || fail(error, "%s: cannot write: %s", path, strerror(errno));
+    } else {
+        fclose(w->out);
+    }
+    if (!ok) unlink(path);
+    return ok;
+}
+
+static bool open_vocabulary(Tokenizer* t, const ChoicesOptions* o, Error* error) {
+    const int split = o->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", o->split) : -1;
+    if (o->split && split < SPLIT_GPT2) return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", o->split);
+    if (strcmp(o->tokenizer, "bytes") != 0) return tokenizer_open(t, o->tokenizer, split, error);
+    tokenizer_bytes(t);
+    return true;
+}
+
+static bool run(const ChoicesOptions* o, Error* error) {
+    Tokenizer t;
+    MappedFile file;
+    ChoiceWriter w;
+    memset(&w, 0, sizeof w);
+    if (!file_map(&file, o->data, error)) return false;
+    if (!open_vocabulary(&t, o, error)) {
+        file_unmap(&file);
+        return false;
+    }
+    w.tokenizer = &t;
+    w.example = (uint16_t*)checked_malloc(MOST_BYTES, "an example");
+    encoder_open(&w.encoder);
+    const bool ok = write_file(&w, o, &file, error);
+    if (ok)
+        printf("%s: %d examples with %lld completions, %lld tokens, vocabulary of %d\n", o->out, w.examples,
+               (long long)w.completions, (long long)w.tokens, t.vocab);
+    encoder_close(&w.encoder);
+    token_list_free(&w.text);
+    free(w.example);
+    tokenizer_free(&t);
+    file_unmap(&file);
+    return ok;
+}
+
+int main(int argc, char** argv) {
+    process.name = "make_choices";
+    ChoicesOptions o;
+    Option table[CHOICES_OPTIONS];
+    Error error;
+    memset(&o, 0, sizeof o);
+    const int n = choices_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (o.help) {
+        printf("make_choices makes a file of multiple choice from questions as HellaSwag has them.\n");
+        options_help(table, n, stdout);
+        return 0;
+    }
+    if (!o.data || !o.tokenizer || !o.out)
+        die_usage("--data, --tokenizer and --out are needed; --help lists all options");
+    if (!run(&o, &error)) die("%s", error.text);
+    return 0;
+}

@@ -1,0 +1,115 @@
+/*
+make_vocab.c: a vocabulary from your own texts (tokenizer/learn.h), written as a tokenizer.json that Hugging Face's tokenizers loads.
+
+    build/make_vocab --data tinyshakespeare.txt --vocab 4096 --out tokenizer.json
+    build/tokenize --tokenizer tokenizer.json --data tinyshakespeare.txt --out data/shakespeare --val 0.1
+
+The words are counted on all cores. The same texts give the same vocabulary, whatever the number of threads.
+*/
+#include "../../options.h"
+#include "../../tokenizer/learn.h"
+#include "documents.h"
+
+typedef struct {
+    const char *data, *out, *field, *delimiter;
+    int64_t vocab, least, threads;
+    int split; // choice
+    bool help;
+} VocabOptions;
+
+enum { VOCAB_OPTIONS = 16 };
+
+static int vocab_table(Option* table, VocabOptions* o) {
+    const Option rows[] = {
+        option_string("data", &o->data, "GLOB", "texts, .jsonl files and folders of these, comma-separated"),
+        option_string("field", &o->field, "NAME", "of a line of .jsonl: where the text is"),
+        option_string("delimiter", &o->delimiter, "TEXT", "what stands between two documents in a text"),
+        option_int("vocab", &o->vocab, 257, VOCAB_MOST, "tokens: the 256 bytes, merges, and <|endoftext|>"),
+        option_choice("split", &o->split, "gpt2|llama3|qwen2", "how a text is cut into words"),
+        option_int("least", &o->least, 1, 1e15, "a pair has to be there so many times to become a token"),
+        option_string("out", &o->out, "FILE", "tokenizer.json to write"),
+        option_int("threads", &o->threads, 1, THREADS_MOST, "[all cores]"),
+        option_flag("help", &o->help, "this list"),
+    };
+    memcpy(table, rows, sizeof rows);
+    return (int)(sizeof rows / sizeof rows[0]);
+}
+
+typedef struct {
+    WordCounts words;
+    SplitKind split;
+} VocabThread;
+
+static void count_document(void* context, const Document* d) {
+    VocabThread* w = (VocabThread*)context;
+    word_counts_text(&w->words, w->split, d->text, d->n);
+}
+
+// Counts the words of all texts into *all.
+static bool count_all(WordCounts* all, const Texts* texts, const VocabOptions* o, Error* error) {
+    const int threads = (int)o->threads;
+    VocabThread* thread = (VocabThread*)checked_calloc((size_t)threads, sizeof *thread, "threads");
+    void* context[THREADS_MOST];
+    for (int i = 0; i < threads; i++) {
+        word_counts_open(&thread[i].words);
+        thread[i].split = (SplitKind)(SPLIT_GPT2 + o->split);
+        context[i] = &thread[i];
+    }
+    const TextWork work = {count_document, NULL, context, threads};
+    const bool ok = texts_work(texts, &work, "count", error);
+    for (int i = 0; i < threads; i++) {
+        if (ok) word_counts_join(all, &thread[i].words);
+        word_counts_free(&thread[i].words);
+    }
+    free(thread);
+    return ok;
+}
+
+static bool run(const VocabOptions* o, Error* error) {
+    Tokenizer t, cut;
+    Texts texts;
+    WordCounts words;
+    memset(&texts, 0, sizeof texts);
+    tokenizer_bytes(&cut);
+    texts.field = o->field, texts.delimiter = o->delimiter, texts.tokenizer = &cut;
+    word_counts_open(&words);
+    const double start = seconds_now();
+    bool ok = texts_open(&texts, o->data, error) && count_all(&words, &texts, o, error);
+    const double counted = seconds_now();
+    if (ok) {
+        tokenizer_learn(&t, &words, (int)o->vocab, o->least, (SplitKind)(SPLIT_GPT2 + o->split));
+        ok = tokenizer_save(&t, o->out, error);
+        if (ok)
+            printf(
+                "%d words of %.1f MB counted in %.1f s; a vocabulary of %d tokens, %d merges, learned in %.1f s: %s\n",
+                words.words, (double)texts.bytes / 1e6, counted - start, t.vocab, t.merge_count,
+                seconds_now() - counted, o->out);
+        if (ok && t.vocab < o->vocab)
+            printf("fewer than --vocab %lld: no other pair is there %lld times\n", (long long)o->vocab,
+                   (long long)o->least);
+        tokenizer_free(&t);
+    }
+    word_counts_free(&words);
+    texts_close(&texts);
+    tokenizer_free(&cut);
+    return ok;
+}
+
+int main(int argc, char** argv) {
+    process.name = "make_vocab";
+    VocabOptions o;
+    Option table[VOCAB_OPTIONS];
+    Error error;
+    memset(&o, 0, sizeof o);
+    o.field = "text", o.threads = usual_threads(), o.least = 2, o.vocab = 8192;
+    const int n = vocab_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (o.help) {
+        printf("make_vocab makes a vocabulary from texts.\n");
+        options_help(table, n, stdout);
+        return 0;
+    }
+    if (!o.data || !o.out) die_usage("--data and --out are needed; --help lists all options");
+    if (!run(&o, &error)) die("%s", error.text);
+    return 0;
+}

@@ -1,0 +1,285 @@
+/*
+tokenize.c: texts to shards of tokens that train_gpt reads, on all cores.
+
+    build/tokenize --tokenizer gpt2/ --data "books,more.jsonl" --out data/books --val 0.01
+    ./train_gpt --data "data/books/train_*.bin" --val "data/books/val_*.bin"
+
+The shards are llm.c's: 256 int32 (magic number, version, number of tokens), then uint16 tokens where the vocabulary has at most 65,536 of
+them, uint32 otherwise. The token that parts documents stands before each document, as in llm.c's own files. The vocabulary is written
+beside the shards as tokenizer.json, where train_gpt finds it.
+
+Shards and vocabulary get their names when all of them are written. The same texts give the same bytes, whatever the number of threads.
+*/
+#include "../../options.h"
+#include "documents.h"
+
+typedef struct {
+    const char *tokenizer, *data, *out, *field, *delimiter, *document, *split;
+    double val;
+    int64_t shard, threads, seed;
+    bool special, no_document, help;
+} TokenizeOptions;
+
+enum { TOKENIZE_OPTIONS = 20 };
+
+static int tokenize_table(Option* table, TokenizeOptions* o) {
+    const Option rows[] = {
+        option_heading("from"),
+        option_string("data", &o->data, "GLOB",
+                      "texts, .jsonl files and folders of these, comma-separated; a file that is text is one document"),
+        option_string("field", &o->field, "NAME", "of a line of .jsonl: where the text is"),
+        option_string("delimiter", &o->delimiter, "TEXT", "what stands between two documents in a text"),
+        option_heading("by"),
+        option_string(
+            "tokenizer", &o->tokenizer, "PATH",
+            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one"),
+        option_string(
+            "split", &o->split, "NAME",
+            "how a text is cut into words, where the vocabulary does not say it: gpt2, llama3, qwen2 or cl100k"),
+        option_flag("special", &o->special,
+                    "special tokens that stand in a text are tokens; otherwise they are text like any other"),
+        option_string("document-token", &o->document, "NAME",
+                      "the special token before each document [<|endoftext|>, or <|begin_of_text|>]"),
+        option_flag("no-document-token", &o->no_document, "documents follow each other without one"),
+        option_heading("to"),
+        option_string("out", &o->out, "DIR",
+                      "folder for train_000000.bin, ..., val_000000.bin, ... and tokenizer.json"),
+        option_float("val", &o->val, 0, 0.5, "part of the documents to validate on; of one text, its end"),
+        option_int("shard-tokens", &o->shard, 1, 1 << 30, "tokens in a shard"),
+        option_int("threads", &o->threads, 1, THREADS_MOST, "[all cores]"),
+        option_int("seed", &o->seed, 0, 9e15, "of the draw of the documents to validate on"),
+        option_flag("help", &o->help, "this list"),
+    };
+    memcpy(table, rows, sizeof rows);
+    return (int)(sizeof rows / sizeof rows[0]);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Shards
+
+// Tokens that become files FOLDER/NAME_000000.bin, ..., each of at most `most` of them.
+typedef struct {
+    const char *folder, *name;
+    int width, magic, version;
+    int64_t most;
+    FILE* file;     // of the last shard
+    int64_t inside; // tokens in it
+    int64_t tokens; // in all
+    int shards;
+} ShardWriter;
+
+static void shard_path(char* path, size_t size, const ShardWriter* w, int shard, const char* end) {
+    snprintf(path, size, "%s/%s_%06d.bin%s", w->folder, w->name, shard, end);
+}
+
+static bool shard_failed(const ShardWriter* w, Error* error) {
+    return fail(error, "%s: cannot write %s_%06d.bin.part: %s", w->folder, w->name, w->shards - 1, strerror(errno));
+}
+
+// Writes the number of tokens into the header, and all of it to the disk.
+static bool shard_close(ShardWriter* w, Error* error) {
+    if (!w->file) return true;
+    const int32_t count = (int32_t)w->inside;
+    const bool written = fseek(w->file, 2 * sizeof count, SEEK_SET) == 0 &&
+                         fwrite(&count, sizeof count, 1, w->file) == 1 && fflush(w->file) == 0 &&
+                         fsync(fileno(w->file)) == 0;
+    const bool ok = written || shard_failed(w, error);
+    fclose(w->file);
+    w->file = NULL;
+    return ok;
+}
+
+static bool shard_open(ShardWriter* w, Error* error) {
+    char path[4096];
+    shard_path(path, sizeof path, w, w->shards++, ".part");
+    w->file = fopen(path, "wb");
+    w->inside = 0;
+    const int32_t header[256] = {w->magic, w->version};
+    return (w->file && fwrite(header, sizeof header, 1, w->file) == 1) || shard_failed(w, error);
+}
+
+// Appends tokens, to as many shards as they need.
+static bool shard_write(ShardWriter* w, const int32_t* token, size_t n, Error* error) {
+    uint16_t narrow[4096];
+    while (n > 0) {
+        if (!w->file || w->inside == w->most)
+            if (!shard_close(w, error) || !shard_open(w, error)) return false;
+        size_t piece = (size_t)min_i64((int64_t)n, w->most - w->inside);
+        if (piece > sizeof narrow / sizeof narrow[0]) piece = sizeof narrow / sizeof narrow[0];
+        for (size_t i = 0; i < piece; i++) narrow[i] = (uint16_t)token[i];
+        const void* data = w->width == 2 ? (const void*)narrow : (const void*)token;
+        if (fwrite(data, (size_t)w->width, piece, w->file) != piece) return shard_failed(w, error);
+        w->inside += (int64_t)piece, w->tokens += (int64_t)piece;
+        token += piece, n -= piece;
+    }
+    return true;
+}
+
+// Gives the shards their names, or (keep = false) removes them.
+static bool shards_end(ShardWriter* w, bool keep, Error* error) {
+    bool ok = keep ? shard_close(w, error) : true;
+    if (w->file) fclose(w->file);
+    w->file = NULL;
+    for (int i = 0; i < w->shards; i++) {
+        char part[4096], path[4096];
+        shard_path(part, sizeof part, w, i, ".part");
+        shard_path(path, sizeof path, w, i, "");
+        if (!keep)
+            unlink(part);
+        else if (ok && rename(part, path) != 0)
+            ok = fail(error, "%s: cannot rename to %s: %s", part, path, strerror(errno));
+    }
+    return ok;
+}
+
+// A folder that has shards already would have them among the new ones.
+static bool shards_begin(ShardWriter* w, const char* folder, const char* name, int vocab, int64_t most, Error* error) {
+    const TokenFormatFacts* facts = &token_formats[vocab <= 65536 ? TOKENS_GPT2_SHARD : TOKENS_LLAMA3_SHARD];
+    memset(w, 0, sizeof *w);
+    w->folder = folder, w->name = name, w->most = most;
+    w->width = token_type_bytes[facts->type], w->magic = facts->magic, w->version = facts->version;
+    char pattern[4096];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/%s_*.bin", folder, name);
+    const bool old = glob(pattern, 0, NULL, &found) == 0;
+    if (old) fail(error, "%s is there already: name another --out, or remove it", found.gl_pathv[0]);
+    globfree(&found);
+    return !old;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Work
+
+typedef struct {
+    const Tokenizer* tokenizer;
+    Encoder encoder;
+    TokenList list[2];  // of the part at work: to train, to validate on
+    ShardWriter* out;   // (2), shared
+    int64_t* documents; // shared
+    int64_t begun;      // documents in the part
+    bool special;
+} TokenizeThread;
+
+static void take_document(void* context, const Document* d) {
+    TokenizeThread* w = (TokenizeThread*)context;
+    TokenList* list = &w->list[d->validates];
+    if (d->begins) w->begun++;
+    if (d->begins && w->tokenizer->document >= 0) {
+        token_list_reserve(list, 1);
+        list->token[list->count++] = w->tokenizer->document;
+    }
+    tokenizer_encode(w->tokenizer, &w->encoder, list, d->text, d->n, w->special);
+}
+
+static bool finish_part(void* context, Error* error) {
+    TokenizeThread* w = (TokenizeThread*)context;
+    *w->documents += w->begun;
+    w->begun = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!shard_write(&w->out[i], w->list[i].token, w->list[i].count, error)) return false;
+        w->list[i].count = 0;
+    }
+    return true;
+}
+
+static bool tokenize_all(const Texts* texts, const Tokenizer* t, ShardWriter out[2], const TokenizeOptions* o,
+                         int64_t* documents, Error* error) {
+    const int threads = (int)o->threads;
+    TokenizeThread* thread = (TokenizeThread*)checked_calloc((size_t)threads, sizeof *thread, "threads");
+    void* context[THREADS_MOST];
+    for (int i = 0; i < threads; i++) {
+        thread[i].tokenizer = t, thread[i].out = out, thread[i].special = o->special, thread[i].documents = documents;
+        encoder_open(&thread[i].encoder);
+        context[i] = &thread[i];
+    }
+    const TextWork work = {take_document, finish_part, context, threads};
+    const bool ok = texts_work(texts, &work, "tokenize", error);
+    for (int i = 0; i < threads; i++) {
+        encoder_close(&thread[i].encoder);
+        token_list_free(&thread[i].list[0]);
+        token_list_free(&thread[i].list[1]);
+    }
+    free(thread);
+    return ok;
+}
+
+// Puts a vocabulary beside the shards.
+static bool save_beside(const Tokenizer* t, const char* folder, Error* error) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    return tokenizer_save(t, path, error);
+}
+
+static bool choose_document_token(Tokenizer* t, const TokenizeOptions* o, Error* error) {
+    if (o->document) t->document = tokenizer_added(t, o->document);
+    if (o->document && t->document < 0)
+        return fail(error, "--document-token %s: the vocabulary has no special token of this name", o->document);
+    if (o->no_document) t->document = -1;
+    return o->no_document || t->document >= 0 ||
+           fail(error,
+                "%s has no <|endoftext|>: name the token between documents with --document-token, or say "
+                "--no-document-token",
+                o->tokenizer);
+}
+
+static bool run(const TokenizeOptions* o, Error* error) {
+    Tokenizer t;
+    Texts texts;
+    ShardWriter out[2];
+    int64_t documents = 0;
+    memset(&texts, 0, sizeof texts);
+    const int split = o->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", o->split) : -1;
+    if (o->split && split < SPLIT_GPT2) return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", o->split);
+    if (!tokenizer_open(&t, o->tokenizer, split, error)) return false;
+    texts.field = o->field, texts.delimiter = o->delimiter, texts.validation = o->val, texts.seed = (uint64_t)o->seed;
+    texts.tokenizer = &t, texts.special = o->special;
+    const double start = seconds_now();
+    bool ok = choose_document_token(&t, o, error) && texts_open(&texts, o->data, error);
+    if (ok && mkdir(o->out, 0777) != 0 && errno != EEXIST)
+        ok = fail(error, "%s: cannot make the folder: %s", o->out, strerror(errno));
+    ok = ok && shards_begin(&out[0], o->out, "train", t.vocab, o->shard, error) &&
+         shards_begin(&out[1], o->out, "val", t.vocab, o->shard, error);
+    if (ok) {
+        ok = tokenize_all(&texts, &t, out, o, &documents, error);
+        for (int i = 0; i < 2 && ok; i++)
+            if (out[i].tokens == 0 && (i == 0 || o->val > 0))
+                ok = fail(error, "no document is left to %s on: change --val, or draw again with another --seed",
+                          i ? "validate" : "train");
+        ok = ok && save_beside(&t, o->out, error);
+        for (int i = 0; i < 2; i++) ok = shards_end(&out[i], ok, error) && ok;
+    }
+    if (ok) {
+        const double seconds = seconds_now() - start, bytes = (double)texts.bytes;
+        printf("%lld documents of %d files (%d others left out), %.1f MB: %lld tokens to train on, %lld to validate "
+               "on, %.2f bytes a token\n",
+               (long long)documents, texts.files, texts.skipped, bytes / 1e6, (long long)out[0].tokens,
+               (long long)out[1].tokens, bytes / (double)(out[0].tokens + out[1].tokens));
+        printf("%d + %d shards in %s, vocabulary of %d; %.1f s, %.1f MB/s on %d threads\n", out[0].shards,
+               out[1].shards, o->out, t.vocab, seconds, bytes / 1e6 / seconds, (int)o->threads);
+    }
+    texts_close(&texts);
+    tokenizer_free(&t);
+    return ok;
+}
+
+int main(int argc, char** argv) {
+    process.name = "tokenize";
+    TokenizeOptions o;
+    Option table[TOKENIZE_OPTIONS];
+    Error error;
+    memset(&o, 0, sizeof o);
+    o.field = "text", o.shard = 100000000, o.threads = usual_threads(), o.seed = 42;
+    const int n = tokenize_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (o.help) {
+        printf("tokenize makes shards of tokens from texts.\n");
+        options_help(table, n, stdout);
+        return 0;
+    }
+    if (!o.data || !o.tokenizer || !o.out)
+        die_usage("--data, --tokenizer and --out are needed; --help lists all options");
+    if (o.document && o.no_document)
+        die_usage("--document-token %s and --no-document-token exclude each other", o.document);
+    if (!run(&o, &error)) die("%s", error.text);
+    return 0;
+}

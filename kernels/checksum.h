@@ -1,0 +1,20 @@
+/*
+checksum.h: the checksum of ../checksum.h of what lies in the device's memory. It is a sum, so threads add up their parts in
+any order.
+*/
+#ifndef KERNELS_CHECKSUM_H
+#define KERNELS_CHECKSUM_H
+
+#include "../checksum.h"
+
+// *sum += what `bytes` bytes add (an even number, at an even address) whose first word is number `first`.
+static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, int64_t first) {
+    enum { BLOCK = 1 << 16 };
+    const char* at = (const char*)data;
+    uint64_t total = 0;
+#pragma omp parallel for schedule(static) reduction(+ : total)
+    for (int64_t i = 0; i < bytes; i += BLOCK) total += checksum_of(at + i, min_i64(BLOCK, bytes - i), first + i / 4);
+    *sum += total;
+}
+
+#endif

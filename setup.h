@@ -1,0 +1,556 @@
+/*
+setup.h: all that a run decides before it begins: nothing is computed here, and no memory of a stage is taken. In the order in which
+main asks for it:
+
+    the command line    is the same on all ranks; --config, --help
+    texts               data, vocabulary, model, what is to be evaluated or gone on with: opened, checked, the same on all ranks
+    the mesh            --mesh auto asks the planner
+    the schedule        of training steps and of forward passes: built, and proved together with those of the other stages
+    sums                --allreduce on --topology: collectives as plans, proved too
+    memory and folder   whether there is room, and whether --out is this run's
+
+Whatever is wrong ends the run here, on all ranks, with one line.
+*/
+#ifndef SETUP_H
+#define SETUP_H
+
+#include "collective.h"
+#include "dev/plan/choose.h"
+#include "run.h"
+#include "tell.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// The command line
+
+// Ranks that were not started alike would wait for each other for ever.
+static inline void check_ranks(Trainer* t, int argc, char** argv) {
+    size_t length = 1;
+    for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
+    char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
+    for (int i = 1; i < argc; i++) strcat(strcat(arguments, i > 1 ? " " : ""), argv[i]);
+    comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
+    free(arguments);
+    comm_build_text(build, sizeof build);
+    comm_check_same(&t->world, "executable", build, "copy one build to all machines");
+}
+
+// --config FILE: the main rank reads it and tells all. The text stays: it holds the values of strings.
+static inline void read_config(Trainer* t, Option* table, int n) {
+    const char* path = t->settings.config;
+    MappedFile file = {NULL, 0};
+    Error error, why;
+    bool ok = !is_main(t) || file_map(&file, path, &why) || fail(&error, "--config %.900s", why.text);
+    if (ok && (file.size > 1 << 20 || (file.size && memchr(file.data, 0, file.size))))
+        ok = fail(&error, "--config %s: not a file of options, one --name value a line", path);
+    agree_on(t, ok ? 0 : EXIT_ARGUMENTS, &error);
+    int64_t size = (int64_t)file.size;
+    comm_broadcast(&t->world, &size, 1, COMM_INT64, 0);
+    char* text = (char*)checked_calloc((size_t)size + 1, 1, "--config");
+    if (size && is_main(t)) memcpy(text, file.data, (size_t)size);
+    file_unmap(&file);
+    comm_broadcast(&t->world, text, size, COMM_BYTE, 0);
+    t->config = text;
+    if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
+}
+
+// --help, --completion: what needs no run. Returns whether it was asked for.
+static inline bool explain(const Trainer* t) {
+    const Settings* o = &t->settings;
+    Settings defaults = settings_default();
+    Option rows[MAX_OPTIONS];
+    const int n = settings_table(rows, &defaults);
+    if (!o->help && o->completion < 0) return false;
+    if (!is_main(t)) return true;
+    if (!o->help) {
+        char models[1024];
+        settings_model_names(models);
+        const OptionWords words = {"model", models};
+        options_complete((Shell)o->completion, process.name, rows, n, &words, 1, stdout);
+        return true;
+    }
+    Error error;
+    if (!o->help[0] || strcmp(o->help, "all") == 0)
+        printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n"
+               "mpirun -np N train_gpt does it on N ranks.\n");
+    if (!options_explain(rows, n, o->help, stdout, &error)) die_usage("%s", error.text);
+    return true;
+}
+
+// The text that is generated has stdout to itself: all else that is said goes to stderr.
+static inline FILE* part_stdout(void) {
+    fflush(stdout);
+    const int fd = dup(STDOUT_FILENO);
+    FILE* text = fd >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(fd, "w") : NULL;
+    if (!text) die("stdout: %s", strerror(errno));
+    return text;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Texts
+
+// Opens the texts to train and to validate on, --data and --val, or the default. All ranks have to see the same.
+static inline void open_files(Trainer* t) {
+    const Settings* o = &t->settings;
+    Error error;
+    bool ok;
+    if (o->data) {
+        ok = sources_open(&t->train_files, o->data, &error);
+    } else {
+        PathList list = default_data();
+        ok = sources_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
+        path_list_free(&list);
+    }
+    if (ok && o->val) {
+        ok = sources_open(&t->val_files, o->val, &error) && sources_agree(&t->train_files, &t->val_files, &error);
+    }
+    agree(t, ok, &error);
+    char text[256];
+    snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
+             (long long)sources_tokens(&t->train_files), (unsigned long long)sources_checksum(&t->train_files),
+             (long long)sources_tokens(&t->val_files), (unsigned long long)sources_checksum(&t->val_files));
+    comm_check_same(&t->world, "data", text, "give all ranks the same files");
+}
+
+// Opens a vocabulary, and remembers the folder that it is in: checkpoints get a copy. One that nobody has asked for (needed =
+// false) and that cannot be read is left out, which is told.
+static inline void take_vocabulary(Trainer* t, const char* path, bool needed) {
+    struct stat st;
+    Error error;
+    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (folder)
+        snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
+    else
+        beside(t->vocabulary, sizeof t->vocabulary, path, ".");
+    const bool ok = tokenizer_open(&t->tokenizer, path, -1, &error);
+    agree(t, ok || !needed, &error);
+    if (ok) return;
+    memset(&t->tokenizer, 0, sizeof t->tokenizer);
+    if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
+}
+
+// The vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: there is none.
+static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
+    char folder[4096];
+    struct stat st;
+    if (o->resume && checkpoint_newest(folder, sizeof folder, o->out) && tokenizer_in_folder(path, size, folder))
+        return true;
+    if (o->resume && tokenizer_in_folder(path, size, o->out)) return true;
+    if (!o->init) return false;
+    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode)) return tokenizer_in_folder(path, size, o->init);
+    beside(folder, sizeof folder, o->init, ".");
+    return tokenizer_in_folder(path, size, folder);
+}
+
+// The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has written beside the
+// first shard, or what lies beside the weights to start from; none is no error.
+static inline void open_tokenizer(Trainer* t) {
+    char path[4096] = "";
+    const Settings* o = &t->settings;
+    const bool text = t->train_files.source[0].files.format == TOKENS_TEXT;
+    beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
+    const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
+    if (text && (o->tokenizer || found))
+        die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
+                  o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
+                  o->data ? o->data : "the data");
+    if (text)
+        tokenizer_bytes(&t->tokenizer);
+    else if (o->tokenizer || found)
+        take_vocabulary(t, o->tokenizer ? o->tokenizer : path, o->tokenizer != NULL);
+    comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
+                    "give all ranks the same --tokenizer");
+}
+
+// Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or what --data says.
+static inline void open_vocabulary(Trainer* t) {
+    char path[4096];
+    const Settings* o = &t->settings;
+    const bool found = !o->tokenizer && find_vocabulary(o, path, sizeof path);
+    if (!o->tokenizer && !found && o->data) {
+        open_files(t);
+        open_tokenizer(t);
+        return;
+    }
+    if (o->tokenizer || found) take_vocabulary(t, found ? path : o->tokenizer, o->tokenizer || o->generate);
+    comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
+                    "give all ranks the same --tokenizer");
+}
+
+// The vocabulary of the data, or bytes where there is none; 0: not known.
+static inline int vocabulary_size(const Trainer* t) {
+    if (t->tokenizer.vocab) return t->tokenizer.vocab;
+    if (t->train_files.count) return sources_vocab(&t->train_files);
+    return settings_train(&t->settings) ? 0 : 256;
+}
+
+// Where no vocabulary was found a text is its bytes.
+static inline void settle_vocabulary(Trainer* t, int V) {
+    if (!t->settings.generate || t->tokenizer.vocab) return;
+    if (V < 256)
+        die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
+                  V);
+    if (V > 256 && is_main(t))
+        fprintf(stderr,
+                "%s: no vocabulary was found for the model's %d tokens: text is taken as bytes; --tokenizer gives it "
+                "another\n",
+                process.name, V);
+    tokenizer_bytes(&t->tokenizer);
+}
+
+// The model: what the weights to start from say that it is (a folder of Hugging Face's, or llm.c's weights), or what --model and the
+// sizes do. data_vocab: of the data's tokens, 0: not known.
+static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int data_vocab) {
+    const Settings* o = &t->settings;
+    char newest[CHECKPOINT_PATH];
+    const bool resumes = o->resume && !settings_train(o) && checkpoint_newest(newest, sizeof newest, o->out);
+    const char* path = resumes ? newest : o->init;
+    ModelConfig stored;
+    bool told = false;
+    Error error;
+    agree(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
+    if (told) return settings_model_of(o, table, n, &stored, path);
+    if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
+        die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,
+                  token_formats[t->train_files.source[0].files.format].name);
+    }
+    return settings_model(o, table, n, data_vocab);
+}
+
+// The vocabulary's token that stands before a document; -1: it has none, or is not known.
+static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
+
+// --documents: where they begin.
+static inline void find_documents(Trainer* t) {
+    const Settings* o = &t->settings;
+    const int chosen = (int)o->document_token, of_vocabulary = vocabulary_document(t);
+    Error error;
+    if (!o->documents || t->train_files.count == 0) return;
+    if (!sources_documents(&t->train_files, chosen, of_vocabulary, &error) ||
+        !sources_documents(&t->val_files, chosen, of_vocabulary, &error))
+        die_usage("--documents: %s", error.text);
+    if (chosen >= 0 && sources_have_documents(&t->train_files) && sources_have_documents(&t->val_files))
+        die_usage("--document-token %d: %s and all other data say themselves where documents begin; leave it away",
+                  chosen, t->train_files.source[0].files.file[0].path);
+}
+
+// Without --val the last 5 % of every source are held out.
+static inline void open_loaders(Trainer* t) {
+    const Settings* o = &t->settings;
+    const int T = t->stage.T, V = t->stage.model.V;
+    const Sources* val = o->val ? &t->val_files : &t->train_files;
+    const Part part = o->val || !o->eval_every ? PART_ALL : PART_TRAINED;
+    Error error, why;
+    bool ok = mix_init(&t->train, &t->train_files, part, T, V, (uint64_t)o->seed, true, &error);
+    if (ok && o->eval_every && !mix_init(&t->val, val, o->val ? PART_ALL : PART_HELD_OUT, T, V, 0, false, &why)) {
+        ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
+    }
+    agree(t, ok, &error);
+}
+
+// --evaluate: the files, and what the model has to do with them.
+static inline void open_evaluations(Trainer* t) {
+    const char* names = t->settings.evaluate;
+    Error error, why;
+    if (!names) return;
+    bool ok = evaluations_open(&t->evaluations, names, &error), told = true; // where documents begin, by all files
+    uint64_t checksum = 0;
+    for (int i = 0; i < t->evaluations.count && ok; i++) {
+        Evaluation* e = &t->evaluations.item[i];
+        ok = evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error) &&
+             evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
+        if (ok && t->settings.documents && !is_choice(e))
+            ok = documents_settle(&e->stream, (int)t->settings.document_token, vocabulary_document(t), &error);
+        told = told && (is_choice(e) || format_has_documents(e->stream.format));
+        checksum = 31 * checksum + evaluation_checksum(e);
+    }
+    if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
+    agree(t, ok, &why);
+    if (t->settings.document_token >= 0 && t->train_files.count == 0 && told)
+        die_usage("--document-token %lld: the files of --evaluate say themselves where documents begin; leave it away",
+                  (long long)t->settings.document_token);
+    char text[64];
+    snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
+    comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
+}
+
+// All that comes by stdin, for free().
+static inline char* read_stdin(size_t* size) {
+    char part[4096], *text = NULL;
+    FILE* all = open_memstream(&text, size);
+    if (!all) die("out of memory: the text on stdin");
+    for (size_t n = fread(part, 1, sizeof part, stdin); n > 0; n = fread(part, 1, sizeof part, stdin))
+        fwrite(part, 1, n, all);
+    if (ferror(stdin)) die("--generate -: cannot read stdin: %s", strerror(errno));
+    if (fclose(all) != 0) die("out of memory: the text on stdin");
+    return text;
+}
+
+// Gives all ranks the text of --generate; stdin reaches the main one.
+static inline void read_given_text(Trainer* t) {
+    const char* given = t->settings.generate;
+    size_t n = strlen(given);
+    char* text = is_main(t) && strcmp(given, "-") == 0 ? read_stdin(&n) : NULL;
+    t->given_size = (int64_t)n;
+    comm_broadcast(&t->world, &t->given_size, 1, COMM_INT64, 0);
+    if (t->given_size >= INT32_MAX / 2)
+        die_usage("--generate: a text of %lld bytes is too long", (long long)t->given_size);
+    t->given = (char*)checked_calloc((size_t)t->given_size + 1, 1, "the text of --generate");
+    if (is_main(t)) memcpy(t->given, text ? text : given, (size_t)t->given_size);
+    free(text);
+    comm_broadcast(&t->world, t->given, t->given_size, COMM_BYTE, 0);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The mesh
+
+// The machines of --mesh auto: --cluster, or what is here.
+static inline bool open_machines(Trainer* t, Machines* machines, Error* error) {
+    const CommPlace* place = &t->place;
+    char name[160];
+    if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
+    device_name(name, sizeof name);
+    if (!DEVICE_IS_HOST) return machines_of_device(machines, name, device_bytes(), place->ranks_here, error);
+    const double peak = device_peak_flops(place->cores_here, place->ranks_here) * place->ranks_here;
+    machines_of_cores(machines, place->cores_here, peak, device_bytes(), place->ranks_here);
+    return true;
+}
+
+// What the planner recommends, of what is not said on the command line.
+static inline bool ask_planner(Trainer* t, const ModelConfig* model, int T, Option* table, int n, Chosen* chosen,
+                               Error* error) {
+    static Machines machines; // stays where it is, see choose.h
+    Software software = *software_find(DEVICE_IS_HOST ? "threefold-cpu" : "threefold");
+    Answer answer;
+    char text[256];
+    software.value_bytes = (int)sizeof(floatX);
+    if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
+    const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
+    if (!search(&answer, &q, error)) return false;
+    const bool found =
+        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f GB a rank",
+                             t->world.size, answer.least_memory / 1e9);
+    if (found) {
+        *chosen = choose_take(answer_recommended(&answer));
+        choose_text(text, sizeof text, chosen);
+        printf("auto      %s\n", text);
+    }
+    answer_free(&answer);
+    measured_free(&machines.measured);
+    return found;
+}
+
+// --mesh auto: the main rank asks, all take its choice.
+static inline void choose_mesh(Trainer* t, const ModelConfig* model, int T, Option* table, int n) {
+    Chosen chosen;
+    Error error;
+    memset(&chosen, 0, sizeof chosen);
+    agree_on(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
+    comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
+    choose_settle(&t->settings, &chosen);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The schedule
+
+static inline int64_t validation_sequences(const Trainer* t) {
+    return min_i64(t->settings.eval_sequences, t->val.count);
+}
+
+// Of so many sequences data ranks take groups of B in turn, so some may have one less.
+static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
+    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
+}
+
+// An evaluation goes through its rows in windows of so many micro-batches a replica: enough that filling the pipeline costs
+// little, few enough that their tokens take little memory.
+static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
+
+static inline void prove(const Schedule* stages, int p) {
+    Error wrong;
+    if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
+}
+
+// The tables of all stages: of training steps, or of forward passes where nothing is trained.
+static inline Schedule* stages_build(const Trainer* t, const Pipeline* plan) {
+    if (settings_train(&t->settings)) return schedules_build(plan);
+    Schedule* stages = (Schedule*)checked_malloc((size_t)plan->p * sizeof(Schedule), "the schedule");
+    for (int i = 0; i < plan->p; i++) stages[i] = schedule_build_untrained(plan, i);
+    return stages;
+}
+
+// The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
+// micro-batches.
+static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds,
+                                 Error* error) {
+    const Settings* o = &t->settings;
+    const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
+    // Whether the update needs the norm of the whole gradient.
+    const bool norm_first = o->clip > 0 || o->on_nan == ON_NAN_SKIP || (rounds && rounds->compensation > 0);
+    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
+    if (!pipeline_check(&plan, error)) {
+        char nearest[64];
+        if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
+        const Error why = *error;
+        return fail(error, "%.800s, that is --global-batch %s", why.text,
+                    pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
+    }
+    const bool trains = settings_train(o);
+    Schedule* stages = stages_build(t, &plan);
+    prove(stages, mesh->p);
+    schedules_free(stages, mesh->p);
+    t->schedule = trains ? schedule_build(&plan, mesh->pipeline) : schedule_build_untrained(&plan, mesh->pipeline);
+    return true;
+}
+
+// The same of m forward passes, of a validation or an evaluation.
+static inline void prove_forward(const Trainer* t, int m) {
+    const Pipeline* plan = &t->schedule.plan;
+    if (m == 0) return;
+    Schedule* stages = stages_build(t, plan);
+    for (int i = 0; i < plan->p; i++) {
+        const Schedule forward = schedule_build_forward(&stages[i], m);
+        schedule_free(&stages[i]);
+        stages[i] = forward;
+    }
+    prove(stages, plan->p);
+    schedules_free(stages, plan->p);
+}
+
+static inline void prove_validation(const Trainer* t) {
+    const Pipeline* plan = &t->schedule.plan;
+    const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
+    const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
+    if (most * plan->p * plan->v > SCHEDULE_LARGEST)
+        die_usage("--eval-sequences %lld: %lld micro-batches are more than a schedule takes; use fewer sequences, or a "
+                  "larger "
+                  "--micro-batch",
+                  (long long)t->settings.eval_sequences, (long long)most);
+    prove_forward(t, microbatches_in_turn(t, validation_sequences(t)));
+}
+
+// Whole windows, and the last one of each.
+static inline void prove_evaluations(const Trainer* t) {
+    const int64_t window = (int64_t)evaluation_window(t) * t->stage.B * t->stage.layout.mesh.d;
+    if (t->evaluations.count) prove_forward(t, evaluation_window(t));
+    for (int i = 0; i < t->evaluations.count; i++)
+        prove_forward(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sums
+
+// Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
+static inline bool sums_need(const Stage* s, bool far, PlanKind kind) {
+    const Mesh* mesh = &s->layout.mesh;
+    const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
+    if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
+    if (far && s->rounds.bits < 32) return kind == PLAN_ALL_GATHER;
+    return (kind == PLAN_ALL_REDUCE) != halves;
+}
+
+static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, const char* name, const Network* net,
+                              Error* error) {
+    bool ok = true;
+    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
+        if (!sums_need(s, far, (PlanKind)kind)) continue;
+        ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
+    }
+    return ok;
+}
+
+// Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
+static inline bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error* error) {
+    const Settings* o = &t->settings;
+    const int replicas = far ? mesh->sites : mesh_site_size(mesh);
+    char usual[32];
+    Network net;
+    bool ok = true;
+    snprintf(usual, sizeof usual, "full:%d", replicas);
+    if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
+    if (net.ranks != replicas)
+        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
+                  o->topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
+    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, o->allreduce, &net, error);
+    network_free(&net);
+    return ok;
+}
+
+// --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
+// (collective.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
+// carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
+static inline bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+    const Settings* o = &t->settings;
+    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
+    char usual[32];
+    Network net;
+    if (o->allreduce && mesh->d == 1)
+        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
+    if (o->allreduce && !plan_named_sums(t, mesh, far, error)) return false;
+    if (mesh->sites == 1 || (o->allreduce && far) || !rounds_are_late(&t->stage.rounds)) return true;
+    snprintf(usual, sizeof usual, "full:%d", mesh->sites);
+    if (!network_build(&net, usual, error)) return false;
+    const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
+    network_free(&net);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory and folder
+
+// Refuses a run that the machine's memory cannot hold, before any of it is taken.
+static inline void check_memory(Trainer* t) {
+    const Settings* o = &t->settings;
+    const bool snapshot = DEVICE_IS_HOST && o->out && o->save_every > 0 && o->save_every < o->steps;
+    double needed = stage_bytes(&t->stage) + (snapshot ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0);
+    comm_all_reduce(&t->world, &needed, 1, COMM_DOUBLE, COMM_MAX);
+    needed *= device_ranks_sharing(t->place.ranks_here);
+    const double there = device_bytes();
+    Error error;
+    agree(t,
+          needed <= there || fail(&error,
+                                  "the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, "
+                                  "--seq or model, --recompute, or more ranks on more machines",
+                                  needed / 1e9, there / 1e9),
+          &error);
+}
+
+enum { OUT_WAIT = 10 }; // seconds that ranks of a run whose mpirun was killed are given to find that out
+
+// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
+// lock: the folder is this run's from now on.
+static inline int prepare_out(const Settings* o, int* lock, Error* error) {
+    char path[4096];
+    struct stat st;
+    bool ok = true;
+    if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
+        ok = fail(error, "--out %s: cannot make the folder: %s", o->out, strerror(errno));
+    else if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode))
+        ok = fail(error, "--out %s is not a folder", o->out);
+    else if (access(o->out, W_OK | X_OK) != 0)
+        ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
+    if (!ok) return EXIT_RUN;
+    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
+    if (!o->resume && stat(path, &st) == 0) {
+        fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+        return EXIT_ARGUMENTS;
+    }
+    *lock = folder_lock(o->out, true, OUT_WAIT);
+    if (*lock != FOLDER_TAKEN) return 0;
+    fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
+         o->out, OUT_WAIT);
+    return EXIT_RUN;
+}
+
+// All ranks: --out is this run's as long as any of them lives.
+static inline void take_out(Trainer* t) {
+    Error error;
+    t->lock = FOLDER_UNLOCKED;
+    agree_on(t, is_main(t) ? prepare_out(&t->settings, &t->lock, &error) : 0, &error);
+    if (is_main(t)) folder_share(t->lock);
+    comm_barrier(&t->world);
+    if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
+}
+
+#endif

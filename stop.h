@@ -1,0 +1,101 @@
+/*
+stop.h: a run that is asked to stop finishes its step, saves, and ends in a way that says: run me again.
+
+SIGUSR1 and SIGTERM ask. Slurm sends a signal before the time limit (sbatch --signal), a cloud sends SIGTERM before it takes a
+machine, people send either. The handler notes it, no more; what comes while a run already stops changes nothing. Then
+the run ends after a step with a checkpoint in --out and with exit status 75, EX_TEMPFAIL of sysexits.h: a failure that another attempt
+mends, here one with --resume.
+
+    mpirun of Open MPI   forwards SIGUSR1 to all ranks. SIGTERM it takes as "end the job": the ranks get it, and one second later
+                         SIGKILL (odls_base_sigkill_timeout). So send SIGUSR1 to mpirun, or SIGTERM to a rank
+    mpirun of MPICH      forwards SIGUSR1 too; SIGTERM ends the job
+    srun                 forwards both to all ranks; sbatch --signal and scancel --signal reach the ranks without it
+
+The ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So each
+adds whether it was asked to a sum that all make at the end of every step anyway (train_step), and all see the same.
+
+Sites that do not wait for each other (rounds.h) do not make such a sum together in every step. There the sum of a site is
+told to the others by a non-blocking sum of its own, which is started in a step in which the site sends something, behind it,
+and looked at in the step in which that is merged: the others have come as far then, since what they sent is waited for. So nobody
+waits for this, and all stop after the same step: one with such a merging, at most a round and its delay after the signal.
+*/
+#ifndef STOP_H
+#define STOP_H
+
+#include "comm.h"
+#include "rounds.h"
+#include <signal.h>
+
+enum { EXIT_AGAIN = 75 };
+
+static volatile sig_atomic_t stop_signals = 0; // this process was asked to stop
+
+static inline void stop_note(int number) {
+    (void)number;
+    stop_signals = 1;
+}
+
+// From now on the two signals ask.
+static inline void stop_listen(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = stop_note;
+    action.sa_flags = SA_RESTART; // no call fails for it
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+// The exit status of the one rank that says it for all; the others end with 0. Launchers kill what is still there when a rank
+// ends with another status than 0, and would report that: so it comes last.
+static inline int stop_status(void) {
+    fflush(stdout);
+    usleep(500000);
+    return EXIT_AGAIN;
+}
+
+// What sites have on its way about it.
+typedef struct {
+    double* sum; // in device memory, like all that sites send without waiting
+    CommRequest request;
+    int64_t due; // the step in which it is looked at; 0: there is none
+} Stop;
+
+// Waits for the sum. Returns whether some site was asked.
+static inline bool stop_take(Stop* s) {
+    double asked = 0;
+    comm_wait(&s->request);
+    device_to_host(&asked, s->sum, sizeof asked);
+    s->due = 0;
+    return asked > 0;
+}
+
+static inline void stop_tell(Stop* s, Comm* far, bool asked, int64_t due) {
+    const double mine = asked;
+    const int64_t counted = far->size_bytes; // no part of training
+    if (!s->sum) s->sum = (double*)device_malloc(sizeof mine, "a word to other sites");
+    device_from_host(s->sum, &mine, sizeof mine);
+    s->request = comm_all_reduce_start(far, s->sum, 1, COMM_DOUBLE, COMM_SUM);
+    s->due = due;
+    far->size_bytes = counted;
+}
+
+// At the end of a step, on all ranks: whether the run ends here. asked: whether a rank of this site was asked, or, where all wait
+// for all, any rank: the same on all of them. far: the ranks at this one's place in the sites.
+static inline bool stop_agreed(Stop* s, Comm* far, const Rounds* r, int64_t step, bool asked) {
+    bool sends = false;
+    if (!rounds_are_late(r) || far->size == 1) return asked;
+    if (s->due && step >= s->due && stop_take(s)) return true;
+    for (int f = 0; f < r->fragments; f++) sends = sends || rounds_sends(r, f, step);
+    if (sends && !s->due) stop_tell(s, far, asked, step + r->delay);
+    return s->due && step >= s->due && stop_take(s);
+}
+
+// At the end of a run: nothing is left on its way.
+static inline void stop_settle(Stop* s) {
+    if (s->due) stop_take(s);
+    device_free(s->sum, sizeof *s->sum);
+    memset(s, 0, sizeof *s);
+}
+
+#endif
