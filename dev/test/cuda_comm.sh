@@ -141,7 +141,7 @@ loop_ranks 2 sh srun.sh && right "nccl, 2 ranks of srun"
 wrong() {
     local said
     said=$(grep -ac '^cuda_comm: \|^closed' out)
-    if [ $status = "$2" ] && [ $seconds -le 20 ] && grep -aqF -- "$3" out && [ "$said" = "${4:-$said}" ]
+    if [ $status = "$2" ] && [ $seconds -le 60 ] && grep -aqF -- "$3" out && [ "$said" = "${4:-$said}" ]
     then ok "$1 -> $(grep -am 1 -F -- "$3" out)"
     else bad "$1: status $status (expected $2) after $seconds s, expected \"$3\", $4 line(s): $(head -c 700 out)"; fi
 }

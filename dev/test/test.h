@@ -6,6 +6,7 @@ return test_end(). It prints one line a check, the measured error beside its bou
 #define TEST_H
 
 #include "../../base.h"
+#include <time.h>
 
 typedef struct {
     int passed, failed;
@@ -42,6 +43,28 @@ static inline double relative_error(const float* a, const double* b, int64_t n) 
         if (fabs(b[i]) > scale) scale = fabs(b[i]);
     }
     return scale > 0 ? worst / scale : worst;
+}
+
+// Seconds that this process has computed. Where work that grows too fast has to be told from work that does not, they are
+// counted, not those of the clock on the wall: other processes do not matter.
+static inline double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+// while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy machine lets
+// a process run. With several ranks all of them have to count the same checks.
+static inline bool attempt(void) {
+    static TestCount before;
+    static int made = 0;
+    if (made > 0 && (made == 3 || test_count.failed == before.failed)) {
+        made = 0;
+        return false;
+    }
+    if (made++ == 0) {
+        before = test_count;
+    } else {
+        test_count = before;
+        printf("again\n");
+    }
+    return true;
 }
 
 // Makes an empty file NAME.something in $TMPDIR, for the test to write to and to remove at its end; its path.

@@ -974,7 +974,7 @@ int main(int argc, char** argv) {
     test_split();
     test_order();
     test_to_oneself();
-    test_waiting();
+    while (attempt()) test_waiting();
     test_heap();
     test_fingerprints();
     test_parts();

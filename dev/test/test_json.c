@@ -551,9 +551,9 @@ static double parse_seconds(int n, int order) {
     char* text = large_object(&size, n, order, -1);
     Json json;
     Error error;
-    const double start = seconds_now();
+    const double start = cpu_seconds();
     if (!json_parse(&json, "t.json", text, size, &error)) die("%s", error.text);
-    const double seconds = seconds_now() - start;
+    const double seconds = cpu_seconds() - start;
     json_free(&json);
     free(text);
     return seconds;

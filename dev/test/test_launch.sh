@@ -412,6 +412,11 @@ is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitize
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
 is "run.sh adds up failures" "24 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "what fails is done once more, and that is told" "8" "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
+test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' && exit; : >$work/tried; echo 'FAIL  by chance'; echo '2 passed, 1 failed'; exit 1"
+tests "test_luck" 0 mpirun.once
+is "what fails once only is told, and has passed" "again: test_luck, 2 ranks, which has failed once:/FAIL by chance/test_luck, 2 ranks 3 passed 0 failed" \
+    "$(sed -n "s/  *[0-9]* s$//; s/  */ /g; /luck,\|chance/p" "$work/out" | paste -s -d /)"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*

@@ -849,19 +849,19 @@ static void test_many(bool brief) {
     SafeTensors st;
     Error error;
     const char* path = in_folder("many.safetensors");
-    const double start = seconds_now();
+    const double start = cpu_seconds();
     if (!safetensors_plan(&plan, tensors, n, NULL, 0, &error)) die("%s", error.text);
-    const double planned = seconds_now();
+    const double planned = cpu_seconds();
     if (!safetensors_create(&file, path, &plan, &error) || !safetensors_finish(&file, &error)) die("%s", error.text);
-    const double written = seconds_now();
+    const double written = cpu_seconds();
     if (!safetensors_open(&st, path, &error)) die("%s", error.text);
-    const double opened = seconds_now();
+    const double opened = cpu_seconds();
     int found = 0;
     for (int i = 0; i < n; i++) {
         const SafeTensor* t = safetensors_find(&st, names[i]);
         found += t && t->offset == tensors[i].offset && t->elements == i % 5;
     }
-    const double end = seconds_now();
+    const double end = cpu_seconds();
     check(found == n && st.count == n, "%d of %d tensors are found", found, n);
     // 50 us a tensor is more than any n log n needs on a slow and busy machine; n^2 would be 100,000 comparisons.
     check(opened - written < 50e-6 * n && planned - start < 50e-6 * n,
