@@ -9,7 +9,7 @@ set -u
 mkdir -p "$BUILD/log"
 passed=0 failed=0 left_out=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-limit=${RANKS_TIMEOUT:-300} # seconds for a run with several ranks: waiting for each other for ever is a failure
+limit=${RANKS_TIMEOUT:-900} # seconds for a run with several ranks: waiting for each other for ever is a failure
 
 # run LABEL COMMAND...: its output, exit status and seconds go to files
 run() {
