@@ -158,6 +158,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
+// e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126. For
+// these __expf has three instructions more.
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
+
 #ifdef __CUDACC__
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
