@@ -7,7 +7,7 @@ any C++ compiler for the CPU, where cuda_on_cpu.h stands in for CUDA.
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
     warp_sum, block_sum     reductions, in an order that is always the same
-    exp2_fast, mma, ldmatrix, copy_async   the only inline PTX of the project
+    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project
     device_scratch()        memory for partial sums
 
 Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them
@@ -124,6 +124,23 @@ __device__ __forceinline__ Packed<T, W> load(const T* p) {
 template <class T, int W>
 __device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
     *reinterpret_cast<Packed<T, W>*>(p) = v;
+}
+
+// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts into
+// accesses of 4 bytes, or 2 (dev/test/check_assembly.py sees it).
+template <class T, int W>
+__device__ __forceinline__ void store_global(T* p, const Packed<T, W>& v) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) * W == 16) {
+        uint4 u;
+        memcpy(&u, &v, sizeof u);
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(u.x), "r"(u.y),
+                     "r"(u.z), "r"(u.w)
+                     : "memory");
+        return;
+    }
+#endif
+    store(p, v);
 }
 
 // True if rows of n elements that begin at p can be read 16 bytes at a time.
