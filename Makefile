@@ -2,6 +2,8 @@
 # make test         run all tests; the last line is "N passed, N failed"; LONG=1 make test: more meshes and sanitizers
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
+# make assembly     registers, occupancy, memory accesses, instructions of the CUDA kernels, and what they predict (KERNEL=word)
+# make assembly_check  what their machine code has to be like, for three GPUs, and faults planted in them, each of which has to be seen
 # make bench        measure: matrix products, kernels, training step, meshes, schedules; beside peers where there are any
 # make plan_faults  faults planted in the plans of collectives, each of which has to be seen
 # make site_faults  faults planted in what sites do that do not wait for each other, each of which has to be seen
@@ -238,6 +240,16 @@ $(BUILD)/asan/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
 
+# The kernels' machine code for GPUs that need not be here; and how they are launched, which takes longer to optimise than to run.
+define assembly_rules
+$(BUILD)/assembly/$(1)/sm_%.cubin: train_gpt.cu $(BUILD)/flags
+	@mkdir -p $$(@D)
+	$(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) -gencode=arch=compute_$$*,code=sm_$$* $(precision_flag) -x cu -cubin -MMD -MP -MF $$@.d -MT $$@ $$< -o $$@
+$(BUILD)/emulated/$(1)/launches: EMULATED_FAST := -O0
+endef
+$(foreach p,bf16 fp16 fp32,$(eval $(call assembly_rules,$(p))))
+assembly_of = $(foreach a,80 90 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)
+
 # What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
 ifneq ($(shell command -v $(CXX)),)
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
@@ -282,6 +294,18 @@ kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 	@python3 dev/test/mutate_kernels.py
+
+ifeq ($(NVCC),)
+assembly assembly_check:
+	@echo "make $@ needs nvcc, of the CUDA Toolkit; a GPU it does not need" >&2; exit 1
+else
+# KERNEL=: those with this word in their names
+assembly: $(call assembly_of,$(PRECISION)) $(BUILD)/emulated/$(PRECISION)/launches
+	@dev/bench/assembly.py --launches $(BUILD)/emulated/$(PRECISION)/launches $(if $(KERNEL),--all --only "$(KERNEL)") $(call assembly_of,$(PRECISION))
+
+assembly_check: $(call assembly_of,bf16) $(BUILD)/emulated/bf16/launches
+	@dev/test/check_assembly.py --faults --launches $(BUILD)/emulated/bf16/launches $(call assembly_of,bf16)
+endif
 
 plan_faults:
 	@python3 dev/test/mutate_plans.py
@@ -357,6 +381,6 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all report test equivalence check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
+.PHONY: always all assembly assembly_check report test equivalence check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

@@ -104,7 +104,11 @@ __global__ static void __launch_bounds__(256)
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const uint64_t place = first + (uint64_t)i;
-    p[i] = round_randomly<floatX>(master[i], philox(key, (uint64_t)step, place / 4).word[place % 4]);
+    const Random4 random = philox(key, (uint64_t)step, place / 4);
+    uint32_t word = random.word[0]; // not word[place % 4], which would put them all into memory
+#pragma unroll
+    for (int k = 1; k < 4; k++) word = place % 4 == k ? random.word[k] : word;
+    p[i] = round_randomly<floatX>(master[i], word);
 }
 
 // Parameters of 16 bits as the update of `step` left them, from their float32 values: what adamw_update rounded, again.

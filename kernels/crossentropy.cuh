@@ -9,7 +9,10 @@ so one row is loaded while another is computed. What does not fit (V > 113 000, 
 
 The four functions for a vocabulary in slices read it three times and write it once.
 
-e^x is __expf: relative error 2^-22 and, from the rounding of its argument, |x| 2^-24; as much as x - max has anyway.
+e^x is exp_fast: relative error 2^-22 and, from the rounding of its argument, |x| 2^-24; as much as x - max has anyway.
+
+An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before they and not memory set the pace.
+So what concerns few logits is not asked of each: where the row ends, and where its target is, is a branch of a whole pack.
 */
 #ifndef CROSSENTROPY_CUH
 #define CROSSENTROPY_CUH
@@ -19,10 +22,16 @@ e^x is __expf: relative error 2^-22 and, from the rounding of its argument, |x| 
 // Threads for a row of n logits.
 static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }
 
-// Logit c + i; -infinity behind the last one.
+// Of four packs, as load_four has loaded them: what is behind the last of n logits becomes -infinity.
 template <int W>
-__device__ __forceinline__ float logit_of(const Packed<floatX, W>& v, int c, int i, int V_local) {
-    return c + i < V_local ? (float)v[i] : -INFINITY;
+__device__ __forceinline__ void mask_four(Packed<floatX, W> (&v)[4], int begin, int step, int n) {
+    if (begin + 3 * step + W <= n) return; // so it is but for the end of a row
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < W; i++) {
+            if (begin + k * step + i >= n) v[k][i] = (floatX)-INFINITY;
+        }
+    }
 }
 
 template <int W>
@@ -34,9 +43,10 @@ __global__ static void __launch_bounds__(512)
     for (int begin = threadIdx.x * W; begin < V_local; begin += 4 * step) {
         Packed<floatX, W> v[4];
         load_four(v, x, begin, step, stride);
+        mask_four(v, begin, step, V_local);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            for (int i = 0; i < W; i++) largest = fmaxf(largest, logit_of(v[k], begin + k * step, i, V_local));
+            for (int i = 0; i < W; i++) largest = fmaxf(largest, (float)v[k][i]);
         }
     }
     largest = block_max(largest);
@@ -64,9 +74,10 @@ __global__ static void __launch_bounds__(512)
     for (int begin = threadIdx.x * W; begin < used; begin += 4 * step) {
         Packed<floatX, W> v[4];
         load_four(v, x, begin, step, stride);
+        mask_four(v, begin, step, used);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            for (int i = 0; i < W; i++) sum += __expf(logit_of(v[k], begin + k * step, i, V_local) - max);
+            for (int i = 0; i < W; i++) sum += exp_fast((float)v[k][i] - max);
         }
     }
     sum = block_sum(sum);
@@ -98,14 +109,16 @@ static inline void crossentropy_loss(float* losses, const float* row_sum, const 
     launch(launch_shape(blocks_for(N, 256), 256), crossentropy_loss_kernel, losses, row_sum, target_logit, N);
 }
 
-// The gradient of logit c + i of a row whose target is `target` in this slice.
+// The gradient of the logits of a pack, which begins at column c of a row; `target`: the target's column in this slice.
 template <int W>
 __device__ __forceinline__ Packed<floatX, W> logits_gradient(const Packed<floatX, W>& v, int c, int used, float max,
-                                                             float factor, int64_t target, float scale) {
+                                                             float factor, int target, float scale) {
     Packed<floatX, W> d;
+    for (int i = 0; i < W; i++) d[i] = (floatX)(exp_fast((float)v[i] - max) * factor);
+    if (c + W <= used && (target < c || target >= c + W)) return d;
     for (int i = 0; i < W; i++) {
-        const float p = __expf((float)v[i] - max) * factor, g = c + i == target ? p - scale : p;
-        d[i] = (floatX)(c + i < used ? g : 0.0f);
+        if (c + i == target) d[i] = (floatX)(exp_fast((float)v[i] - max) * factor - scale);
+        if (c + i >= used) d[i] = (floatX)0.0f;
     }
     return d;
 }
@@ -115,12 +128,19 @@ __global__ static void __launch_bounds__(512)
     crossentropy_backward_kernel(floatX* logits, const float* __restrict__ row_max, const float* __restrict__ row_sum,
                                  const int32_t* __restrict__ targets, float scale, int V_local, int stride,
                                  int first_token) {
-    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0;
-    const int64_t target = (int64_t)targets[n] - first_token;
+    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0, target = targets[n] - first_token;
+    const int step = blockDim.x * W;
     const float max = row_max[n], factor = scale / row_sum[n];
     floatX* x = logits + (int64_t)n * stride;
-    for (int c = threadIdx.x * W; c < stride; c += blockDim.x * W)
-        store(x + c, logits_gradient(load<W>(x + c), c, used, max, factor, target, scale));
+    for (int begin = threadIdx.x * W; begin < stride; begin += 4 * step) {
+        Packed<floatX, W> v[4];
+        load_four(v, x, begin, step, stride);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int c = begin + k * step;
+            if (c < stride) store(x + c, logits_gradient(v[k], c, used, max, factor, target, scale));
+        }
+    }
 }
 
 // logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
@@ -142,41 +162,45 @@ template <int W>
 __global__ static void __launch_bounds__(1024)
     crossentropy_fused_kernel(float* __restrict__ losses, floatX* logits, const int32_t* __restrict__ targets,
                               float scale, int V, int stride, int kept) {
-    Packed<floatX, W>* row = dynamic_shared<Packed<floatX, W>>(); // each thread its own packs
+    Packed<floatX, W>* const row = dynamic_shared<Packed<floatX, W>>() + threadIdx.x; // each thread its own packs
     const int n = blockIdx.x, target = targets[n], used = target >= 0 ? V : 0;
     const int first = threadIdx.x * W, step = blockDim.x * W;
     floatX* x = logits + (int64_t)n * stride;
     float max = -0x1.fffffep127f, sum = 0; // finite, for max - max must be 0
-    for (int begin = first; begin < used; begin += 4 * step) {
+    Packed<floatX, W>* to = row;
+    for (int begin = first; begin < used; begin += 4 * step, to += 4 * blockDim.x) {
         Packed<floatX, W> v[4];
         float f[4][W], largest = max;
         load_four(v, x, begin, step, stride);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const int c = begin + k * step;
-            if (c < kept) row[c / W] = v[k];
+            if (begin + k * step < kept) to[k * blockDim.x] = v[k];
+        }
+        mask_four(v, begin, step, V);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
             for (int i = 0; i < W; i++) {
-                f[k][i] = logit_of(v[k], c, i, V);
+                f[k][i] = (float)v[k][i];
                 largest = fmaxf(largest, f[k][i]);
             }
         }
-        sum *= __expf(max - largest);
+        sum *= exp_fast(max - largest);
         max = largest;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            for (int i = 0; i < W; i++) sum += __expf(f[k][i] - max);
+            for (int i = 0; i < W; i++) sum += exp_fast(f[k][i] - max);
         }
     }
     const float row_max = block_max(max);
-    sum = block_sum(sum * __expf(max - row_max));
+    sum = block_sum(sum * exp_fast(max - row_max));
     const float factor = scale / sum;
-    for (int c = first; c < stride; c += step) {
-        Packed<floatX, W> v = {};
-        if (c < used) v = c < kept ? row[c / W] : load<W>(x + c);
-        if (target >= c && target < c + W && target < used) { // here, by the one who has x[target]
-            for (int i = 0; i < W; i++) {
-                if (c + i == target) losses[n] = logf(sum) - ((float)v[i] - row_max);
-            }
+    const Packed<floatX, W>* from = row;
+    for (int c = first; c < stride; c += step, from += blockDim.x) {
+        const Packed<floatX, W> v = c < kept ? *from : load<W>(x + c); // from `used` on it is anything
+        if (target >= c && target < c + W) {                           // here, by the one who has x[target]
+            float logit = 0;
+            for (int i = 0; i < W; i++) logit = c + i == target ? (float)v[i] : logit;
+            losses[n] = logf(sum) - (logit - row_max);
         }
         store(x + c, logits_gradient(v, c, used, row_max, factor, target, scale));
     }
@@ -201,16 +225,20 @@ static inline void crossentropy_fused(float* losses, floatX* logits, const int32
 // ----------------------------------------------------------------------------------------------------------------
 // The loss of a micro-batch
 
-__global__ static void __launch_bounds__(1024) losses_add_kernel(double* sum, const float* __restrict__ losses, int N) {
+// A block of LOSS_THREADS: a step that is known lets nvcc load eight losses before it adds the first.
+enum { LOSS_THREADS = 1024 };
+__global__ static void __launch_bounds__(LOSS_THREADS)
+    losses_add_kernel(double* sum, const float* __restrict__ losses, int N) {
     double mine = 0;
-    for (int n = threadIdx.x; n < N; n += blockDim.x) mine += losses[n];
+#pragma unroll 8
+    for (int n = threadIdx.x; n < N; n += LOSS_THREADS) mine += losses[n];
     mine = block_sum(mine);
     if (threadIdx.x == 0) *sum += mine;
 }
 
 // *sum += losses (N), by one block in a fixed order.
 static inline void losses_add(double* sum, const float* losses, int N) {
-    if (N > 0) launch(launch_shape(1, 1024), losses_add_kernel, sum, losses, N);
+    if (N > 0) launch(launch_shape(1, LOSS_THREADS), losses_add_kernel, sum, losses, N);
 }
 
 #endif

@@ -7,7 +7,7 @@ any C++ compiler for the CPU, where cuda_on_cpu.h stands in for CUDA.
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
     warp_sum, block_sum     reductions, in an order that is always the same
-    exp2_fast, mma, ldmatrix, copy_async   the only inline PTX of the project
+    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project
     device_scratch()        memory for partial sums
 
 Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them
@@ -126,6 +126,23 @@ __device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
     *reinterpret_cast<Packed<T, W>*>(p) = v;
 }
 
+// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts into
+// accesses of 4 bytes, or 2 (dev/test/check_assembly.py sees it).
+template <class T, int W>
+__device__ __forceinline__ void store_global(T* p, const Packed<T, W>& v) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) * W == 16) {
+        uint4 u;
+        memcpy(&u, &v, sizeof u);
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(u.x), "r"(u.y),
+                     "r"(u.z), "r"(u.w)
+                     : "memory");
+        return;
+    }
+#endif
+    store(p, v);
+}
+
 // True if rows of n elements that begin at p can be read 16 bytes at a time.
 template <class T>
 static inline bool can_pack(const T* p, int64_t n) {
@@ -157,6 +174,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return exp2f(x);
 #endif
 }
+
+// e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126. For
+// these __expf has three instructions more.
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
 
 #ifdef __CUDACC__
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

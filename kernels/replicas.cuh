@@ -141,7 +141,7 @@ static inline void delay_squares(double* sum, const float* g, const float* to, c
     double* partial = (double*)device_scratch(((size_t)blocks + 1) * sizeof(double));
     launch(launch_shape(blocks, SQUARES_THREADS), packed ? delay_squares_kernel<4> : delay_squares_kernel<1>, partial,
            g, to, from, n);
-    launch(launch_shape(1, 1024), squares_add_kernel, sum, partial, blocks);
+    launch(launch_shape(1, SQUARES_ADD_THREADS), squares_add_kernel, sum, partial, blocks);
 }
 
 struct DelayCompensate {

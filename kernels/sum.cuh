@@ -136,7 +136,10 @@ __global__ static void __launch_bounds__(1024)
     __shared__ float tile[32][33]; // 33: columns are spread over the banks
     const int all = b ? 2 * columns : columns, mine = blockIdx.x * 32 + threadIdx.x, c = blockIdx.x * 32 + threadIdx.y;
     float sum = 0;
-    for (int i = threadIdx.y; i < count && mine < all; i += 32) sum += partial[(int64_t)i * all + mine];
+    if (mine < all) {
+#pragma unroll 8
+        for (int i = threadIdx.y; i < count; i += 32) sum += partial[(int64_t)i * all + mine];
+    }
     tile[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = warp_sum(tile[threadIdx.x][threadIdx.y]);

@@ -47,8 +47,8 @@ __global__ static void __launch_bounds__(256)
         dup[k] = (floatX)((float)d[k] * (g * s));
         dgate[k] = (floatX)((float)d[k] * (float)up[k] * (s + g * (s * (e * s))));
     }
-    store(dgate_up + at, dgate);
-    store(dgate_up + at + F, dup);
+    store_global(dgate_up + at, dgate);
+    store_global(dgate_up + at + F, dup);
 }
 
 // dgate_up (N, 2F), overwritten, from dout (N, F).

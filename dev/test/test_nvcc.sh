@@ -1,6 +1,7 @@
 #!/bin/sh
 # nvcc makes code of the trainer and all kernels for sm_90 (LONG=1: for sm_80 and sm_100, too), and in fp32 for sm_80, without a warning, and links
-# it; and what it has made says in one line, and with exit status 1, that there is no GPU, where there is none. Needs no GPU.
+# it; and what it has made says in one line, and with exit status 1, that there is no GPU, where there is none. Then what its machine
+# code has to be like (check_assembly.py, where cuobjdump is). Needs no GPU.
 set -u
 BUILD=${BUILD:-build}
 passed=0 failed=0
@@ -30,5 +31,10 @@ for precision in bf16 fp32; do
     else bad "without a GPU: exit status $status, $(cat "$BUILD/log/out" "$BUILD/log/err" | head -n 5)"; fi
     if "$train" --dry-run >"$BUILD/log/out" 2>&1; then ok "--dry-run needs none"; else bad "--dry-run: $(cat "$BUILD/log/out")"; fi
 done
+if dev/test/check_assembly.py "$BUILD/nvcc-bf16/cuda/bf16/train_gpt" >"$BUILD/log/assembly"
+then
+    if grep -q "not checked" "$BUILD/log/assembly"; then cat "$BUILD/log/assembly"
+    else ok "machine code: $(tail -n 1 "$BUILD/log/assembly")"; fi
+else bad "machine code: $(tail -n 5 "$BUILD/log/assembly")"; fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
