@@ -21,6 +21,8 @@
 # make report_faults      faults planted in the page of a run and in the options, each of which has to be seen (3 minutes)
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
 # make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
+# make build/roofline  how fast a training step on a GPU can be at all, operation by operation: build/roofline --model gpt2-124M
+# make check_precision DATA=text.txt  training in bf16 and fp16 beside float32, on the emulated GPU: 200 steps (10 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make help         this list, and what was found
@@ -338,6 +340,9 @@ network: report build_benches
 gpu_check:
 	@scripts/gpu_check.sh
 
+check_precision: $(foreach p,fp32 bf16 fp16,$(BUILD)/emulated/$(p)/train_gpt)
+	@dev/test/check_precision.py --build $(BUILD)/emulated $(DATA)
+
 planner: report build_benches
 	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
 
@@ -345,7 +350,7 @@ pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
-    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate plan
+    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate $(BUILD)/roofline plan
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
@@ -357,6 +362,6 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all report test equivalence check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
+.PHONY: always all report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)
