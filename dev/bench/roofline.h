@@ -179,7 +179,6 @@ static inline void roofline_add(Roofline* r, const Work* w, int count, int tenso
     for (int i = 0; i < w->n; i++) {
         if (is_epilogue(r, &w->op[i])) {
             RooflineRow* product = &r->row[r->n - 1];
-            if (product->gelu) continue; // of a block that is counted already
             product->gelu = true;
             product->bytes += w->op[i].bytes, product->exps += w->op[i].elements;
             append_text(product->name, sizeof product->name, ", %s", product->op.transposed ? "dGELU" : "GELU");

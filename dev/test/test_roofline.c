@@ -261,6 +261,10 @@ static void test_memory(void) {
               memory.bytes / 1e9);
         free(r);
     }
+    const ModelConfig* small = model_find_preset("gpt2-124M");
+    check(roofline_micro_batch(small, 64, 1024, RECOMPUTE_NONE, 25e9) == 32 &&
+              roofline_micro_batch(small, 64, 1024, RECOMPUTE_NONE, 13e9) == 16,
+          "124M: micro-batches of 32 in 25 GB, of 16 in 13 GB");
     check(roofline_micro_batch(model_find_preset("llama-7B"), 8, 2048, RECOMPUTE_NONE, 1e11) == 0,
           "into 100 GB 7B does not fit at all");
 }
@@ -333,6 +337,22 @@ static void test_edges(void) {
               attention[i].backward ? " backward" : "", attention[i].HS, attention[i].T, 790 * row.goal,
               790 * row.stretch);
     }
+    const struct {
+        int C;
+        double goal, stretch;
+    } products[] = {{768, 660, 700}, {1024, 690, 720}, {1600, 690, 720}, {2048, 720, 750}, {4096, 720, 750}};
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        RooflineRow row;
+        goal_of_product(&row, products[i].C);
+        check(fabs(790 * row.goal - products[i].goal) < 1e-9 && fabs(790 * row.stretch - products[i].stretch) < 1e-9,
+              "products of %d channels: goal %.0f, stretch %.0f TFLOP/s", products[i].C, 790 * row.goal,
+              790 * row.stretch);
+    }
+    ModelConfig odd = odd_model(ARCH_GPT2);
+    odd.V = 300;
+    parts = build(&odd, 1, 7, 1, RECOMPUTE_NONE, false);
+    check(parts->model.V == 384, "a vocabulary of 300 is computed as %d", parts->model.V);
+    free(parts);
     free(whole);
 }
 
