@@ -246,7 +246,7 @@ KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
+    $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate emulated/bf16/bench_gpu
 GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
 $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little
 endif
@@ -265,7 +265,7 @@ $(addprefix $(BUILD)/sanitized/,train_gpt plan test_sites test_health test_evalu
 $(addprefix $(BUILD)/sanitized/,test_matmul test_kernels test_attention): SANITIZED := $(subst -O1,-O2,$(SANITIZED))
 $(addprefix $(BUILD)/,test_sites test_health test_evaluate test_measured test_search): FAST := $(subst -O3,-O1,$(FAST))
 
-build_tests: train_gpt $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+build_tests: train_gpt $(BUILD)/roofline $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 # Beside Hugging Face's library only where it is.
@@ -280,7 +280,7 @@ equivalence: report $(BUILD)/test_equivalence
 # What make test leaves out of the CUDA kernels' tests for want of time; then the planted faults.
 kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	@mkdir -p $(BUILD)/log; for test in $(GPU_TESTS_MORE); do \
-	    case $$test in asan/*|tsan/*) short=--short ;; *) short= ;; esac; \
+	    case $$test in asan/*|tsan/*) short=--short ;; */bench_gpu) short=--tiny ;; *) short= ;; esac; \
 	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 	@python3 dev/test/mutate_kernels.py

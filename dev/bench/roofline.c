@@ -6,7 +6,8 @@ roofline.c: the floor of a training step on one GPU, and what we aim at (rooflin
         [--batch B] [--seq T] [--micro-batch b]  sequences and tokens of a step, sequences that are worked on at once
         [--recompute full|selective] [--separate]  --separate: GELU and gradients of biases by kernels of their own
         [--product TFLOPS] [--copy TBS] [--peak TFLOPS] [--memory GIB]  of another GPU, or as bench_gpu has measured them
-        [--commands]   the options of train_gpt for the six models, a line each: what scripts/gpu_check.sh runs
+        [--numbers]    of the six models, for scripts: name, floor and goal (ms), FLOP a token by both counts of MFU (in
+                       10^9), GiB, and what to run: sequences at once, of a step, their tokens, vocabulary
 
 All of it is a prediction. Nothing here was measured on the models.
 */
@@ -76,7 +77,7 @@ typedef struct {
     const char* model;
     int B, T, micro;
     Recompute recompute;
-    bool separate, commands;
+    bool separate, numbers;
     Ceilings ceilings;
     double memory;
 } Wish;
@@ -90,7 +91,7 @@ static int micro_batch(const Wish* w, const ModelConfig* m, int B, int T) {
 }
 
 static void print_summary(const Wish* w, Roofline* r) {
-    if (!w->commands)
+    if (!w->numbers)
         printf("%-12s %7s %12s %9s %9s %9s | %8s %6s %6s | %8s %6s %6s | %8s %6s | %8s\n", "model", "M par.", "batch",
                "floor ms", "goal ms", "stretch", "goal t/s", "causal", "full", "stretch", "causal", "full", "launches",
                "gaps", "GiB");
@@ -104,9 +105,9 @@ static void print_summary(const Wish* w, Roofline* r) {
         roofline_build(r, m, micro, k->T, k->B / micro, 0, w->recompute, w->separate);
         const RooflineTotals t = roofline_totals(r, &w->ceilings);
         if (!roofline_memory(&memory, r, &error)) die("%s", error.text);
-        if (w->commands) { // floor and goal in ms: for the table
-            printf("%s %.2f %.2f --model %s --seq %d --vocab %d --micro-batch %d --global-batch %d\n", k->model,
-                   1e3 * t.floor, 1e3 * t.goal, k->model, k->T, r->model.V, micro, k->B);
+        if (w->numbers) {
+            printf("%s %.3f %.3f %.6f %.6f %.2f %d %d %d %d\n", k->model, 1e3 * t.floor, 1e3 * t.goal,
+                   t.per_token / 1e9, t.per_token_full / 1e9, gib(memory.bytes), micro, k->B, k->T, r->model.V);
             continue;
         }
         snprintf(batch, sizeof batch, "%dx%dx%d", k->B / micro, micro, k->T);
@@ -142,8 +143,8 @@ static Wish read_wish(int argc, char** argv) {
     w.ceilings = ceilings_h200(), w.memory = 139 * 1073741824.0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(name, "--separate") == 0 || strcmp(name, "--commands") == 0) {
-            *(name[2] == 's' ? &w.separate : &w.commands) = true;
+        if (strcmp(name, "--separate") == 0 || strcmp(name, "--numbers") == 0) {
+            *(name[2] == 's' ? &w.separate : &w.numbers) = true;
             continue;
         }
         i++;

@@ -96,6 +96,7 @@ for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%
 one "command line" dev/test/test_cli.sh
 one "compilers" dev/test/test_compilers.sh
 one "data tools" dev/test/test_data.sh
+one "GPU check" dev/test/test_gpu_check.sh
 one "launchers" dev/test/test_launch.sh
 one "runs that stop" dev/test/test_stop.sh
 one "evaluations" dev/test/test_evaluations.py
