@@ -239,7 +239,9 @@ static void bench_attention(const Roofline* r, const RooflineRow* row) {
 // ----------------------------------------------------------------------------------------------------------------
 // What moves memory and computes little
 
-static void norm(const Arrays* a) { layernorm_forward(a->out, a->f, a->m, a->x, a->w, a->bias, a->N, a->C, 1e-5f); }
+static void layer_norm(const Arrays* a) {
+    layernorm_forward(a->out, a->f, a->m, a->x, a->w, a->bias, a->N, a->C, 1e-5f);
+}
 static void residual_norm(const Arrays* a) {
     residual_layernorm_forward(a->y, a->out, a->f, a->m, a->x, a->z, a->bias, a->w, a->bias, a->N, a->C, 1e-5f);
 }
@@ -312,7 +314,7 @@ static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
     a->w = random_array<floatX>(a->C), a->bias = random_array<floatX>(a->C);
     arrays_take(a, "", "fgmv", most);
     switch (kernel) {
-    case KERNEL_NORM: return gpt2 ? norm : rms;
+    case KERNEL_NORM: return gpt2 ? layer_norm : rms;
     case KERNEL_RESIDUAL_NORM: return gpt2 ? residual_norm : residual_rms;
     case KERNEL_RESIDUAL: return residual;
     default: return gpt2 ? norm_back : rms_back;
