@@ -350,7 +350,7 @@ pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
 	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
-    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate $(BUILD)/roofline plan
+    $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate plan
 
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh

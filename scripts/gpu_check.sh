@@ -232,7 +232,8 @@ train_one() {
 train() {
     local line
     build train bf16/train_gpt
-    make -s BUILD="$BUILD" DEVICE=cpu "$BUILD/roofline" >"$log/roofline.log" 2>&1 || { row FAIL 0 roofline "does not build"; return; }
+    # with the flags of all else: others would have make build everything anew
+    make -s DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" "$BUILD/roofline" >"$log/roofline.log" 2>&1 || { row FAIL 0 roofline "does not build"; return; }
     make_tokens
     torch=""
     if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then

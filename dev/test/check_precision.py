@@ -52,6 +52,8 @@ def start(args, precision, folder):
                "--heads", 2, "--seq", T, "--micro-batch", B, "--global-batch", B, "--steps", args.steps, "--warmup", 40,
                "--lr", 5e-4, "--min-lr", 5e-5, "--eval-every", 0, "--sample-every", 0, "--out", folder]
     environment = dict(os.environ, MATMUL_TIMING="0")
+    if precision == "fp32":
+        environment.pop("ATTENTION", None)  # it chooses between families of 16 bits
     if not args.gpu:
         environment.update(OMP_NUM_THREADS="1", CUDA_ON_CPU_THREADS="1")
     out = open(folder + ".txt", "w")

@@ -109,7 +109,8 @@ families=$(! grep -q '"wgmma"' kernels/attention*.cuh || echo wgmma)
 check all
 expect "all parts: exit status $status" [ $status = 0 ]
 expect "nothing failed, nothing was left out: $(tail -n 1 "$work/all")" [ "$(rows 'FAIL\|^left out' all)" = 0 ]
-expect "each part builds, for Hopper: sm_90a" [ "$(grep -c 'make .*GPU_ARCH=90a' "$calls")" = 6 ]
+expect "each part builds, and the roofline, for Hopper: sm_90a" [ "$(grep -c 'make .*GPU_ARCH=90a' "$calls")" = 7 ]
+expect "with the same flags, or all would be built anew" [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
 for precision in bf16 fp16 fp32; do
     for file in dev/test/cuda_*.cu; do
         test=$(basename "$file" .cu)
