@@ -123,8 +123,24 @@ export -f nccl_ranks
 tests=""
 for file in dev/test/cuda_*.cu; do
     test=$(basename "$file" .cu)
-    case $test in cuda_bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
+    case $test in cuda_*bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
 done
+
+# What the card says from here to card_ends: memory in use, clock, power.
+card_begins() {
+    nvidia-smi --query-gpu=memory.used,clocks.sm,power.draw --format=csv,noheader,nounits -lms 200 >"$log/card" 2>/dev/null &
+    card_watcher=$!
+}
+card_ends() {
+    [ -n "$card_watcher" ] || return 0
+    kill "$card_watcher" 2>/dev/null
+    wait "$card_watcher" 2>/dev/null
+    card_watcher=""
+}
+card_watcher=""
+trap card_ends EXIT
+# The largest number of a column, 1 to 3.
+most_on_card() { awk -F, -v k="$1" '$k + 0 > most { most = $k + 0 } END { print most + 0 }' "$log/card"; }
 
 # family NAME: " wgmma" behind what is run with that one; the usual one is not named
 family() { [ "$1" = mma ] || echo " $1"; }
@@ -159,15 +175,22 @@ model() {
 }
 
 bench() {
-    build bench bf16/bench_gpu
+    local products=""
+    [ ! -e dev/bench/bench_wgmma.cu ] || products=bench_wgmma # a product by hand, beside cuBLASLt's
+    # shellcheck disable=SC2086  # perhaps none
+    build bench bf16/bench_gpu ${products:+bf16/$products}
     for f in $families; do
         if [ "$f" = mma ]; then
+            card_begins
             part 180 "bench_gpu" "$bin/bf16/bench_gpu" --json "$log/bench_gpu.json"
+            card_ends
+            echo "SM clock up to $(most_on_card 2) MHz, power up to $(most_on_card 3) W" | tee -a "$log/bench_gpu.log"
         else
             part 60 "bench_gpu attention $f" env ATTENTION="$f" "$bin/bf16/bench_gpu" --only attention \
                 --json "$log/bench_gpu_$f.json"
         fi
     done
+    [ -z "$products" ] || [ $arch != 90a ] || part 60 "$products" "$bin/bf16/$products"
 }
 
 # Tokens of 16 bits for one step of any model, and some more: some are much more frequent than others, as in texts.
@@ -178,12 +201,6 @@ random.seed(1)
 array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).tofile(open(sys.argv[1], "wb"))' "$log/tokens.bin"
 }
 
-# What the card says while something runs: memory in use, clock, power; ends with the process it belongs to.
-watch_card() {
-    nvidia-smi --query-gpu=memory.used,clocks.sm,power.draw --format=csv,noheader,nounits -lms 200 >"$1" 2>/dev/null &
-    card_watcher=$!
-}
-most_of() { awk -F, -v k="$2" '$k + 0 > most { most = $k + 0 } END { print most + 0 }' "$1"; }
 
 # peer FILE MICRO OPTIONS...: PyTorch's step. It may need more memory than ours: then with a quarter of the sequences at once. That
 # it does not run at all is no failure of ours.
@@ -202,17 +219,16 @@ train_one() {
     for f in $families; do
         ours="training step, $1$(family "$f")"
         file=$(file_of "$ours")
-        watch_card "$log/card"
+        card_begins
         part 150 "$ours" env ATTENTION="$f" "$bin/bf16/train_gpt" --data "$log/tokens.bin" --model "$1" --seq "$9" --vocab "${10}" \
             --micro-batch "$7" --global-batch "$8" --steps 10 --warmup 2 --eval-every 0 --sample-every 0
         local worked=$?
-        kill "$card_watcher" 2>/dev/null
-        wait "$card_watcher" 2>/dev/null
+        card_ends
         [ $worked = 0 ] || continue
         # the median of the last eight steps
         rate=$(sed -n 's/^step.*| *\([0-9]*\) tok\/s.*/\1/p' "$file" | tail -n 8 | sort -n | sed -n 5p)
         [ -n "$rate" ] || { row FAIL 0 "$ours" "it prints no rate"; continue; }
-        memory=$(most_of "$log/card" 1) clock=$(most_of "$log/card" 2)
+        memory=$(most_on_card 1) clock=$(most_on_card 2)
         ms=$(awk -v r="$rate" -v B="$8" -v T="$9" 'BEGIN { printf "%.2f", 1e3 * B * T / r }')
         awk -v name="$1$(family "$f")" -v r="$rate" -v ms="$ms" -v floor="$2" -v goal="$3" -v gf="$4" -v full="$5" -v gib="$memory" -v plan="$6" \
             -v clock="$clock" 'BEGIN { printf "%-18s %9.0f tokens/s %9.2f ms  floor %8.2f (%3.0f %%)  goal %8.2f (%3.0f %%)  MFU %4.1f %% causal %4.1f %% full  %6.1f GiB (planned %.1f)  SM clock up to %d MHz\n", name, r, ms, floor, 100 * floor / ms, goal, 100 * goal / ms, r * gf / 9894, r * full / 9894, gib / 1024, plan, clock }' |
@@ -295,7 +311,7 @@ done
     cat "$log/head"
     echo
     cat "$table"
-    ! wants bench || for file in "$log"/bench_gpu*.log; do echo && cat "$file"; done
+    ! wants bench || for file in "$log"/bench_*.log; do echo && cat "$file"; done
     echo
     cat "$log/steps"
 } >"$out" 2>/dev/null
