@@ -23,6 +23,8 @@
 # make report_faults      faults planted in the page of a run and in the options, each of which has to be seen (3 minutes)
 # make network      all-reduces on a network of namespaces, beside the simulator's times (root, Linux; 20 minutes)
 # make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
+# make build/roofline  how fast a training step on a GPU can be at all, operation by operation: build/roofline --model gpt2-124M
+# make check_precision DATA=text.txt  training in bf16 and fp16 beside float32, on the emulated GPU: 200 steps (10 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make help         this list, and what was found
@@ -259,6 +261,7 @@ GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 f
     $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
 GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
 $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little
+GPU_TESTS_MORE += emulated/bf16/bench_gpu
 endif
 
 vpath %.c dev/test dev/bench dev/draw dev/plan dev/data
@@ -275,7 +278,7 @@ $(addprefix $(BUILD)/sanitized/,train_gpt plan test_sites test_health test_evalu
 $(addprefix $(BUILD)/sanitized/,test_matmul test_kernels test_attention): SANITIZED := $(subst -O1,-O2,$(SANITIZED))
 $(addprefix $(BUILD)/,test_sites test_health test_evaluate test_measured test_search): FAST := $(subst -O3,-O1,$(FAST))
 
-build_tests: train_gpt $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
+build_tests: train_gpt $(BUILD)/roofline $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 # Beside Hugging Face's library only where it is.
@@ -290,7 +293,7 @@ equivalence: report $(BUILD)/test_equivalence
 # What make test leaves out of the CUDA kernels' tests for want of time; then the planted faults.
 kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	@mkdir -p $(BUILD)/log; for test in $(GPU_TESTS_MORE); do \
-	    case $$test in asan/*|tsan/*) short=--short ;; *) short= ;; esac; \
+	    case $$test in asan/*|tsan/*) short=--short ;; */bench_gpu) short=--tiny ;; *) short= ;; esac; \
 	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 	@python3 dev/test/mutate_kernels.py
@@ -362,6 +365,9 @@ network: report build_benches
 gpu_check:
 	@scripts/gpu_check.sh
 
+check_precision: $(foreach p,fp32 bf16 fp16,$(BUILD)/emulated/$(p)/train_gpt)
+	@dev/test/check_precision.py --build $(BUILD)/emulated $(DATA)
+
 planner: report build_benches
 	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
 
@@ -381,6 +387,6 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all assembly assembly_check report test equivalence check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
+.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

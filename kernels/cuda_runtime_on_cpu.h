@@ -112,10 +112,12 @@ struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
                 0x3f000000; // subnormal: the sum rounds to multiples of 2^-24
         bits = (uint16_t)(h | (f != f ? 0 : u >> 16 & 0x8000));
     }
-    operator float() const { // the exponent's bias is 15, not 127: right for subnormals, too
-        const float f = __uint_as_float((bits & 0x7fffu) << 13) * 0x1p112f;
-        const unsigned special = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
-        return __uint_as_float(__float_as_uint(f) | special | (bits & 0x8000u) << 16);
+    // The exponent's bias is 15, not 127. No float32 below 2^-126 on the way: the trainer has these taken for 0.
+    operator float() const {
+        const unsigned a = bits & 0x7fffu;
+        const unsigned f = a < 0x400 ? __float_as_uint((float)(int)a * 0x1p-24f)           // subnormal
+                                     : (a << 13) + (a < 0x7c00 ? 0x38000000 : 0x70000000); // infinity, NaN
+        return __uint_as_float(f | (bits & 0x8000u) << 16);
     }
 };
 

@@ -1,305 +1,581 @@
 /*
 bench_gpu.cu: how fast the CUDA kernels are on this GPU, beside what it can do at all.
 
-    build/cuda/bf16/bench_gpu [--tiny]      --tiny: small shapes, to see that it works (the emulator runs that too)
+    build/cuda/bf16/bench_gpu [--only attention,products,memory] [--model NAME] [--json FILE] [--tiny]
 
 First the two ceilings, measured: a large copy (bytes read and written a second) and a large matrix product. Then every
-kernel at the shapes of GPT-2 and Llama: memory-bound ones as a share of the copy, attention and products as TFLOP/s. Times are
-medians of 20 runs between events on the device, after 3 that do not count. All inputs are random: a GPU that multiplies zeros
-uses less power and looks 10 % faster. What is read is larger than the cache (L2: 50 to 60 MB) or written in between.
-FLOP of causal attention count the lower half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023).
+operation of a training step of the six models of roofline.h, in their shapes, and attention at 1024, 2048 and 4096 tokens
+with heads of 64 and 128; which operations there are, with how many FLOP and bytes, roofline.h says, so nothing is listed
+here. A line has
+
+    the time, its floor (by the two ceilings of this very run) and the share of it;
+    TFLOP/s and the share of the product, or GB/s and the share of the copy; how much of our goal that is
+
+--json: the same, a line each, numbers in full. --only: what is measured behind the ceilings. --tiny: two small models,
+each operation twice, to see that all of it works; the emulator runs that too (its times mean nothing).
+
+How. Times are medians of 20 runs between events on the device, after 3 that do not count; nothing is waited for between
+them. Before each run 256 MB are set to zero, outside of the events: no input is left in the cache (L2: 50 to 60 MB), as in
+a training step it mostly is not. All inputs are random: a GPU that multiplies zeros uses less power and looks 10 % faster.
+Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal attention count the lower
+half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes. ATTENTION=mma or wgmma chooses
+the family of its kernels; a run measures one of them.
+
+How long it takes on an H200, by arithmetic: the floors of one of each operation (build/roofline --model) add up to 28, 21,
+30, 40, 40 and 21 ms for the six models; of that 128 ms are products and attention, which at 80 % of the product and 23 runs
+take 4 s, and while algorithms are chosen (8 of them, 4 rounds of 2 runs; with an epilogue twice that, and 16 runs of it
+against two steps) up to 144 more runs, 23 s; 52 ms move memory: 23 runs, 2 s. Attention of several lengths: 13 ms x 2 x 23 /
+0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s. Together some 50 s; --only attention some 5.
 */
 #include "../../kernels/kernels.h"
+#include "roofline.h"
 
-enum { RUNS = 20, WARM_UP = 3 };
+enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
+static const double MOST_PARAMETERS = 1 << 30;
 
-// Random values in device memory: uniform in (-size, size), 2^20 different ones, repeated.
-static floatX* random_values(int64_t n, float size) {
-    const int64_t few = min_i64(n, 1 << 20);
-    float* host = (float*)checked_malloc((size_t)few * sizeof(float), "bench");
-    for (int64_t i = 0; i < few; i++) host[i] = size * (2 * random_uniform(1, (uint64_t)n, (uint64_t)i) - 1);
-    floatX* device = (floatX*)device_malloc((size_t)n * sizeof(floatX), "bench");
-    device_from_floats(device, host, few);
-    for (int64_t at = few; at < n; at += few)
-        device_copy(device + at, device, (size_t)min_i64(few, n - at) * sizeof(floatX));
+static struct {
+    bool tiny;
+    const char *only, *model; // NULL: all
+    FILE* json;
+    void* flush;
+    Ceilings ceilings;
+    int rows;
+} bench;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Arrays and times
+
+enum { DIFFERENT = 1 << 20 };
+
+// The same random numbers for all arrays, uniform in (-1, 1); each array begins at another one, and repeats them.
+static const float* random_numbers(void) {
+    static float* numbers = NULL;
+    if (numbers) return numbers;
+    numbers = (float*)checked_malloc(DIFFERENT * sizeof(float), "bench");
+    for (int i = 0; i < DIFFERENT; i++) numbers[i] = 2 * random_uniform(1, 1, (uint64_t)i) - 1;
+    return numbers;
+}
+
+template <class T>
+static T* random_array(int64_t n) {
+    static int64_t first = 0;
+    const int64_t few = min_i64(n, DIFFERENT);
+    const float* numbers = random_numbers();
+    T* host = (T*)checked_malloc((size_t)max_i64(few, 1) * sizeof(T), "bench");
+    for (int64_t i = 0; i < few; i++) host[i] = (T)numbers[(first + i) % DIFFERENT];
+    first += 12345;
+    T* device = (T*)device_malloc((size_t)max_i64(n, 1) * sizeof(T), "bench");
+    device_from_host(device, host, (size_t)few * sizeof(T));
+    for (int64_t at = few; at < n; at *= 2) device_copy(device + at, device, (size_t)min_i64(at, n - at) * sizeof(T));
     free(host);
     return device;
 }
 
-static float* random_floats(int64_t n, float size) {
-    const int64_t few = min_i64(n, 1 << 20);
-    float* host = (float*)checked_malloc((size_t)few * sizeof(float), "bench");
-    for (int64_t i = 0; i < few; i++) host[i] = size * (2 * random_uniform(2, (uint64_t)n, (uint64_t)i) - 1);
-    float* device = (float*)device_malloc((size_t)n * sizeof(float), "bench");
-    for (int64_t at = 0; at < n; at += few)
-        device_from_host(device + at, host, (size_t)min_i64(few, n - at) * sizeof(float));
+// Tokens below V: some are much more frequent than others, as in texts.
+static int32_t* random_tokens(int N, int V) {
+    int32_t* host = (int32_t*)checked_malloc((size_t)N * sizeof(int32_t), "bench");
+    for (int i = 0; i < N; i++) {
+        const double u = random_uniform(3, 1, (uint64_t)i);
+        host[i] = (int32_t)(V * u * u * u * u);
+    }
+    int32_t* device = (int32_t*)device_malloc((size_t)N * sizeof(int32_t), "bench");
+    device_from_host(device, host, (size_t)N * sizeof(int32_t));
     free(host);
     return device;
 }
+
+// What an operation works on; what it does not need is NULL. N rows; IN and OUT channels of a product, or rows of C.
+typedef struct {
+    int B, T, NH, NKV, HS, N, C, V, IN, OUT;
+    int64_t n; // numbers, where it does not know of rows
+    floatX *x, *y, *z, *w, *bias, *out;
+    float *f, *g, *m, *v, *table; // float32
+    int32_t* tokens;
+    double* sum;
+} Arrays;
+
+static void arrays_free(Arrays* a) {
+    void* all[] = {a->x, a->y, a->z, a->w, a->bias, a->out, a->f, a->g, a->m, a->v, a->table, a->tokens, a->sum};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i], 0);
+}
+
+typedef void (*Work1)(const Arrays*);
 
 static int by_size(const void* a, const void* b) {
     const double x = *(const double*)a, y = *(const double*)b;
     return x < y ? -1 : x > y;
 }
 
-// What is measured: a function of one structure that holds all the arrays.
-typedef struct {
-    int B, T, NH, NKV, HS, N, C, F, V;
-    int OC, K; // of a product
-    floatX *x, *y, *z, *w, *bias, *out;
-    float *mean, *rstd, *grad, *m, *v, *master, *row;
-    int32_t* tokens;
-    double* sum;
-    int64_t n;
-} Arrays;
-
 // Median milliseconds of f.
-static double milliseconds(void (*f)(const Arrays*), const Arrays* a) {
-    cudaEvent_t begin, end;
-    cuda_check(cudaEventCreate(&begin), "cudaEventCreate");
-    cuda_check(cudaEventCreate(&end), "cudaEventCreate");
+static double milliseconds(Work1 f, const Arrays* a) {
+    const int runs = bench.tiny ? 1 : RUNS, warm_up = bench.tiny ? 1 : WARM_UP;
+    cudaEvent_t begin[RUNS], end[RUNS];
     double times[RUNS];
-    for (int i = -WARM_UP; i < RUNS; i++) {
-        float ms = 0;
-        cuda_check(cudaEventRecord(begin, 0), "cudaEventRecord");
-        f(a);
-        cuda_check(cudaEventRecord(end, 0), "cudaEventRecord");
-        cuda_check(cudaEventSynchronize(end), "a kernel");
-        cuda_check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-        if (i >= 0) times[i] = ms;
+    for (int i = 0; i < runs; i++) {
+        cuda_check(cudaEventCreate(&begin[i]), "cudaEventCreate");
+        cuda_check(cudaEventCreate(&end[i]), "cudaEventCreate");
     }
-    cuda_check(cudaEventDestroy(begin), "cudaEventDestroy");
-    cuda_check(cudaEventDestroy(end), "cudaEventDestroy");
-    qsort(times, RUNS, sizeof times[0], by_size);
-    return times[RUNS / 2];
+    for (int i = -warm_up; i < runs; i++) {
+        device_zero(bench.flush, bench.tiny ? 256 : (size_t)FLUSH);
+        if (i >= 0) cuda_check(cudaEventRecord(begin[i], 0), "cudaEventRecord");
+        f(a);
+        if (i >= 0) cuda_check(cudaEventRecord(end[i], 0), "cudaEventRecord");
+    }
+    device_synchronize();
+    for (int i = 0; i < runs; i++) {
+        float ms = 0;
+        cuda_check(cudaEventElapsedTime(&ms, begin[i], end[i]), "cudaEventElapsedTime");
+        times[i] = ms;
+        cuda_check(cudaEventDestroy(begin[i]), "cudaEventDestroy");
+        cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
+    }
+    qsort(times, (size_t)runs, sizeof times[0], by_size);
+    return times[runs / 2];
 }
 
-static double copy_rate, product_rate; // the ceilings: bytes a second, FLOP a second
+// ----------------------------------------------------------------------------------------------------------------
+// Lines
 
-static void memory_row(const char* name, double ms, double bytes) {
-    const double rate = bytes / ms * 1e3;
-    printf("%-46s %9.3f ms %9.0f GB/s    %5.1f %% of the copy\n", name, ms, rate / 1e9, 100 * rate / copy_rate);
+static const char* attention_family_name(void) {
+    const char* chosen = getenv("ATTENTION");
+    return chosen && *chosen ? chosen : "mma";
+}
+
+static void print_line(const char* model, const char* shape, const RooflineRow* row, double ms) {
+    const Ceilings* c = &bench.ceilings;
+    const bool product = row->flops > 0;
+    const double amount = product ? row->flops : row->bytes, rate = amount / ms * 1e3;
+    const double ceiling = product ? c->product : c->copy, floor = 1e3 * row_floor(row, c, NULL);
+    const double goal = 1e3 * row_seconds(row, c, row->goal);
+    printf("%-12s %-26s %-32s %9.3f ms  floor %8.3f, %3.0f %%  %7.1f %s, %3.0f %% of the %-7s  goal %8.3f, %3.0f %%\n",
+           model, row->name, shape, ms, floor, 100 * floor / ms, rate / (product ? 1e12 : 1e9),
+           product ? "TFLOP/s" : "GB/s   ", 100 * rate / ceiling, product ? "product" : "copy", goal, 100 * goal / ms);
     fflush(stdout);
+    bench.rows++;
+    if (!bench.json) return;
+    fprintf(bench.json,
+            "{\"model\":\"%s\",\"operation\":\"%s\",\"shape\":\"%s\",\"count\":%d,\"ms\":%.6g,\"floor_ms\":%.6g,\"goal_"
+            "ms\":%.6g,"
+            "\"flop\":%.6g,\"bytes\":%.6g,\"exponentials\":%.6g,\"rate\":%.6g,\"ceiling\":%.6g,\"attention\":\"%s\"}\n",
+            model, row->name, shape, row->count, ms, floor, goal, row->flops, row->bytes, row->exps, rate, ceiling,
+            row->op.kind == OP_ATTENTION ? attention_family_name() : "");
+    fflush(bench.json);
 }
 
-static void flop_row(const char* name, double ms, double flop) {
-    const double rate = flop / ms * 1e3;
-    printf("%-46s %9.3f ms %9.1f TFLOP/s %5.1f %% of the product\n", name, ms, rate / 1e12, 100 * rate / product_rate);
-    fflush(stdout);
+// ----------------------------------------------------------------------------------------------------------------
+// Products
+
+static void product(const Arrays* a) { linear_forward(a->out, a->x, a->w, NULL, a->N, a->IN, a->OUT); }
+static void product_bias(const Arrays* a) { linear_forward(a->out, a->x, a->w, a->bias, a->N, a->IN, a->OUT); }
+static void product_gelu(const Arrays* a) {
+    linear_gelu_forward(a->y, a->out, a->x, a->w, a->bias, a->N, a->IN, a->OUT);
+}
+static void product_input(const Arrays* a) { linear_backward_input(a->x, a->out, a->w, a->N, a->IN, a->OUT); }
+static void product_input_gelu(const Arrays* a) { // IN: of the mlp; y: before GELU
+    linear_gelu_backward_input(a->x, a->z, a->out, a->w, a->y, a->N, a->IN, a->OUT);
+}
+static void product_weight(const Arrays* a) { linear_backward_weight(a->g, a->out, a->x, a->N, a->IN, a->OUT); }
+static void product_weight_bias(const Arrays* a) {
+    linear_backward_weight_and_bias(a->g, a->f, a->out, a->x, a->N, a->IN, a->OUT);
 }
 
-static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeof(floatX)); }
-static void product(const Arrays* a) { linear_forward(a->out, a->x, a->w, NULL, a->N, a->K, a->OC); }
-static void product_input(const Arrays* a) { linear_backward_input(a->out, a->x, a->w, a->N, a->K, a->OC); }
-static void product_weight(const Arrays* a) { linear_backward_weight(a->grad, a->x, a->y, a->N, a->K, a->OC); }
-static void fc(const Arrays* a) { linear_gelu_forward(a->y, a->out, a->x, a->w, a->bias, a->N, a->K, a->OC); }
-static void fc_backward(const Arrays* a) {
-    linear_gelu_backward_input(a->out, a->z, a->x, a->w, a->y, a->N, a->OC, a->K);
+// As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by the
+// norm behind them.
+static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
+    const bool biases = r->model.arch == ARCH_GPT2 && strncmp(row->op.name, "head", 4) != 0;
+    if (row->op.transposed == 0)
+        return row->gelu ? product_gelu : strcmp(row->name, "qkv") == 0 && biases ? product_bias : product;
+    if (row->op.transposed == 1) return row->gelu ? product_input_gelu : product_input;
+    return biases ? product_weight_bias : product_weight;
 }
+
+static void bench_product(const Roofline* r, const RooflineRow* row) {
+    const Op* op = &row->op;
+    Arrays a;
+    memset(&a, 0, sizeof a);
+    a.N = (int)(op->transposed == 2 ? op->k : op->m);
+    a.IN = (int)(op->transposed == 0 ? op->k : op->n), a.OUT = (int)(op->transposed == 0   ? op->n
+                                                                     : op->transposed == 1 ? op->k
+                                                                                           : op->m);
+    const int64_t in = (int64_t)a.N * a.IN, out = (int64_t)a.N * a.OUT, w = (int64_t)a.IN * a.OUT;
+    a.x = random_array<floatX>(in), a.out = random_array<floatX>(out);
+    if (op->transposed < 2) a.w = random_array<floatX>(w);
+    if (op->transposed == 2) a.g = random_array<float>(w), a.f = random_array<float>(a.OUT);
+    a.bias = random_array<floatX>(a.OUT);
+    if (row->gelu) a.y = random_array<floatX>(op->transposed ? in : out);
+    if (row->gelu && op->transposed) a.z = random_array<floatX>(in);
+    char shape[64];
+    snprintf(shape, sizeof shape, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);
+    print_line(r->model.name, shape, row, milliseconds(work_of_product(r, row), &a));
+    arrays_free(&a);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Attention
+
 static void attention(const Arrays* a) {
-    attention_forward(a->out, a->row, a->x, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
+    attention_forward(a->out, a->f, a->x, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
 }
 static void attention_back(const Arrays* a) {
-    attention_backward(a->y, a->z, a->x, a->out, a->row, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
+    attention_backward(a->y, a->z, a->x, a->out, a->f, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
 }
-static void norm(const Arrays* a) {
-    layernorm_forward(a->out, a->mean, a->rstd, a->x, a->w, a->bias, a->N, a->C, 1e-5f);
+
+static void bench_attention(const Roofline* r, const RooflineRow* row) {
+    const bool backward = row->op.backward;
+    Arrays a;
+    memset(&a, 0, sizeof a);
+    a.B = r->B, a.T = r->T, a.NH = r->model.NH, a.NKV = r->model.NKV, a.HS = model_head_size(&r->model);
+    const int64_t N = (int64_t)a.B * a.T, qkv = N * (a.NH + 2 * a.NKV) * a.HS, out = N * a.NH * a.HS;
+    a.x = random_array<floatX>(qkv), a.out = random_array<floatX>(out), a.f = random_array<float>(N * a.NH);
+    if (backward) a.y = random_array<floatX>(qkv), a.z = random_array<floatX>(out);
+    if (backward) attention(&a); // what backward finds
+    char shape[64];
+    snprintf(shape, sizeof shape, "%d x %d, heads %d/%d x %d, %s", a.B, a.T, a.NH, a.NKV, a.HS,
+             attention_family_name());
+    print_line(r->model.name, shape, row, milliseconds(backward ? attention_back : attention, &a));
+    arrays_free(&a);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What moves memory and computes little
+
+static void layer_norm(const Arrays* a) {
+    layernorm_forward(a->out, a->f, a->m, a->x, a->w, a->bias, a->N, a->C, 1e-5f);
 }
 static void residual_norm(const Arrays* a) {
-    residual_layernorm_forward(a->y, a->out, a->mean, a->rstd, a->x, a->z, a->bias, a->w, a->bias, a->N, a->C, 1e-5f);
+    residual_layernorm_forward(a->y, a->out, a->f, a->m, a->x, a->z, a->bias, a->w, a->bias, a->N, a->C, 1e-5f);
 }
 static void norm_back(const Arrays* a) {
-    layernorm_backward(a->out, a->grad, a->m, a->z, a->x, a->w, a->mean, a->rstd, a->N, a->C);
+    layernorm_backward(a->out, a->g, a->v, a->z, a->x, a->w, a->f, a->m, a->N, a->C);
 }
-static void rms(const Arrays* a) { rmsnorm_forward(a->out, a->rstd, a->x, a->w, a->N, a->C, 1e-5f); }
-static void rms_back(const Arrays* a) { rmsnorm_backward(a->out, a->grad, a->z, a->x, a->w, a->rstd, a->N, a->C); }
-static void bias_gradient(const Arrays* a) { linear_backward_bias(a->grad, a->x, a->N, a->C); }
+static void rms(const Arrays* a) { rmsnorm_forward(a->out, a->m, a->x, a->w, a->N, a->C, 1e-5f); }
+static void residual_rms(const Arrays* a) {
+    residual_rmsnorm_forward(a->y, a->out, a->m, a->x, a->z, NULL, a->w, a->N, a->C, 1e-5f);
+}
+static void rms_back(const Arrays* a) { rmsnorm_backward(a->out, a->g, a->z, a->x, a->w, a->m, a->N, a->C); }
+static void residual(const Arrays* a) { residual_forward(a->y, a->x, a->z, a->bias, a->N, a->C); }
 static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, a->n); }
 static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, a->n); }
-static void swiglu(const Arrays* a) { swiglu_forward(a->out, a->x, a->N, a->F); }
-static void swiglu_back(const Arrays* a) { swiglu_backward(a->y, a->z, a->x, a->N, a->F); }
+static void swiglu(const Arrays* a) { swiglu_forward(a->out, a->x, a->N, a->C); }
+static void swiglu_back(const Arrays* a) { swiglu_backward(a->y, a->out, a->x, a->N, a->C); }
+static void rope(const Arrays* a) {
+    rope_forward(a->x, a->table, a->B, a->T, a->NH + a->NKV, a->HS, (a->NH + 2 * a->NKV) * a->HS);
+}
+static void rope_back(const Arrays* a) {
+    rope_backward(a->x, a->table, a->B, a->T, a->NH + a->NKV, a->HS, (a->NH + 2 * a->NKV) * a->HS);
+}
+static void embedding(const Arrays* a) { embedding_forward(a->out, a->tokens, a->x, a->N, a->C, 0, a->V); }
+static void embedding_position(const Arrays* a) {
+    embedding(a);
+    position_forward(a->out, a->w, NULL, 0, a->N, a->T, a->C);
+}
+static void embedding_back(const Arrays* a) { embedding_backward(a->g, a->out, a->tokens, a->N, a->C, 0, a->V); }
+static void embedding_position_back(const Arrays* a) {
+    position_backward(a->f, a->out, NULL, 0, a->N, a->T, a->C);
+    embedding_back(a);
+}
+// The logits become their gradients, and those of the next run: other numbers, the same work.
+static void classifier(const Arrays* a) { crossentropy_fused(a->f, a->x, a->tokens, 1e-5f, a->N, a->V, a->C); }
+static void add(const Arrays* a) { accumulate(a->f, a->g, a->n); }
+static void bias_gradient(const Arrays* a) { linear_backward_bias(a->g, a->x, a->N, a->C); }
+static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeof(floatX)); }
+static void zero(const Arrays* a) { device_zero(a->y, (size_t)a->n * sizeof(floatX)); }
+static void squares(const Arrays* a) { sum_of_squares(a->sum, a->g, a->n); }
+static void adamw(const Arrays* a) {
+    adamw_update(a->x, HAS_MASTERS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 1.0f, 1,
+                 0);
+}
 static void pack(const Arrays* a) { sync_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
 static void unpack(const Arrays* a) { sync_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
-static void classifier(const Arrays* a) { crossentropy_fused(a->row, a->x, a->tokens, 1e-5f, a->N, a->V - 47, a->V); }
-static void embedding(const Arrays* a) { embedding_forward(a->out, a->tokens, a->x, a->N, a->C, 0, a->V); }
-static void embedding_back(const Arrays* a) { embedding_backward(a->grad, a->z, a->tokens, a->N, a->C, 0, a->V); }
-static void adamw(const Arrays* a) {
-    adamw_update(a->x, HAS_MASTERS ? a->master : NULL, a->grad, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3,
-                 1.0f, 1, 0);
+
+// Arrays of `n` values and as many floats, those whose letters are in `values` and `floats`.
+static void arrays_take(Arrays* a, const char* values, const char* floats, int64_t n) {
+    struct {
+        char name;
+        floatX** array;
+    } list[] = {{'x', &a->x}, {'y', &a->y}, {'z', &a->z}, {'o', &a->out}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (strchr(values, list[i].name)) *list[i].array = random_array<floatX>(n);
+    }
+    struct {
+        char name;
+        float** array;
+    } other[] = {{'f', &a->f}, {'g', &a->g}, {'m', &a->m}, {'v', &a->v}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        if (strchr(floats, other[i].name)) *other[i].array = random_array<float>(n);
+    }
 }
-static void squares(const Arrays* a) { sum_of_squares(a->sum, a->grad, a->n); }
 
-static const double X = sizeof(floatX);
+// Norms and what stands beside them: rows of C, weights, statistics of rows, gradients of weights.
+static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
+    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const int most = (int)max_i64(a->N, a->C);
+    arrays_take(a, "xyzo", "", (int64_t)a->N * a->C);
+    a->w = random_array<floatX>(a->C), a->bias = random_array<floatX>(a->C);
+    arrays_take(a, "", "fgmv", most);
+    switch (kernel) {
+    case KERNEL_NORM: return gpt2 ? layer_norm : rms;
+    case KERNEL_RESIDUAL_NORM: return gpt2 ? residual_norm : residual_rms;
+    case KERNEL_RESIDUAL: return residual;
+    default: return gpt2 ? norm_back : rms_back;
+    }
+}
 
-static void bench_ceilings(bool tiny) {
+static Work1 take_activation(Arrays* a, const Roofline* r, bool backward) {
+    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    a->C = r->model.F, a->n = (int64_t)a->N * a->C;
+    a->out = random_array<floatX>(a->n), a->x = random_array<floatX>(gpt2 ? a->n : 2 * a->n);
+    if (backward && gpt2) a->z = random_array<floatX>(a->n);
+    if (backward && !gpt2) a->y = random_array<floatX>(2 * a->n);
+    return gpt2 ? (backward ? gelu_back : gelu) : backward ? swiglu_back : swiglu;
+}
+
+static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
+    a->x = random_array<floatX>((int64_t)a->N * (a->NH + 2 * a->NKV) * a->HS);
+    a->table = (float*)device_malloc((size_t)a->T * (size_t)a->HS * sizeof(float), "bench");
+    rope_table(a->table, a->T, a->HS, r->model.rope_theta, &r->model.rope_scaling);
+    return backward ? rope_back : rope;
+}
+
+static Work1 take_embedding(Arrays* a, const Roofline* r, bool backward) {
+    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const int64_t table = (int64_t)a->V * a->C, places = (int64_t)a->T * a->C;
+    a->tokens = random_tokens(a->N, a->V), a->out = random_array<floatX>((int64_t)a->N * a->C);
+    if (!backward) {
+        a->x = random_array<floatX>(table), a->w = random_array<floatX>(places);
+        return gpt2 ? embedding_position : embedding;
+    }
+    a->g = random_array<float>(table), a->f = random_array<float>(places);
+    return gpt2 ? embedding_position_back : embedding_back;
+}
+
+// What knows of numbers only: as many as the row has, up to a number that is enough to measure.
+static Work1 take_numbers(Arrays* a, Kernel kernel, double elements) {
+    a->n = (int64_t)elements;
+    switch (kernel) {
+    case KERNEL_ADD: arrays_take(a, "", "fg", a->n); return add;
+    case KERNEL_COPY: arrays_take(a, "xy", "", a->n); return copy;
+    case KERNEL_SQUARES:
+        arrays_take(a, "", "g", a->n);
+        a->sum = (double*)device_malloc(sizeof(double), "bench");
+        return squares;
+    default: arrays_take(a, "x", HAS_MASTERS ? "fgmv" : "gmv", a->n); return adamw;
+    }
+}
+
+// The arrays of a row of the roofline, and what works on them.
+static Work1 take_memory(Arrays* a, const Roofline* r, const RooflineRow* row) {
+    const Kernel kernel = row->op.kernel;
+    switch (kernel) {
+    case KERNEL_NORM:
+    case KERNEL_RESIDUAL_NORM:
+    case KERNEL_RESIDUAL:
+    case KERNEL_NORM_BACKWARD: return take_rows(a, r, kernel);
+    case KERNEL_ACTIVATION:
+    case KERNEL_ACTIVATION_BACKWARD: return take_activation(a, r, kernel == KERNEL_ACTIVATION_BACKWARD);
+    case KERNEL_ROPE:
+    case KERNEL_ROPE_BACKWARD: return take_rope(a, r, kernel == KERNEL_ROPE_BACKWARD);
+    case KERNEL_EMBEDDING:
+    case KERNEL_EMBEDDING_BACKWARD: return take_embedding(a, r, kernel == KERNEL_EMBEDDING_BACKWARD);
+    case KERNEL_CLASSIFIER: // rows of the padded vocabulary
+        a->C = a->V, a->tokens = random_tokens(a->N, a->V);
+        a->x = random_array<floatX>((int64_t)a->N * a->C), a->f = random_array<float>(a->N);
+        return classifier;
+    case KERNEL_BIAS:
+        a->C = (int)(row->op.elements / a->N);
+        a->x = random_array<floatX>((int64_t)a->N * a->C), a->g = random_array<float>(a->C);
+        return bias_gradient;
+    case KERNEL_ZERO: // bytes are all that counts
+        a->n = (int64_t)(row->bytes / sizeof(floatX)), a->y = random_array<floatX>(a->n);
+        return zero;
+    case KERNEL_ADD:
+    case KERNEL_COPY:
+    case KERNEL_SQUARES:
+    case KERNEL_OPTIMIZER: return take_numbers(a, kernel, row->op.elements);
+    case KERNEL_OTHER:
+    case KERNELS: break;
+    }
+    die("internal error: nothing measures %s", row->name);
+    return NULL;
+}
+
+static Arrays arrays_of(const Roofline* r) {
     Arrays a;
     memset(&a, 0, sizeof a);
-    a.n = tiny ? 1 << 16 : (int64_t)1 << 29;
-    a.x = random_values(a.n, 1), a.y = random_values(a.n, 1);
-    double ms = milliseconds(copy, &a);
-    copy_rate = 2 * X * (double)a.n / ms * 1e3;
-    memory_row("copy", ms, 2 * X * (double)a.n);
-    device_free(a.x, 0), device_free(a.y, 0);
-    a.N = a.OC = a.K = tiny ? 64 : 8192;
+    a.B = r->B, a.T = r->T, a.N = r->B * r->T, a.NH = r->model.NH, a.NKV = r->model.NKV;
+    a.HS = model_head_size(&r->model), a.C = r->model.C, a.V = r->model.V;
+    return a;
+}
+
+static void bench_memory(const Roofline* r, const RooflineRow* given) {
+    RooflineRow row = *given;
+    Arrays a = arrays_of(r);
+    char shape[64];
+    if (row.op.elements > MOST_PARAMETERS && row.op.kernel != KERNEL_CLASSIFIER) { // of parameters
+        row.bytes *= MOST_PARAMETERS / row.op.elements;
+        row.op.elements = MOST_PARAMETERS;
+    }
+    const Work1 work = take_memory(&a, r, &row);
+    if (a.n)
+        snprintf(shape, sizeof shape, "%.1f M", row.op.elements / 1e6);
+    else
+        snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
+    print_line(r->model.name, shape, &row, milliseconds(work, &a));
+    arrays_free(&a);
+}
+
+// CAAT-Net's: half of the channels are put together, and taken apart. Their bytes: sync.cuh.
+static void bench_sync(const Roofline* r) {
+    Arrays a = arrays_of(r);
+    const double values = (double)a.N * a.C;
+    arrays_take(&a, "xzo", "", (int64_t)values);
+    for (int back = 0; back < 2; back++) {
+        RooflineRow row;
+        char shape[64];
+        memset(&row, 0, sizeof row);
+        row.op = op_memory(back ? "sync_unpack" : "sync_pack", KERNEL_OTHER, values, back ? 4 : 2);
+        row.bytes = row.op.bytes, row.count = 0, row.goal = 0.92;
+        snprintf(row.name, sizeof row.name, "%s", row.op.name);
+        snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
+        print_line(r->model.name, shape, &row, milliseconds(back ? unpack : pack, &a));
+    }
+    arrays_free(&a);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Ceilings, models
+
+static void bench_ceilings(void) {
+    Arrays a;
+    RooflineRow row;
+    memset(&a, 0, sizeof a), memset(&row, 0, sizeof row);
+    bench.ceilings = ceilings_h200();
+    row.op = op_memory("copy", KERNEL_COPY, bench.tiny ? 1 << 16 : 1 << 29, 2 * sizeof(floatX));
+    row.bytes = row.op.bytes, row.goal = 1, row.count = 0;
+    snprintf(row.name, sizeof row.name, "large copy");
+    Work1 work = take_numbers(&a, KERNEL_COPY, row.op.elements);
+    double ms = milliseconds(work, &a);
+    arrays_free(&a);
+    bench.ceilings.copy = row.bytes / ms * 1e3;
+    print_line("ceiling", "", &row, ms);
+    memset(&a, 0, sizeof a), memset(&row, 0, sizeof row);
+    a.N = a.IN = a.OUT = bench.tiny ? 64 : 8192;
     const int64_t n = (int64_t)a.N * a.N;
-    a.x = random_values(n, 1), a.w = random_values(n, 1), a.out = random_values(n, 1);
+    row.flops = 2.0 * (double)n * a.N, row.goal = 1;
+    snprintf(row.name, sizeof row.name, "large product");
+    arrays_take(&a, "xo", "", n), a.w = random_array<floatX>(n);
     ms = milliseconds(product, &a);
-    product_rate = 2.0 * (double)n * a.N / ms * 1e3;
-    flop_row(tiny ? "product 64 x 64 x 64" : "product 8192 x 8192 x 8192", ms, 2.0 * (double)n * a.N);
-    device_free(a.x, 0), device_free(a.w, 0), device_free(a.out, 0);
+    arrays_free(&a);
+    bench.ceilings.product = row.flops / ms * 1e3;
+    char name[256], shape[64];
+    snprintf(shape, sizeof shape, "%d x %d, sums of %d", a.N, a.N, a.N);
+    print_line("ceiling", shape, &row, ms);
+    device_name(name, sizeof name);
+    if (gpu_peak_flops(name) > 0) bench.ceilings.peak = gpu_peak_flops(name);
 }
 
-static void bench_attention(int B, int T, int NH, int NKV, int HS) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.B = B, a.T = T, a.NH = NH, a.NKV = NKV, a.HS = HS;
-    const int64_t N = (int64_t)B * T, qkv = N * (NH + 2 * NKV) * HS, o = N * NH * HS;
-    a.x = random_values(qkv, 1), a.y = random_values(qkv, 1), a.out = random_values(o, 1), a.z = random_values(o, 1);
-    a.row = random_floats(N * NH, 1);
-    const double flop = 2.0 * B * NH * (double)T * T * HS;
-    char name[128];
-    snprintf(name, sizeof name, "attention forward   B %d T %d heads %d/%d x %d", B, T, NH, NKV, HS);
-    flop_row(name, milliseconds(attention, &a), flop);
-    snprintf(name, sizeof name, "attention backward  B %d T %d heads %d/%d x %d", B, T, NH, NKV, HS);
-    flop_row(name, milliseconds(attention_back, &a), 2.5 * flop);
-    device_free(a.x, 0), device_free(a.y, 0), device_free(a.out, 0), device_free(a.z, 0), device_free(a.row, 0);
-}
+static bool wants(const char* part) { return !bench.only || strstr(bench.only, part); }
 
-// The five products of a linear layer: forward, forward with GELU, both gradients, the input's with GELU's.
-static void bench_linear(const char* what, int N, int C, int OC, bool with_gelu) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.N = N, a.K = C, a.OC = OC;
-    const int64_t in = (int64_t)N * C, out = (int64_t)N * OC, w = (int64_t)C * OC, most = max_i64(in, out);
-    a.x = random_values(most, 1), a.y = random_values(most, 1), a.z = random_values(most, 1),
-    a.out = random_values(most, 1);
-    a.w = random_values(w, 1), a.bias = random_values(OC, 1), a.grad = random_floats(w, 1);
-    const double flop = 2.0 * N * (double)C * OC;
-    char name[128];
-    snprintf(name, sizeof name, "%s %d x %d x %d forward", what, N, OC, C);
-    flop_row(name, milliseconds(product, &a), flop);
-    snprintf(name, sizeof name, "%s %d x %d x %d input", what, N, C, OC);
-    flop_row(name, milliseconds(product_input, &a), flop);
-    snprintf(name, sizeof name, "%s %d x %d x %d weight", what, OC, C, N);
-    flop_row(name, milliseconds(product_weight, &a), flop);
-    if (with_gelu) {
-        snprintf(name, sizeof name, "%s %d x %d x %d forward, GELU", what, N, OC, C);
-        flop_row(name, milliseconds(fc, &a), flop);
-        snprintf(name, sizeof name, "%s %d x %d x %d input, GELU", what, N, OC, C);
-        flop_row(name, milliseconds(fc_backward, &a), flop);
+static void bench_rows(const Roofline* r, bool separate_only) {
+    for (int i = 0; i < r->n; i++) {
+        const RooflineRow* row = &r->row[i];
+        const Kernel k = row->op.kernel;
+        const bool apart = row->op.kind == OP_MEMORY &&
+                           (k == KERNEL_ACTIVATION || k == KERNEL_ACTIVATION_BACKWARD || k == KERNEL_BIAS);
+        if (separate_only && !apart) continue;
+        if (row->op.kind == OP_PRODUCT && wants("products")) bench_product(r, row);
+        if (row->op.kind == OP_ATTENTION && wants("attention")) bench_attention(r, row);
+        if (row->op.kind == OP_MEMORY && wants("memory")) bench_memory(r, row);
     }
-    floatX* all[] = {a.x, a.y, a.z, a.out, a.w, a.bias};
-    for (int i = 0; i < 6; i++) device_free(all[i], 0);
-    device_free(a.grad, 0);
 }
 
-// What moves memory and computes little. Bytes: each array once.
-static void bench_rows(int N, int C, int V) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.N = N, a.C = C, a.F = 4 * C, a.V = V;
-    const int64_t nc = (int64_t)N * C, wide = 8 * nc;
-    a.n = 4 * nc;
-    a.x = random_values(wide, 1), a.y = random_values(wide, 1), a.z = random_values(4 * nc, 1);
-    a.out = random_values(4 * nc, 1), a.w = random_values(C, 1), a.bias = random_values(C, 1);
-    a.mean = random_floats(N, 1), a.rstd = random_floats(N, 1);
-    a.grad = random_floats(C, 1), a.m = random_floats(C, 1);
-    const double row = X * (double)nc;
-    char name[128];
-#define ROW(f, bytes)                                                                                                  \
-    snprintf(name, sizeof name, "%s %d x %d", #f, N, C);                                                               \
-    memory_row(name, milliseconds(f, &a), bytes)
-    ROW(norm, 2 * row);
-    ROW(residual_norm, 4 * row);
-    ROW(norm_back, 4 * row);
-    ROW(rms, 2 * row);
-    ROW(rms_back, 4 * row);
-    ROW(bias_gradient, row);
-    ROW(gelu, 8 * row);
-    ROW(gelu_back, 12 * row);
-    ROW(swiglu, 12 * row);
-    ROW(swiglu_back, 20 * row);
-    ROW(pack, row); // of half of the channels: see sync.cuh
-    ROW(unpack, 2 * row);
-#undef ROW
-    floatX* all[] = {a.x, a.y, a.z, a.out, a.w, a.bias};
-    for (int i = 0; i < 6; i++) device_free(all[i], 0);
-    float* floats[] = {a.mean, a.rstd, a.grad, a.m};
-    for (int i = 0; i < 4; i++) device_free(floats[i], 0);
+static void bench_model(Roofline* r, const ModelConfig* m, int B, int T) {
+    if (bench.model && strcmp(bench.model, m->name) != 0) return;
+    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, false);
+    bench_rows(r, false);
+    if (m->arch != ARCH_GPT2 || !wants("memory")) return;
+    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE,
+                   true); // GELU and gradients of biases, where they are not epilogues
+    bench_rows(r, true);
+    RooflineRow row;
+    memset(&row, 0, sizeof row); // behind the last block of a stage that does not end with the head
+    row.op = op_memory("residual", KERNEL_RESIDUAL, (double)B * T * m->C, 3.0 * sizeof(floatX));
+    row.bytes = row.op.bytes, row.goal = 0.92;
+    snprintf(row.name, sizeof row.name, "%s", row.op.name);
+    bench_memory(r, &row);
+    bench_sync(r);
 }
 
-static void bench_ends(int N, int C, int V) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.N = N, a.C = C, a.V = V;
-    a.x = random_values((int64_t)V * max_i64(N, C), 1), a.z = random_values((int64_t)N * C, 1),
-    a.out = random_values((int64_t)N * C, 1);
-    a.row = random_floats(N, 1), a.grad = random_floats((int64_t)V * C, 1);
-    int32_t* tokens = (int32_t*)checked_malloc((size_t)N * sizeof(int32_t), "bench");
-    for (int i = 0; i < N; i++) { // some tokens are much more frequent than others, as in texts
-        const double u = random_uniform(3, 1, (uint64_t)i);
-        tokens[i] = (int32_t)((V - 48) * u * u * u * u);
+// Attention as papers have it: 16384 tokens, 2048 channels, heads of 64 and 128; and grouped keys.
+static void bench_lengths(Roofline* r) {
+    for (int i = 0; i < 7 && wants("attention") && !bench.model; i++) {
+        const int HS = i < 3 ? 64 : 128, T = bench.tiny ? 70 << i % 3 : 1024 << (i == 6 ? 2 : i % 3);
+        const int C = bench.tiny ? 256 : 2048, NH = C / HS, tokens = bench.tiny ? T : 16384;
+        const ModelConfig m = {"attention", ARCH_LLAMA, 1,    C,   NH,          i == 6 ? (NH + 3) / 4 : NH, C, T,
+                               128,         true,       1e-5, 1e4, {0, 0, 0, 0}};
+        roofline_build(r, &m, tokens / T, T, 1, 0, RECOMPUTE_NONE, false);
+        for (int k = 0; k < r->n; k++) {
+            if (r->row[k].op.kind == OP_ATTENTION) bench_attention(r, &r->row[k]);
+        }
     }
-    a.tokens = (int32_t*)device_malloc((size_t)N * sizeof(int32_t), "bench");
-    device_from_host(a.tokens, tokens, (size_t)N * sizeof(int32_t));
-    char name[128];
-    snprintf(name, sizeof name, "classifier %d x %d", N, V);
-    memory_row(name, milliseconds(classifier, &a), 2 * X * N * V);
-    snprintf(name, sizeof name, "embedding %d x %d", N, C);
-    memory_row(name, milliseconds(embedding, &a), 2 * X * N * C);
-    snprintf(name, sizeof name, "embedding backward %d x %d", N, C);
-    memory_row(name, milliseconds(embedding_back, &a), (X + 4) * N * C);
-    free(tokens);
-    device_free(a.x, 0), device_free(a.z, 0), device_free(a.out, 0), device_free(a.row, 0), device_free(a.grad, 0);
-    device_free(a.tokens, 0);
 }
 
-static void bench_update(int64_t n) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.n = n;
-    a.x = random_values(n, 1), a.grad = random_floats(n, 1), a.m = random_floats(n, 1), a.v = random_floats(n, 1);
-    a.master = random_floats(n, 1), a.sum = (double*)device_malloc(sizeof(double), "bench");
-    char name[128];
-    snprintf(name, sizeof name, "AdamW, %.0f M parameters", (double)n / 1e6);
-    memory_row(name, milliseconds(adamw, &a), (double)n * (HAS_MASTERS ? 28 + X : 28));
-    snprintf(name, sizeof name, "sum of squares, %.0f M", (double)n / 1e6);
-    memory_row(name, milliseconds(squares, &a), 4.0 * (double)n);
-    device_free(a.x, 0), device_free(a.grad, 0), device_free(a.m, 0), device_free(a.v, 0), device_free(a.master, 0);
-    device_free(a.sum, 0);
+static void bench_models(Roofline* r) {
+    for (int i = 0; i < ROOFLINE_CASES && !bench.tiny; i++) {
+        const RooflineCase* k = &roofline_cases[i];
+        const ModelConfig* m = model_find_preset(k->model);
+        const int micro = roofline_micro_batch(m, k->B, k->T, RECOMPUTE_NONE, 139 * 1073741824.0);
+        bench_model(r, m, micro, k->T);
+    }
+    const ModelConfig tiny[] = {
+        {"tiny-gpt2", ARCH_GPT2, 2, 64, 1, 1, 256, 70, 300, true, 1e-5, 0, {0, 0, 0, 0}},
+        {"tiny-llama", ARCH_LLAMA, 2, 128, 2, 1, 192, 70, 300, false, 1e-5, 1e4, {0, 0, 0, 0}},
+    };
+    for (int i = 0; i < 2 && bench.tiny; i++) bench_model(r, &tiny[i], 1, 70);
+}
+
+static void read_options(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(name, "--tiny") == 0) {
+            bench.tiny = true;
+            continue;
+        }
+        if (!value) die_usage("%s needs a value, or is not known", name);
+        i++;
+        if (strcmp(name, "--only") == 0)
+            bench.only = value;
+        else if (strcmp(name, "--model") == 0)
+            bench.model = value;
+        else if (strcmp(name, "--json") == 0)
+            bench.json = fopen(value, "w");
+        else
+            die_usage("%s is not known; there are --only, --model, --json and --tiny", name);
+        if (strcmp(name, "--json") == 0 && !bench.json) die("%s: cannot write: %s", value, strerror(errno));
+    }
+    if (bench.only && !wants("attention") && !wants("products") && !wants("memory"))
+        die_usage("--only %s: attention, products, memory", bench.only);
 }
 
 int main(int argc, char** argv) {
-    const bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
     char name[256];
     process.name = "bench_gpu";
+    read_options(argc, argv);
     device_open(0);
     device_name(name, sizeof name);
-    printf("%s, %s\n", name, FLOATX_NAME);
-    bench_ceilings(tiny);
-    if (tiny) {
-        bench_attention(1, 70, 2, 1, 64);
-        bench_linear("fc", 40, 48, 64, true);
-        bench_rows(20, 64, 96);
-        bench_ends(20, 64, 96);
-        bench_update(1000);
-        return 0;
-    }
-    const struct {
-        int B, T, NH, NKV, HS;
-    } attentions[] = {{64, 1024, 12, 12, 64}, {8, 2048, 32, 32, 64},  {4, 4096, 32, 32, 64}, {16, 1024, 16, 16, 128},
-                      {8, 2048, 16, 16, 128}, {4, 4096, 16, 16, 128}, {4, 4096, 32, 8, 128}};
-    for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++)
-        bench_attention(attentions[i].B, attentions[i].T, attentions[i].NH, attentions[i].NKV, attentions[i].HS);
-    const int N = 64 * 1024, C = 768;
-    bench_linear("124M qkv", N, C, 3 * C, false);
-    bench_linear("124M proj", N, C, C, false);
-    bench_linear("124M fc", N, C, 4 * C, true);
-    bench_linear("124M fcproj", N, 4 * C, C, false);
-    bench_linear("124M head", N, C, 50304, false);
-    bench_linear("7B fc", 16384, 4096, 22016, false);
-    bench_rows(N, C, 50304);
-    bench_ends(N, C, 50304);
-    bench_update(124475904);
+    printf("%s, %s; attention by %s\n", name, FLOATX_NAME, attention_family_name());
+    if (bench.json)
+        fprintf(bench.json, "{\"device\":\"%s\",\"type\":\"%s\",\"attention\":\"%s\"}\n", name, FLOATX_NAME,
+                attention_family_name());
+    const double started = seconds_now();
+    bench.flush = device_malloc(bench.tiny ? 256 : (size_t)FLUSH, "bench");
+    Roofline* r = (Roofline*)checked_malloc(sizeof *r, "the rows of a step");
+    bench_ceilings();
+    bench_lengths(r);
+    bench_models(r);
+    printf("%d lines in %.1f s\n", bench.rows, seconds_now() - started);
+    device_free(bench.flush, 0);
+    free(r);
+    if (bench.json && fclose(bench.json) != 0) die("--json: cannot write: %s", strerror(errno));
     return 0;
 }

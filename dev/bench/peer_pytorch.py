@@ -1,25 +1,45 @@
 #!/usr/bin/env python3
 """
-peer_pytorch.py: one training step of GPT-2 124M in PyTorch on the CPU, the peer of `make bench`.
+peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU and of scripts/gpu_check.sh on a GPU.
 
-    python3 dev/bench/peer_pytorch.py [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
+    python3 dev/bench/peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
+    python3 dev/bench/peer_pytorch.py --device cuda --compile --model gpt2-124M --B 64 --T 1024 [--micro 32] --vocab 50304
 
-The work of our step: forward, loss, backward, AdamW; float32, the same shapes, random weights and tokens. In
+The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32; on a
+GPU bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices and attention in bf16. In
 PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is used
-(scaled_dot_product_attention from 2.0, the CPU's fused AdamW from 2.4, torch.compile by --compile). --tuned adds two
-settings below that make it faster than it is as installed. Prints one line of JSON; median and minimum of `steps` steps after two
-unmeasured ones.
+(scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW; torch.compile by --compile). --tuned
+adds two settings below that make it faster on a CPU than it is as installed. --micro: sequences that are worked on at once.
+Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones (two; where it compiles on a GPU five).
+Exit status 3: --device cuda, and this PyTorch has no GPU.
 """
-import argparse, ctypes, json, math, os, resource, statistics, time
+import argparse, contextlib, ctypes, json, math, os, resource, statistics, sys, time
 
+MODELS = {  # L, C, NH, NKV, F, V; as model.h has them
+    "gpt2-124M": ("gpt2", 12, 768, 12, 12, 3072, 50257),
+    "gpt2-350M": ("gpt2", 24, 1024, 16, 16, 4096, 50257),
+    "gpt2-774M": ("gpt2", 36, 1280, 20, 20, 5120, 50257),
+    "gpt2-1558M": ("gpt2", 48, 1600, 25, 25, 6400, 50257),
+    "llama-1.1B": ("llama", 22, 2048, 32, 4, 5632, 32000),
+    "llama-7B": ("llama", 32, 4096, 32, 32, 11008, 32000),
+    "tiny-gpt2": ("gpt2", 2, 64, 2, 2, 256, 256),  # for tests
+    "tiny-llama": ("llama", 2, 64, 4, 2, 192, 256),
+}
 parser = argparse.ArgumentParser()
+parser.add_argument("--model", choices=MODELS, default="gpt2-124M")
+parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+parser.add_argument("--vocab", type=int, default=0)
 parser.add_argument("--B", type=int, default=4)
+parser.add_argument("--micro", type=int, default=0)
 parser.add_argument("--T", type=int, default=64)
 parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--steps", type=int, default=10)
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--tuned", action="store_true")
 args = parser.parse_args()
+micro = args.micro or args.B
+if args.B % micro:
+    parser.error(f"--micro {micro} does not divide --B {args.B}")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)  # read when the libraries are loaded
 # OpenMP's threads spin when they wait. With a BLAS that brings threads of its own (Debian's OpenBLAS) the two sets then
@@ -36,14 +56,22 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-V, MAX_T, L, NH, C = 50257, 1024, 12, 12, 768
+cuda = args.device == "cuda"
+if cuda and not torch.cuda.is_available():
+    print(f"PyTorch {torch.__version__} has no GPU here")
+    sys.exit(3)
+arch, L, C, NH, NKV, FFN, V = MODELS[args.model]
+V = args.vocab or V
+HS, MAX_T = C // NH, max(1024, args.T)
 
 
 def attention(q, k, v, future):
-    """Causal attention of (B, NH, T, HS); future: (T, T), -inf above the diagonal."""
+    """Causal attention of (B, NH, T, HS), of which k and v may have fewer heads; future: (T, T), -inf above the diagonal."""
+    if k.shape[1] != NH:
+        k, v = (z.repeat_interleave(NH // NKV, 1) for z in (k, v))
     if hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    B, NH, T, HS = q.shape
+    B, _, T, _ = q.shape
     q, k, v = (z.reshape(B * NH, T, HS) for z in (q, k, v))
     scores = torch.baddbmm(future, q, k.transpose(1, 2), alpha=1 / math.sqrt(HS))  # scale and mask in the product
     return (scores.softmax(-1) @ v).view(B, NH, T, HS)
@@ -54,31 +82,74 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
         self.qkv, self.attn_proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.fc, self.mlp_proj = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+        self.fc, self.mlp_proj = nn.Linear(C, FFN), nn.Linear(FFN, C)
 
-    def forward(self, x, future):
+    def forward(self, x, future, rope):
         B, T, _ = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, NH, C // NH).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, NH, HS).permute(2, 0, 3, 1, 4)
         x = x + self.attn_proj(attention(q, k, v, future).transpose(1, 2).reshape(B, T, C))
         return x + self.mlp_proj(F.gelu(self.fc(self.norm2(x)), approximate="tanh"))
 
 
-class GPT2(nn.Module):
+class RMSNorm(nn.Module):
     def __init__(self):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(MAX_T, C)
-        self.blocks = nn.ModuleList(Block() for _ in range(L))
-        self.norm = nn.LayerNorm(C)
+        self.weight = nn.Parameter(torch.ones(C))
+
+    def forward(self, x):
+        y = x.float()
+        return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight.type_as(x)
+
+
+def rotate(x, rope):
+    """Rotary positions: x (B, heads, T, HS), rope cosines and sines (T, HS / 2)."""
+    a, b = x.chunk(2, -1)
+    cosine, sine = (z.type_as(x) for z in rope)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = RMSNorm(), RMSNorm()
+        self.qkv, self.attn_proj = nn.Linear(C, (NH + 2 * NKV) * HS, bias=False), nn.Linear(C, C, bias=False)
+        self.fc, self.mlp_proj = nn.Linear(C, 2 * FFN, bias=False), nn.Linear(FFN, C, bias=False)
+
+    def forward(self, x, future, rope):
+        B, T, _ = x.shape
+        heads = self.qkv(self.norm1(x)).view(B, T, NH + 2 * NKV, HS).transpose(1, 2)
+        q, k, v = heads.split((NH, NKV, NKV), 1)
+        x = x + self.attn_proj(attention(rotate(q, rope), rotate(k, rope), v, future).transpose(1, 2).reshape(B, T, C))
+        gate, up = self.fc(self.norm2(x)).chunk(2, -1)
+        return x + self.mlp_proj(F.silu(gate) * up)
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        gpt2 = arch == "gpt2"
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(MAX_T, C) if gpt2 else None
+        self.blocks = nn.ModuleList(Block() if gpt2 else LlamaBlock() for _ in range(L))
+        self.norm = nn.LayerNorm(C) if gpt2 else RMSNorm()
+        self.head = None if gpt2 else nn.Linear(C, V, bias=False)
         nn.init.normal_(self.wte.weight, std=0.02)
+        angles = torch.arange(MAX_T)[:, None] * 10000.0 ** (-torch.arange(0, HS, 2) / HS)
+        self.register_buffer("cosine", angles.cos(), persistent=False)
+        self.register_buffer("sine", angles.sin(), persistent=False)
 
     def forward(self, inputs, targets):
         T = inputs.shape[1]
-        future = torch.full((T, T), -math.inf).triu(1)
-        x = self.wte(inputs) + self.wpe.weight[:T]
+        future = None
+        if not hasattr(F, "scaled_dot_product_attention"):
+            future = torch.full((T, T), -math.inf, device=inputs.device).triu(1)
+        x = self.wte(inputs)
+        if self.wpe is not None:
+            x = x + self.wpe.weight[:T]
         for block in self.blocks:
-            x = block(x, future)
-        logits = F.linear(self.norm(x), self.wte.weight)  # tied
-        return F.cross_entropy(logits.view(-1, V), targets.view(-1))
+            x = block(x, future, (self.cosine[:T], self.sine[:T]))
+        weight = self.wte.weight if self.head is None else self.head.weight  # tied
+        logits = F.linear(self.norm(x), weight)
+        return F.cross_entropy(logits.view(-1, V).float(), targets.reshape(-1))
 
 
 def adamw(model):
@@ -93,22 +164,35 @@ def adamw(model):
 
 torch.set_num_threads(args.threads)
 torch.manual_seed(0)
-model = GPT2()
+if cuda:
+    torch.set_float32_matmul_precision("high")
+with torch.device(args.device) if cuda else contextlib.nullcontext():  # 7B is made where it is used
+    model = GPT()
 optimizer = adamw(model)
 loss_of = torch.compile(model) if args.compile else model
-ms = []
-for step in range(2 + args.steps):
-    tokens = torch.randint(V, (args.B, args.T + 1))
+ms, unmeasured = [], 5 if cuda and args.compile else 2
+for step in range(unmeasured + args.steps):
+    tokens = torch.randint(V, (args.B, args.T + 1)).to(args.device)
+    if cuda:
+        torch.cuda.synchronize()
     start = time.perf_counter()
-    loss = loss_of(tokens[:, :-1], tokens[:, 1:].contiguous())
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    for first in range(0, args.B, micro):
+        part = tokens[first : first + micro]
+        with torch.autocast("cuda", torch.bfloat16) if cuda else contextlib.nullcontext():
+            loss = loss_of(part[:, :-1], part[:, 1:].contiguous())
+        if first == 0:
+            optimizer.zero_grad(set_to_none=True)
+        (loss * micro / args.B).backward()
     optimizer.step()
+    if cuda:
+        torch.cuda.synchronize()
     ms.append(1e3 * (time.perf_counter() - start))
-ms, median = ms[2:], statistics.median(ms[2:])
-peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
+ms, median = ms[unmeasured:], statistics.median(ms[unmeasured:])
+# Linux counts in KiB
+peak_mb = torch.cuda.max_memory_reserved() / 1e6 if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 print(json.dumps({
-    "peer": "pytorch", "version": torch.__version__ + (" compiled" if args.compile else ""), "B": args.B, "T": args.T,
+    "peer": "pytorch", "version": torch.__version__ + (" compiled" if args.compile else ""), "model": args.model,
+    "device": torch.cuda.get_device_name() if cuda else "cpu", "B": args.B, "micro": micro, "T": args.T,
     "threads": args.threads, "median_ms": round(median, 1), "min_ms": round(min(ms), 1),
     "tokens_per_s": round(1e3 * args.B * args.T / median, 1), "peak_mb": round(peak_mb, 1),
     "loss": round(loss.item(), 3)}))

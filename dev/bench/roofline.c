@@ -1,0 +1,196 @@
+/*
+roofline.c: the floor of a training step on one GPU, and what we aim at (roofline.h says how). Runs anywhere.
+
+    build/roofline                              the six models, a line each
+    build/roofline --model gpt2-124M            one of them, operation by operation
+        [--batch B] [--seq T] [--micro-batch b]  sequences and tokens of a step, sequences that are worked on at once
+        [--recompute full|selective] [--separate]  --separate: GELU and gradients of biases by kernels of their own
+        [--product TFLOPS] [--copy TBS] [--peak TFLOPS] [--memory GIB]  of another GPU, or as bench_gpu has measured them
+        [--numbers]    of the six models, for scripts: name, floor and goal (ms), FLOP a token by both counts of MFU (in
+                       10^9), GiB, and what to run: sequences at once, of a step, their tokens, vocabulary
+
+All of it is a prediction. Nothing here was measured on the models.
+*/
+#include "roofline.h"
+
+static double gib(double bytes) { return bytes / 1073741824; }
+
+static void print_rows(const Roofline* r, const Ceilings* c) {
+    printf("%-30s %6s %10s %10s %10s %-8s %10s %9s %9s %9s   %s\n", "operation", "count", "GFLOP", "MB", "Mex2",
+           "bound", "floor us", "sum ms", "goal ms", "stretch", "goal");
+    for (int i = 0; i < r->n; i++) {
+        const RooflineRow* row = &r->row[i];
+        Bound bound;
+        const double floor = row_floor(row, c, &bound), n = row->count;
+        char goal[48];
+        if (row->flops > 0)
+            snprintf(goal, sizeof goal, "%.0f TFLOP/s", row->goal * c->product / 1e12);
+        else
+            snprintf(goal, sizeof goal, "%.0f %% of the copy", 100 * row->goal);
+        printf("%-30s %6d %10.1f %10.1f %10.1f %-8s %10.1f %9.2f %9.2f %9.2f   %s\n", row->name, row->count,
+               row->flops / 1e9, row->bytes / 1e6, row->exps / 1e6, bound_names[bound], 1e6 * floor, 1e3 * n * floor,
+               1e3 * n * row_seconds(row, c, row->goal), 1e3 * n * row_seconds(row, c, row->stretch), goal);
+    }
+}
+
+static void print_case(const Roofline* r, const RooflineTotals* t, const Ceilings* c, const char* name,
+                       double seconds) {
+    printf("%-34s %9.2f ms %9.0f tokens/s   MFU %5.1f %% causal, %5.1f %% full\n", name, 1e3 * seconds,
+           roofline_tokens(r) / seconds, 100 * roofline_mfu(r, t, c, seconds, false),
+           100 * roofline_mfu(r, t, c, seconds, true));
+}
+
+static void print_memory(const Roofline* r, double memory_bytes) {
+    StageMemory m;
+    Error error;
+    if (!roofline_memory(&m, r, &error)) die("%s", error.text);
+    printf("memory   ");
+    for (int i = 0; i < ARENAS; i++) printf(" %s %.2f,", arena_names[i], gib(m.arena[i]));
+    printf(" together %.2f GiB of %.0f; about %.1f beside that\n", gib(m.bytes), gib(memory_bytes),
+           gib(ROOFLINE_BESIDE));
+}
+
+static void print_one(const Roofline* r, const Ceilings* c, double memory_bytes) {
+    const RooflineTotals t = roofline_totals(r, c);
+    printf("%s: %d x %d sequences of %d tokens, vocabulary %d, %.1f M parameters; %.0f TFLOP/s, %.2f TB/s, %.2f "
+           "Tex2/s\n\n",
+           r->model.name, r->micro_batches, r->B, r->T, r->model.V, (double)model_parameters(&r->model) / 1e6,
+           c->product / 1e12, c->copy / 1e12, c->exponentials / 1e12);
+    print_rows(r, c);
+    printf("\nsum       %.1f TFLOP (%.1f executed), %.1f GB, %.0f launches; floor %.2f ms: products %.2f, attention "
+           "%.2f, memory %.2f\n",
+           t.flops / 1e12, t.executed / 1e12, t.bytes / 1e9, t.launches, 1e3 * t.floor, 1e3 * t.part[OP_PRODUCT],
+           1e3 * t.part[OP_ATTENTION], 1e3 * t.part[OP_MEMORY]);
+    printf("MFU of %.1f TFLOP/s: causal counts (6 N + 6 L C T) %.4f GFLOP a token, full (6 N + 12 L C T) %.4f\n",
+           c->peak / 1e12, t.per_token / 1e9, t.per_token_full / 1e9);
+    print_case(r, &t, c, "all copies under the products", t.overlap);
+    print_case(r, &t, c, "floor, one after the other", t.floor);
+    print_case(r, &t, c, "the same, seven products backward", t.floor + (t.executed - t.flops) / c->product);
+    print_case(r, &t, c, "stretch", t.stretch);
+    print_case(r, &t, c, "goal", t.goal);
+    printf("launches  %.0f of 2.5 us would be %.1f %% of the step at its goal, if none ran ahead\n", t.launches,
+           100 * t.launches * 2.5e-6 / t.goal);
+    print_memory(r, memory_bytes);
+}
+
+typedef struct {
+    const char* model;
+    int B, T, micro;
+    Recompute recompute;
+    bool separate, numbers;
+    Ceilings ceilings;
+    double memory;
+} Wish;
+
+// The micro-batch that was asked for, or the largest that fits.
+static int micro_batch(const Wish* w, const ModelConfig* m, int B, int T) {
+    const int micro = w->micro ? w->micro : roofline_micro_batch(m, B, T, w->recompute, w->memory);
+    if (micro == 0) die("%s: no micro-batch fits into %.0f GiB; try --recompute full", m->name, gib(w->memory));
+    if (B % micro != 0) die("--micro-batch %d does not divide --batch %d", micro, B);
+    return micro;
+}
+
+static void print_summary(const Wish* w, Roofline* r) {
+    if (!w->numbers)
+        printf("%-12s %7s %12s %9s %9s %9s | %8s %6s %6s | %8s %6s %6s | %8s %6s | %8s\n", "model", "M par.", "batch",
+               "floor ms", "goal ms", "stretch", "goal t/s", "causal", "full", "stretch", "causal", "full", "launches",
+               "gaps", "GiB");
+    for (int i = 0; i < ROOFLINE_CASES; i++) {
+        const RooflineCase* k = &roofline_cases[i];
+        const ModelConfig* m = model_find_preset(k->model);
+        StageMemory memory;
+        Error error;
+        char batch[32];
+        const int micro = micro_batch(w, m, k->B, k->T);
+        roofline_build(r, m, micro, k->T, k->B / micro, 0, w->recompute, w->separate);
+        const RooflineTotals t = roofline_totals(r, &w->ceilings);
+        if (!roofline_memory(&memory, r, &error)) die("%s", error.text);
+        if (w->numbers) {
+            printf("%s %.3f %.3f %.6f %.6f %.2f %d %d %d %d\n", k->model, 1e3 * t.floor, 1e3 * t.goal,
+                   t.per_token / 1e9, t.per_token_full / 1e9, gib(memory.bytes), micro, k->B, k->T, r->model.V);
+            continue;
+        }
+        snprintf(batch, sizeof batch, "%dx%dx%d", k->B / micro, micro, k->T);
+        printf(
+            "%-12s %7.1f %12s %9.2f %9.2f %9.2f | %8.0f %4.1f %% %4.1f %% | %8.0f %4.1f %% %4.1f %% | %8.0f %4.1f %% | "
+            "%8.2f\n",
+            k->model, (double)model_parameters(&r->model) / 1e6, batch, 1e3 * t.floor, 1e3 * t.goal, 1e3 * t.stretch,
+            roofline_tokens(r) / t.goal, 100 * roofline_mfu(r, &t, &w->ceilings, t.goal, false),
+            100 * roofline_mfu(r, &t, &w->ceilings, t.goal, true), roofline_tokens(r) / t.stretch,
+            100 * roofline_mfu(r, &t, &w->ceilings, t.stretch, false),
+            100 * roofline_mfu(r, &t, &w->ceilings, t.stretch, true), t.launches, 100 * t.launches * 2.5e-6 / t.goal,
+            gib(memory.bytes));
+    }
+}
+
+static double number_of(const char* name, const char* text, double least) {
+    char* end;
+    const double value = text ? strtod(text, &end) : NAN;
+    if (!text || *end || !(value >= least)) die_usage("%s needs a number of at least %g", name, least);
+    return value;
+}
+
+static Recompute recompute_of(const char* text) {
+    if (text && strcmp(text, "full") == 0) return RECOMPUTE_FULL;
+    if (text && strcmp(text, "selective") == 0) return RECOMPUTE_SELECTIVE;
+    die_usage("--recompute full or --recompute selective");
+    return RECOMPUTE_NONE;
+}
+
+static Wish read_wish(int argc, char** argv) {
+    Wish w;
+    memset(&w, 0, sizeof w);
+    w.ceilings = ceilings_h200(), w.memory = 139 * 1073741824.0;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(name, "--separate") == 0 || strcmp(name, "--numbers") == 0) {
+            *(name[2] == 's' ? &w.separate : &w.numbers) = true;
+            continue;
+        }
+        i++;
+        if (strcmp(name, "--model") == 0)
+            w.model = value;
+        else if (strcmp(name, "--batch") == 0)
+            w.B = (int)number_of(name, value, 1);
+        else if (strcmp(name, "--seq") == 0)
+            w.T = (int)number_of(name, value, 1);
+        else if (strcmp(name, "--micro-batch") == 0)
+            w.micro = (int)number_of(name, value, 1);
+        else if (strcmp(name, "--recompute") == 0)
+            w.recompute = recompute_of(value);
+        else if (strcmp(name, "--product") == 0)
+            w.ceilings.product = 1e12 * number_of(name, value, 1e-3);
+        else if (strcmp(name, "--copy") == 0)
+            w.ceilings.copy = 1e12 * number_of(name, value, 1e-6);
+        else if (strcmp(name, "--peak") == 0)
+            w.ceilings.peak = 1e12 * number_of(name, value, 1e-3);
+        else if (strcmp(name, "--memory") == 0)
+            w.memory = 1073741824.0 * number_of(name, value, 0);
+        else
+            die_usage("%s is not known; the comment on top of dev/bench/roofline.c lists what is", name);
+    }
+    return w;
+}
+
+int main(int argc, char** argv) {
+    process.name = "roofline";
+    const Wish w = read_wish(argc, argv);
+    Roofline* r = (Roofline*)checked_malloc(sizeof *r, "the rows of a step");
+    if (!w.model) {
+        print_summary(&w, r);
+        free(r);
+        return 0;
+    }
+    const ModelConfig* m = model_find_preset(w.model);
+    if (!m) die_usage("--model %s is not known", w.model);
+    int B = 32, T = m->T;
+    for (int i = 0; i < ROOFLINE_CASES; i++) {
+        if (strcmp(roofline_cases[i].model, w.model) == 0) B = roofline_cases[i].B, T = roofline_cases[i].T;
+    }
+    B = w.B ? w.B : B, T = w.T ? w.T : T;
+    const int micro = micro_batch(&w, m, B, T);
+    roofline_build(r, m, micro, T, B / micro, 0, w.recompute, w.separate);
+    print_one(r, &w.ceilings, w.memory);
+    free(r);
+    return 0;
+}
