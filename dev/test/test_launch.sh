@@ -343,7 +343,7 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli launch mesh compilers watch stop data; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+for name in cli gpu_check launch mesh compilers watch stop data; do script dev/test/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
 for name in check_replicas test_report test_evaluations test_pretrained torture; do script dev/test/$name.py "echo '1 passed, 0 failed'"; done
 for name in generate transformers; do script dev/test/check_$name.py "exit 1"; done # there is no torch here
 mkdir -p build/sanitized
@@ -376,7 +376,7 @@ is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitize
     "$(lines 'test_many sanitized')"
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "62 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up" "63 passed, 0 failed" "$(tail -n 1 "$work/out")"
 is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
 is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
 is "run.sh runs those that stop, and that hang" "runs that stop 1 passed 0 failed/runs that hang 1 passed 0 failed" "$(lines runs)"
@@ -388,7 +388,7 @@ is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8
 check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" "[ $(sed 's/ / != /' "$called") ]"
 is "one rank without mpirun, leaks counted" "options none --short" "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
 tests "test_many test_star" 0 ""
-is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/18 passed, 0 failed" \
+is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/19 passed, 0 failed" \
     "$(tail -n 2 "$work/out" | paste -s -d /)"
 test_program test_alone "//" "echo '2 passed, 0 failed'"
 script dev/test/cuda_tests.sh 'echo "3 passed, 0 failed"'
@@ -411,7 +411,7 @@ tests "test_bad test_crash test_empty" 1 mpirun.once
 is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
-is "run.sh adds up failures" "24 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "25 passed, 10 failed" "$(tail -n 1 "$work/out")"
 is "what fails is done once more, and that is told" "8" "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
 test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' && exit; : >$work/tried; echo 'FAIL  by chance'; echo '2 passed, 1 failed'; exit 1"
 tests "test_luck" 0 mpirun.once
