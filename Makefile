@@ -160,8 +160,12 @@ precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(fil
 EMULATE = $(CXX) -std=gnu++17 $(WARNINGS) -Wno-unknown-pragmas -Wno-sign-compare $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) $(MPI_FLAGS) $(precision_flag) $(OPENMP) -pthread -MMD -MP -x c++
 EMULATED_FAST := -O2 $(ARCH_FLAG)
 EMULATED_LIBS := $(MPI_LIBS) -lm -ldl
-gencode = $(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a))
-NVCC_ARCH := $(if $(filter native,$(GPU_ARCH)),-arch=native,$(call gencode,$(GPU_ARCH)))
+# Hopper, 90, is 90a: wgmma and its like are in that target only, whose code runs on compute capability 9.0 and nowhere else; any
+# other GPU needs its own in the list. native: what the driver says; if it says nothing, nvcc asks it again.
+native_arch = $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
+gpu_archs := $(patsubst 90,90a,$(patsubst native,$(or $(native_arch),native),$(GPU_ARCH)))
+gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a)))
+NVCC_ARCH := $(call gencode,$(gpu_archs))
 comma := ,
 NVCC_HOST := -Wall,-Wextra$(if $(OPENMP),$(comma)-fopenmp,$(comma)-Wno-unknown-pragmas)
 NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(NCCL_FLAGS) $(precision_flag) -x cu

@@ -101,6 +101,15 @@ __host__ __device__ constexpr uint64_t tile_descriptor(uint32_t address, uint32_
            (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
 }
 
+// Two floats as 16-bit numbers in one register, the first one in its lower half: as fragments of A and store_matrix_x4 want.
+template <class T>
+__device__ __forceinline__ unsigned pack_pair(float low, float high) {
+    const T pair[2] = {(T)low, (T)high};
+    unsigned bits;
+    memcpy(&bits, pair, sizeof bits);
+    return bits;
+}
+
 enum Major { K_MAJOR, MN_MAJOR };
 template <Major major>
 struct Tile {
