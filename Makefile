@@ -244,10 +244,11 @@ $(foreach p,bf16 fp16 fp32,$(eval $(call fake_rules,$(p))))
 
 # What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
 ifneq ($(shell command -v $(CXX)),)
-KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
+KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs)
-GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs $(s)/bf16/cuda_hopper_bugs) \
+    $(foreach s,emulated asan tsan,$(s)/bf16/cuda_hopper)
+GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
 GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
 $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little

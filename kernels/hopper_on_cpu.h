@@ -117,6 +117,7 @@ struct Warpgroup {
     unsigned groups; // that were committed
     int keep;        // what warpgroup_wait() leaves
     int registers;   // as setmaxnreg has said; 0: it has not
+    char order[8];   // for the race detector: of the last groups, what was read before who has waited goes on
     Product next;    // what the threads bring
     std::vector<Product> products;
     std::vector<Sums> sums;
@@ -559,8 +560,11 @@ inline void bring_product(const Operand& a, bool shared_a, const Operand& b, boo
             __tsan_read_range((void*)chunk, 16);
             Hidden::begin();
         };
-        if (t % 32 == 0 && shared_a) each_chunk(a, at, see);
-        if (t % 32 == 0) each_chunk(b, at, see);
+        if (t % 32 == 13) { // one thread of a warp reads for all, and any of the warpgroup may say that it is over
+            if (shared_a) each_chunk(a, at, see);
+            each_chunk(b, at, see);
+            __tsan_release(&g.order[g.groups % 8]);
+        }
 #endif
     }
     meet_group(start_product, "wgmma", at);
@@ -818,7 +822,10 @@ void warpgroup_wait(A& a = no_registers, B& b = no_registers, C& c = no_register
             g.keep = pending;
             cuda_on_cpu::finish_products(g);
         };
-        cuda_on_cpu::meet_group(finish, "warpgroup_wait", at);
+        const auto& g = cuda_on_cpu::meet_group(finish, "warpgroup_wait", at);
+        CUDA_ON_CPU_TSAN(for (unsigned i = pending + 1; i <= 8; i++)
+                             __tsan_acquire((void*)&g.order[(g.groups - i) % 8]);)
+        (void)g;
     }
     cuda_on_cpu::check_done(&a, sizeof a, at);
     cuda_on_cpu::check_done(&b, sizeof b, at);

@@ -77,7 +77,7 @@ export -f nccl_ranks
 tests=""
 for file in dev/test/cuda_*.cu; do
     test=$(basename "$file" .cu)
-    case $test in cuda_bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
+    case $test in cuda_bugs | cuda_hopper_bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
 done
 targets="$BUILD/cuda/bf16/train_gpt $BUILD/cuda/fp32/train_gpt $BUILD/cuda/bf16/test_gpt $BUILD/cuda/fp32/test_gpt"
 targets="$targets $BUILD/cuda/fp32/test_equivalence $BUILD/cuda/bf16/cuda_comm $BUILD/cuda/bf16/bench_gpu"
