@@ -338,6 +338,7 @@ struct WgmmaType<fp16> {
 template <class T, int half_n, Major a_major, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
     if constexpr (half_n == 16)
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%21.%21 "
                    "{" HOPPER_LIST_16 "}, %16, %17, p, 1, 1, %19, %20;\n}"
@@ -367,6 +368,7 @@ __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<
 template <class T, int half_n, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
     if constexpr (half_n == 16)
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%23.%23 "
                    "{" HOPPER_LIST_16 "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"

@@ -836,6 +836,7 @@ void warpgroup_wait(A& a = no_registers, B& b = no_registers, C& c = no_register
 template <class T, int half_n, Major a_major, Major b_major>
 void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate, CUDA_ON_CPU_SITE) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
     cuda_on_cpu::bring_product({a.descriptor, a_major == MN_MAJOR, 64}, true,
                                {b.descriptor, b_major == MN_MAJOR, 2 * half_n}, accumulate, half_n,
                                cuda_on_cpu::value_of<T>, d, nullptr, at);
@@ -843,6 +844,7 @@ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate
 template <class T, int half_n, Major b_major>
 void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate, CUDA_ON_CPU_SITE) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
     cuda_on_cpu::bring_product({0, false, 64}, false, {b.descriptor, b_major == MN_MAJOR, 2 * half_n}, accumulate,
                                half_n, cuda_on_cpu::value_of<T>, d, a, at);
 }
