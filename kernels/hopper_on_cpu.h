@@ -601,8 +601,10 @@ inline void set_registers(int n, bool claim, Site at) {
         if (!w.registers) return;
         all += w.registers;
     }
-    if (all * 128 > 65536)
-        fail(at, "registers_claim: the warpgroups have said to need %d registers, of 65536", all * 128);
+    // The block begins with as many for each thread as fit, in steps of 8, and what one warpgroup claims another one releases.
+    const int threads = (int)block->threads, has = std::min(256, 65536 / threads / 8 * 8) * threads / 128;
+    if (all > has)
+        fail(at, "registers_claim: a thread of each warpgroup, together, want %d registers, of %d", all, has);
 }
 
 // ldmatrix the other way round.

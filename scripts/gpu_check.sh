@@ -81,6 +81,7 @@ for file in dev/test/cuda_*.cu; do
 done
 targets="$BUILD/cuda/bf16/train_gpt $BUILD/cuda/fp32/train_gpt $BUILD/cuda/bf16/test_gpt $BUILD/cuda/fp32/test_gpt"
 targets="$targets $BUILD/cuda/fp32/test_equivalence $BUILD/cuda/bf16/cuda_comm $BUILD/cuda/bf16/bench_gpu"
+targets="$targets $BUILD/cuda/bf16/bench_wgmma"
 for precision in bf16 fp16 fp32; do
     for test in $tests; do targets="$targets $BUILD/cuda/$precision/$test"; done
 done
@@ -123,6 +124,7 @@ fi
 
 # 6. measurements
 part 120 "bench_gpu" "$BUILD/cuda/bf16/bench_gpu"
+part 60 "bench_wgmma" "$BUILD/cuda/bf16/bench_wgmma"
 od -An -v -tu2 -N 4000000 /dev/urandom | tr -d '\n' >"$log/random.txt" # digits
 step() { # WHAT OPTIONS...: a training step; its last line is the last step's
     "$BUILD/cuda/bf16/train_gpt" --data "$log/random.txt" --steps 8 --warmup 2 --eval-every 0 --sample-every 0 "${@:2}" |
@@ -141,6 +143,8 @@ part 60 "training step, gpt2-124M, 64 x 1024" training
     cat "$table"
     echo
     cat "$log/bench_gpu.log"
+    echo
+    cat "$log/bench_wgmma.log"
     echo
     grep -h '^device\|^memory\|^step' "$log"/gpt2-124M.out
 } >"$out" 2>/dev/null
