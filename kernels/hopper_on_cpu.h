@@ -680,13 +680,15 @@ TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batch
                      int64_t batch_stride, int box_rows) {
     static_assert(sizeof(T) == 2, "tiles are of 16-bit numbers");
     const int64_t limit = (int64_t)1 << 40, last = (batches - 1) * batch_stride + (rows - 1) * row_stride + columns;
-    const char* wrong = columns < 1 || rows < 1 || batches < 1          ? "a size below 1"
-                        : (uintptr_t)base % 16                          ? "a base that is not a multiple of 16 bytes"
-                        : row_stride % 8 || batch_stride % 8            ? "strides that are not multiples of 16 bytes"
-                        : row_stride < 8 || row_stride * 2 >= limit     ? "a stride of rows that is no such"
-                        : batch_stride < 8 || batch_stride * 2 >= limit ? "a stride of batches that is no such"
-                        : box_rows < 1 || box_rows > 256                ? "boxes of less than 1 or more than 256 rows"
-                        : !cuda_on_cpu::memory.has(base, 2 * (size_t)last) ? "a matrix that is not in device memory"
+    const char* wrong = columns < 1 || rows < 1 || batches < 1 ? "a size below 1"
+                        : (uintptr_t)base % 16                 ? "a base that is not a multiple of 16 bytes"
+                        : row_stride % 8 || batch_stride % 8   ? "strides that are not multiples of 16 bytes"
+                        : row_stride < columns                 ? "rows that overlap"
+                        : batch_stride < rows * row_stride     ? "batches that overlap"
+                        : batch_stride % row_stride            ? "a stride of batches that is not one of whole rows"
+                        : batch_stride * 2 >= limit            ? "a stride of a terabyte"
+                        : box_rows < 1 || box_rows > 256       ? "boxes of less than 1 or more than 256 rows"
+                        : !cuda_on_cpu::memory.has(base, (size_t)last * 2) ? "a matrix that is not in device memory"
                                                                            : nullptr;
     if (wrong) cuda_on_cpu::fail(cuda_on_cpu::nowhere, "tensor_map: %s", wrong);
     return {(char*)base, columns, rows, batches, row_stride * 2, batch_stride * 2, box_rows, cuda_on_cpu::map_is_made};

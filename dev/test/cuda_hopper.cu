@@ -61,7 +61,7 @@ struct Matrices { // batches, with strides; numbered bits, of which none is that
     Matrices(int columns, int rows, int batches)
         : columns(columns), rows(rows), batches(batches),
           row_stride((int64_t)round_up((size_t)columns, 8) + 8 * random_int(0, 2)),
-          batch_stride(rows * row_stride + 8 * random_int(0, 3)), bits((size_t)(batches * batch_stride)) {
+          batch_stride((rows + random_int(0, 2)) * row_stride), bits((size_t)(batches * batch_stride)) {
         for (uint16_t& b : bits) b = (uint16_t)random_int(1, 0x7bff);
     }
     bool inside(int column, int row, int batch) const {

@@ -205,7 +205,7 @@ static void map_of(float*, const float*, bool right) {
     if (right)
         tensor_map(p, 64, 64, 1, 64, 4096, 64);
     else
-        tensor_map(p + shift, 64, rows, 1, stride, 4096, box_rows);
+        tensor_map(p + shift, 64, rows, 1, stride, rows * stride, box_rows);
     cuda_check(cudaFree(p), "cudaFree");
 }
 
@@ -257,6 +257,7 @@ static const Bug bugs[] = {
     {SMALL(TOO_MANY_REGISTERS), SAYS("want 528 registers, of 504")},
     {SMALL(ONE_WARP_KEEPS_ITS_REGISTERS), SAYS("wait 96 of the 128 threads of a warpgroup")},
     {"stride of 15 bytes", NULL, map_of<60, 0, 64, 64>, 0, HOST_SAYS("strides that are not multiples of 16 bytes")},
+    {"rows of 56 of 64", NULL, map_of<56, 0, 64, 64>, 0, HOST_SAYS("rows that overlap")},
     {"base of 2 bytes", NULL, map_of<64, 1, 64, 63>, 0, HOST_SAYS("a base that is not a multiple of 16 bytes")},
     {"box of 257 rows", NULL, map_of<64, 0, 257, 64>, 0, HOST_SAYS("boxes of less than 1 or more than 256 rows")},
     {"rows past the end", NULL, map_of<64, 0, 64, 65>, 0, HOST_SAYS("a matrix that is not in device memory")},
