@@ -197,7 +197,8 @@ static void test_ring(int tiles) {
 // ----------------------------------------------------------------------------------------------------------------
 // Named barriers, and stores of fragments
 
-// Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it.
+// Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it. Warp 0
+// arrives at two barriers, at which warp 1 waits in the other order.
 __global__ void hand_over(int* out, int rounds) {
     __shared__ int given[32], back[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -206,9 +207,11 @@ __global__ void hand_over(int* out, int rounds) {
         if (warp == 0) {
             given[lane] = 100 * i + lane;
             barrier_arrive(3, 64);
+            barrier_arrive(4, 64);
             barrier_sync(15, 64);
             out[i * 32 + lane] = back[31 - lane];
         } else {
+            barrier_sync(4, 64);
             barrier_sync(3, 64);
             back[lane] = 2 * given[(lane + 5) % 32];
             barrier_arrive(15, 64);
@@ -433,9 +436,8 @@ int main(int argc, char** argv) {
     test_operands<bf16, 64>("bf16");
     test_operands<bf16, 128>("bf16");
     test_operands<fp16, 64>("fp16");
-    // Shapes: below a tile; beside one; several tiles, of which blocks have different numbers; K of part of a step, and of more
-    // steps than there are stages.
-    test_product<bf16>("bf16", 0x1p-8, 50, 40, 24, 2);
+    // Shapes: below a tile, and most stages twice; one tile; several, of which blocks have different numbers; small K; one row.
+    test_product<bf16>("bf16", 0x1p-8, 50, 40, 392, 2);
     if (is_short) return test_end();
     test_product<bf16>("bf16", 0x1p-8, 128, 256, 64, 1);
     test_product<bf16>("bf16", 0x1p-8, 129, 264, 392, 3);
