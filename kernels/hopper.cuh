@@ -11,7 +11,8 @@ operands lie in shared memory (wgmma), copies of whole tiles by an engine of the
     warpgroup_fence/_commit/_wait    around it; shared_fence() between ordinary stores and wgmma or TMA
     barrier_sync, barrier_arrive     named barriers of some warps
     registers_release, _claim        registers from the warps that copy to the warps that multiply
-    store_matrix_x4[_trans]          ldmatrix the other way round (stmatrix)
+    store_matrix_x4[_trans]          ldmatrix the other way round (stmatrix); pack_pair() makes its registers, and A's
+    is_hopper()                      does the device know any of this?
 
 Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x 16)
 B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of the 128
@@ -33,15 +34,16 @@ meet in the same banks, the eight 16-byte chunks of a row change places: chunk c
     ...
     row 7      7    6    5    4    3    2    1    0       and again from row 8 on: every 1024 bytes
 
-TMA writes tiles in this order and reads them so, wgmma reads them so, and tile_place() says it to everybody else. Hardware
-exchanges bits of the address, 4-6 with 7-9: hence a tile begins at a multiple of 1024 bytes. A matrix of more columns is
-several tiles.
+TMA writes tiles in this order and reads them so, wgmma reads them so, and tile_place() says it to everybody else. What
+hardware does is an exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024 bytes. A
+matrix of more columns is several tiles.
 
 Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of matrices
 stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed operand. A 64-bit
 descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are, how chunks are exchanged.
-Sixteen k further are 32 bytes in a K-major tile (the exchange works on addresses, so one may begin inside of a row), and 16
-rows in an MN-major one.
+Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so one may begin inside of a row),
+and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format", "Canonical Layouts"; and CUTLASS,
+mma_sm90_desc.hpp)
 
 Asynchronous. wgmma goes on while its threads do; so registers and shared memory have rules:
 
@@ -50,6 +52,11 @@ Asynchronous. wgmma goes on while its threads do; so registers and shared memory
     warpgroup_commit()            these are a group
     warpgroup_wait<n>(d...)       all groups but the last n are done. Before it nobody may look at d, change d or a (which
                                   have to live so long), or overwrite the tiles
+
+Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are done: else
+the compiler, which knows nothing of later, moves their other uses across. Groups are the warpgroup's, not the thread's ("creates
+a new wgmma-group per warpgroup"): when one of its threads has waited, nothing of the tiles is read any more, and this thread can
+tell the others so.
 
 Two proxies. Ordinary loads and stores are one way to shared memory; TMA and wgmma are another one, the asynchronous proxy.
 What a thread has stored the ordinary way is certain to be there for the other one after its shared_fence(); and then, as
@@ -66,7 +73,10 @@ This is code for compute capability 9.0 and no other (the target is sm_90a: noth
 GPUs compiles this file for all of them; a kernel that is started on another one stops with a trap. Ask is_hopper() first,
 and have a plain kernel beside it.
 
-A tensor core's sums of wgmma keep fewer bits than float32's, and have no documented order.
+Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented order.
+
+Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda_hopper.cu have one HGMMA for each wgmma(), of which only a group's
+last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas had to serialise.
 */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH

@@ -3,7 +3,7 @@ cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops, and a 
 float64.
 
 The references know nothing of tiles: they take matrices by row and column, and a tile's bytes by the rule that TMA's
-documentation has for 128-byte swizzling, that bits 4-6 of an address are exchanged with bits 7-9. Products are compared with
+documentation has for 128-byte swizzling: bits 4-6 of an address by exclusive or with bits 7-9. Products are compared with
 sums in float64. A float sum of n products, in whatever order, is off by at most about n 2^-24 of the sum of their sizes; tensor
 cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room. What is rounded to 16 bits at the
 end adds half of a unit, U.
@@ -33,7 +33,7 @@ static void test_places() {
             once = once && seen[(size_t)tile_place(row, column)]++ == 0;
         }
     check(exchanged && once,
-          "tile_place: bits 4-6 of the address are exchanged with bits 7-9, and every element has a place");
+          "tile_place: bits 4-6 of the address, exclusive or bits 7-9, and every element has a place");
     // cute::GmmaDescriptor of CUTLASS has the same fields: 14 bits from 0, 16 and 32, the layout in 62 and 63.
     const uint64_t d = tile_descriptor(0x12340, 0x2000, 0x400);
     check((d & 0x3fff) == 0x1234 && (d >> 16 & 0x3fff) == 0x200 && (d >> 32 & 0x3fff) == 0x40 && d >> 62 == 1 &&
