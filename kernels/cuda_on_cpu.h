@@ -27,6 +27,7 @@ What is found, beside wrong results. A message has the line of the kernel, or it
     -fsanitize=undefined  vector loads that are not aligned
     -fsanitize=thread     races: missing barriers, __syncwarp, fences; between threads, and between blocks
     CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. The same results?
+    CUDA_ON_CPU_FENCES    1: who stores what, byte for byte, for kernels with hopper_on_cpu.h. See there
     CUDA_ON_CPU_DEFER     1: kernels run as late as streams and events allow; else, communication does. See "Streams"
 
 CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
@@ -244,6 +245,7 @@ struct Grid { // a launch
 
 // What goes on beside the threads of a block: copies and products of hopper_on_cpu.h. Null until the block uses it.
 struct Beside {
+    virtual void leave() = 0;       // the running thread stops running
     virtual bool go_on() = 0;       // no thread can: does something that may let one; false: there is nothing to do
     virtual void publish() = 0;     // what has been written and fenced is seen by copies and products
     virtual void thread_ends() = 0; // the running one
@@ -450,6 +452,7 @@ inline Fiber* new_fiber();
 // So a kernel with only collectives of warps keeps 32 stacks alive, not 1024.
 inline Fiber* next_fiber() {
     Block& b = *block;
+    if (beside) beside->leave();
     if (beside && order() > 1 && !(dice(b) & 3)) beside->go_on(); // at any time
     do {
         const bool more = b.started < b.threads;

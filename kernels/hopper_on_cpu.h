@@ -13,6 +13,7 @@ does not. Here all of it happens as late as it can:
                     them.
     shared memory   The asynchronous proxy has its own view of it: a copy, to which ordinary stores get by a shared_fence()
                     and the barrier after it (or the copy or product that the same thread starts). TMA and wgmma compare.
+                    With CUDA_ON_CPU_FENCES=1, which is slow, a thread's fence is for what this thread has stored, only.
 
 Told, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of less than four
 warps, or with different arguments in some of them; sums that are changed, and fragments of A, before the wait, or are still
@@ -23,9 +24,9 @@ nobody has waited for when the block ends.
 
 It asks for more than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until the
 wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these functions. Not
-found: a store behind the fence and before the barrier, a fence that only some of the writing threads have made, ordinary
-loads of what wgmma has not yet finished reading, products of registers that were changed between the group's fence and the
-product, registers that are claimed and not there.
+found: a store behind the fence and before the barrier, and a fence that not all of the writing threads have made (both: with
+CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the product; registers that are
+claimed before others release them.
 */
 #ifndef HOPPER_ON_CPU_H
 #define HOPPER_ON_CPU_H
@@ -123,6 +124,7 @@ struct Warpgroup {
     std::vector<Sums> sums;
 };
 
+constexpr uint16_t nobody = 0xffff;
 constexpr unsigned register_poison = 0xffffffff; // a NaN
 
 struct Hopper : Beside {
@@ -133,10 +135,14 @@ struct Hopper : Beside {
     std::vector<unsigned> store_groups; // of each thread
     std::vector<char> view;             // of shared memory, by TMA and wgmma
     std::vector<Warpgroup> groups;
+    bool exact;                   // CUDA_ON_CPU_FENCES
+    std::vector<char> last;       // shared memory as the last thread left it,
+    std::vector<uint16_t> writer; // and who has written it, two bytes each
 
+    void leave() override;
     bool go_on() override;
     void publish() override {
-        if (!view.empty()) memcpy(view.data(), block->shared, view.size());
+        if (!exact && !view.empty()) memcpy(view.data(), block->shared, view.size());
     }
     void thread_ends() override;
     void block_ends() override;
@@ -157,6 +163,9 @@ inline Hopper& hopper() {
         h.view.assign(block->shared_bytes, (char)0xff);
         h.groups.clear();
         h.groups.resize(block->threads / 128);
+        h.exact = setting("CUDA_ON_CPU_FENCES", 0) != 0;
+        if (h.exact) h.last.assign(block->shared, block->shared + block->shared_bytes);
+        if (h.exact) h.writer.assign(block->shared_bytes / 2, nobody);
         beside = &h;
     }
     return *own_hopper;
@@ -177,6 +186,39 @@ inline bool overlap(const char* a, size_t a_bytes, const char* b, size_t b_bytes
     return a < b + b_bytes && b < a + a_bytes;
 }
 inline size_t box_bytes(const TensorMap& map) { return (size_t)map.box_rows * 128; }
+
+// Calls f(first byte) for each two bytes of shared memory that are others than in `copy`.
+template <class F>
+void each_difference(const std::vector<char>& copy, F f) {
+    for (size_t i = 0; i < copy.size(); i += 64) {
+        const size_t end = std::min(copy.size(), i + 64);
+        if (memcmp(&copy[i], block->shared + i, end - i) == 0) continue;
+        for (size_t j = i; j + 2 <= end; j += 2)
+            if (memcmp(&copy[j], block->shared + j, 2)) f(j);
+    }
+}
+
+// With CUDA_ON_CPU_FENCES=1. What differs from what the last thread left has been written by the one that leaves now; and its
+// fence holds for that, and for nothing that others have written.
+inline void Hopper::leave() {
+    if (!exact) return;
+    each_difference(last, [this](size_t i) {
+        writer[i / 2] = (uint16_t)self->rank;
+        memcpy(&last[i], block->shared + i, 2);
+    });
+}
+inline void fence_own(Hopper& h) {
+    h.leave();
+    each_difference(h.view, [&h](size_t i) {
+        if (h.writer[i / 2] == self->rank || h.writer[i / 2] == nobody) memcpy(&h.view[i], block->shared + i, 2);
+    });
+}
+
+// TMA has written these.
+inline void see_written(Hopper& h, const char* p, size_t bytes) {
+    memcpy(&h.view[(size_t)(p - block->shared)], p, bytes);
+    if (h.exact) memcpy(&h.last[(size_t)(p - block->shared)], p, bytes);
+}
 
 // TMA or wgmma is about to read these.
 inline void check_readable(const char* p, size_t bytes, const char* what, Site at) {
@@ -311,7 +353,7 @@ inline void bring(Hopper& h, size_t i) {
         if (p) memcpy(line + first, p + 2 * first, 2 * (size_t)(end - first));
         for (int c = 0; c < 8; c++) memcpy(tile_chunk(l.to, r, c), line + 8 * c, 16);
     }
-    memcpy(h.view.data() + (l.to - block->shared), l.to, box_bytes(l.map));
+    see_written(h, l.to, box_bytes(l.map));
     Phases& b = h.barriers[l.barrier];
     b.bytes -= (int64_t)box_bytes(l.map);
     if (!b.left && b.bytes < 0)
@@ -350,7 +392,7 @@ inline void load_tensor(void* shared, const TensorMap& map, int column, int row,
     CUDA_ON_CPU_TSAN(Hidden::end(); __tsan_write_range(to, (long)bytes); Hidden::begin();
                      __tsan_release(&b.order[b.phase & 1]);)
     memset(to, 0xff, bytes);
-    memset(h.view.data() + (to - block->shared), 0xff, bytes);
+    see_written(h, to, bytes);
     h.loads.push_back({to, map, column, row, batch, (unsigned)(&b - h.barriers.data()), at});
 }
 
@@ -614,9 +656,7 @@ void work_stmatrix(Meeting& m, Warp& w, unsigned lanes) {
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < 8; i++) {
             const int tile = i / 2, x = l % 4 * 2 + i % 2, y = l / 4, row = trans ? x : y, column = trans ? y : x;
-            char* to;
-            memcpy(&to, w.lane[tile * 8 + row].in + 16, sizeof to);
-            memcpy(to + 2 * column, w.lane[l].in + 2 * i, 2);
+            memcpy(w.lane[tile * 8 + row].out + 2 * column, w.lane[l].in + 2 * i, 2);
         }
 }
 template <bool trans>
@@ -626,8 +666,7 @@ void stmatrix(void* row, const unsigned (&r)[4], Site at) {
     CUDA_ON_CPU_ASAN(__asan_loadN(row, 16);)
     Hidden hidden;
     memcpy(self->lane->in, r, 16);
-    memcpy(self->lane->in + 16, &row, sizeof row);
-    meet(~0u, work_stmatrix<trans>, false, "stmatrix", at);
+    memcpy(row, meet(~0u, work_stmatrix<trans>, false, "stmatrix", at).out, 16);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -640,6 +679,7 @@ inline bool Hopper::go_on() {
 }
 
 inline void Hopper::thread_ends() {
+    leave();
     for (const Store& s : stores)
         if (s.thread == self->rank && !s.read)
             fail(s.site, "tensor_store: its thread ends without tensor_store_wait_read()");
@@ -768,7 +808,8 @@ inline void tensor_prefetch(const TensorMap& map, CUDA_ON_CPU_SITE) {
 
 inline void shared_fence() {
     cuda_on_cpu::Hidden hidden;
-    cuda_on_cpu::hopper();
+    cuda_on_cpu::Hopper& h = cuda_on_cpu::hopper();
+    if (h.exact) cuda_on_cpu::fence_own(h);
     cuda_on_cpu::self->fenced = true;
 }
 inline void barrier_sync(int id, int threads, CUDA_ON_CPU_SITE) {

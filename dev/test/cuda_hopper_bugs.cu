@@ -57,6 +57,8 @@ enum Mistake {
     A_CHANGED,
     NO_FENCE_BEFORE_PRODUCT,
     FENCE_AFTER_BARRIER,
+    FENCE_OF_ONE_THREAD,
+    FENCE_BEFORE_STORES,
     NO_BARRIER_BEFORE_PRODUCT,
     TWO_WARPS,
     OTHER_OPERANDS,
@@ -114,8 +116,11 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     registers_claim<256>(); // <-- here
     float sums[32];
     if (mistake == TWO_WARPS && thread >= 64) return;
+    if (mistake == FENCE_BEFORE_STORES) shared_fence();
     for (int i = thread; i < 4096; i += 128) s.c[tile_place(i / 64, i % 64)] = c[i]; // <-- here
-    if (mistake != NO_FENCE_BEFORE_PRODUCT && mistake != FENCE_AFTER_BARRIER) shared_fence();
+    const bool all =
+        mistake != NO_FENCE_BEFORE_PRODUCT && mistake != FENCE_AFTER_BARRIER && mistake != FENCE_BEFORE_STORES;
+    if (mistake == FENCE_OF_ONE_THREAD ? thread == 0 : all) shared_fence();
     const int threads = mistake == OTHER_COUNT && thread < 32 ? 96 : mistake == COUNT_NO_WARPS ? 100 : 128;
     if (mistake != NO_BARRIER_BEFORE_PRODUCT && mistake != TWO_WARPS) barrier_sync(1, threads); // <-- here
     for (int k = 0; k < 2; k++) {
@@ -247,6 +252,8 @@ static const Bug bugs[] = {
     {SMALL(A_CHANGED), SAYS("has changed its part of A before warpgroup_wait()")},
     {SMALL(NO_FENCE_BEFORE_PRODUCT), SAYS("which was stored without shared_fence() and barrier")},
     {SMALL(FENCE_AFTER_BARRIER), SAYS("which was stored without shared_fence() and barrier")},
+    {SMALL(FENCE_OF_ONE_THREAD), NULL, NULL, NULL, "CUDA_ON_CPU_FENCES", "small"},
+    {SMALL(FENCE_BEFORE_STORES), NULL, NULL, NULL, "CUDA_ON_CPU_FENCES", "small"},
     {SMALL(NO_BARRIER_BEFORE_PRODUCT), NULL, NULL, "data race", NULL, NULL},
     {SMALL(TWO_WARPS), SAYS("wait 64 of the 128 threads of a warpgroup")},
     {SMALL(OTHER_OPERANDS), SAYS("its operands are not those of the warpgroup's other threads")},
