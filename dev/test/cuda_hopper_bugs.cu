@@ -120,16 +120,16 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     for (int i = thread; i < 4096; i += 128) s.c[tile_place(i / 64, i % 64)] = c[i]; // <-- here
     const bool all =
         mistake != NO_FENCE_BEFORE_PRODUCT && mistake != FENCE_AFTER_BARRIER && mistake != FENCE_BEFORE_STORES;
-    if (mistake == FENCE_OF_ONE_THREAD ? thread == 0 : all) shared_fence();
+    if (mistake == FENCE_OF_ONE_THREAD ? thread == 126 : all) shared_fence(); // 126: here, all others have stored
     const int threads = mistake == OTHER_COUNT && thread < 32 ? 96 : mistake == COUNT_NO_WARPS ? 100 : 128;
     if (mistake != NO_BARRIER_BEFORE_PRODUCT && mistake != TWO_WARPS) barrier_sync(1, threads); // <-- here
     for (int k = 0; k < 2; k++) {
         const int parity = mistake == WRONG_PARITY ? k ^ 1 : mistake == PARITY_OF_TWO ? 2 : k;
         const bf16* early = s.a + tile_place(thread % 32, 1 + thread / 32);
-        float read = mistake == READ_BEFORE_FULL ? (float)*early : 0; // <-- here
-        if (mistake != NOT_WAITED_FOR_FULL) full.wait(parity);        // <-- here
-        if (mistake != READ_BEFORE_FULL) read = mistake == NOT_WAITED_FOR_FULL ? 0 : (float)*early;
-        if (mistake != NO_WARPGROUP_FENCE) warpgroup_fence(sums); // <-- here
+        float read = mistake == READ_BEFORE_FULL && k == 1 ? (float)*early : 0; // <-- here
+        if (mistake != NOT_WAITED_FOR_FULL) full.wait(parity);                  // <-- here
+        if (mistake != READ_BEFORE_FULL && k == 1) read = (float)*early;        // <-- here
+        if (mistake != NO_WARPGROUP_FENCE) warpgroup_fence(sums);               // <-- here
         for (int i = 0; i < 4; i++) {
             const int step = mistake == STEP_TOO_FAR ? i + 1 : i;
             const Tile<K_MAJOR> b = tile_k_major(mistake == OTHER_OPERANDS && thread == 127 ? s.a : s.b);
@@ -142,8 +142,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
             warpgroup_wait<1>(sums); // <-- here
         else if (mistake != NO_WAIT)
             warpgroup_wait<0>(sums); // <-- here
-        out[thread] = read + (mistake == SUMS_READ_TOO_EARLY ? first : sums[0]);
-        barrier_sync(1, 128); // all have read
+        if (k == 1) out[thread] = read + (mistake == SUMS_READ_TOO_EARLY ? first : sums[0]);
         if (thread == 0 && mistake != NO_ARRIVAL) empty.arrive();
     }
     unsigned fragment[4][4]; // of A: the sums' own places

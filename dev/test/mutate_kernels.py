@@ -199,6 +199,7 @@ FAULTS = [
     ("kernels/hopper_on_cpu.h", "(int64_t)g.groups - g.keep", "(int64_t)g.groups", HOPPER_BUGS, "plain", "BF16"),
     ("kernels/hopper_on_cpu.h", "if (!g.fenced) fail(", "if (0) fail(", HOPPER_BUGS, "plain", "BF16"),
     ("kernels/hopper_on_cpu.h", "if (!s.read && memcmp(", "if (0 && memcmp(", HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "if (h.writer[i / 2] == self->rank ||", "if (h.writer[i / 2] != nobody ||", HOPPER_BUGS, "plain", "BF16"),
     # device memory between ranks
     ("comm/comm_nccl.h", 'cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");', "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "cudaEventRecord(done, g->stream)", "cudaEventRecord(done, 0)", COMM, "nccl 2", "BF16"),
