@@ -164,8 +164,12 @@ precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(fil
 EMULATE = $(CXX) -std=gnu++17 $(WARNINGS) -Wno-unknown-pragmas -Wno-sign-compare $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) $(MPI_FLAGS) $(precision_flag) $(OPENMP) -pthread -MMD -MP -x c++
 EMULATED_FAST := -O2 $(ARCH_FLAG)
 EMULATED_LIBS := $(MPI_LIBS) -lm -ldl
-gencode = $(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a))
-NVCC_ARCH := $(if $(filter native,$(GPU_ARCH)),-arch=native,$(call gencode,$(GPU_ARCH)))
+# Hopper, 90, is 90a: wgmma and its like are in that target only, whose code runs on compute capability 9.0 and nowhere else; any
+# other GPU needs its own in the list. native: what the driver says; if it says nothing, nvcc asks it again.
+native_arch = $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
+gpu_archs := $(patsubst 90,90a,$(patsubst native,$(or $(native_arch),native),$(GPU_ARCH)))
+gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a)))
+NVCC_ARCH := $(call gencode,$(gpu_archs))
 comma := ,
 NVCC_HOST := -Wall,-Wextra$(if $(OPENMP),$(comma)-fopenmp,$(comma)-Wno-unknown-pragmas)
 NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(NCCL_FLAGS) $(precision_flag) -x cu
@@ -254,10 +258,11 @@ assembly_of = $(foreach a,80 90 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)
 
 # What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
 ifneq ($(shell command -v $(CXX)),)
-KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_comm,$(CUDA_TESTS))
+KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
 GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
-    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs)
-GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
+    $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs $(s)/bf16/cuda_hopper_bugs) \
+    $(foreach s,emulated asan tsan,$(s)/bf16/cuda_hopper)
+GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
 GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
 $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little

@@ -27,9 +27,13 @@ What is found, beside wrong results. A message has the line of the kernel, or it
     -fsanitize=undefined  vector loads that are not aligned
     -fsanitize=thread     races: missing barriers, __syncwarp, fences; between threads, and between blocks
     CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. The same results?
+    CUDA_ON_CPU_FENCES    1: who stores what, byte for byte, for kernels with hopper_on_cpu.h. See there
     CUDA_ON_CPU_DEFER     1: kernels run as late as streams and events allow; else, communication does. See "Streams"
 
 CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
+
+What only Hopper GPUs have, copies of tiles, products of four warps, barriers that count bytes, is in hopper_on_cpu.h, with
+what is found there.
 
 Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
 coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
@@ -183,6 +187,7 @@ struct Fiber { // lies at the top of its stack
     unsigned rank; // in the block
     int copies, groups;
     Copy copy[128];
+    bool fenced;       // shared_fence() since the last barrier: hopper_on_cpu.h
     char* stack;       // its lower end
     void *tsan, *asan; // what the sanitizers know of it
 };
@@ -195,6 +200,7 @@ struct Meeting {
     Fiber *first, *last;                           // those who wait
     void (*work)(Meeting&, Warp&, unsigned lanes); // done by the last to arrive, for all
     int votes, result;
+    bool fenced; // one of those who have arrived
     uint64_t round;
     char order[2]; // for the race detector: what the rounds order, in turn
 };
@@ -236,6 +242,17 @@ struct Grid { // a launch
     uint64_t blocks;
     std::atomic<uint64_t> next; // the first block that no core has taken
 };
+
+// What goes on beside the threads of a block: copies and products of hopper_on_cpu.h. Null until the block uses it.
+struct Beside {
+    virtual void leave() = 0;       // the running thread stops running
+    virtual bool go_on() = 0;       // no thread can: does something that may let one; false: there is nothing to do
+    virtual void publish() = 0;     // what has been written and fenced is seen by copies and products
+    virtual void thread_ends() = 0; // the running one
+    virtual void block_ends() = 0;
+    virtual void tell() = 0; // in a deadlock, who waits for what
+};
+inline thread_local Beside* beside = nullptr;
 
 inline thread_local Block* block = nullptr; // null: not in a kernel
 inline thread_local Fiber* self = nullptr;
@@ -378,6 +395,7 @@ inline void check_aligned(const void* p, size_t bytes, const char* what, Site at
     for (const Meeting& m : block->barrier) tell(m);
     for (const Warp& w : block->warp)
         for (const Meeting& m : w.meeting) tell(m);
+    if (beside) beside->tell();
     abort();
 }
 
@@ -434,20 +452,38 @@ inline Fiber* new_fiber();
 // So a kernel with only collectives of warps keeps 32 stacks alive, not 1024.
 inline Fiber* next_fiber() {
     Block& b = *block;
-    const bool more = b.started < b.threads;
-    if (b.ready && !(more && order() > 1 && dice(b) & 1)) {
-        Fiber* f = b.ready;
-        if (!(b.ready = f->next)) b.ready_end = &b.ready;
-        return f;
-    }
-    if (more) {
-        Fiber* f = b.idle;
-        if (!f) return new_fiber();
-        b.idle = f->next;
-        return f;
-    }
+    if (beside) beside->leave();
+    if (beside && order() > 1 && !(dice(b) & 3)) beside->go_on(); // at any time
+    do {
+        const bool more = b.started < b.threads;
+        if (b.ready && !(more && order() > 1 && dice(b) & 1)) {
+            Fiber* f = b.ready;
+            if (!(b.ready = f->next)) b.ready_end = &b.ready;
+            return f;
+        }
+        if (more) {
+            Fiber* f = b.idle;
+            if (!f) return new_fiber();
+            b.idle = f->next;
+            return f;
+        }
+    } while (b.alive && beside && beside->go_on()); // as late as possible
     if (b.alive) fail_deadlock();
     return &b.scheduler;
+}
+
+// Those who wait can go on.
+inline void wake(Meeting& m) {
+    if (!m.first) return;
+    if (order() > 1 && dice(*block) & 1) { // before all others who can go on
+        if (!block->ready) block->ready_end = &m.last->next;
+        m.last->next = block->ready;
+        block->ready = m.first;
+    } else { // after them
+        *block->ready_end = m.first;
+        block->ready_end = &m.last->next;
+    }
+    m.first = nullptr;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -478,6 +514,8 @@ inline void wait(Meeting& m) {
 }
 
 inline void complete(Meeting& m, Warp* w) {
+    if (m.fenced) beside->publish();
+    m.fenced = false;
     if (w) {
         w->pending &= ~(m.mask & -m.mask);
         if (m.work) m.work(m, *w, m.mask & w->alive);
@@ -486,16 +524,13 @@ inline void complete(Meeting& m, Warp* w) {
     m.round++;
     m.result = m.votes;
     m.votes = 0;
-    if (!m.first) return;
-    if (order() > 1 && dice(*block) & 1) { // before all others who can go on
-        if (!block->ready) block->ready_end = &m.last->next;
-        m.last->next = block->ready;
-        block->ready = m.first;
-    } else { // after them
-        *block->ready_end = m.first;
-        block->ready_end = &m.last->next;
-    }
-    m.first = nullptr;
+    wake(m);
+}
+
+// The running thread's shared_fence() holds for those whom it meets.
+inline void bring_fence(Meeting& m) {
+    m.fenced |= self->fenced;
+    self->fenced = false;
 }
 
 // bar.sync: all threads of the block that have not returned, or `count` threads at barrier `id`. Returns the sum of the
@@ -504,6 +539,7 @@ inline int barrier(int id, unsigned count, int vote, const char* what, Site at) 
     Hidden hidden;
     Meeting& m = block->barrier[id];
     arrive(m, count, what, at);
+    bring_fence(m);
     m.votes += vote;
     CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; __tsan_release(sync);)
     if (++m.arrived == (count ? count : block->alive))
@@ -521,6 +557,7 @@ inline Lane& meet(unsigned mask, void (*work)(Meeting&, Warp&, unsigned), bool m
     const unsigned bit = 1u << self->rank % 32;
     if (!(mask & bit)) fail(at, "%s: the calling lane is not in the mask %08x", what, mask);
     arrive(m, mask, what, at);
+    if (memory) bring_fence(m);
     m.work = work;
     m.arrived |= bit;
     w.pending |= mask & -mask;
@@ -588,12 +625,14 @@ inline void run_thread() {
     f.warp = &w;
     f.lane = &w.lane[rank % 32];
     f.copies = f.groups = 0;
+    f.fenced = false;
     CUDA_ON_CPU_TSAN(__tsan_acquire(&b.begin);)
     Hidden::end();
     b.grid->call(b.grid->arguments);
     Hidden::begin();
     CUDA_ON_CPU_TSAN(__tsan_release(&b.end);)
     if (f.copies) finish_copies(-1);
+    if (beside) beside->thread_ends();
     b.alive--;
     w.alive &= ~(1u << rank % 32);
     // Nobody waits for a thread that has returned: it may have been the last one that was waited for.
@@ -666,6 +705,7 @@ inline void run_block(Block& b, uint64_t number) {
     CUDA_ON_CPU_TSAN(b.scheduler.tsan = __tsan_get_current_fiber(); __tsan_release(&b.begin);)
     switch_to(next_fiber());
     CUDA_ON_CPU_TSAN(__tsan_acquire(&b.end);)
+    if (beside) beside->block_ends();
     block = nullptr;
 }
 

@@ -7,7 +7,7 @@ any C++ compiler for the CPU, where cuda_on_cpu.h stands in for CUDA.
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
     warp_sum, block_sum     reductions, in an order that is always the same
-    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project
+    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project, but for hopper.cuh's
     device_scratch()        memory for partial sums
 
 Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them

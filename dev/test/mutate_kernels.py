@@ -32,6 +32,7 @@ BUILDS = {
 SECONDS = 240  # for a run
 
 ATTENTION, ROWS, UPDATE, MATMUL, COMM = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul", "cuda_comm"
+HOPPER, HOPPER_BUGS = "cuda_hopper", "cuda_hopper_bugs"
 
 # File, exact text, replacement; test, build, precision.
 FAULTS = [
@@ -171,6 +172,42 @@ FAULTS = [
      "FP32"),
     ("kernels/embedding.cuh", "positions ? positions[row] : row % T;", "positions ? positions[row % T] : row % T;", ROWS, "plain", "BF16"),
     ("kernels/embedding.cuh", "positions + first_row, N, C, 0, T);", "positions, N, C, 0, T);", ROWS, "plain", "BF16"),
+    # Hopper's instructions: what both sides share, the product, the emulator's side
+    ("kernels/hopper.cuh", "(column / 8 ^ row % 8) * 8", "(column / 8 ^ row / 8 % 8) * 8", HOPPER, "plain", "BF16"),
+    ("kernels/hopper.cuh", "major == K_MAJOR ? 32 : 2048", "major == K_MAJOR ? 32 : 1024", HOPPER, "plain", "BF16"),
+    ("kernels/hopper.cuh", "{(T)low, (T)high}", "{(T)high, (T)low}", HOPPER, "plain", "BF16"),
+    ("kernels/hopper.cuh", "return i / 4 * 8 + thread % 4 * 2 + i % 2;", "return i / 4 * 8 + thread % 8 + i % 2;", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "empty[ring.stage].wait(ring.parity ^ 1)", "empty[ring.stage].wait(ring.parity)", HOPPER, "plain",
+     "BF16"),
+    ("dev/bench/wgmma_product.cuh", "                    warpgroup_wait<1>();\n", "", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "            warpgroup_wait<0>(sums);\n            if (thread == 0)",
+     "            warpgroup_wait<0>(sums);\n            if (thread == 1 << 9)", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "tensor_store_wait_read<1>()", "tensor_store_wait_read<2>()", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "                shared_fence();\n", "", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "                shared_fence();\n                barrier_sync(1 + group, 128);\n",
+     "                shared_fence();\n", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "k > 0 || i > 0", "t > 0 || k > 0 || i > 0", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "rest % height", "rest % BAND", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "place.row + 64 * group, 0)", "place.row, 0)", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "stage = 0, parity ^= 1", "stage = 0", HOPPER, "plain", "BF16"),
+    ("dev/bench/wgmma_product.cuh", "full[i].init(1), empty[i].init(2)", "full[i].init(1), empty[i].init(1)", HOPPER, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "*first = std::max(0, -column);", "*first = 0;", HOPPER, "asan", "BF16"),
+    ("kernels/hopper_on_cpu.h", "std::min<int64_t>(64, map.columns - column)", "64", HOPPER, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "(uint32_t)(c / 8) * leading", "(uint32_t)(c / 8) * stride", HOPPER, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "while ((p.phase & 1) == (unsigned)parity)", "while ((p.phase & 1) != (unsigned)parity)", HOPPER, "plain",
+     "BF16"),
+    ("kernels/hopper_on_cpu.h", "    else if (waits)\n", "    else\n", HOPPER, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "CUDA_ON_CPU_TSAN(__tsan_release(&p.order[p.phase & 1]);)", "", HOPPER, "tsan", "BF16"),
+    ("kernels/hopper_on_cpu.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", HOPPER, "tsan", "BF16"),
+    ("kernels/hopper_on_cpu.h", "const int tile = i / 2, x = l % 4 * 2 + i % 2, y = l / 4, row = trans ? x : y",
+     "const int tile = i / 2, x = l % 4 * 2 + i % 2, y = l / 4, row = y", HOPPER, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "(unsigned)(&b - h.barriers.data()), at});", "(unsigned)(&b - h.barriers.data()), at});\n    h.go_on();",
+     HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "memcpy(p.d[t] + i, &register_poison, 4);", "", HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "(int64_t)g.groups - g.keep", "(int64_t)g.groups", HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "if (!g.fenced) fail(", "if (0) fail(", HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "if (!s.read && memcmp(", "if (0 && memcmp(", HOPPER_BUGS, "plain", "BF16"),
+    ("kernels/hopper_on_cpu.h", "if (h.writer[i / 2] == self->rank ||", "if (h.writer[i / 2] != nobody ||", HOPPER_BUGS, "plain", "BF16"),
     # device memory between ranks
     ("comm/comm_nccl.h", 'cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");', "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "cudaEventRecord(done, g->stream)", "cudaEventRecord(done, 0)", COMM, "nccl 2", "BF16"),
@@ -238,7 +275,7 @@ def run(fault, port):
     """Returns (caught, what was seen)."""
     file, old, new, test, build, precision = fault
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("kernels", "comm", "collective", "dev/test", "scripts"):
+        for name in ("kernels", "comm", "collective", "dev/test", "dev/bench", "scripts"):
             shutil.copytree(name, f"{folder}/{name}", ignore=shutil.ignore_patterns("reference"))
         for name in glob.glob("*.h"):
             shutil.copy(name, folder)

@@ -1,0 +1,424 @@
+/*
+hopper.cuh: what a Hopper GPU (compute capability 9.0) adds, as functions with names: matrix products of four warps whose
+operands lie in shared memory (wgmma), copies of whole tiles by an engine of their own (TMA), and barriers that count bytes
+(mbarrier). On the emulator the same names mean the same: hopper_on_cpu.h, which is stricter than the GPU.
+
+    Barrier                          .init .arrive .arrive_expect .wait; barriers_fence()
+    TensorMap, tensor_map()          what TMA has to know of a matrix in global memory: made by the host
+    tensor_load, tensor_store        a tile of up to 256 rows x 64 columns of 16 bits, to and from shared memory
+    tile_k_major, tile_mn_major      a tile as operand of a product; .step(k) goes 16 k further
+    wgmma<T>(d, a, b, accumulate)    d (+)= A B: 64 x n x 16
+    warpgroup_fence/_commit/_wait    around it; shared_fence() between ordinary stores and wgmma or TMA
+    barrier_sync, barrier_arrive     named barriers of some warps
+    registers_release, _claim        registers from the warps that copy to the warps that multiply
+    store_matrix_x4[_trans]          ldmatrix the other way round (stmatrix); pack_pair() makes its registers, and A's
+    is_hopper()                      does the device know any of this?
+
+Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x 16)
+B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of the 128
+threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, and of these a thread has what it has of mma.m16n8k16:
+
+    d[i] of a thread:  row 16 w + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2
+    a[i], 2 values:    row 16 w + lane / 4 + 8 (i % 2),     k      8 (i / 2) + 2 (lane % 4) and the next
+
+so that d[8 j] to d[8 j + 7], rounded to 16 bits in pairs, are the A of the columns 16 j to 16 j + 15: a product's result is
+the next one's operand without leaving its thread. (PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions")
+
+A tile in shared memory. Rows of 64 columns of 16 bits, 128 bytes each: all 32 banks. So that eight rows of one column do not
+meet in the same banks, the eight 16-byte chunks of a row change places: chunk c of row r lies where chunk c ^ (r % 8) would.
+
+    bytes      0    16   32   48   64   80   96  112
+    row 0      0    1    2    3    4    5    6    7
+    row 1      1    0    3    2    5    4    7    6
+    row 2      2    3    0    1    6    7    4    5
+    ...
+    row 7      7    6    5    4    3    2    1    0       and again from row 8 on: every 1024 bytes
+
+TMA writes tiles in this order and reads them so, wgmma reads them so, and tile_place() says it to everybody else. What
+hardware does is an exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024 bytes. A
+matrix of more columns is several tiles.
+
+Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of matrices
+stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed operand. A 64-bit
+descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are, how chunks are exchanged.
+Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so one may begin inside of a row),
+and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format", "Canonical Layouts"; and CUTLASS,
+mma_sm90_desc.hpp)
+
+Asynchronous. wgmma goes on while its threads do; so registers and shared memory have rules:
+
+    warpgroup_fence(d, a...)      before the first product of a group: what was written to these registers is there
+    wgmma(d, ...) ...             products of one d follow each other without a wait
+    warpgroup_commit()            these are a group
+    warpgroup_wait<n>(d...)       all groups but the last n are done. Before it nobody may look at d, change d or a (which
+                                  have to live so long), or overwrite the tiles
+
+Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are done: else
+the compiler, which knows nothing of later, moves their other uses across. Groups are the warpgroup's, not the thread's ("creates
+a new wgmma-group per warpgroup"): when one of its threads has waited, nothing of the tiles is read any more, and this thread can
+tell the others so.
+
+Two proxies. Ordinary loads and stores are one way to shared memory; TMA and wgmma are another one, the asynchronous proxy.
+What a thread has stored the ordinary way is certain to be there for the other one after its shared_fence(); and then, as
+always, a barrier between those who wrote and the one who starts the copy or product. What TMA loaded needs no fence: its
+barrier orders it, for both.
+
+Barrier. Eight bytes of shared memory, with phases 0, 1, 2... A phase is over when `count` threads have arrived and all the
+bytes that arrive_expect() announced are there. wait(parity) returns when the phase of this parity is over: the first use
+waits for 0, the second one for 1, the third for 0. A barrier is at most one phase ahead of anybody who waits; and
+wait(1) on a fresh one returns at once, as if the phase before the first were over, which is how a producer finds a ring of
+buffers empty. After init(), barriers_fence() and __syncthreads().
+
+This is code for compute capability 9.0 and no other (the target is sm_90a: nothing later runs it). A program for several
+GPUs compiles this file for all of them; a kernel that is started on another one stops with a trap. Ask is_hopper() first,
+and have a plain kernel beside it.
+
+Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented order.
+
+Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda_hopper.cu have one HGMMA for each wgmma(), of which only a group's
+last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas had to serialise.
+*/
+#ifndef HOPPER_CUH
+#define HOPPER_CUH
+
+#include "gpu.cuh"
+#ifdef __CUDACC__
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tiles
+
+constexpr int tile_columns = 64;     // of 16 bits: 128 bytes
+constexpr int tile_alignment = 1024; // bytes: eight rows
+
+// Where element (row, column) of a tile lies, in elements from its begin.
+__host__ __device__ constexpr int tile_place(int row, int column) {
+    return row * tile_columns + ((column / 8 ^ row % 8) * 8 + column % 8);
+}
+
+// Row and column in D of a thread's d[i]; the thread's rank in its warpgroup.
+__host__ __device__ constexpr int accumulator_row(int thread, int i) {
+    return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+}
+__host__ __device__ constexpr int accumulator_column(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+// PTX ISA 9.0, "Matrix Descriptor Format": bits 0-13 the address, 16-29 the leading and 32-45 the stride dimension's offset,
+// all of them in units of 16 bytes, 62-63 the exchange of chunks: 1 for 128 bytes.
+__host__ __device__ constexpr uint64_t tile_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
+           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
+}
+
+// Two floats as 16-bit numbers in one register, the first one in its lower half: as fragments of A and store_matrix_x4 want.
+template <class T>
+__device__ __forceinline__ unsigned pack_pair(float low, float high) {
+    const T pair[2] = {(T)low, (T)high};
+    unsigned bits;
+    memcpy(&bits, pair, sizeof bits);
+    return bits;
+}
+
+enum Major { K_MAJOR, MN_MAJOR };
+template <Major major>
+struct Tile {
+    uint64_t descriptor;
+    // The same tile, 16 k further: K_MAJOR, k < 4 inside of the 64 columns; MN_MAJOR, as many as the tile has rows.
+    __device__ Tile step(int k) const { return {descriptor + (uint64_t)(k * (major == K_MAJOR ? 32 : 2048) >> 4)}; }
+};
+
+// ----------------------------------------------------------------------------------------------------------------
+// On a GPU
+
+#ifdef __CUDACC__
+
+// Only the target sm_90a knows these instructions.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HOPPER_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define HOPPER_ASM(...) __trap()
+#endif
+
+// A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride +
+// column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps (cuda.h,
+// cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. What of a tile is outside of the
+// matrix is loaded as 0, and not stored. Kernels take it as `const __grid_constant__ TensorMap`.
+typedef CUtensorMap TensorMap;
+template <class T>
+static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
+                                   int64_t batch_stride, int box_rows) {
+    static_assert(sizeof(T) == 2, "tiles are of 16-bit numbers");
+    // The driver's library has the function; asked for it like this, a program starts where there is none.
+    static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
+    if (!encode) {
+        void* function = NULL;
+        cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+        cuda_check(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
+            "cudaGetDriverEntryPointByVersion");
+#else
+        cuda_check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found),
+                   "cudaGetDriverEntryPoint");
+#endif
+        if (found != cudaDriverEntryPointSuccess) die("CUDA: the driver has no cuTensorMapEncodeTiled: it is too old");
+        encode = (PFN_cuTensorMapEncodeTiled_v12000)function;
+    }
+    TensorMap map;
+    const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)batches};
+    const cuuint64_t stride[2] = {(cuuint64_t)row_stride * 2, (cuuint64_t)batch_stride * 2}; // bytes
+    const cuuint32_t box[3] = {tile_columns, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
+    const CUresult e =
+        encode(&map, std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+               3, (void*)base, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (e != CUDA_SUCCESS)
+        die("CUDA: cuTensorMapEncodeTiled refuses (%d) %lld x %lld x %lld, strides %lld, %lld, boxes of %d rows",
+            (int)e, (long long)batches, (long long)rows, (long long)columns, (long long)batch_stride,
+            (long long)row_stride, box_rows);
+    return map;
+}
+
+static inline bool is_hopper() {
+    int device = 0, major = 0, minor = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+    return major == 9 && minor == 0;
+}
+
+struct Barrier {
+    uint64_t state;
+
+    __device__ __forceinline__ void init(int count) {
+        HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count) : "memory");
+    }
+    __device__ __forceinline__ void arrive() {
+        HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+    }
+    // Arrives, and says that TMA will bring so many bytes in this phase.
+    __device__ __forceinline__ void arrive_expect(int bytes) {
+        HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
+                   : "memory");
+    }
+    __device__ __forceinline__ void wait(int parity) {
+        for (unsigned over = 0; !over;)
+            HOPPER_ASM("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                       "selp.u32 %0, 1, 0, p;\n}"
+                       : "=r"(over)
+                       : "r"(shared_address(this)), "r"(parity)
+                       : "memory");
+    }
+};
+
+// After init(), by the thread that did it: TMA sees the barriers.
+__device__ __forceinline__ void barriers_fence() {
+    HOPPER_ASM("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// One thread starts a copy: of the tile that begins at (column, row, batch), to where `barrier` waits for its bytes:
+// 128 * box_rows, always.
+__device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, int column, int row, int batch,
+                                            Barrier& barrier) {
+    HOPPER_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+               "[%5];" ::"r"(shared_address(shared)),
+               "l"(&map), "r"(column), "r"(row), "r"(batch), "r"(shared_address(&barrier))
+               : "memory");
+}
+// And back. tensor_store_commit(): what this thread stored since the last one is a group. tensor_store_wait_read<n>(): all of
+// its groups but the last n have been read, so that their shared memory can be written again; tensor_store_wait<n>(): written.
+__device__ __forceinline__ void tensor_store(const TensorMap& map, const void* shared, int column, int row, int batch) {
+    HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(batch), "r"(shared_address(shared))
+               : "memory");
+}
+__device__ __forceinline__ void tensor_store_commit() { HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void tensor_store_wait_read() {
+    HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+template <int pending>
+__device__ __forceinline__ void tensor_store_wait() {
+    HOPPER_ASM("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
+}
+// The map will be needed.
+__device__ __forceinline__ void tensor_prefetch(const TensorMap& map) {
+    HOPPER_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// What this thread has written to shared memory can be read by TMA and wgmma.
+__device__ __forceinline__ void shared_fence() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barrier `id` (1 to 15; 0 is __syncthreads()) of `threads` threads, whole warps. Those who arrive do not wait.
+__device__ __forceinline__ void barrier_sync(int id, int threads) {
+    HOPPER_ASM("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(int id, int threads) {
+    HOPPER_ASM("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The whole warpgroup; a multiple of 8 from 24 to 256. The kernel needs __launch_bounds__(threads, 1).
+template <int registers>
+__device__ __forceinline__ void registers_release() {
+    HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ __forceinline__ void registers_claim() {
+    HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// Four 8x8 tiles of 16-bit values to shared memory; lane i gives the address of row i % 8 of tile i / 8.
+__device__ __forceinline__ void store_matrix_x4(void* row, const unsigned (&r)[4]) {
+    HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+// The same, each tile transposed.
+__device__ __forceinline__ void store_matrix_x4_trans(void* row, const unsigned (&r)[4]) {
+    HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Registers, or arrays of them, whose reads and writes the compiler must not move across this point: it does not know that
+// a product writes them later.
+__device__ __forceinline__ void keep_in_place(float& r) { asm volatile("" : "+f"(r)::"memory"); }
+__device__ __forceinline__ void keep_in_place(unsigned& r) { asm volatile("" : "+r"(r)::"memory"); }
+template <class T, int n>
+__device__ __forceinline__ void keep_in_place(T (&r)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) keep_in_place(r[i]);
+}
+
+template <class... R>
+__device__ __forceinline__ void warpgroup_fence(R&... registers) {
+    (keep_in_place(registers), ...);
+    HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void warpgroup_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int pending, class... R>
+__device__ __forceinline__ void warpgroup_wait(R&... done) {
+    HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+    (keep_in_place(done), ...);
+}
+
+// A tile whose columns are k; rows as many as the product takes: 64 of A, n of B.
+__device__ __forceinline__ Tile<K_MAJOR> tile_k_major(const void* shared) {
+    return {tile_descriptor(shared_address(shared), 16, 1024)}; // there are no next 64 columns: a product takes 16
+}
+// A tile whose rows are k, `rows` of them; where the product takes more than 64 columns, the next tile lies behind it.
+__device__ __forceinline__ Tile<MN_MAJOR> tile_mn_major(const void* shared, int rows) {
+    return {tile_descriptor(shared_address(shared), (uint32_t)rows * 128, 1024)};
+}
+
+// The same instruction for every n has other operands: their numbers and registers.
+template <class T>
+struct WgmmaType;
+template <>
+struct WgmmaType<bf16> {
+    static constexpr char name[] = "bf16";
+};
+template <>
+struct WgmmaType<fp16> {
+    static constexpr char name[] = "f16";
+};
+#define HOPPER_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define HOPPER_LIST_32                                                                                                 \
+    HOPPER_LIST_16                                                                                                     \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define HOPPER_LIST_64                                                                                                 \
+    HOPPER_LIST_32                                                                                                     \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"                                 \
+    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define HOPPER_LIST_128                                                                                                \
+    HOPPER_LIST_64                                                                                                     \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"                                 \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"                                 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"                     \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define HOPPER_D8(i)                                                                                                   \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
+#define HOPPER_D16(i) HOPPER_D8(i), HOPPER_D8(i + 8)
+#define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
+#define HOPPER_D64(i) HOPPER_D32(i), HOPPER_D32(i + 32)
+#define HOPPER_D128(i) HOPPER_D64(i), HOPPER_D64(i + 64)
+
+// d (+)= A B, of bf16 or fp16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared memory.
+template <class T, int half_n, Major a_major, Major b_major>
+__device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {
+    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
+    if constexpr (half_n == 16)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%21.%21 "
+                   "{" HOPPER_LIST_16 "}, %16, %17, p, 1, 1, %19, %20;\n}"
+                   : HOPPER_D16(0)
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
+                     "C"(WgmmaType<T>::name));
+    else if constexpr (half_n == 32)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 "
+                   "{" HOPPER_LIST_32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
+                   : HOPPER_D32(0)
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
+                     "C"(WgmmaType<T>::name));
+    else if constexpr (half_n == 64)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%69.%69 "
+                   "{" HOPPER_LIST_64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
+                   : HOPPER_D64(0)
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
+                     "C"(WgmmaType<T>::name));
+    else
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.%133.%133 "
+                   "{" HOPPER_LIST_128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
+                   : HOPPER_D128(0)
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
+                     "C"(WgmmaType<T>::name));
+}
+// The same with A in registers: a, which may not change before the wait.
+template <class T, int half_n, Major b_major>
+__device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate) {
+    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
+    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
+    if constexpr (half_n == 16)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%23.%23 "
+                   "{" HOPPER_LIST_16 "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
+                   : HOPPER_D16(0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
+                     "n"((int)b_major), "C"(WgmmaType<T>::name));
+    else if constexpr (half_n == 32)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%39.%39 "
+                   "{" HOPPER_LIST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+                   : HOPPER_D32(0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
+                     "n"((int)b_major), "C"(WgmmaType<T>::name));
+    else if constexpr (half_n == 64)
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%71.%71 "
+                   "{" HOPPER_LIST_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+                   : HOPPER_D64(0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
+                     "n"((int)b_major), "C"(WgmmaType<T>::name));
+    else
+        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.%135.%135 "
+                   "{" HOPPER_LIST_128 "}, {%128, %129, %130, %131}, %132, p, 1, 1, %134;\n}"
+                   : HOPPER_D128(0)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
+                     "n"((int)b_major), "C"(WgmmaType<T>::name));
+}
+
+#undef HOPPER_LIST_16
+#undef HOPPER_LIST_32
+#undef HOPPER_LIST_64
+#undef HOPPER_LIST_128
+#undef HOPPER_D8
+#undef HOPPER_D16
+#undef HOPPER_D32
+#undef HOPPER_D64
+#undef HOPPER_D128
+#undef HOPPER_ASM
+
+#else
+#include "hopper_on_cpu.h"
+#endif
+
+#endif
