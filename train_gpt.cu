@@ -136,14 +136,6 @@ static void sum_branch(const Stage* s, const Activations* a, floatX* mine, float
         sum_rows(s->groups, a->split, mine, partial, (int64_t)a->N * s->model.C);
 }
 
-// Its gradient, of all rows, from that of the residual stream.
-static void branch_gradient(const Stage* s, const Activations* a, floatX* all, const floatX* dx) {
-    if (is_caat(s))
-        sum_shared(s, a, all, dx, true);
-    else
-        gather_rows(s->groups, a->split, all, dx, (int64_t)a->N * s->model.C);
-}
-
 // The gradient of a column-parallel layer's input, from this rank's part of it: the sum over the ranks; every state of a
 // CAAT-Net has an input of its own.
 static CommRequest sum_input_start(const Stage* s, const Activations* a, floatX* mine, floatX* partial) {
@@ -394,6 +386,22 @@ typedef struct {
     bool reduce; // the gradients are complete after this pass: buckets go to the data group as they get ready
 } Backward;
 
+// The gradient of a branch, of all rows, from that of the residual stream, dx: in `all`, which the weights' half of the backward
+// pass reads later; or dx itself, where its rows are all here and both halves are one, so that norm_backward changes it
+// behind them.
+static const floatX* branch_gradient(const Backward* w, floatX* all) {
+    const Stage* s = w->s;
+    const Activations* a = w->a;
+    if (w->halves == (INPUT_HALF | WEIGHT_HALF) && !is_caat(s) && !a->split) return w->g->dx;
+    if (w->halves & INPUT_HALF) {
+        if (is_caat(s))
+            sum_shared(s, a, all, w->g->dx, true);
+        else
+            gather_rows(s->groups, a->split, all, w->g->dx, (int64_t)a->N * s->model.C);
+    }
+    return all;
+}
+
 // Buckets of gradients (exchange.h): begin before something is added, end when nothing more will be.
 static void gradients_begin(const Backward* w, int layer, TensorKind kind) {
     bucket_begin(&w->s->grads, &w->s->layout, layout_slice(&w->s->layout, layer, kind)->bucket);
@@ -455,17 +463,17 @@ static void bias_of_states(const Stage* s, const Activations* a, int layer, Tens
 }
 
 // dfc, the gradient before the activation function, from dout, that of the mlp's result.
-static void activation_backward(const Stage* s, const Activations* a, LayerGradients* d, const LayerActivations* y,
-                                int layer) {
+static void activation_backward(const Stage* s, const Activations* a, floatX* dfc, const floatX* dout,
+                                const LayerActivations* y, int layer) {
     const int C = s->model.C, F = s->layout.F, states = s->layout.states;
     for (int i = 0; i < states && s->model.arch == ARCH_GPT2; i++) {
         const int64_t row = (int64_t)i * a->tokens;
-        linear_gelu_backward_input(d->dfc + row * F, s->dact + row * F, d->dout + row * C,
-                                   weight_of(s, layer, MLP_PROJ_W, i), y->fc + row * F, a->tokens, F, C);
+        linear_gelu_backward_input(dfc + row * F, s->dact + row * F, dout + row * C, weight_of(s, layer, MLP_PROJ_W, i),
+                                   y->fc + row * F, a->tokens, F, C);
     }
     if (s->model.arch == ARCH_GPT2) return;
-    linear_input(s, a, s->dact, d->dout, layer, MLP_PROJ_W, F, C);
-    swiglu_backward(d->dfc, s->dact, y->fc, a->N, F);
+    linear_input(s, a, s->dact, dout, layer, MLP_PROJ_W, F, C);
+    swiglu_backward(dfc, s->dact, y->fc, a->N, F);
 }
 
 static void mlp_backward(const Backward* w, int layer) {
@@ -474,18 +482,18 @@ static void mlp_backward(const Backward* w, int layer) {
     const int C = s->model.C;
     const LayerActivations* y = kept(a, layer);
     LayerGradients* d = &w->g->layers[layer - a->chunk->begin];
+    const floatX* dout = branch_gradient(w, d->dout);
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, a, s->dnorm);
-        branch_gradient(s, a, d->dout, w->g->dx);
         bias_of_states(s, a, layer, MLP_PROJ_B, w->g->dx);
-        activation_backward(s, a, d, y, layer);
+        activation_backward(s, a, d->dfc, dout, y, layer);
         linear_input(s, a, partial, d->dfc, layer, FC_W, C, fc_size(s));
         look(s, a, PLACE_MLP, layer, partial, (int64_t)a->N * C);
         sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
-        weight_gradients(s, a, layer, MLP_PROJ_W, bias_behind_sum(s, MLP_PROJ_B), d->dout, y->act, s->layout.F, C);
+        weight_gradients(s, a, layer, MLP_PROJ_W, bias_behind_sum(s, MLP_PROJ_B), dout, y->act, s->layout.F, C);
         weight_gradients(s, a, layer, FC_W, FC_B, d->dfc, all_rows(s, a, y->norm2), C, fc_size(s));
     }
     if (w->halves & INPUT_HALF) {
@@ -501,12 +509,12 @@ static void attention_block_backward(const Backward* w, int layer) {
     const int NH = s->layout.NH, NKV = s->layout.NKV, QKV = qkv_size(s);
     const LayerActivations* y = kept(a, layer);
     LayerGradients* d = &w->g->layers[layer - a->chunk->begin];
+    const floatX* dmiddle = branch_gradient(w, d->dmiddle);
     CommRequest sum = no_request();
     if (w->halves & INPUT_HALF) {
         floatX* partial = partial_rows(s, a, s->dnorm);
-        branch_gradient(s, a, d->dmiddle, w->g->dx);
         bias_of_states(s, a, layer, ATTN_PROJ_B, w->g->dx);
-        linear_input(s, a, s->dact, d->dmiddle, layer, ATTN_PROJ_W, heads_size(s), C);
+        linear_input(s, a, s->dact, dmiddle, layer, ATTN_PROJ_W, heads_size(s), C);
         attention_of_sequences_backward(s, a, y, d->dqkv);
         if (s->rope) rope_backward(d->dqkv, s->rope, a->B, a->T, NH + NKV, HS, QKV);
         linear_input(s, a, partial, d->dqkv, layer, QKV_W, C, QKV);
@@ -514,7 +522,7 @@ static void attention_block_backward(const Backward* w, int layer) {
         sum = sum_input_start(s, a, s->dnorm, partial);
     }
     if (w->halves & WEIGHT_HALF) {
-        weight_gradients(s, a, layer, ATTN_PROJ_W, bias_behind_sum(s, ATTN_PROJ_B), d->dmiddle, y->attention,
+        weight_gradients(s, a, layer, ATTN_PROJ_W, bias_behind_sum(s, ATTN_PROJ_B), dmiddle, y->attention,
                          heads_size(s), C);
         weight_gradients(s, a, layer, QKV_W, QKV_B, d->dqkv, all_rows(s, a, y->norm1), C, QKV);
     }

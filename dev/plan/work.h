@@ -66,7 +66,7 @@ typedef enum {
     KERNEL_CLASSIFIER,          // rows x V: losses, and their gradient in place, all passes together
     KERNEL_ADD,                 // elements: a += b; sums of gradients
     KERNEL_BIAS,                // rows x channels: a bias's gradient, the sum over rows
-    KERNEL_COPY,                // elements: a boundary's buffers; the gradient of a branch
+    KERNEL_COPY,                // elements: a boundary's buffers; the gradient of a branch, of halves
     KERNEL_ZERO,                // elements of gradients that are set to 0
     KERNEL_SQUARES,             // elements of gradients: their norm
     KERNEL_OPTIMIZER,           // parameters: AdamW
@@ -226,6 +226,7 @@ typedef struct {
     double T, e;       // tokens of a sequence; bytes of a value
     int NH, NKV, t, V; // of this rank
     bool gpt2, rows;   // rows: sequence parallel
+    bool halves;       // backward passes in halves
     bool drop;         // dropout outside attention
     Recompute recompute;
 } Lists;
@@ -236,6 +237,7 @@ static inline Lists lists_of(const Job* j, Work* w) {
     Lists x;
     memset(&x, 0, sizeof x);
     x.w = w, x.s = j->software, x.t = t, x.rows = j->mesh->sequence_parallel && t > 1;
+    x.halves = schedule_splits_backward(j->mesh->schedule);
     x.gpt2 = m->arch == ARCH_GPT2, x.recompute = j->mesh->recompute;
     x.N = (double)j->B * j->T, x.R = x.rows ? x.N / t : x.N, x.C = m->C, x.T = j->T, x.e = j->software->value_bytes;
     x.NH = m->NH / t > 0 ? m->NH / t : 1, x.NKV = m->NKV > t ? m->NKV / t : 1, x.HS = model_head_size(m);
@@ -318,8 +320,9 @@ static inline void ours_weight(const Lists* x, const char* name, double in, doub
     if (x->gpt2 && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }
 
+// Of all rows, for both halves of the backward pass; where these are one it is the stream's own.
 static inline void ours_branch_gradient(const Lists* x) {
-    if (!list_gather(x)) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
+    if (!list_gather(x) && x->halves) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
 }
 
 // Both weights of a branch, under the sum of its input's gradient. Sequence parallel, what the second one multiplies

@@ -327,17 +327,17 @@ static double work_bytes(const Work* w, double* elements) {
 }
 
 // This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and
-// write, by recomputation. Two residuals with norms of 4 C; backward two gradients of branches of 2 C, and norms of 4
-// C; GELU in its product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F;
+// write, by recomputation. Two residuals with norms of 4 C; backward norms of 4 C, and
+// where halves are apart two gradients of branches of 2 C; GELU in its product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F;
 // rotary positions twice q and k.
 static void test_kernels(void) {
     static const struct {
         const char* software;
         Arch arch;
         double C[2], F[2], qk[2]; // forward, backward
-    } rows[] = {{"threefold", ARCH_GPT2, {8, 12}, {1, 1}, {0, 0}},
-                {"threefold-cpu", ARCH_GPT2, {8, 12 + 5}, {2, 3 + 1}, {0, 0}},
-                {"threefold", ARCH_LLAMA, {8, 12}, {3, 5}, {2, 2}}};
+    } rows[] = {{"threefold", ARCH_GPT2, {8, 8}, {1, 1}, {0, 0}},
+                {"threefold-cpu", ARCH_GPT2, {8, 8 + 5}, {2, 3 + 1}, {0, 0}},
+                {"threefold", ARCH_LLAMA, {8, 8}, {3, 5}, {2, 2}}};
     static const double again_C[3] = {0, 2 + 2,
                                       2 + 4}; // none; selective: two norms; full: one, and a residual with one
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -362,6 +362,18 @@ static void test_kernels(void) {
         }
     }
     const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4, {0, 0, 0, 0}};
+    Mesh halves = mesh_of(1, 2, 1, 1, RECOMPUTE_NONE);
+    double back[2], more;
+    for (int i = 0; i < 2; i++) {
+        halves.schedule = i ? ZB_H1 : ONE_F_ONE_B;
+        const Job of = {&m, &halves, software_find("threefold"), 2, 256};
+        Work w = {0, 0, NULL};
+        work_block(&w, &of, true, false);
+        back[i] = work_bytes(&w, &more);
+        work_free(&w);
+    }
+    check(back[1] - back[0] == 512 * 4 * 512 * 2,
+          "halves of a backward pass apart: two copies of the stream's gradient");
     const Mesh mesh = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
     const Job job = {&m, &mesh, software_find("threefold"), 2, 256},
               half = {&m, &two, software_find("threefold"), 2, 256};
