@@ -327,7 +327,7 @@ static void test_decode(const Case* c) {
 
 template <bool KEYS>
 __global__ static void record_kernel(int64_t* to, Attention s, int tile) {
-    const Block block = block_of<KEYS>(s, tile);
+    const Block block = block_of<KEYS>(s, tile, (int)blockIdx.x);
     const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.row};
     for (int i = 0; i < 8; i++) to[blockIdx.x * 8 + i] = all[i];
 }
