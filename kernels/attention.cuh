@@ -5,9 +5,15 @@ computed, and in which layout, is in attention.h:
     S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V,   lse = log sum_j e^S_ij
     dV = P^T dO,   dP = dO V^T,   D = rowsum(O dO),   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS)
 
-There are two families. 16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023).
-All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores: simpler,
-and many times slower. In neither is a T x T matrix ever in memory.
+There are three families, and in none of them is a T x T matrix ever in memory:
+
+    mma     16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023). This file
+    plain   All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores:
+            simpler, and many times slower. This file
+    wgmma   What mma does, by what only a Hopper GPU has: attention_hopper.cuh
+
+The environment variable ATTENTION=plain, mma or wgmma asks for one of them, and ends the run where that is impossible.
+Without it wgmma is not used: no GPU has run it yet.
 
 Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and meets the keys and values in tiles of 64.
 Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to
@@ -43,6 +49,7 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 #define ATTENTION_CUH
 
 #include "attention_blocks.cuh"
+#include "attention_hopper.cuh"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: tiles and fragments
@@ -662,6 +669,31 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
 // ----------------------------------------------------------------------------------------------------------------
 // What is called
 
+// The family that ATTENTION asks for; ANY_FAMILY if nothing does. Read once; tests write here.
+enum { ANY_FAMILY, PLAIN_FAMILY, MMA_FAMILY, WGMMA_FAMILY };
+static inline int* attention_asked(void) {
+    static const char* const names[] = {"", "plain", "mma", "wgmma"};
+    static int asked = -1;
+    const char* name = getenv("ATTENTION");
+    for (int i = 0; i < 4 && asked < 0; i++) {
+        if (strcmp(name ? name : "", names[i]) == 0) asked = i;
+    }
+    if (asked < 0) die("ATTENTION=%s is not known: plain, mma or wgmma", name);
+    return &asked;
+}
+
+// The family for heads of HS numbers; packed: in arrays that are aligned to 16 bytes.
+static inline int attention_family(int HS, bool packed) {
+    const int asked = *attention_asked();
+    const bool for_tensor_cores = sizeof(floatX) == 2 && (HS == 64 || HS == 128) && packed;
+    if (asked >= MMA_FAMILY && !for_tensor_cores)
+        die("ATTENTION=%s is for heads of 64 or 128 numbers of 16 bits in aligned arrays: not for %d of %d bits%s",
+            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), packed ? "" : ", not aligned");
+    if (asked == WGMMA_FAMILY && !(is_hopper() && has_hopper_code()))
+        die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
+    return asked != ANY_FAMILY ? asked : for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
+}
+
 // For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2:
 // keys and values of its heads, or the queries and dout of a group for each of them.
 static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
@@ -698,11 +730,11 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
                                      int NH, int NKV, int HS) {
     Attention s = attention_of(B, T, NH, NKV, HS, false);
     s.positions = positions;
-    const bool packed = can_pack(out, HS) && can_pack(qkv, HS);
+    const int family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
     auto forward = HS <= 64 ? plain_forward<2> : HS <= 128 ? plain_forward<4> : plain_forward<8>;
     if constexpr (sizeof(floatX) == 2) {
-        if (packed && HS == 64) forward = flash_forward<64>;
-        if (packed && HS == 128) forward = flash_forward<128>;
+        if (family == MMA_FAMILY) forward = HS == 64 ? flash_forward<64> : flash_forward<128>;
+        if (family == WGMMA_FAMILY) forward = HS == 64 ? hopper_forward<64> : hopper_forward<128>;
     }
     forward(out, lse, qkv, s);
 }
@@ -733,10 +765,11 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
     s.positions = k.positions = positions;
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
+    const int family = attention_family(HS, packed);
     auto backward = HS <= 64 ? plain_backward<2> : HS <= 128 ? plain_backward<4> : plain_backward<8>;
     if constexpr (sizeof(floatX) == 2) {
-        if (packed && HS == 64) backward = flash_backward<64>;
-        if (packed && HS == 128) backward = flash_backward<128>;
+        if (family == MMA_FAMILY) backward = HS == 64 ? flash_backward<64> : flash_backward<128>;
+        if (family == WGMMA_FAMILY) backward = HS == 64 ? hopper_backward<64> : hopper_backward<128>;
     }
     float* D = (float*)device_scratch((size_t)B * (size_t)NH * (size_t)T * sizeof(float));
     backward(dqkv, D, dout, qkv, out, lse, s, k);

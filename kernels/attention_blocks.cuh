@@ -26,7 +26,7 @@ typedef struct {
 } Attention;
 
 typedef struct {
-    int first, h;                // the first row of its tile; its query head, or the first of those that read its keys
+    int first, h, b; // the first row of its tile; its query head, or the first that reads its keys; sequence
     int64_t q, k, v, out, stats; // where its heads begin in qkv, in out, and in lse and D (B, NH, T)
     int64_t row;                 // where its sequence begins in (B, T)
 } Block;
@@ -41,7 +41,7 @@ __device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
     const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
     const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
     const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
-    const Block block = {i * tile, h, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
+    const Block block = {i * tile, h, b, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
     return block;
 }
 
