@@ -5,9 +5,15 @@ computed, and in which layout, is in attention.h:
     S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V,   lse = log sum_j e^S_ij
     dV = P^T dO,   dP = dO V^T,   D = rowsum(O dO),   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS)
 
-There are two families. 16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023).
-All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores: simpler,
-and many times slower. In neither is a T x T matrix ever in memory.
+There are three families, and in none of them is a T x T matrix ever in memory:
+
+    mma     16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023). This file
+    plain   All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores:
+            simpler, and many times slower. This file
+    wgmma   What mma does, by what only a Hopper GPU has: attention_hopper.cuh
+
+The environment variable ATTENTION=plain, mma or wgmma asks for one of them, and ends the run where that is impossible.
+Without it wgmma is not used: no GPU has run it yet.
 
 Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and meets the keys and values in tiles of 64.
 Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to
@@ -42,64 +48,8 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 
-#include "gpu.cuh"
-
-static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-
-// ----------------------------------------------------------------------------------------------------------------
-// What a block does
-
-typedef struct {
-    int T, NH, NKV, HS;
-    int heads;                // of all sequences: query heads, or key/value heads for the kernels that own keys
-    int section;              // heads of which the blocks run at about the same time
-    float scale;              // log2 e / sqrt(HS)
-    const int32_t* positions; // (B, T): of each token in its document; NULL: a sequence is one document
-} Attention;
-
-typedef struct {
-    int first, h;                // the first row of its tile; its query head, or the first of those that read its keys
-    int64_t q, k, v, out, stats; // where its heads begin in qkv, in out, and in lse and D (B, NH, T)
-    int64_t row;                 // where its sequence begins in (B, T)
-} Block;
-
-// Blocks start in the order of their numbers: section by section, and in a section the tiles with the most work first,
-// which are the last queries or the first keys.
-template <bool KEYS>
-__device__ __forceinline__ Block block_of(Attention s, int tile) {
-    const int tiles = (s.T + tile - 1) / tile, group = s.NH / s.NKV, number = (int)blockIdx.x;
-    const int before = number / (s.section * tiles) * s.section, heads = min(s.section, s.heads - before);
-    const int index = number - before * tiles, head = before + index % heads, b = head / (KEYS ? s.NKV : s.NH);
-    const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
-    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
-    const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
-    const Block block = {i * tile, h, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
-    return block;
-}
-
-// Those of a block's sequence.
-__device__ __forceinline__ const int32_t* positions_of(Attention s, Block block) {
-    return s.positions ? s.positions + block.row : NULL;
-}
-
-// The first key that query t of a sequence sees; of a query beyond the sequence as of its last one.
-__device__ __forceinline__ int first_key(const int32_t* __restrict__ positions, int t, int T) {
-    const int query = min(t, T - 1);
-    return query - positions[query];
-}
-
-// The first query from `key` on that does not see it, for it is of a later document.
-__device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions, int key, int T) {
-    int low = key, high = T; // low sees it
-    while (high - low > 1) {
-        const int middle = low + (high - low) / 2;
-        if (first_key(positions, middle, T) <= key)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
-}
+#include "attention_blocks.cuh"
+#include "attention_hopper.cuh"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: tiles and fragments
@@ -217,59 +167,11 @@ __device__ __forceinline__ void multiply_columns(float (&c)[2][HS / 8][4], const
     }
 }
 
-typedef Packed<floatX, 2> Pair;
-__device__ __forceinline__ Pair round_pair(float first, float second) {
-    const Pair pair = {{(floatX)first, (floatX)second}};
-    return pair;
-}
-__device__ __forceinline__ Pair pair_of_bits(unsigned bits) {
-    Pair pair;
-    memcpy(&pair, &bits, sizeof pair);
-    return pair;
-}
-
 // Accumulators, rounded to floatX, become a left operand.
 template <int N>
 __device__ __forceinline__ void round_to_left(unsigned (&a)[N / 16][2][4], const float (&c)[2][N / 8][4]) {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        const int k = i / 8, m = i / 4 % 2, j = i % 4;
-        const Pair pair = round_pair(c[m][2 * k + j / 2][j % 2 * 2], c[m][2 * k + j / 2][j % 2 * 2 + 1]);
-        memcpy(&a[k][m][j], &pair, sizeof pair);
-    }
-}
-
-// Scores of keys that come after their query become -infinity. row, column: where c begins in the sequence
-template <int N, bool ROWS_ARE_KEYS>
-__device__ __forceinline__ void mask_scores(float (&c)[2][N / 8][4], int row, int column) {
-    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int m = i / 4 % 2, n = i / 8, e = i % 4, y = row + m * 16 + e / 2 * 8, x = column + n * 8 + e % 2;
-        if (ROWS_ARE_KEYS ? y > x : x > y) c[m][n][e] = -INFINITY;
-    }
-}
-
-// The same where keys stand before their query's document. positions: of the sequence
-template <int N, bool ROWS_ARE_KEYS>
-__device__ __forceinline__ void mask_documents(float (&c)[2][N / 8][4], int row, int column,
-                                               const int32_t* __restrict__ positions, int T) {
-    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int m = i / 4 % 2, n = i / 8, e = i % 4, y = row + m * 16 + e / 2 * 8, x = column + n * 8 + e % 2;
-        if ((ROWS_ARE_KEYS ? y : x) < first_key(positions, ROWS_ARE_KEYS ? x : y, T)) c[m][n][e] = -INFINITY;
-    }
-}
-
-// Over the 4 lanes that share a row.
-__device__ __forceinline__ float quad_sum(float v) {
-    v += __shfl_xor_sync(0xffffffffu, v, 1);
-    return v + __shfl_xor_sync(0xffffffffu, v, 2);
-}
-__device__ __forceinline__ float quad_max(float v) {
-    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
-    return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+    for (int i = 0; i < N / 8; i++) round_to_left<N>(a[i / 2][i % 2], c[i % 2], i / 2);
 }
 
 // Rows [first, first + 32) of a head = scale * c, by way of `rows` of shared memory, which only this warp uses: so they
@@ -296,43 +198,12 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: forward
 
-// The next tile of scores s of a warp's queries: s becomes P, not yet divided by the sum of its row. top: the largest
-// score of each row so far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked;
-// sum: of this lane's columns; o = P V. Both are scaled to the new top.
-template <int HS, int KEYS>
-__device__ __forceinline__ void softmax_tile(float (&s)[2][KEYS / 8][4], float (&o)[2][HS / 8][4], float (&top)[2][2],
-                                             float (&sum)[2][2], float scale) {
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) { // rows g and g + 8 of 16
-            float largest = top[m][r];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) largest = fmaxf(largest, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-            largest = quad_max(largest);
-            const float factor = exp2_fast((top[m][r] - largest) * scale), shift = largest * scale;
-            top[m][r] = largest;
-            sum[m][r] *= factor; // 0 for the first tile
-#pragma unroll
-            for (int n = 0; n < HS / 8; n++) o[m][n][2 * r] *= factor, o[m][n][2 * r + 1] *= factor;
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-                for (int i = 2 * r; i < 2 * r + 2; i++) {
-                    s[m][n][i] = exp2_fast(s[m][n][i] * scale - shift);
-                    sum[m][r] += s[m][n][i];
-                }
-            }
-        }
-    }
-}
-
 template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
                          Attention s) {
     constexpr int QUERIES = FLASH_QUERIES, KEYS = FLASH_KEYS, ROW = flash_row<HS>;
-    const Block block = block_of<false>(s, QUERIES);
+    const Block block = block_of<false>(s, QUERIES, (int)blockIdx.x);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int end = min(block.first + QUERIES, s.T), row = block.first + (int)warp * 32,
               stride = (s.NH + 2 * s.NKV) * HS;
@@ -360,9 +231,14 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         await_tiles(); // v is here, and k is free
         if (key + KEYS < end) load_tile<HS, KEYS>(k, qkv + block.k, stride, key + KEYS, s.T);
         if (!seen) continue;
-        if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p, row, key);
-        if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(p, row, key, positions, s.T);
-        softmax_tile<HS, KEYS>(p, o, top, sum, s.scale);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            float factor[2];
+            if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p[m], row + m * 16, key);
+            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(p[m], row + m * 16, key, positions, s.T);
+            softmax_rows<KEYS>(p[m], factor, top[m], sum[m], s.scale);
+            scale_rows<HS>(o[m], factor);
+        }
         unsigned a[KEYS / 16][2][4];
         round_to_left<KEYS>(a, p);
         __syncwarp(); // for the compiler: the scores have left their registers before v comes into others
@@ -392,7 +268,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
                            const float* __restrict__ lse, Attention s) {
     constexpr int QUERIES = FLASH_QUERIES, KEYS = 4096 / HS, ROW = flash_row<HS>;
     constexpr int PART = 32; // of a step's keys, for whose S and dP there are registers
-    const Block block = block_of<false>(s, QUERIES);
+    const Block block = block_of<false>(s, QUERIES, (int)blockIdx.x);
     const int steps = (min(block.first + QUERIES, s.T) + KEYS - 1) / KEYS, stride = (s.NH + 2 * s.NKV) * HS;
     const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * 32;
     const int row = block.first + (int)own;
@@ -446,8 +322,11 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 #pragma unroll
             for (int i = 0; i < PART; i++) ds[i / 16][i / 4 % 4][i % 4] = -dot[i / 16][i / 2 % 2];
             multiply_rows<HS, PART>(ds, left_d, v); // dP - D
-            if (key + PART - 1 > row) mask_scores<PART, false>(p, row, key);
-            if (DOCUMENTS && key < row_last) mask_documents<PART, false>(p, row, key, positions, s.T);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                if (key + PART - 1 > row) mask_scores<PART, false>(p[m], row + m * 16, key);
+                if (DOCUMENTS && key < row_last) mask_documents<PART, false>(p[m], row + m * 16, key, positions, s.T);
+            }
 #pragma unroll
             for (int i = 0; i < PART; i++) {
                 const int m = i / 16, n = i / 4 % 4, e = i % 4;
@@ -469,7 +348,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
                         const float* __restrict__ lse, const float* __restrict__ D, Attention s) {
     constexpr int KEYS = FLASH_KEYS, QUERIES = 4096 / HS, ROW = flash_row<HS>;
-    const Block block = block_of<true>(s, KEYS);
+    const Block block = block_of<true>(s, KEYS, (int)blockIdx.x);
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const bool makes_dk = warp >= 2;
     const int row = block.first + (int)(warp % 2) * 32, stride = (s.NH + 2 * s.NKV) * HS, thread = (int)threadIdx.x;
@@ -513,9 +392,12 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             }
             multiply_rows<HS, QUERIES>(c, left, makes_dk ? d : q);
             if (!makes_dk) {
-                if (row + 31 > before) mask_scores<QUERIES, true>(c, row, before);
-                if (DOCUMENTS && row < first_key(positions, before + QUERIES - 1, s.T))
-                    mask_documents<QUERIES, true>(c, row, before, positions, s.T);
+                const bool apart = DOCUMENTS && row < first_key(positions, before + QUERIES - 1, s.T);
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    if (row + 31 > before) mask_scores<QUERIES, true>(c[m], row + m * 16, before);
+                    if (apart) mask_documents<QUERIES, true>(c[m], row + m * 16, before, positions, s.T);
+                }
 #pragma unroll
                 for (int n = 0; n < QUERIES / 8; n++) {
                     const Packed<float, 2> lse2 = load<2>(columns + n * 8);
@@ -625,7 +507,7 @@ template <int W>
 __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
                          Attention s) {
-    const Block block = block_of<false>(s, PLAIN_ROWS);
+    const Block block = block_of<false>(s, PLAIN_ROWS, (int)blockIdx.x);
     const int T = s.T, HS = s.HS, stride = (s.NH + 2 * s.NKV) * HS, size = PLAIN_ROWS * plain_row(HS);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = block.first + warp * 4;
     float *q = dynamic_shared<float>(), *k = q + size, *v = k + size, *exchange = v + size + warp * 128;
@@ -670,7 +552,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_backward_kernel(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
                           const floatX* __restrict__ qkv, const floatX* __restrict__ out, const float* __restrict__ lse,
                           Attention s) {
-    const Block block = block_of<KEYS>(s, PLAIN_ROWS);
+    const Block block = block_of<KEYS>(s, PLAIN_ROWS, (int)blockIdx.x);
     const int T = s.T, HS = s.HS, stride = (s.NH + 2 * s.NKV) * HS, out_stride = s.NH * HS, step = plain_row(HS);
     const int lane = (int)threadIdx.x % 32, own = (int)threadIdx.x / 32 * 4, row = block.first + own;
     float *a1 = dynamic_shared<float>(), *a2 = a1 + PLAIN_ROWS * step, *b1 = a2 + PLAIN_ROWS * step;
@@ -787,6 +669,31 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
 // ----------------------------------------------------------------------------------------------------------------
 // What is called
 
+// The family that ATTENTION asks for; ANY_FAMILY if nothing does. Read once; tests write here.
+enum { ANY_FAMILY, PLAIN_FAMILY, MMA_FAMILY, WGMMA_FAMILY };
+static inline int* attention_asked(void) {
+    static const char* const names[] = {"", "plain", "mma", "wgmma"};
+    static int asked = -1;
+    const char* name = getenv("ATTENTION");
+    for (int i = 0; i < 4 && asked < 0; i++) {
+        if (strcmp(name ? name : "", names[i]) == 0) asked = i;
+    }
+    if (asked < 0) die("ATTENTION=%s is not known: plain, mma or wgmma", name);
+    return &asked;
+}
+
+// The family for heads of HS numbers; packed: in arrays that are aligned to 16 bytes.
+static inline int attention_family(int HS, bool packed) {
+    const int asked = *attention_asked();
+    const bool for_tensor_cores = sizeof(floatX) == 2 && (HS == 64 || HS == 128) && packed;
+    if (asked >= MMA_FAMILY && !for_tensor_cores)
+        die("ATTENTION=%s is for heads of 64 or 128 numbers of 16 bits in aligned arrays: not for %d of %d bits%s",
+            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), packed ? "" : ", not aligned");
+    if (asked == WGMMA_FAMILY && !(is_hopper() && has_hopper_code()))
+        die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
+    return asked != ANY_FAMILY ? asked : for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
+}
+
 // For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2:
 // keys and values of its heads, or the queries and dout of a group for each of them.
 static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
@@ -823,11 +730,11 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
                                      int NH, int NKV, int HS) {
     Attention s = attention_of(B, T, NH, NKV, HS, false);
     s.positions = positions;
-    const bool packed = can_pack(out, HS) && can_pack(qkv, HS);
+    const int family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
     auto forward = HS <= 64 ? plain_forward<2> : HS <= 128 ? plain_forward<4> : plain_forward<8>;
     if constexpr (sizeof(floatX) == 2) {
-        if (packed && HS == 64) forward = flash_forward<64>;
-        if (packed && HS == 128) forward = flash_forward<128>;
+        if (family == MMA_FAMILY) forward = HS == 64 ? flash_forward<64> : flash_forward<128>;
+        if (family == WGMMA_FAMILY) forward = HS == 64 ? hopper_forward<64> : hopper_forward<128>;
     }
     forward(out, lse, qkv, s);
 }
@@ -858,10 +765,11 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
     s.positions = k.positions = positions;
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
+    const int family = attention_family(HS, packed);
     auto backward = HS <= 64 ? plain_backward<2> : HS <= 128 ? plain_backward<4> : plain_backward<8>;
     if constexpr (sizeof(floatX) == 2) {
-        if (packed && HS == 64) backward = flash_backward<64>;
-        if (packed && HS == 128) backward = flash_backward<128>;
+        if (family == MMA_FAMILY) backward = HS == 64 ? flash_backward<64> : flash_backward<128>;
+        if (family == WGMMA_FAMILY) backward = HS == 64 ? hopper_backward<64> : hopper_backward<128>;
     }
     float* D = (float*)device_scratch((size_t)B * (size_t)NH * (size_t)T * sizeof(float));
     backward(dqkv, D, dout, qkv, out, lse, s, k);

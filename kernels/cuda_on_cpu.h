@@ -437,6 +437,7 @@ struct Unordered { // while it lives, locks order nothing
 
 inline void switch_to(Fiber* to) {
     Fiber* me = self;
+    if (to == me) return; // what it waited for has come meanwhile: its stack is not saved anywhere
     const uint3 idx = threadIdx;
     self = to;
     CUDA_ON_CPU_TSAN(__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);)

@@ -621,8 +621,8 @@ static inline void work_optimizer(Work* w, const Job* job, double updated) {
 typedef struct {
     int rows, columns;
     double speed;
-} Tile;
-static const Tile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 128, 0.95},
+} ProductTile;
+static const ProductTile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 128, 0.95},
                                      {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
 enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
 
@@ -635,7 +635,7 @@ static inline double product_seconds(const Device* d, int value_bytes, double m,
     const double peak = device_peak(d, value_bytes);
     double best = INFINITY;
     for (int i = 0; i < PRODUCT_TILES; i++) {
-        const Tile* t = &product_tiles[i];
+        const ProductTile* t = &product_tiles[i];
         const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
         const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
         for (int split = 1; split <= 8; split *= 2) {

@@ -1,5 +1,6 @@
 /*
-Tests of kernels/attention.cuh against kernels/attention.h, on the same rounded inputs.
+Tests of kernels/attention.cuh and attention_hopper.cuh against kernels/attention.h, on the same rounded inputs. Every
+case runs with each family of kernels that is made for it and that this device has. LONG=1: larger ones on the emulator.
 
 Bounds, as relative norms. Everything that both sides compute in float32 differs by about
 
@@ -26,12 +27,12 @@ namespace reference {
 
 typedef std::vector<floatX> Values;
 
-typedef struct {
+struct Case {
     int B, T, NH, NKV, HS;
     int shift;  // elements that arrays are moved off their alignment: not for tensor cores, if not a multiple of 8
     float size; // of q and k
     int documents = 0; // 0: none; else they begin before, at and behind every so many tokens (1: each token)
-} Case;
+};
 
 // Positions (B, T) of the tokens in their documents.
 static std::vector<int32_t> positions_of(const Case* c) {
@@ -52,6 +53,18 @@ static int64_t out_size(const Case* c) { return rows_of(c) * c->NH * c->HS; }
 static int64_t lse_size(const Case* c) { return rows_of(c) * c->NH; }
 static bool is_flash(const Case* c) {
     return sizeof(floatX) == 2 && (c->HS == 64 || c->HS == 128) && c->shift % 8 == 0;
+}
+
+// Cases run with each family of kernels that there is for them; `family` is the one whose turn it is.
+static int family = ANY_FAMILY;
+static const char* family_name = "";
+static bool next_family(const Case* c) {
+    static const char* const names[] = {"", "plain", "mma", "wgmma"};
+    const int last = !is_flash(c) ? PLAIN_FAMILY : is_hopper() && has_hopper_code() ? WGMMA_FAMILY : MMA_FAMILY;
+    family = family == ANY_FAMILY ? (is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY) : family < last ? family + 1 : ANY_FAMILY;
+    *attention_asked() = family;
+    family_name = names[family];
+    return family != ANY_FAMILY;
 }
 
 // Values below 1; query and key heads below c->size.
@@ -107,10 +120,11 @@ static void compare(const char* what, const Case* c, const Floats& got, const Fl
     const double error = sqrt(sum / (double)want.size()), bound = relative * rms(want) + absolute;
     const double worst_bound = 5 / sqrt(3) * (relative * largest(want) + absolute);
     check(error <= bound && worst <= worst_bound,
-          "%s %-6s B %d T %3d heads %2d/%d x %3d%s size %-4g documents %3d error %.1e  bound %.1e  largest %.1e  bound "
+          "%s %-6s B %d T %3d heads %2d/%d x %3d %-5s size %-4g documents %3d error %.1e  bound %.1e  largest %.1e  "
+          "bound "
           "%.1e",
-          floatX_name, what, c->B, c->T, c->NH, c->NKV, c->HS, is_flash(c) ? " mma" : "    ", (double)c->size,
-          c->documents, error, bound, worst, worst_bound);
+          floatX_name, what, c->B, c->T, c->NH, c->NKV, c->HS, family_name, (double)c->size, c->documents, error, bound,
+          worst, worst_bound);
 }
 
 static double float32_error(const Case* c, const Floats& x) {
@@ -152,7 +166,7 @@ static void test_backward(Results* r, const Case* c, const Values& qkv, const Va
     reference::attention_backward(want.data(), y.data(), x.data(), o.data(), r->lse.data(), positions.data(), c->B,
                                   c->T, c->NH, c->NKV, c->HS);
     const int k = c->NH, v = k + c->NKV, end = v + c->NKV;
-    const double cancels = rms(y) * rms(heads(x, c, v, end)) * E, u = is_flash(c) ? U : 0;
+    const double cancels = rms(y) * rms(heads(x, c, v, end)) * E, u = family == PLAIN_FAMILY ? 0 : U;
     compare("dQ", c, heads(got, c, 0, k), heads(want, c, 0, k), sqrt(U * U + u * u) + E,
             cancels * rms(heads(x, c, k, v)));
     compare("dK", c, heads(got, c, k, v), heads(want, c, k, v), sqrt(U * U + 2 * u * u) + E,
@@ -163,7 +177,7 @@ static void test_backward(Results* r, const Case* c, const Values& qkv, const Va
 static void test_case(const Case* c) {
     const Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const Floats x = floats_of(qkv);
-    const double E = float32_error(c, x), u = is_flash(c) ? U : 0;
+    const double E = float32_error(c, x), u = family == PLAIN_FAMILY ? 0 : U;
     Results r;
     run_forward(&r, c, qkv);
     Floats out((size_t)out_size(c), NAN), lse((size_t)lse_size(c), NAN);
@@ -327,7 +341,7 @@ static void test_decode(const Case* c) {
 
 template <bool KEYS>
 __global__ static void record_kernel(int64_t* to, Attention s, int tile) {
-    const Block block = block_of<KEYS>(s, tile);
+    const Block block = block_of<KEYS>(s, tile, (int)blockIdx.x);
     const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.row};
     for (int i = 0; i < 8; i++) to[blockIdx.x * 8 + i] = all[i];
 }
@@ -379,14 +393,18 @@ static void test_sections(void) {
     check(good, "sections of heads: as many as L2 has room for, and at least one");
 }
 
-// Larger heads than there is a kernel for end the program, and the message names the size.
-static void test_refusal(void) {
+// With ATTENTION=asked (NULL: not set), heads of HS end the program, and the message has `says`.
+static void test_refusal(const char* asked, int HS, const char* says) {
     int ends[2], status = 0;
     if (pipe(ends) != 0) die("a test needs a pipe: %s", strerror(errno));
     const pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
-        attention_forward(NULL, NULL, NULL, NULL, 1, 1, 1, 1, 257);
+        if (asked)
+            setenv("ATTENTION", asked, 1);
+        else
+            unsetenv("ATTENTION");
+        attention_forward(NULL, NULL, NULL, NULL, 1, 1, 1, 1, HS);
         _exit(0);
     }
     close(ends[1]);
@@ -394,8 +412,26 @@ static void test_refusal(void) {
     const ssize_t n = read(ends[0], text, sizeof text - 1);
     close(ends[0]);
     waitpid(child, &status, 0);
-    check(n > 0 && strstr(text, "head size 257") && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_RUN,
-          "heads of 257 are refused: %.*s", (int)strcspn(text, "\n"), text);
+    check(n > 0 && strstr(text, says) && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_RUN,
+          "ATTENTION=%s, heads of %d are refused: %.*s", asked ? asked : "", HS, (int)strcspn(text, "\n"), text);
+}
+
+static void test_refusals(void) { // before anything asks for the variable
+    test_refusal(NULL, 257, "head size 257");
+    test_refusal("plain", 257, "head size 257");
+    test_refusal("fast", 64, "ATTENTION=fast is not known");
+    test_refusal("mma", 80, "ATTENTION=mma is for heads of 64 or 128");
+    test_refusal("wgmma", 80, "ATTENTION=wgmma is for heads of 64 or 128");
+    if (sizeof(floatX) == 4) test_refusal("wgmma", 64, "not for 64 of 32 bits");
+}
+
+// What runs where nothing is asked for; where there is a Hopper GPU, too: its kernels have to be asked for.
+static void test_choice(void) {
+    *attention_asked() = ANY_FAMILY;
+    const int fast = sizeof(floatX) == 2 ? MMA_FAMILY : PLAIN_FAMILY;
+    check(attention_family(64, true) == fast && attention_family(128, true) == fast &&
+              attention_family(64, false) == PLAIN_FAMILY && attention_family(80, true) == PLAIN_FAMILY,
+          "%s kernels without ATTENTION: mma for 16 bits in heads of 64 and 128, else plain", floatX_name);
 }
 
 // No sequences, or no tokens: no kernel is launched, and no memory is touched.
@@ -409,7 +445,8 @@ static void test_nothing(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    test_refusal();
+    test_refusals();
+    test_choice();
     test_nothing();
     test_sections();
     for (int section = 1; section <= 12; section += section < 4 ? 2 : 7) { // 1, 3, 5, 12
@@ -474,24 +511,45 @@ int main(int argc, char** argv) {
         {1, 200, 2, 1, 80, 0, 1, 70},
         {1, 100, 2, 1, 200, 0, 1, 33},
     };
-    for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) test_case(brief ? &few[i] : &all[i]);
+    for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) {
+        const Case* c = brief ? &few[i] : &all[i];
+        while (next_family(c)) test_case(c);
+    }
+
+    // More pieces of work than a GPU has multiprocessors, twice and more: long on the emulator, whose GPU is small
+    static const Case many[] = {{6, 390, 16, 8, 64, 0, 1},
+                                {6, 390, 8, 8, 128, 0, 1},
+                                {5, 390, 16, 4, 64, 0, 1, 100},
+                                {5, 270, 18, 9, 128, 0, 1, 90}};
+#ifdef __CUDACC__
+    const bool more = !brief;
+#else
+    const bool more = !brief && getenv("LONG");
+#endif
+    for (int i = 0; i < 4 && more; i++) {
+        while (is_flash(&many[i]) && next_family(&many[i])) test_case(&many[i]);
+    }
 
     static const Case shapes[] = {{1, 150, 4, 2, 64, 0, 1}, {1, 140, 2, 1, 128, 0, 1}, {1, 75, 4, 2, 40, 0, 1}};
     for (int i = 0; i < 3 && !brief; i++) {
-        Case c = shapes[i];
-        test_causality(&c, 70);
-        test_causality(&c, 64);
-        c.size = 3000;
-        test_huge_scores(&c);
+        while (next_family(&shapes[i])) {
+            Case c = shapes[i];
+            test_causality(&c, 70);
+            test_causality(&c, 64);
+            c.size = 3000;
+            test_huge_scores(&c);
+        }
     }
     static const Case packed[] = {
         {2, 200, 2, 1, 64, 0, 1, 60}, {1, 150, 2, 1, 128, 0, 1, 70}, {2, 75, 4, 2, 40, 0, 1, 20}};
     for (int i = 0; i < 3 && !brief; i++) {
-        Case c = packed[i];
-        test_isolation(&c);
-        test_one_document(&c);
-        c.size = 3000;
-        test_huge_scores(&c);
+        while (next_family(&packed[i])) {
+            Case c = packed[i];
+            test_isolation(&c);
+            test_one_document(&c);
+            c.size = 3000;
+            test_huge_scores(&c);
+        }
     }
     static const Case tokens[] = {
         {1, 70, 2, 1, 64, 0, 1}, {1, 20, 4, 1, 33, 0, 1},  {1, 9, 4, 2, 64, 0, 1},   {1, 40, 3, 3, 128, 0, 6},

@@ -1,0 +1,684 @@
+/*
+attention_hopper.cuh: the tensor core kernels of attention.cuh once more, for Hopper GPUs: the same numbers from the same
+arrays by wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit floats.
+
+Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of what its tensor cores can do, and its warps
+spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128 numbers and
+goes on, and tiles are brought by an engine of their own. A block is three warpgroups. One copies, which takes one thread,
+and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. There is a block for
+each multiprocessor, and it does one piece of work after the other, those with the most work first (piece_of): while the
+rows of one piece are finished and written, the tiles of the next are already coming. Between the roles there is nothing
+but a ring of tiles (TileRing).
+
+Forward. In heads of 64 a tile, 64 queries and 128 keys, takes the tensor cores as long as the exponential units. So both
+have to be busy all the time:
+
+    within a warpgroup    S of the next keys is started before the softmax of these. A step: start S_j = Q K_j^T and
+                          O += P V of the keys before; when S_j is there, its softmax runs beside P V; then scale O, round P
+    between warpgroups    They take turns, by a named barrier for each: one may start its products when the other has
+                          started its own, so that the softmax of the one meets the products of the other
+
+Keys come from the diagonal on backwards. Only the first tile of a piece is masked, and it has a key for each query: all
+later tiles have a finite maximum to compare with.
+
+Backward. Two kernels and 7 products, for the reasons of attention.cuh: all sums in registers, no atomics, the same bits
+each time. (FlashAttention-3 and ThunderKittens add up dQ in memory as it comes. In order, from partial sums, that would be
+(T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.8 GB or 0.4 ms for one layer of GPT-2 124M and 64 x 1024
+tokens. The two products more are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
+
+    queries    own Q and dO: S = Q K^T, dP = dO V^T; dS, in registers, is the left operand of dQ += dS K. dP is computed
+               during the exponentials, dQ during those of the next keys
+    keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV.
+               P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two more
+               warps of the first warpgroup put them beside the tiles
+
+Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins, or
+ends with the last query that sees any of its keys.
+
+What limits it: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 / 128:
+tensor cores 4096 operations a clock, exponentials 16, shared memory 128 bytes (wgmma reads A and B of each step of 16 from
+there); instructions as counted in the machine code of the loop, one a clock for each of the four schedulers.
+
+                  tensor cores    exponentials    instructions    shared memory
+    forward       512 / 1024      528 / 528       431 / 472       320 /  640
+    queries       768 / 1536      512 / 512       407 / 431       512 / 1024
+    keys         1024 / 2048      512 / 512       710 / 760       896 / 1664
+
+Tensor cores and exponentials limit the forward pass in heads of 64, tensor cores all else. Taken as efficient as
+FlashAttention-3's published figures say of its own loops (55 % of these clocks in heads of 64, 70 % in heads of 128, at
+about 1.6 GHz), with 3000 to 4000 clocks a piece in which they do not overlap, and tiles beyond the diagonal counted as
+work for nothing, an H200 would do in TFLOP/s at T = 1024, 2048, 4096 (causal counted as half, backward as 5 products):
+
+    forward     heads of 64: 285, 355, 405    heads of 128: 435, 505, 550
+    backward    heads of 64: 255, 300, 330    heads of 128: 320, 365, 390
+*/
+#ifndef ATTENTION_HOPPER_CUH
+#define ATTENTION_HOPPER_CUH
+
+#include "attention_blocks.cuh"
+#include "hopper.cuh"
+#include "sum.cuh" // gpu_properties
+
+enum {
+    PIECE = 128,          // rows of a piece of work, and of its tiles but for the queries that meet keys
+    PART = 64,            // of these a warpgroup's
+    HOPPER_THREADS = 384, // a warpgroup that copies, two that compute
+    COPY_REGISTERS = 24,  // 128 * 24 + 256 * 240 = 384 * 168, which the block starts with
+    COMPUTE_REGISTERS = 240,
+    TURN = 1, // named barriers: a warpgroup's turn to start products; and its own threads
+    TEAM = 3,
+};
+
+// ----------------------------------------------------------------------------------------------------------------
+// Pieces of work, and tiles that travel
+
+// The number of this block's next piece; from `pieces` on there is none. As numbers go from much work to little, every
+// second round is dealt backwards.
+__device__ __forceinline__ int piece_of(int round) {
+    const int grid = (int)gridDim.x, i = (int)blockIdx.x;
+    return round * grid + (round % 2 ? grid - 1 - i : i);
+}
+
+// The same for all lanes, and the compiler knows.
+__device__ __forceinline__ int warp_uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+// Tiles are used in the order in which they come. Number n is in slot n % SLOTS; full: it is there; empty: all 8 warps
+// that compute have done with it. `own`: the rows that a piece owns, in a place of their own.
+template <int SLOTS>
+struct TileRing {
+    Barrier own_full, own_empty, full[SLOTS], empty[SLOTS];
+
+    // full_count: arrivals that fill a slot
+    __device__ __forceinline__ void start(int full_count) {
+        if (threadIdx.x == 0) {
+            own_full.init(1), own_empty.init(8);
+            for (int i = 0; i < SLOTS; i++) full[i].init(full_count), empty[i].init(8);
+            barriers_fence();
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ void await_room(int n) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1); }
+    __device__ __forceinline__ void await_tile(int n) { full[n % SLOTS].wait(n / SLOTS % 2); }
+    // By a warp: none of its lanes has anything more to read.
+    __device__ __forceinline__ void release(int n) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) empty[n % SLOTS].arrive();
+    }
+    __device__ __forceinline__ void release_own() {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) own_empty.arrive();
+    }
+};
+
+// What a kernel has in shared memory. ROWS of a head are HS / 64 tiles of 64 columns, behind each other.
+template <int HS>
+struct ForwardShared {
+    static constexpr int SLOTS = HS == 64 ? 8 : 4;
+    floatX q[PIECE * HS], out[2][PART * HS], tiles[SLOTS][PIECE * HS];
+    TileRing<SLOTS> ring;
+};
+template <int HS>
+struct QueriesShared {
+    static constexpr int SLOTS = HS == 64 ? 8 : 4;
+    floatX q[PIECE * HS], dout[PIECE * HS], dq[2][PART * HS], tiles[SLOTS][PIECE * HS];
+    TileRing<SLOTS> ring;
+};
+template <int HS>
+struct KeysShared {
+    static constexpr int SLOTS = HS == 64 ? 5 : 3;
+    floatX k[PIECE * HS], v[PIECE * HS], dk[2][PART * HS], dv[2][PART * HS];
+    struct {
+        floatX q[PART * HS], dout[PART * HS];
+    } tiles[SLOTS];
+    float lse2[SLOTS][PART], D[SLOTS][PART]; // lse * log2 e
+    TileRing<SLOTS> ring;
+};
+
+// Asked for by the kernel, so that a size that is too large is an error and no failing launch.
+template <class Shared>
+__device__ __forceinline__ Shared& block_shared() {
+    static_assert(sizeof(Shared) <= 227 << 10, "shared memory of a block");
+    return *dynamic_shared<Shared>();
+}
+
+// Columns of a row of qkv at which a piece's heads begin, and its sequence.
+struct Columns {
+    int q, k, v, batch;
+};
+__device__ __forceinline__ Columns columns_of(Attention s, Block block) {
+    const int kv = s.NH + block.h / (s.NH / s.NKV);
+    return {block.h * s.HS, kv * s.HS, (kv + s.NKV) * s.HS, block.b};
+}
+
+// ROWS of a head from `row` on, by one thread; those beyond the sequence are zeros.
+template <int HS, int ROWS>
+__device__ __forceinline__ void load_head(floatX* tiles, const TensorMap& map, int column, int row, int batch,
+                                          Barrier& barrier) {
+#pragma unroll
+    for (int c = 0; c < HS; c += 64) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += PART)
+            tensor_load(tiles + c * ROWS + r * 64, map, column + c, row + r, batch, barrier);
+    }
+}
+
+// Accumulators as the functions of attention_blocks.cuh have them.
+template <int N>
+__device__ __forceinline__ float (&by_columns(float (&c)[N]))[N / 4][4] {
+    return reinterpret_cast<float(&)[N / 4][4]>(c);
+}
+
+// A warpgroup writes its 64 rows of a head, rounded, by way of `tiles`; its first thread goes on when TMA has begun.
+template <int HS>
+__device__ __forceinline__ void store_head(const TensorMap& map, int column, int row, int batch, floatX* tiles,
+                                           float (&c)[HS / 2], int part) {
+    const int thread = (int)threadIdx.x % 128, row_of_lane = thread / 32 * 16 + thread % 16,
+              to_right = thread / 16 % 2 * 8;
+    if (thread == 0) tensor_store_wait_read<0>(); // of the piece before
+    barrier_sync(TEAM + part, 128);
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        unsigned a[4];
+        round_to_left<HS>(a, by_columns(c), k);
+        store_matrix_x4(tiles + k / 4 * PART * 64 + tile_place(row_of_lane, k % 4 * 16 + to_right), a);
+    }
+    shared_fence();
+    barrier_sync(TEAM + part, 128);
+    if (thread == 0) {
+#pragma unroll
+        for (int at = 0; at < HS; at += 64) tensor_store(map, tiles + at * PART, column + at, row, batch);
+        tensor_store_commit();
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Products, started: 64 rows of a warpgroup
+
+// c = A B^T. A: 64 rows, from `part` * 64 on, of A_ROWS of a head; B: N rows of a head
+template <int HS, int N, int A_ROWS>
+__device__ __forceinline__ void start_rows(float (&c)[N / 2], const floatX* a, int part, const floatX* b) {
+    const Tile<K_MAJOR> left = tile_k_major(a + part * PART * 64), right = tile_k_major(b);
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        const Tile<K_MAJOR> l = {left.step(k % 4).descriptor + (uint64_t)(k / 4 * A_ROWS * 128 >> 4)};
+        const Tile<K_MAJOR> r = {right.step(k % 4).descriptor + (uint64_t)(k / 4 * N * 128 >> 4)};
+        wgmma<floatX>(c, l, r, k > 0);
+    }
+    warpgroup_commit();
+}
+
+// c += A B. A: (64, N) in registers; B: N rows of a head
+template <int HS, int N>
+__device__ __forceinline__ void start_columns(float (&c)[HS / 2], const unsigned (&a)[N / 16][4], const floatX* b) {
+    const Tile<MN_MAJOR> right = tile_mn_major(b, N);
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) wgmma<floatX>(c, a[k], right.step(k), true);
+    warpgroup_commit();
+}
+
+// Accumulators, rounded, as left operand.
+template <int N>
+__device__ __forceinline__ void round_all(unsigned (&a)[N / 16][4], float (&c)[N / 2]) {
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) round_to_left<N>(a[k], by_columns(c), k);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Forward
+
+// The next tile of the ring: 128 rows of a head.
+template <int HS, int SLOTS>
+__device__ __forceinline__ void load_tile(TileRing<SLOTS>& ring, floatX (&tiles)[SLOTS][PIECE * HS], int n,
+                                          const TensorMap& map, int column, int row, int batch) {
+    ring.await_room(n);
+    ring.full[n % SLOTS].arrive_expect(sizeof tiles[0]);
+    load_head<HS, PIECE>(tiles[n % SLOTS], map, column, row, batch, ring.full[n % SLOTS]);
+}
+
+// Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const TensorMap& qkv, Attention s,
+                                               int pieces) {
+    auto& ring = shared.ring;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<false>(s, PIECE, piece_of(round));
+        const Columns at = columns_of(s, block);
+        const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
+        ring.own_empty.wait(round % 2 ^ 1);
+        ring.own_full.arrive_expect(sizeof shared.q);
+        load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
+        for (int key = block.first; key >= first - PIECE; key -= PIECE) {
+            if (key >= first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
+            if (key < block.first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key + PIECE, at.batch);
+        }
+    }
+}
+
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, const TensorMap& out,
+                                                 float* __restrict__ lse, Attention s, int pieces, int part) {
+    constexpr int KEYS = PIECE, SLOTS = ForwardShared<HS>::SLOTS;
+    auto& ring = shared.ring;
+    const int lane = (int)threadIdx.x % 32;
+    if (part == 1) barrier_arrive(TURN + 0, 256); // part 0 begins
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<false>(s, PIECE, piece_of(round));
+        const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
+        const int32_t* positions = positions_of(s, block);
+        int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
+        if (DOCUMENTS) {
+            first = first_key(positions, block.first, s.T) / KEYS * KEYS;
+            row_last = first_key(positions, row + 15, s.T);
+        }
+        float o[HS / 2] = {}, p[KEYS / 2], top[2] = {-FLT_MAX, -FLT_MAX}, sum[2] = {}, factor[2];
+        unsigned a[KEYS / 16][4];
+
+        ring.own_full.wait(round % 2);
+        ring.await_tile(n);
+        warpgroup_fence(p);
+        start_rows<HS, KEYS, PIECE>(p, shared.q, part, shared.tiles[n % SLOTS]);
+        warpgroup_wait<0>(p);
+        ring.release(n++);
+        mask_scores<KEYS, false>(by_columns(p), row, block.first);
+        if (DOCUMENTS && block.first < row_last)
+            mask_documents<KEYS, false>(by_columns(p), row, block.first, positions, s.T);
+        softmax_rows<KEYS>(by_columns(p), factor, top, sum, s.scale);
+        round_all<KEYS>(a, p);
+        for (int key = block.first - KEYS; key >= first; key -= KEYS) {
+            ring.await_tile(n);
+            barrier_sync(TURN + part, 256);
+            warpgroup_fence(p);
+            start_rows<HS, KEYS, PIECE>(p, shared.q, part, shared.tiles[n % SLOTS]);
+            ring.await_tile(n + 1);
+            warpgroup_fence(o, a);
+            start_columns<HS, KEYS>(o, a, shared.tiles[(n + 1) % SLOTS]);
+            barrier_arrive(TURN + 1 - part, 256);
+            warpgroup_wait<1>(p);
+            ring.release(n++);
+            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
+            softmax_rows<KEYS>(by_columns(p), factor, top, sum, s.scale);
+            warpgroup_wait<0>(o, a);
+            ring.release(n++);
+            scale_rows<HS>(by_columns(o), factor);
+            round_all<KEYS>(a, p);
+        }
+        ring.release_own();
+        ring.await_tile(n);
+        warpgroup_fence(o, a);
+        start_columns<HS, KEYS>(o, a, shared.tiles[n % SLOTS]);
+        warpgroup_wait<0>(o, a);
+        ring.release(n++);
+
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int t = row + r * 8 + lane / 4;
+            const float l = quad_sum(sum[r]);
+            factor[r] = 1.0f / l;
+            if (lane % 4 == 0 && t < s.T) lse[block.stats + t] = LN_2 * (top[r] * s.scale + log2f(l));
+        }
+        scale_rows<HS>(by_columns(o), factor);
+        const Columns at = columns_of(s, block);
+        store_head<HS>(out, at.q, block.first + part * PART, at.batch, shared.out[part], o, part);
+    }
+    if (part == 0) barrier_sync(TURN + 0, 256); // the turn that part 1 gave last
+    tensor_store_wait_read<0>();
+}
+
+template <int HS, bool DOCUMENTS>
+__global__ static void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_forward_kernel(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap out,
+                          float* __restrict__ lse, Attention s, int pieces) {
+    auto& shared = block_shared<ForwardShared<HS>>();
+    shared.ring.start(1);
+    const int role = warp_uniform((int)threadIdx.x / 128);
+    if (role == 0) {
+        registers_release<COPY_REGISTERS>();
+        if (threadIdx.x == 0) forward_copies<HS, DOCUMENTS>(shared, qkv, s, pieces);
+    } else {
+        registers_claim<COMPUTE_REGISTERS>();
+        forward_products<HS, DOCUMENTS>(shared, out, lse, s, pieces, role - 1);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Backward, by queries: dQ, and D for the keys
+
+// Q and dO of each piece, and K and V of its tiles of keys.
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
+                                               Attention s, int pieces) {
+    auto& ring = shared.ring;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<false>(s, PIECE, piece_of(round));
+        const Columns at = columns_of(s, block);
+        const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
+        ring.own_empty.wait(round % 2 ^ 1);
+        ring.own_full.arrive_expect(2 * sizeof shared.q);
+        load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
+        load_head<HS, PIECE>(shared.dout, dout, at.q, block.first, at.batch, ring.own_full);
+        for (int key = block.first; key >= first; key -= PIECE) {
+            load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
+            load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key, at.batch);
+        }
+    }
+}
+
+// Products of rows g and g + 8 of 16 rows of two heads. Four lanes share a row, as they do in accumulators.
+template <int HS>
+__device__ __forceinline__ void row_products(float (&dot)[2], const floatX* __restrict__ x,
+                                             const floatX* __restrict__ y, int stride, int row, int T) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t from = (int64_t)min(row + r * 8 + (int)threadIdx.x % 32 / 4, T - 1) * stride;
+        dot[r] = 0.0f;
+#pragma unroll
+        for (int d = 0; d < HS; d += 32) {
+            const int64_t at = from + d + threadIdx.x % 4 * 8;
+            const Packed<floatX, 8> u = load<8>(x + at), w = load<8>(y + at);
+            for (int i = 0; i < 8; i++) dot[r] += (float)u[i] * (float)w[i];
+        }
+        dot[r] = quad_sum(dot[r]);
+    }
+}
+
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, const TensorMap& dqkv,
+                                                 float* __restrict__ D, const floatX* __restrict__ dout,
+                                                 const floatX* __restrict__ out, const float* __restrict__ lse,
+                                                 Attention s, int pieces, int part) {
+    constexpr int KEYS = PIECE, SLOTS = QueriesShared<HS>::SLOTS;
+    auto& ring = shared.ring;
+    const int lane = (int)threadIdx.x % 32;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<false>(s, PIECE, piece_of(round));
+        const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
+        const int32_t* positions = positions_of(s, block);
+        int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
+        if (DOCUMENTS) {
+            first = first_key(positions, block.first, s.T) / KEYS * KEYS;
+            row_last = first_key(positions, row + 15, s.T);
+        }
+        float dq[HS / 2] = {}, dot[2], lse2[2]; // D, lse * log2 e
+        unsigned a[KEYS / 16][4];
+        row_products<HS>(dot, dout + block.out, out + block.out, s.NH * HS, row, s.T);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int t = row + r * 8 + lane / 4;
+            if (lane % 4 == 0 && t < s.T) D[block.stats + t] = dot[r];
+            lse2[r] = LOG2_E * lse[block.stats + min(t, s.T - 1)];
+        }
+        ring.own_full.wait(round % 2);
+        for (int key = block.first; key >= first; key -= KEYS, n += 2) {
+            const floatX *k = shared.tiles[n % SLOTS], *v = shared.tiles[(n + 1) % SLOTS];
+            float p[KEYS / 2], ds[KEYS / 2]; // in here, so that nothing of the last step is kept
+            ring.await_tile(n);
+            warpgroup_fence(p);
+            start_rows<HS, KEYS, PIECE>(p, shared.q, part, k);
+            ring.await_tile(n + 1);
+            warpgroup_wait<1>(dq, a);
+            if (key < block.first) ring.release(n - 2); // the keys of the dQ before
+            warpgroup_fence(ds);
+            start_rows<HS, KEYS, PIECE>(ds, shared.dout, part, v); // dP
+            warpgroup_wait<1>(p);
+            if (key == block.first) {
+                __syncwarp(); // for the compiler: a branch around these instructions, not a condition in each
+                mask_scores<KEYS, false>(by_columns(p), row, key);
+            }
+            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
+#pragma unroll
+            for (int i = 0; i < KEYS / 2; i++) p[i] = exp2_fast(p[i] * s.scale - lse2[i / 2 % 2]);
+            warpgroup_wait<0>(ds);
+            ring.release(n + 1);
+#pragma unroll
+            for (int i = 0; i < KEYS / 2; i++) ds[i] = p[i] * (ds[i] - dot[i / 2 % 2]);
+            round_all<KEYS>(a, ds);
+            warpgroup_fence(dq, a);
+            start_columns<HS, KEYS>(dq, a, k);
+        }
+        ring.release_own();
+        warpgroup_wait<0>(dq, a);
+        ring.release(n - 2);
+#pragma unroll
+        for (int i = 0; i < HS / 2; i++) dq[i] *= s.scale * LN_2;
+        const Columns at = columns_of(s, block);
+        store_head<HS>(dqkv, at.q, block.first + part * PART, at.batch, shared.dq[part], dq, part);
+    }
+    tensor_store_wait_read<0>();
+}
+
+template <int HS, bool DOCUMENTS>
+__global__ static void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_backward_queries(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
+                            const __grid_constant__ TensorMap qkv_map, float* __restrict__ D,
+                            const floatX* __restrict__ dout, const floatX* __restrict__ out,
+                            const float* __restrict__ lse, Attention s, int pieces) {
+    auto& shared = block_shared<QueriesShared<HS>>();
+    shared.ring.start(1);
+    const int role = warp_uniform((int)threadIdx.x / 128);
+    if (role == 0) {
+        registers_release<COPY_REGISTERS>();
+        if (threadIdx.x == 0) queries_copies<HS, DOCUMENTS>(shared, qkv_map, dout_map, s, pieces);
+    } else {
+        registers_claim<COMPUTE_REGISTERS>();
+        queries_products<HS, DOCUMENTS>(shared, dqkv_map, D, dout, out, lse, s, pieces, role - 1);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Backward, by keys: dK and dV
+
+// The first query that sees none of a piece's keys.
+template <bool DOCUMENTS>
+__device__ __forceinline__ int end_of_queries(Attention s, Block block) {
+    return DOCUMENTS ? unseen_from(positions_of(s, block), min(block.first + PIECE, s.T) - 1, s.T) : s.T;
+}
+
+// K and V of each piece, and Q and dO of 64 queries after the other, head by head of the group.
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
+                                            Attention s, int pieces) {
+    constexpr int SLOTS = KeysShared<HS>::SLOTS;
+    auto& ring = shared.ring;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<true>(s, PIECE, piece_of(round));
+        const int end = end_of_queries<DOCUMENTS>(s, block);
+        const Columns at = columns_of(s, block);
+        ring.own_empty.wait(round % 2 ^ 1);
+        ring.own_full.arrive_expect(2 * sizeof shared.k);
+        load_head<HS, PIECE>(shared.k, qkv, at.k, block.first, at.batch, ring.own_full);
+        load_head<HS, PIECE>(shared.v, qkv, at.v, block.first, at.batch, ring.own_full);
+        const int columns = s.NH / s.NKV * HS; // of the group's heads
+        for (int column = at.q; column < at.q + columns; column += HS) {
+            for (int query = block.first; query < end; query += PART, n++) {
+                auto& tile = shared.tiles[n % SLOTS];
+                Barrier& full = ring.full[n % SLOTS];
+                ring.await_room(n);
+                full.arrive_expect(sizeof tile);
+                load_head<HS, PART>(tile.q, qkv, column, query, at.batch, full);
+                load_head<HS, PART>(tile.dout, dout, column, query, at.batch, full);
+            }
+        }
+    }
+}
+
+// And what belongs to these queries, by a warp each: lse * log2 e, or D. Queries beyond the sequence, whose dO is zero, add
+// nothing to dK and dV as long as p is a number.
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring,
+                                           float (&stats)[KeysShared<HS>::SLOTS][PART],
+                                           const float* __restrict__ numbers, float scale, Attention s, int pieces) {
+    constexpr int SLOTS = KeysShared<HS>::SLOTS;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<true>(s, PIECE, piece_of(round));
+        const int end = end_of_queries<DOCUMENTS>(s, block);
+        const float* head = numbers + block.stats;
+        for (int h = 0; h < s.NH / s.NKV; h++, head += s.T) {
+            for (int query = block.first; query < end; query += PART, n++) {
+                ring.await_room(n);
+#pragma unroll 1
+                for (int i = (int)threadIdx.x % 32; i < PART; i += 32)
+                    stats[n % SLOTS][i] = query + i < s.T ? scale * head[query + i] : 0.0f;
+                ring.full[n % SLOTS].arrive();
+            }
+        }
+    }
+}
+
+// What round_all() made of number i.
+template <int K>
+__device__ __forceinline__ float p_of(const unsigned (&a)[K][4], int i) {
+    return (float)pair_of_bits(a[i / 8][i % 8 / 2])[i % 2];
+}
+
+template <int HS, bool DOCUMENTS>
+__device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const TensorMap& dqkv, Attention s, int pieces,
+                                              int part) {
+    constexpr int QUERIES = PART, SLOTS = KeysShared<HS>::SLOTS;
+    auto& ring = shared.ring;
+    const int lane = (int)threadIdx.x % 32;
+    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
+        const Block block = block_of<true>(s, PIECE, piece_of(round));
+        const int own = block.first + part * PART, row = own + (int)threadIdx.x / 32 % 4 * 16; // of the warp
+        const int32_t* positions = positions_of(s, block);
+        const int end = end_of_queries<DOCUMENTS>(s, block);
+        float dk[HS / 2] = {}, dv[HS / 2] = {};
+        unsigned a[QUERIES / 16][4], b[QUERIES / 16][4]; // P^T and dS^T
+        int used = -1;                                   // the tile of the dV and dK that are under way
+        ring.own_full.wait(round % 2);
+        for (int h = 0; h < s.NH / s.NKV; h++) {
+            for (int query = block.first; query < end; query += QUERIES, n++) {
+                ring.await_tile(n);
+                if (query < own) { // all of these are before the keys
+                    ring.release(n);
+                    continue;
+                }
+                const auto& tile = shared.tiles[n % SLOTS];
+                const float *lse2_of = shared.lse2[n % SLOTS], *D_of = shared.D[n % SLOTS];
+                float p[QUERIES / 2], ds[QUERIES / 2]; // in here, so that nothing of the last step is kept
+                warpgroup_fence(p);
+                start_rows<HS, QUERIES, PIECE>(p, shared.k, part, tile.q); // S^T
+                warpgroup_wait<1>(dv, dk, a, b);
+                if (used >= 0) ring.release(used);
+                warpgroup_fence(ds);
+                start_rows<HS, QUERIES, PIECE>(ds, shared.v, part, tile.dout); // dP^T
+                warpgroup_wait<1>(p);
+                if (query == own) {
+                    __syncwarp(); // as in queries_products
+                    mask_scores<QUERIES, true>(by_columns(p), row, query);
+                }
+                if (DOCUMENTS && row < first_key(positions, query + QUERIES - 1, s.T))
+                    mask_documents<QUERIES, true>(by_columns(p), row, query, positions, s.T);
+#pragma unroll
+                for (int i = 0; i < QUERIES / 2; i += 4) {
+                    const Packed<float, 2> lse2 = load<2>(lse2_of + i * 2 + lane % 4 * 2);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) p[i + j] = exp2_fast(p[i + j] * s.scale - lse2[j % 2]);
+                }
+                round_all<QUERIES>(a, p);
+                warpgroup_fence(dv, a);
+                start_columns<HS, QUERIES>(dv, a, tile.dout);
+                warpgroup_wait<1>(ds);
+#pragma unroll
+                for (int i = 0; i < QUERIES / 2; i += 4) {
+                    const Packed<float, 2> dot = load<2>(D_of + i * 2 + lane % 4 * 2);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) ds[i + j] = p_of(a, i + j) * (ds[i + j] - dot[j % 2]);
+                }
+                round_all<QUERIES>(b, ds);
+                warpgroup_fence(dk, b);
+                start_columns<HS, QUERIES>(dk, b, tile.q);
+                used = n;
+            }
+        }
+        ring.release_own();
+        warpgroup_wait<0>(dv, dk, a, b);
+        if (used >= 0) ring.release(used);
+#pragma unroll
+        for (int i = 0; i < HS / 2; i++) dk[i] *= s.scale * LN_2;
+        const Columns at = columns_of(s, block);
+        store_head<HS>(dqkv, at.k, own, at.batch, shared.dk[part], dk, part);
+        store_head<HS>(dqkv, at.v, own, at.batch, shared.dv[part], dv, part);
+    }
+    tensor_store_wait_read<0>();
+}
+
+template <int HS, bool DOCUMENTS>
+__global__ static void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_backward_keys(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
+                         const __grid_constant__ TensorMap qkv_map, const float* __restrict__ lse,
+                         const float* __restrict__ D, Attention s, int pieces) {
+    auto& shared = block_shared<KeysShared<HS>>();
+    shared.ring.start(1 + 2 * 32);
+    const int role = warp_uniform((int)threadIdx.x / 128);
+    if (role == 0) {
+        registers_release<COPY_REGISTERS>();
+        const int warp = warp_uniform((int)threadIdx.x / 32);
+        if (warp == 1 || warp == 2)
+            keys_stats<HS, DOCUMENTS>(shared.ring, warp == 1 ? shared.lse2 : shared.D, warp == 1 ? lse : D,
+                                      warp == 1 ? LOG2_E : 1.0f, s, pieces);
+        if (threadIdx.x == 0) keys_copies<HS, DOCUMENTS>(shared, qkv_map, dout_map, s, pieces);
+    } else {
+        registers_claim<COMPUTE_REGISTERS>();
+        keys_products<HS, DOCUMENTS>(shared, dqkv_map, s, pieces, role - 1);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What attention.cuh calls
+
+// Compiled for Hopper's own target this kernel has shared memory: so the host can tell whether the program has such code.
+#ifdef __CUDACC__
+__global__ static void hopper_code_kernel() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    __shared__ volatile int present;
+    present = 1;
+#endif
+}
+#endif
+static inline bool has_hopper_code(void) {
+#ifdef __CUDACC__
+    cudaFuncAttributes about;
+    const cudaError_t e = cudaFuncGetAttributes(&about, hopper_code_kernel);
+    if (e != cudaSuccess) (void)cudaGetLastError(); // no code at all for this GPU
+    return e == cudaSuccess && about.sharedSizeBytes > 0;
+#else
+    return true;
+#endif
+}
+
+// (B, T, columns), in boxes of 64 rows.
+template <class T>
+static TensorMap sequences_map(const T* x, Attention s, int B, int columns) {
+    return tensor_map(x, columns, s.T, B, columns, (int64_t)s.T * columns, PART);
+}
+
+static inline Launch hopper_launch(int pieces, size_t shared) {
+    const int grid = min(pieces, gpu_properties()->multiProcessorCount);
+    return launch_shape((unsigned)grid, HOPPER_THREADS, shared);
+}
+
+template <int HS>
+static void hopper_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
+    const int B = s.heads / s.NH, pieces = s.heads * blocks_for(s.T, PIECE);
+    if (pieces == 0) return;
+    const TensorMap from = sequences_map(qkv, s, B, (s.NH + 2 * s.NKV) * HS), to = sequences_map(out, s, B, s.NH * HS);
+    launch(hopper_launch(pieces, sizeof(ForwardShared<HS>)),
+           s.positions ? hopper_forward_kernel<HS, true> : hopper_forward_kernel<HS, false>, from, to, lse, s, pieces);
+}
+
+template <int HS>
+static void hopper_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
+                            const float* lse, Attention s, Attention k) {
+    const int B = s.heads / s.NH, columns = (s.NH + 2 * s.NKV) * HS, tiles = blocks_for(s.T, PIECE);
+    if (s.heads * tiles == 0) return;
+    const TensorMap from = sequences_map(qkv, s, B, columns), given = sequences_map(dout, s, B, s.NH * HS);
+    const TensorMap to = sequences_map(dqkv, s, B, columns);
+    launch(hopper_launch(s.heads * tiles, sizeof(QueriesShared<HS>)),
+           s.positions ? hopper_backward_queries<HS, true> : hopper_backward_queries<HS, false>, to, given, from, D,
+           dout, out, lse, s, s.heads * tiles);
+    launch(hopper_launch(k.heads * tiles, sizeof(KeysShared<HS>)),
+           k.positions ? hopper_backward_keys<HS, true> : hopper_backward_keys<HS, false>, to, given, from, lse, D, k,
+           k.heads * tiles);
+}
+
+#endif
