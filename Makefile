@@ -254,7 +254,7 @@ $(BUILD)/assembly/$(1)/sm_%.cubin: train_gpt.cu $(BUILD)/flags
 $(BUILD)/emulated/$(1)/launches: EMULATED_FAST := -O0
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call assembly_rules,$(p))))
-assembly_of = $(foreach a,80 90 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)
+assembly_of = $(foreach a,80 90a 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)
 
 # What make test runs of this: every kernel in every precision, with sanitizers in one of them; and the whole trainer.
 ifneq ($(shell command -v $(CXX)),)

@@ -7,7 +7,7 @@ instructions of the hot loops, and what an estimate makes of them.
 
 FILE: a cubin or a program by nvcc; every architecture in it is taken. PROGRAM: dev/bench/launches.cu, which says with how many
 threads and how much shared memory kernels are launched. cuobjdump is searched for on PATH, beside nvcc, and in Python's
-packages (pip install nvidia-cuda-cuobjdump). Standard library only.
+packages (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm). Standard library only.
 
 The first table has a line for each kernel that a training step launches (--all: for every kernel):
 
@@ -74,12 +74,17 @@ def die(text):
     sys.exit(f"assembly: {text}")
 
 
-def cuobjdump():
-    """The path of cuobjdump, or None."""
+def tool_of(name):
+    """The path of one of the toolkit's programs, or None."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    beside = os.path.join(os.path.dirname(os.path.realpath(nvcc)), "cuobjdump")
-    packages = [p for folder in sys.path for p in glob.glob(os.path.join(folder, "nvidia", "*", "bin", "cuobjdump"))]
-    return next((p for p in [os.environ.get("CUOBJDUMP"), shutil.which("cuobjdump"), beside] + packages if p and os.access(p, os.X_OK)), None)
+    beside = os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)
+    packages = [p for folder in sys.path for p in glob.glob(os.path.join(folder, "nvidia", "*", "bin", name))]
+    return next((p for p in [os.environ.get(name.upper()), shutil.which(name), beside] + packages if p and os.access(p, os.X_OK)), None)
+
+
+def cuobjdump():
+    """The path of cuobjdump, or None; also where nvdisasm is missing, which it starts."""
+    return tool_of("cuobjdump") if tool_of("nvdisasm") else None
 
 
 def short_name(name):
@@ -137,10 +142,12 @@ WORD = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/")
 
 def read_kernels(path):
     """The kernels in a cubin, object or program."""
-    tool = cuobjdump() or die("cuobjdump is not there: it comes with the CUDA Toolkit, or: pip install nvidia-cuda-cuobjdump")
+    tool = cuobjdump() or die("cuobjdump or nvdisasm is not there: they come with the CUDA Toolkit, or: "
+                              "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    path_with_both = os.pathsep.join([os.path.dirname(tool_of("nvdisasm")), os.environ.get("PATH", "")])
 
     def run(option):
-        ran = subprocess.run([tool, option, path], capture_output=True, text=True)
+        ran = subprocess.run([tool, option, path], capture_output=True, text=True, env={**os.environ, "PATH": path_with_both})
         if ran.returncode != 0:
             die(f"cuobjdump {option} {path}: {ran.stderr.strip() or ran.stdout.strip()}")
         return ran.stdout

@@ -623,7 +623,7 @@ typedef struct {
     double speed;
 } ProductTile;
 static const ProductTile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 128, 0.95},
-                                     {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
+                                            {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
 enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
 
 // The peak for what a software multiplies: 16-bit values, or float32 ones.

@@ -31,9 +31,21 @@ import assembly  # noqa: E402
 # Bytes of stack that a kernel may have. Those below use all 255 registers that there are, and keep a number or two that is needed
 # once a tile in memory, which stays in L1.
 SPILLS = {
+    "flash_forward_kernel<128, true>": 16,
     "flash_backward_queries<128, true>": 16,
     "flash_backward_queries<64, true>": 8,
     "flash_backward_keys<64, false>": 8,
+}
+
+# Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of forward's first
+# and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64 queries 4.
+HOPPER = {
+    "hopper_forward_kernel<64": 2 * 4 + 2 * 8,
+    "hopper_forward_kernel<128": 2 * 8 + 2 * 8,
+    "hopper_backward_queries<64": 4 + 4 + 8,
+    "hopper_backward_queries<128": 8 + 8 + 8,
+    "hopper_backward_keys<64": 4 + 4 + 4 + 4,
+    "hopper_backward_keys<128": 8 + 8 + 4 + 4,
 }
 
 DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losses_add_kernel")
@@ -127,6 +139,12 @@ def check_kernel(k, launches, results):
         # An A100 has 164 KB of shared memory, and these 102 for a block.
         least = 1 if k.arch == 80 and k.name.startswith("flash_backward_queries<128") else 2
         results.check(blocks >= least, f"{where}: {blocks} blocks on a multiprocessor; wanted {least}")
+    elif k.name.split(",")[0] in HOPPER and k.arch == 90:
+        count = lambda op: sum(1 for i in k.code if i.op.split(".")[0] == op)
+        products = HOPPER[k.name.split(",")[0]]
+        results.check(count("HGMMA") == products and count("HMMA") == 0, f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
+        results.check(count("UTMALDG") > 0 and count("UTMASTG") > 0, f"{where}: tiles do not travel by TMA")
+        results.check(count("USETMAXREG") == 2, f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
     elif not k.name.startswith("flash_"):
         results.check(not any(assembly.class_of(i) == "tensor" for i in k.code), f"{where}: has tensor core instructions")
 
@@ -172,7 +190,7 @@ FAULTS = [
 ]
 
 
-def compile_cubin(root, source, to, arch=90):
+def compile_cubin(root, source, to, arch="90a"):
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     subprocess.run([nvcc, "-std=c++17", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-DUSE_CUDA", "-DPRECISION_BF16", "-w", "-x", "cu", "-cubin",
                     "-I", root, os.path.join(root, source), "-o", to], check=True, cwd=root)
@@ -238,7 +256,7 @@ def main():
     parser.add_argument("--only", default="", metavar="WORD", help="faults with this word")
     options = parser.parse_args()
     if not assembly.cuobjdump():
-        print("the assembly is not checked: cuobjdump is not there (it comes with the CUDA Toolkit; or pip install nvidia-cuda-cuobjdump)")
+        print("the assembly is not checked: cuobjdump or nvdisasm is not there (they come with the CUDA Toolkit; or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
         return 0
     results = Results()
     if options.files:
