@@ -392,7 +392,7 @@ typedef struct {
 static const floatX* branch_gradient(const Backward* w, floatX* all) {
     const Stage* s = w->s;
     const Activations* a = w->a;
-    if (w->halves == (INPUT_HALF | WEIGHT_HALF) && !is_caat(s) && !a->split) return w->g->dx;
+    if (w->halves == BOTH_HALVES && !is_caat(s) && !a->split) return w->g->dx;
     if (w->halves & INPUT_HALF) {
         if (is_caat(s))
             sum_shared(s, a, all, w->g->dx, true);
