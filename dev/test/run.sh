@@ -113,7 +113,7 @@ for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%
 one "command line" dev/test/test_cli.sh
 one "compilers" dev/test/test_compilers.sh
 one "data tools" dev/test/test_data.sh
-one "GPU check" dev/test/test_gpu_check.sh
+twice "GPU check" dev/test/test_gpu_check.sh
 twice "launchers" dev/test/test_launch.sh
 twice "runs that stop" dev/test/test_stop.sh
 twice "evaluations" dev/test/test_evaluations.py
