@@ -715,7 +715,7 @@ static inline Launch plain_launch(Attention s, int arrays) { // of PLAIN_ROWS ro
 
 template <int HS>
 static void flash_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
-    const size_t shared = (FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 8) * sizeof(floatX);
+    const size_t shared = (FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS> * sizeof(floatX);
     launch(flash_launch(s, FLASH_QUERIES, shared),
            s.positions ? flash_forward_kernel<HS, true> : flash_forward_kernel<HS, false>, out, lse, qkv, s);
 }
@@ -742,7 +742,7 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
 template <int HS>
 static void flash_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
                            const float* lse, Attention s, Attention k) {
-    const size_t row = (HS + 8) * sizeof(floatX), step = 4096 / HS;
+    const size_t row = flash_row<HS> * sizeof(floatX), step = 4096 / HS;
     const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // of the keys: exchange, stats
     launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row),
            s.positions ? flash_backward_queries<HS, true> : flash_backward_queries<HS, false>, dqkv, D, dout, qkv, out,

@@ -14,10 +14,7 @@ here. A line has
 --json: the same, a line each, numbers in full. --only: what is measured behind the ceilings. --tiny: two small models,
 each operation twice, to see that all of it works; the emulator runs that too (its times mean nothing).
 
-How. Times are medians of 20 runs between events on the device, after 3 that do not count; nothing is waited for between
-them. Before each run 256 MB are set to zero, outside of the events: no input is left in the cache (L2: 50 to 60 MB), as in
-a training step it mostly is not. All inputs are random: a GPU that multiplies zeros uses less power and looks 10 % faster.
-Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal attention count the lower
+How, says measure_gpu.h. Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal attention count the lower
 half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes. ATTENTION=mma or wgmma chooses
 the family of its kernels; a run measures one of them.
 
@@ -27,49 +24,21 @@ take 4 s, and while algorithms are chosen (8 of them, 4 rounds of 2 runs; with a
 against two steps) up to 144 more runs, 23 s; 52 ms move memory: 23 runs, 2 s. Attention of several lengths: 13 ms x 2 x 23 /
 0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s. Together some 50 s; --only attention some 5.
 */
-#include "../../kernels/kernels.h"
+#include "measure_gpu.h"
 #include "roofline.h"
 
-enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
 static const double MOST_PARAMETERS = 1 << 30;
 
 static struct {
     bool tiny;
     const char *only, *model; // NULL: all
     FILE* json;
-    void* flush;
     Ceilings ceilings;
     int rows;
 } bench;
 
 // ----------------------------------------------------------------------------------------------------------------
 // Arrays and times
-
-enum { DIFFERENT = 1 << 20 };
-
-// The same random numbers for all arrays, uniform in (-1, 1); each array begins at another one, and repeats them.
-static const float* random_numbers(void) {
-    static float* numbers = NULL;
-    if (numbers) return numbers;
-    numbers = (float*)checked_malloc(DIFFERENT * sizeof(float), "bench");
-    for (int i = 0; i < DIFFERENT; i++) numbers[i] = 2 * random_uniform(1, 1, (uint64_t)i) - 1;
-    return numbers;
-}
-
-template <class T>
-static T* random_array(int64_t n) {
-    static int64_t first = 0;
-    const int64_t few = min_i64(n, DIFFERENT);
-    const float* numbers = random_numbers();
-    T* host = (T*)checked_malloc((size_t)max_i64(few, 1) * sizeof(T), "bench");
-    for (int64_t i = 0; i < few; i++) host[i] = (T)numbers[(first + i) % DIFFERENT];
-    first += 12345;
-    T* device = (T*)device_malloc((size_t)max_i64(n, 1) * sizeof(T), "bench");
-    device_from_host(device, host, (size_t)few * sizeof(T));
-    for (int64_t at = few; at < n; at *= 2) device_copy(device + at, device, (size_t)min_i64(at, n - at) * sizeof(T));
-    free(host);
-    return device;
-}
 
 // Tokens below V: some are much more frequent than others, as in texts.
 static int32_t* random_tokens(int N, int V) {
@@ -101,36 +70,8 @@ static void arrays_free(Arrays* a) {
 
 typedef void (*Work1)(const Arrays*);
 
-static int by_size(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
-// Median milliseconds of f.
-static double milliseconds(Work1 f, const Arrays* a) {
-    const int runs = bench.tiny ? 1 : RUNS, warm_up = bench.tiny ? 1 : WARM_UP;
-    cudaEvent_t begin[RUNS], end[RUNS];
-    double times[RUNS];
-    for (int i = 0; i < runs; i++) {
-        cuda_check(cudaEventCreate(&begin[i]), "cudaEventCreate");
-        cuda_check(cudaEventCreate(&end[i]), "cudaEventCreate");
-    }
-    for (int i = -warm_up; i < runs; i++) {
-        device_zero(bench.flush, bench.tiny ? 256 : (size_t)FLUSH);
-        if (i >= 0) cuda_check(cudaEventRecord(begin[i], 0), "cudaEventRecord");
-        f(a);
-        if (i >= 0) cuda_check(cudaEventRecord(end[i], 0), "cudaEventRecord");
-    }
-    device_synchronize();
-    for (int i = 0; i < runs; i++) {
-        float ms = 0;
-        cuda_check(cudaEventElapsedTime(&ms, begin[i], end[i]), "cudaEventElapsedTime");
-        times[i] = ms;
-        cuda_check(cudaEventDestroy(begin[i]), "cudaEventDestroy");
-        cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
-    }
-    qsort(times, (size_t)runs, sizeof times[0], by_size);
-    return times[runs / 2];
+static double milliseconds_of(Work1 f, const Arrays* a) {
+    return milliseconds(bench.tiny, [&] { f(a); });
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -206,7 +147,7 @@ static void bench_product(const Roofline* r, const RooflineRow* row) {
     if (row->gelu && op->transposed) a.z = random_array<floatX>(in);
     char shape[64];
     snprintf(shape, sizeof shape, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);
-    print_line(r->model.name, shape, row, milliseconds(work_of_product(r, row), &a));
+    print_line(r->model.name, shape, row, milliseconds_of(work_of_product(r, row), &a));
     arrays_free(&a);
 }
 
@@ -232,7 +173,7 @@ static void bench_attention(const Roofline* r, const RooflineRow* row) {
     char shape[64];
     snprintf(shape, sizeof shape, "%d x %d, heads %d/%d x %d, %s", a.B, a.T, a.NH, a.NKV, a.HS,
              attention_family_name());
-    print_line(r->model.name, shape, row, milliseconds(backward ? attention_back : attention, &a));
+    print_line(r->model.name, shape, row, milliseconds_of(backward ? attention_back : attention, &a));
     arrays_free(&a);
 }
 
@@ -420,7 +361,7 @@ static void bench_memory(const Roofline* r, const RooflineRow* given) {
         snprintf(shape, sizeof shape, "%.1f M", row.op.elements / 1e6);
     else
         snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
-    print_line(r->model.name, shape, &row, milliseconds(work, &a));
+    print_line(r->model.name, shape, &row, milliseconds_of(work, &a));
     arrays_free(&a);
 }
 
@@ -437,7 +378,7 @@ static void bench_sync(const Roofline* r) {
         row.bytes = row.op.bytes, row.count = 0, row.goal = 0.92;
         snprintf(row.name, sizeof row.name, "%s", row.op.name);
         snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
-        print_line(r->model.name, shape, &row, milliseconds(back ? unpack : pack, &a));
+        print_line(r->model.name, shape, &row, milliseconds_of(back ? unpack : pack, &a));
     }
     arrays_free(&a);
 }
@@ -454,7 +395,7 @@ static void bench_ceilings(void) {
     row.bytes = row.op.bytes, row.goal = 1, row.count = 0;
     snprintf(row.name, sizeof row.name, "large copy");
     Work1 work = take_numbers(&a, KERNEL_COPY, row.op.elements);
-    double ms = milliseconds(work, &a);
+    double ms = milliseconds_of(work, &a);
     arrays_free(&a);
     bench.ceilings.copy = row.bytes / ms * 1e3;
     print_line("ceiling", "", &row, ms);
@@ -464,7 +405,7 @@ static void bench_ceilings(void) {
     row.flops = 2.0 * (double)n * a.N, row.goal = 1;
     snprintf(row.name, sizeof row.name, "large product");
     arrays_take(&a, "xo", "", n), a.w = random_array<floatX>(n);
-    ms = milliseconds(product, &a);
+    ms = milliseconds_of(product, &a);
     arrays_free(&a);
     bench.ceilings.product = row.flops / ms * 1e3;
     char name[256], shape[64];
@@ -568,13 +509,11 @@ int main(int argc, char** argv) {
         fprintf(bench.json, "{\"device\":\"%s\",\"type\":\"%s\",\"attention\":\"%s\"}\n", name, FLOATX_NAME,
                 attention_family_name());
     const double started = seconds_now();
-    bench.flush = device_malloc(bench.tiny ? 256 : (size_t)FLUSH, "bench");
     Roofline* r = (Roofline*)checked_malloc(sizeof *r, "the rows of a step");
     bench_ceilings();
     bench_lengths(r);
     bench_models(r);
     printf("%d lines in %.1f s\n", bench.rows, seconds_now() - started);
-    device_free(bench.flush, 0);
     free(r);
     if (bench.json && fclose(bench.json) != 0) die("--json: cannot write: %s", strerror(errno));
     return 0;

@@ -3,13 +3,10 @@ bench_wgmma.cu: how fast the matrix product of wgmma_product.cuh is on this GPU 
 
     build/cuda/bf16/bench_wgmma [--tiny]      --tiny: a small product, to see that it works (the emulator runs that too)
 
-Times are medians of 20 runs between events on the device, after 3 that do not count; inputs are random: a GPU that multiplies
-zeros uses less power and looks faster. Before, the two products are compared.
+How is said in measure_gpu.h. Before, the two products are compared.
 */
-#include "../../kernels/kernels.h"
+#include "measure_gpu.h"
 #include "wgmma_product.cuh"
-
-enum { RUNS = 20, WARM_UP = 3 };
 
 #ifdef PRECISION_FP32
 int main(void) {
@@ -31,44 +28,6 @@ typedef struct {
 
 static void ours(const Product* p) { wgmma_product::product(p->d, p->a, p->b, p->M, p->N, p->K, p->blocks); }
 static void library(const Product* p) { linear_forward(p->d, p->a, p->b, NULL, p->M, p->K, p->N); }
-
-static int by_size(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
-static double milliseconds(void (*f)(const Product*), const Product* p) {
-    cudaEvent_t begin, end;
-    cuda_check(cudaEventCreate(&begin), "cudaEventCreate");
-    cuda_check(cudaEventCreate(&end), "cudaEventCreate");
-    double times[RUNS];
-    for (int i = -WARM_UP; i < RUNS; i++) {
-        float ms = 0;
-        cuda_check(cudaEventRecord(begin, 0), "cudaEventRecord");
-        f(p);
-        cuda_check(cudaEventRecord(end, 0), "cudaEventRecord");
-        cuda_check(cudaEventSynchronize(end), "a product");
-        cuda_check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-        if (i >= 0) times[i] = ms;
-    }
-    cuda_check(cudaEventDestroy(begin), "cudaEventDestroy");
-    cuda_check(cudaEventDestroy(end), "cudaEventDestroy");
-    qsort(times, RUNS, sizeof times[0], by_size);
-    return times[RUNS / 2];
-}
-
-// Random values in device memory: uniform in (-1, 1), about 2^20 different ones, repeated.
-static floatX* random_values(int64_t n, uint64_t seed) {
-    const int64_t few = min_i64(n, (1 << 20) - 3); // a prime: no two rows are alike
-    float* host = (float*)checked_malloc((size_t)few * sizeof(float), "bench");
-    for (int64_t i = 0; i < few; i++) host[i] = 2 * random_uniform(1, seed, (uint64_t)i) - 1;
-    floatX* device = (floatX*)device_malloc((size_t)n * sizeof(floatX), "bench");
-    device_from_floats(device, host, few);
-    for (int64_t at = few; at < n; at += few)
-        device_copy(device + at, device, (size_t)min_i64(few, n - at) * sizeof(floatX));
-    free(host);
-    return device;
-}
 
 // |ours - library's| / |library's|, of the first and the last four million results, or of all.
 static double difference(const Product* p) {
@@ -93,16 +52,17 @@ static double difference(const Product* p) {
     return sqrt(error / size);
 }
 
-static bool bench(int M, int N, int K, int blocks) {
+static bool bench(int M, int N, int K, int blocks, bool tiny) {
     Product p = {(floatX*)device_malloc((size_t)M * N * sizeof(floatX), "bench"),
-                 random_values((int64_t)M * K, 1),
-                 random_values((int64_t)N * K, 2),
+                 random_array<floatX>((int64_t)M * K),
+                 random_array<floatX>((int64_t)N * K),
                  M,
                  N,
                  K,
                  blocks};
     const double apart = difference(&p), bound = 2 * ROUNDOFF;
-    const double flop = 2.0 * M * N * K, own = milliseconds(ours, &p), lt = milliseconds(library, &p);
+    const double flop = 2.0 * M * N * K, own = milliseconds(tiny, [&] { ours(&p); }),
+                 lt = milliseconds(tiny, [&] { library(&p); });
     printf("%6d x %6d x %6d %9.3f ms %8.1f TFLOP/s   cuBLASLt %9.3f ms %8.1f TFLOP/s   %5.1f %%   apart by %.1e%s\n", M,
            N, K, own, flop / own / 1e9, lt, flop / lt / 1e9, 100 * lt / own, apart, apart <= bound ? "" : "  WRONG");
     device_free(p.d, 0), device_free(p.a, 0), device_free(p.b, 0);
@@ -121,13 +81,13 @@ int main(int argc, char** argv) {
 #ifdef __CUDACC__
     cuda_check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
 #endif
-    if (tiny) return bench(200, 264, 136, blocks) ? 0 : 1;
+    if (tiny) return bench(200, 264, 136, blocks, true) ? 0 : 1;
     const int shapes[][3] = {{4096, 4096, 4096},   {8192, 8192, 8192},  {65536, 2304, 768},  {65536, 768, 768},
                              {65536, 3072, 768},   {65536, 768, 3072},  {65536, 50304, 768}, {16384, 4096, 4096},
                              {16384, 22016, 4096}, {16384, 4096, 11008}};
     bool right = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        right = bench(shapes[i][0], shapes[i][1], shapes[i][2], blocks) && right;
+        right = bench(shapes[i][0], shapes[i][1], shapes[i][2], blocks, false) && right;
     return right ? 0 : 1;
 }
 

@@ -185,7 +185,7 @@ FAULTS = [
     ("kernels/matmul.cuh", "sum[i] += (float)d[i];\n        }", "sum[i] += (float)dout[n * OC + column + i];\n        }", "loads and"),
     ("kernels/embedding.cuh", "v = load<W>(wte + row * C + i % C);", "for (int k = 0; k < W; k++) v[k] = wte[row * C + i % C + k];", "loads and"),
     ("kernels/attention.cuh", "__launch_bounds__(FLASH_THREADS, 2)\n    flash_forward", "__launch_bounds__(FLASH_THREADS, 3)\n    flash_forward", "stack"),
-    ("kernels/attention.cuh", "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 8)", "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 200)", "blocks on"),
+    ("kernels/attention.cuh", "(FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS>", "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 200)", "blocks on"),
     ("kernels/attention.cuh", "mma_m16n8k16<floatX>(c[m][2 * n + 1], a[k][m], {b[2], b[3]});", "", "mma in a turn"),
 ]
 
