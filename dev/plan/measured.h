@@ -339,11 +339,10 @@ static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const Measu
     for (int a = 0; a < g->axes; a++) {
         g->axis[a] = (double*)checked_malloc((size_t)m->points * sizeof(double), "measured rates");
         g->n[a] = measured_axis(m, like, a, g->axis[a]);
-        if (cells > m->points) break;
-        cells *= g->n[a];
+        cells *= g->n[a]; // at most 4 points^2 here: the check is before the next factor
+        if (cells > 4 * (int64_t)m->points)
+            return fail(error, "%s: points are missing", measured_format(like->table)->name);
     }
-    if (cells > 4 * (int64_t)m->points)
-        return fail(error, "%s: points are missing", measured_format(like->table)->name);
     g->value = (double*)checked_calloc((size_t)cells, sizeof(double), "measured rates");
     for (int i = 0; i < m->points; i++) {
         const MeasuredPoint* p = &m->point[i];

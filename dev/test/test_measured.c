@@ -208,6 +208,10 @@ static void test_files(void) {
     snprintf(twice, sizeof twice, "%s\nproduct one input 32 32 32 1e9 FLOP/s\nproduct one input 64 32 64 1e9 FLOP/s",
              one);
     refuse(twice, "product one input 32 32 64 is missing");
+    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s",
+           "product one forward 1 1 2 is missing");
+    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s\nproduct one forward 3 3 3 1 FLOP/s",
+           "product: points are missing");
     unlink(path);
 }
 
