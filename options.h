@@ -3,7 +3,9 @@ options.h: the command line as one table. A program lists its options once (name
 help) and gets parsing, range checks, suggestions for misspelt names, --help, files of options and the shells'
 completion from the same rows.
 
-    --name value   --name=value   --flag            each at most once
+    --name value   --name=value   --flag            given twice, the last one wins
+
+A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
 
 A file of options has one in each line, written as above, empty lines, and lines that begin with # for people. The value
 is all that follows on the line, without blanks at its ends. The command line wins over the file, wherever it names it.
@@ -146,13 +148,31 @@ static inline bool option_unknown(Option* table, int n, const char* name, Error*
     return fail(error, "unknown option --%s; --help lists them all", name);
 }
 
+// "10000", and where the value is whole and exact in float64 "1e4", "10k", "1.5M"; a suffix is an exponent.
+static inline bool whole_number(int64_t* x, const char* text) {
+    static const char suffixes[] = "kMG";
+    char decimal[64], *end = NULL;
+    errno = 0;
+    *x = strtoll(text, &end, 10);
+    if (end != text && *end == 0) return errno == 0;
+    size_t n = strlen(text);
+    const char* suffix = n > 0 ? strchr(suffixes, text[n - 1]) : NULL;
+    if (suffix) n--;
+    if (n >= sizeof decimal - 4 || strspn(text, "0123456789+-.eE") < n) return false;
+    snprintf(decimal, sizeof decimal, "%.*s", (int)n, text);
+    if (suffix) append_text(decimal, sizeof decimal, "e%d", 3 * (int)(suffix - suffixes + 1));
+    const double value = strtod(decimal, &end);
+    if (end == decimal || *end || fabs(value) > 0x1p53 || value != floor(value)) return false;
+    *x = (int64_t)value;
+    return true;
+}
+
 static inline bool option_set(Option* o, const char* text, Error* error) {
     char* end = NULL;
-    errno = 0;
     switch (o->type) {
     case OPTION_INT: {
-        const long long x = strtoll(text, &end, 10);
-        if (end == text || *end || errno) return fail(error, "--%s %s: not a whole number", o->name, text);
+        int64_t x;
+        if (!whole_number(&x, text)) return fail(error, "--%s %s: not a whole number", o->name, text);
         if ((double)x < o->low || (double)x > o->high)
             return fail(error, "--%s %s: out of range, %.0f to %.0f", o->name, text, o->low, o->high);
         *(int64_t*)o->value = x;
@@ -215,7 +235,6 @@ static inline bool options_parse(Option* table, int n, int argc, char** argv, Er
         const char* value;
         Option* o = option_named(table, n, argv[i], &value, error);
         if (!o) return false;
-        if (o->given) return fail(error, "--%s is given twice", o->name);
         const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
         if (!value && o->type != OPTION_FLAG && more) value = argv[++i];
         if (!option_take(o, value, error)) return false;

@@ -173,7 +173,7 @@ refuses 2 "--layers 3, but whole_gpt2/step_00000012 has 2" $common --hidden 32 -
 # ---- arguments
 refuses 2 "did you mean --layers?" --layer 3
 refuses 2 "unknown option" --tensor-cores 3
-refuses 2 "given twice" --steps 3 --steps 4
+check "given twice, the last one wins; 1e4 and 2k are numbers" "$train $small --data text.txt --steps 5 --steps=1e4 --dry-run --global-batch 1k --global-batch 2k >out 2>err && [ ! -s err ] && grep -q '^batch  *2000 sequences' out"
 refuses 2 "out of range" --steps -1
 refuses 2 "not a whole number" --steps 3.5
 refuses 2 "the value is missing" --steps

@@ -174,9 +174,63 @@ static void test_files(void) {
     test_case("--small=\n", "", "a.txt:1: --small : not a whole number", NULL);
     test_case("--text=\n", "", "a.txt:1: --text: empty value", NULL);
     test_case("--flag yes\n", "", "a.txt:1: --flag takes no value", NULL);
-    test_case("--flag\n", "--flag|--flag", "--flag is given twice (the command line)", NULL);
     test_case("\n--now\n", "", "a.txt:2: --now belongs on the command line, not into a file", NULL);
     test_case("--word x\n", "", "a.txt:1: --word belongs on the command line, not into a file", NULL);
+}
+
+// Given twice on the command line, the last one wins; in a file it is a slip.
+static void test_twice(void) {
+    Values v = values_default();
+    v.small = 4, v.flag = true, v.choice = 1, v.text = "b";
+    test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
+    test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
+    test_case("", "--small|x|--small|4", "--small x: not a whole number (the command line)", NULL);
+}
+
+// Whole numbers as people write them.
+static void test_whole_numbers(void) {
+    static const struct {
+        const char* text;
+        int64_t value; // -1: refused
+    } cases[] = {{"0", 0},
+                 {"10000", 10000},
+                 {"1e4", 10000},
+                 {"1E+4", 10000},
+                 {"10k", 10000},
+                 {"1.5k", 1500},
+                 {"1.001k", 1001},
+                 {"2M", 2000000},
+                 {"3G", 3000000000},
+                 {"15e-1M", -1},
+                 {"8999999999999999", 8999999999999999},
+                 {"1.5", -1},
+                 {"1.0015k", -1},
+                 {"1e-1", -1},
+                 {"k", -1},
+                 {"", -1},
+                 {"1kk", -1},
+                 {"1k ", -1},
+                 {" k", -1},
+                 {"1e", -1},
+                 {"e4", -1},
+                 {"1K", -1},
+                 {"1m", -1},
+                 {"0x10", -1},
+                 {"inf", -1},
+                 {"nan", -1},
+                 {"1e400", -1},
+                 {"99999999999999999999", -1},
+                 {"1e4k5", -1},
+                 {"9007199254740993e0", -1},
+                 {"-1k", -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t x = 7;
+        Option o = option_int("n", &x, 0, 9e15, "");
+        Error error;
+        const bool ok = option_set(&o, cases[i].text, &error);
+        check(ok == (cases[i].value >= 0) && x == (ok ? cases[i].value : 7), "--n %s: %lld", cases[i].text,
+              (long long)x);
+    }
 }
 
 // Values that a line cannot hold are refused before they are written.
@@ -337,6 +391,8 @@ static void test_completion(void) {
 int main(void) {
     test_round_trip();
     test_files();
+    test_twice();
+    test_whole_numbers();
     test_refused();
     test_word();
     test_help();
