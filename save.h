@@ -253,8 +253,8 @@ static void saver_free(Saver* x) {
     memset(x, 0, sizeof *x);
 }
 
-// All that this rank writes of its stage goes to `take`, in the same order on all ranks: with ZeRO they put each bucket together.
-// After a failure it goes on with what the others wait for.
+// All that this rank writes of its stage goes to `take` (NULL: nowhere), in the same order on all ranks: with ZeRO they put each
+// bucket together. After a failure it goes on with what the others wait for.
 static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
     const Stage* s = x->stage;
     const SiteValues sites = site_values(s);
@@ -265,7 +265,7 @@ static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*,
         const SavedPart part = saved_part(s, &sites, v);
         const float* whole = whole_values(s, b, part.values, copy);
         const SavedValue value = {b, part.number, x->used};
-        if (ok && writes_bucket(&s->layout.mesh, b, part.site)) ok = take(x, value, whole, error);
+        if (ok && take && writes_bucket(&s->layout.mesh, b, part.site)) ok = take(x, value, whole, error);
         where_carry(x->row);
     }
     free(copy);
@@ -293,22 +293,26 @@ static bool rank_file(char path[CHECKPOINT_PATH], const Saver* x, int rank, Erro
     return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", x->out, (long long)x->state.step, rank);
 }
 
-// rank_N: that this rank has written all, and what. Complete if it ends with a line feed.
+// rank_N: that this rank has written all, and what. Complete if it ends with a line feed. It is not flushed to the disk: the main
+// rank may have read it by the time that this fails.
 static bool rank_reports(const Saver* x, Error* error) {
     char path[CHECKPOINT_PATH];
     const CheckpointSum* sum = &x->writer.sum;
-    return rank_file(path, x, x->rank, error) &&
-           checkpoint_write_text(path, error, "%lld %lld %llx %llx %llx\n", (long long)x->attempt,
-                                 (long long)sum->elements, (unsigned long long)sum->checksum[0],
-                                 (unsigned long long)sum->checksum[1], (unsigned long long)sum->checksum[2]);
+    if (!rank_file(path, x, x->rank, error)) return false;
+    FILE* out = fopen(path, "w");
+    const bool ok = out && fprintf(out, "%lld %lld %llx %llx %llx\n", (long long)x->attempt, (long long)sum->elements,
+                                   (unsigned long long)sum->checksum[0], (unsigned long long)sum->checksum[1],
+                                   (unsigned long long)sum->checksum[2]) > 0;
+    return (out && fclose(out) == 0 && ok) || fail(error, "%s: cannot write: %s", path, strerror(errno));
 }
 
-// Adds what a rank has reported; false: it has not yet.
-static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt) {
+// Adds what a rank has reported. False: it has not yet, or (*code, errno) that cannot be read.
+static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, int* code) {
     long long number, elements;
     unsigned long long c[3];
     char end = 0;
     FILE* in = fopen(path, "r");
+    *code = in || errno == ENOENT || errno == ESTALE ? 0 : errno;
     if (!in) return false;
     const int read = fscanf(in, "%lld %lld %llx %llx %llx%c", &number, &elements, &c[0], &c[1], &c[2], &end);
     fclose(in);
@@ -325,11 +329,12 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH];
     useconds_t pause = 500;
     double all_since = INFINITY; // when all had written
+    int code;
     if (!checkpoint_path(folder, error, "%s/step_%08lld.tmp", x->out, (long long)x->state.step)) return false;
     memset(sum, 0, sizeof *sum);
     for (int rank = 0; rank < x->ranks;) {
         if (!rank_file(path, x, rank, error)) return false;
-        if (rank_collect(sum, path, x->attempt)) {
+        if (rank_collect(sum, path, x->attempt, &code)) {
             where_carry(x->row);
             rank++;
         } else if (__atomic_load_n(&x->give_up, __ATOMIC_ACQUIRE)) {
@@ -337,6 +342,8 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
                         (long long)x->state.step);
         } else if (!checkpoint_is_there(folder, error)) {
             return false;
+        } else if (code) {
+            return fail(error, "%s: cannot read: %s", path, strerror(code));
         } else if (seconds_now() > all_since + REPORTS_WAIT) {
             return fail(error,
                         "%s: is not there, though rank %d has written it; do all ranks see the same file system?", path,
@@ -361,14 +368,16 @@ static bool write_part(Saver* x, bool from_snapshot, Error* error) {
     const Stage* s = x->stage;
     Error late;
     bool ok = checkpoint_join(&x->writer, x->out, x->state.step, &s->model, &x->sites, error);
-    if (!ok && from_snapshot) return false;
-    const bool joined = ok;
+    if (!ok) { // nothing is open: all that is left to do is what the others wait for
+        if (!from_snapshot) walk_values(x, NULL, &late);
+        return false;
+    }
     for (int i = 0; i < x->n && ok && from_snapshot; i++) {
         const SavedValue* v = &x->list[i];
         ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, x->snapshot + v->at, error);
         where_carry(x->row);
     }
-    if (!from_snapshot) ok = walk_values(x, take_to_disk, joined ? error : &late) && ok;
+    if (!from_snapshot) ok = walk_values(x, take_to_disk, error);
     return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);
 }
 

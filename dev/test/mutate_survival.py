@@ -22,6 +22,7 @@ COMMANDS = {
     "kills": ("train_gpt", ["python3", "dev/test/torture.py", "--short", "--seed", "1", "--only", "kills"]),
     "broken": ("train_gpt", ["python3", "dev/test/torture.py", "--short", "--seed", "1", "--only", "broken"]),
     "disks": ("train_gpt", ["python3", "dev/test/torture.py", "--short", "--seed", "1", "--only", "disks"]),
+    "calls": ("train_gpt", ["python3", "dev/test/torture.py", "--short", "--seed", "1", "--only", "calls"]),
 }
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
@@ -93,6 +94,8 @@ FAULTS = [
     ("a rank that cannot write says nothing", "disks", SAVE, "if (!x->wrote && (!is_gone || x->rank == 0))", "if (0)"),
     ("the next save does not wait for the last", "kills", TRAINER,
      "    finish_save(t);\n    const CheckpointState state", "    const CheckpointState state"),
+    ("a rank writes into files that it could not open", "calls", SAVE,
+     "        if (!from_snapshot) walk_values(x, NULL, &late);\n        return false;", "        if (from_snapshot) return false;"),
     # Disks
     ("a folder without its disk is written into", "disks", SAVE, "return !x->mounted || folder_is_mount(x->out) ||", "return true ||"),
     ("the run ends well without its last checkpoint", "disks", TRAINER, "return t->unsaved || !logged ||", "return !logged ||"),

@@ -3,7 +3,7 @@
 torture.py: does a run survive? Ranks are killed at any moment, checkpoints are damaged, disks are full or gone; then the run
 is taken up again and has to end as one that nothing ever happened to.
 
-    python3 dev/test/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short] [--only kills|broken|disks]
+    python3 dev/test/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short] [--only kills|broken|disks|calls]
 
 kills    Runs of random meshes (1, 2 and 4 ranks; everything that changes what is saved or who saves it), each beside one of the
          same command that nobody disturbs. SIGKILL for one rank, the main rank, all, or mpirun: while a save is going on, while
@@ -14,6 +14,8 @@ kills    Runs of random meshes (1, 2 and 4 ranks; everything that changes what i
 broken   One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and names. The run
          that takes it up says why not, and goes on from the one before; it ends with the same files.
 disks    A disk is full, read-only, or gone in the middle of a run, and comes back.
+calls    Every system call by which a rank saves fails once, and then with all later ones (fail_calls.c): the run says so, ends
+         with status 1 if it was the last save, and leaves sound checkpoints and nothing else.
 
 The short form is for make test. The order and the kind of everything follows from the seed, the moments do not. Nothing is
 left behind. Standard library only; the last line is "N passed, N failed".
@@ -22,6 +24,7 @@ import argparse
 import collections
 import concurrent.futures
 import filecmp
+import glob
 import itertools
 import json
 import os
@@ -829,6 +832,75 @@ def disks(short):
 
 
 # ------------------------------------------------------------------------------------------------------------------
+# Calls that fail
+
+class Calls:
+    """Runs that save in the background at step 2 and to the end at step 4; the second one exports, too. One call of one rank fails."""
+
+    def __init__(self):
+        source = os.path.join(PROJECT, "dev", "test", "fail_calls.c")
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-O1", "-o", "fail_calls.so", source, "-ldl"], check=True)
+        self.runs = 0
+
+    def run(self, ranks, mesh, rank, at, everything=False, under="failing"):
+        """One of the calls under a path. Returns (status, stderr, how many of them the rank has made)."""
+        for left in ("failing", "failing.weights", "count"):
+            shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
+        before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_UNDER={under} FAIL_COUNT=$PWD/count FAIL_RANK={rank} FAIL_AT={at};"
+        before += " export FAIL_ALL=1;" if everything else ""
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 1 {mesh} --export failing.weights", "failing", before)
+        self.runs += 1
+        return status, errors, int(open("count").read()) if os.path.exists("count") else 0
+
+    def sweep(self, rng, ranks, mesh, most=1000, under="failing"):
+        """At most so many calls, drawn at random, of each rank."""
+        shutil.rmtree("failing.whole", ignore_errors=True)
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 0 {mesh}", "failing.whole")
+        ok(status == 0, f"calls, {ranks} ranks {mesh}", errors)
+        for rank in range(ranks):
+            status, errors, count = self.run(ranks, mesh, rank, 0, under=under)
+            what = f"calls of rank {rank} of {ranks} {mesh}"
+            if not ok(status == 0 and count > 3, what, f"status {status}, {count} calls: {errors[-300:]}"):
+                continue
+            for at in sorted(rng.sample(range(1, count + 1), min(most, count))):
+                for everything in (False, True) if under == "failing" else (False,):
+                    status, errors, _ = self.run(ranks, mesh, rank, at, everything, under)
+                    wrong = self.judge(status, errors)
+                    ok(not wrong, f"{what}: number {at} of {count}{' and all later ones' if everything else ''} fails", f"{wrong}; {errors[-500:]}")
+
+    @staticmethod
+    def judge(status, errors):
+        """What is wrong, or ""."""
+        lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
+        last = any("step 4 was not saved" in line for line in lines)
+        if status not in (0, 1) or (status == 1 and not lines):
+            return f"status {status}"
+        if (last and status != 1) or re.search(r"[Ss]egmentation|[Ss]ignal|Sanitizer", errors):
+            return f"status {status} of a run that was not saved, or it has crashed"
+        if status == 0 and ("step_00000004" not in names("failing") or not os.path.isdir("failing.weights")):
+            return "status 0, and something is missing"
+        for name in names("failing"):
+            if not same_folder(os.path.join("failing", name), os.path.join("failing.whole", name)):
+                return f"{name} is not sound"
+        left = sorted(set(os.listdir("failing") if os.path.isdir("failing") else ()) - set(BESIDE))
+        if any("." in name for name in left) or glob.glob("failing.weights?*"):
+            return f"{left} and {glob.glob('failing.weights?*')} are left"
+        return ""
+
+
+def calls(rng, short):
+    c = Calls()
+    under = "step_00000004.tmp/model" if short else "failing"
+    c.sweep(rng, 1, "", under=under)
+    if MPI:
+        c.sweep(rng, 2, "--dp 2 --zero 1", under=under)
+    if MPI and not short:
+        c.sweep(rng, 2, "--tp 2")
+        c.sweep(rng, 4, "--pp 2 --dp 2 --dp-mode diloco --local-steps 2 --eager", 20)
+    print(f"{c.runs} runs in which a call fails")
+
+
+# ------------------------------------------------------------------------------------------------------------------
 # The command line
 
 def mpi_is_there():
@@ -859,7 +931,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--only", choices=["kills", "broken", "disks"])
+    parser.add_argument("--only", choices=["kills", "broken", "disks", "calls"])
     o = parser.parse_args()
     rng = random.Random(o.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
@@ -881,6 +953,8 @@ def main():
             broken(o.seed, 12 if o.short else o.broken, started + 60 * o.minutes * (1 if o.only else 0.95), 0 if o.short else o.broken // 25)
         if o.only in (None, "disks"):
             disks(o.short)
+        if o.only in (None, "calls"):
+            calls(rng, o.short)
         os.chdir("/")
     print(f"{COUNT['passed']} passed, {COUNT['failed']} failed")
     return 1 if COUNT["failed"] or not COUNT["passed"] else 0
