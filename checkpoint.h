@@ -204,6 +204,35 @@ static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transpo
     return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
 }
 
+// A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
+// each. It reads little, so that any rank can look at all files, also at what others read.
+static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
+    enum { PLACES = 4, PLACE_BYTES = 1024 };
+    SafeTensorsModel file;
+    bool transposed;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    uint64_t sum = 0;
+    int64_t bytes = 0, word = 0;
+    for (int64_t i = 0; i < file.tensors; i++) {
+        const SafeTensor* tensor = file.entries[i].tensor;
+        const unsigned char* data = file.entries[i].file->file.data + tensor->offset;
+        char about[512], shape[128];
+        safetensors_shape_text(shape, sizeof shape, tensor);
+        snprintf(about, sizeof about, "%.256s %d %s %lld", tensor->name, (int)tensor->dtype, shape,
+                 (long long)tensor->offset);
+        sum += checksum_of(about, (int64_t)strlen(about), word);
+        word += sizeof about;
+        const int64_t n = min_i64(PLACE_BYTES, tensor->bytes);
+        for (int64_t k = 0; k < PLACES; k++, word += PLACE_BYTES)
+            sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);
+        bytes += tensor->bytes;
+    }
+    snprintf(text, size, "%lld tensors, %lld bytes, checksum %016llx", (long long)file.tensors, (long long)bytes,
+             (unsigned long long)sum);
+    safetensors_model_close(&file);
+    return true;
+}
+
 // Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
 // (layout->elements) are zeroed by the caller, and their padding stays zero.
 static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
@@ -918,17 +947,24 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     return ok;
 }
 
-// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
-static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
+// trainer.json of a checkpoint's folder, as it was written.
+static inline bool checkpoint_read_list(CheckpointList* list, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
-    struct stat st;
     memset(list, 0, sizeof *list);
     if (!checkpoint_path(path, error, "%s/trainer.json", folder) || !checkpoint_check_own(path, error) ||
         !json_open(&json, path, error))
         return false;
-    bool ok = checkpoint_load_state(&list->state, &json, error) && checkpoint_load_files(list, &json, error);
+    const bool ok = checkpoint_load_state(&list->state, &json, error) && checkpoint_load_files(list, &json, error);
     json_free(&json);
+    return ok;
+}
+
+// Whether the files of a list are there, in their sizes.
+static inline bool checkpoint_check_sizes(const CheckpointList* list, const char* folder, Error* error) {
+    char path[CHECKPOINT_PATH];
+    struct stat st;
+    bool ok = true;
     for (int i = 0; i < list->files && ok; i++) {
         const CheckpointFile* f = &list->file[i];
         if (!checkpoint_path(path, error, "%s/%s", folder, f->name)) return false;
@@ -941,6 +977,41 @@ static inline bool checkpoint_load_list(CheckpointList* list, const char* folder
                       (long long)f->bytes);
     }
     return ok;
+}
+
+// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
+static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
+    return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
+}
+
+// The folder of the checkpoint that weights to start from belong to: path itself, or the folder that the file lies in. False: they
+// belong to none, as no trainer.json is there.
+static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
+    struct stat st;
+    Error error;
+    char list[CHECKPOINT_PATH];
+    const char* slash = strrchr(path, '/');
+    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const int length = is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 0;
+    return checkpoint_path(folder, &error, "%s%.*s", is_folder || slash ? "" : ".", length, path) &&
+           checkpoint_path(list, &error, "%s/trainer.json", folder) && access(list, F_OK) == 0;
+}
+
+// The same of the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them needs no other file.
+static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, const char* path,
+                                                Error* error) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct stat st;
+    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!checkpoint_read_list(list, folder, error)) return false;
+    int kept = 0;
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        const bool weights = strcmp(f->name, "model.safetensors") == 0 || strcmp(f->name, "config.json") == 0;
+        if (is_folder ? weights : strcmp(f->name, name) == 0) list->file[kept++] = *f;
+    }
+    list->files = kept;
+    return checkpoint_check_sizes(list, folder, error);
 }
 
 // What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.

@@ -149,6 +149,7 @@ static inline void open_tokenizer(Trainer* t) {
     const bool text = t->train_files.source[0].files.format == TOKENS_TEXT;
     beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
     const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
+    comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
     if (text && (o->tokenizer || found))
         die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
                   o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
@@ -166,6 +167,7 @@ static inline void open_vocabulary(Trainer* t) {
     char path[4096];
     const Settings* o = &t->settings;
     const bool found = !o->tokenizer && find_vocabulary(o, path, sizeof path);
+    comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
     if (!o->tokenizer && !found && o->data) {
         open_files(t);
         open_tokenizer(t);
@@ -208,6 +210,9 @@ static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int dat
     bool told = false;
     Error error;
     agree(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
+    char text[CONFIG_TEXT] = "no config.json"; // ranks with models that differ would wait for each other for ever
+    if (told) config_write(text, &stored, "", "");
+    if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
     if (told) return settings_model_of(o, table, n, &stored, path);
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
         die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,

@@ -1694,21 +1694,41 @@ static void save_checkpoint(Trainer* t, bool last) {
     if (last) finish_save(t);
 }
 
-// Whether a checkpoint is what was written: each rank reads a part of its files. The reason is that of the first rank that
-// has one.
-static bool checkpoint_is_sound(Trainer* t, const char* folder, int64_t step, Error* error) {
-    CheckpointList list;
+// Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list. The reason is
+// that of the first rank that has one.
+static bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, const char* folder, Error* error) {
     enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
     uint64_t sums[FILES] = {0};
     int64_t halves[2 * FILES]; // of 64 bits: their sums over ranks do not overflow
     const Comm* world = &t->world;
-    bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error) &&
-              checkpoint_add_up(sums, &list, folder, world->rank, world->size, error);
+    ok = ok && checkpoint_add_up(sums, list, folder, world->rank, world->size, error);
     for (int i = 0; i < 2 * FILES; i++) halves[i] = (int64_t)(sums[i / 2] >> (i % 2 ? 32 : 0) & 0xffffffff);
     comm_all_reduce(&t->world, halves, 2 * FILES, COMM_INT64, COMM_SUM);
     for (int i = 0; i < FILES; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
-    ok = ok && checkpoint_compare(sums, &list, folder, error);
+    ok = ok && checkpoint_compare(sums, list, folder, error);
     return first_reason(t, ok ? 0 : EXIT_RUN, error) < 0;
+}
+
+// Whether a checkpoint is what was written.
+static bool checkpoint_is_sound(Trainer* t, const char* folder, int64_t step, Error* error) {
+    CheckpointList list;
+    const bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error);
+    return files_are_sound(t, ok, &list, folder, error);
+}
+
+// --init: weights of a checkpoint have to be what was written, and weights of any kind the same on all ranks.
+static void check_initial_weights(Trainer* t, const char* path) {
+    CheckpointList list;
+    char folder[CHECKPOINT_PATH], text[128];
+    Error error, why;
+    int32_t ours = checkpoint_of_weights(folder, path);
+    comm_all_reduce(&t->world, &ours, 1, COMM_INT32, COMM_MAX);
+    if (ours && !files_are_sound(t, checkpoint_load_weights_list(&list, folder, path, &why), &list, folder, &why)) {
+        fail(&error, "--init %.256s: %.600s; to start from it as it is, move its trainer.json away", path, why.text);
+        comm_die_together(&t->world, EXIT_RUN, error.text);
+    }
+    agree(t, checkpoint_sample(text, sizeof text, path, &error), &error);
+    comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
 }
 
 // The newest sound checkpoint of --out; those that are not are told. False: there is none at all. If there are only unsound
@@ -1909,10 +1929,12 @@ static bool set_weights(Trainer* t) {
         return false;
     }
     if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
-    if (o->init)
+    if (o->init) {
+        check_initial_weights(t, o->init);
         read_weights(t, o->init);
-    else
+    } else {
         draw_weights(&t->stage, o->seed);
+    }
     if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
     return false;
 }

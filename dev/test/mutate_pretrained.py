@@ -12,6 +12,7 @@ import mutate
 
 CONFIG, LLMC, ROPE = "config_json.h", "llmc.h", "kernels/rope_table.h"
 CHECKPOINT, EXPORT, SETTINGS, SETUP = "checkpoint.h", "export.h", "settings.h", "setup.h"
+TRAIN = "train_gpt.cu"
 
 # What is wrong; file, exact text, replacement.
 PURE = [
@@ -74,6 +75,14 @@ ON_MESHES = [
      "ok = slice_read(params + s.offset, &file, name"),
     ("shape: contradictions are let through", SETTINGS, "if (sizes[i].given && sizes[i].given != sizes[i].stored)", "if (false)"),
     ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : preset->arch) != stored->arch)", "(Arch)s->arch : preset->arch) == (Arch)7)"),
+    ("init: checksums of a checkpoint are not asked", TRAIN, "if (ours && !files_are_sound(", "if (false && !files_are_sound("),
+    ("init: one rank of several looks at its part", TRAIN, "checkpoint_add_up(sums, list, folder, world->rank, world->size, error);",
+     "checkpoint_add_up(sums, list, folder, 0, world->size, error);"),
+    ("init: all files of a checkpoint are needed", CHECKPOINT, "if (is_folder ? weights : strcmp(f->name, name) == 0)", "if (true)"),
+    ("init: ranks may have other weights", TRAIN, 'comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");', ""),
+    ("init: values are not compared", CHECKPOINT, "sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);", ";"),
+    ("init: ranks may have other models", SETUP, 'if (path) comm_check_same(&t->world, "the model of the weights"',
+     'if (!path) comm_check_same(&t->world, "the model of the weights"'),
     ("shape: a text is read as bytes", SETUP, "if (text && (o->tokenizer || found))", "if (text && o->tokenizer)"),
 ]
 
@@ -84,7 +93,7 @@ def main():
     if any(word in fault[0] for fault in PURE):
         status |= mutate.main(PURE, {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, CHECKPOINT)})
     if any(word in fault[0] for fault in ON_MESHES):
-        driver = mutate.Driver(lambda test: "train_gpt", lambda test: ["dev/test/test_pretrained.py"], 120, "FAST=-O1",
+        driver = mutate.Driver(lambda test: "train_gpt", lambda test: ["dev/test/test_pretrained.py"], 300, "FAST=-O1",
                                {"OMPI_MCA_mpi_yield_when_idle": "1"})
         status |= mutate.drive([(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES], driver)
     return status

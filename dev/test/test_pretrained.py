@@ -191,6 +191,11 @@ def train_gpt(ranks, *options):
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+# What the program itself has said on stderr, without its launcher's words.
+def words(done):
+    return " ".join(line for line in done.stderr.split("\n") if line.startswith("train_gpt: "))
+
+
 def same(model, other):
     return other is not None and model.keys() == other.keys() and all(
         shape == other[name][0] and numbers.tobytes() == other[name][1].tobytes() for name, (shape, numbers) in model.items())
@@ -287,10 +292,91 @@ def test_refused(work):
         refused(what, said, "--init", f"{work}/damaged.bin", "--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V), "--steps", "0")
 
 
+# The place of tensor `name` in a file of safetensors.
+def place_of(path, name):
+    data = open(path, "rb").read(1 << 20)
+    n = struct.unpack("<Q", data[:8])[0]
+    return 8 + n + json.loads(data[8:8 + n])[name]["data_offsets"][0]
+
+
+def flip_bit(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1]))
+
+
+# --init of a checkpoint: what it holds has to be what was written.
+def test_checkpoints(work):
+    sizes = ["--seq", "8", "--global-batch", "2", "--micro-batch", "1", "--sample-every", "0", "--eval-every", "0"]
+    done = train_gpt(1, "--init", f"{work}/small.bin", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out", f"{work}/run")
+    run = f"{work}/run/step_00000002"
+    check(done.returncode == 0 and os.path.exists(f"{run}/trainer.json"), "a checkpoint to start from")
+    damaged, shape = f"{work}/damaged", ["--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V), "--seq", str(T)]
+    for ranks, mesh in ((1, []), (2, ["--tp", "2"])):
+        if ranks > 1 and os.environ.get("MPIRUN") == "":
+            continue
+        for what, init, options in (("a checkpoint", damaged, []), ("its file of weights", f"{damaged}/model.safetensors", shape)):
+            shutil.rmtree(damaged, ignore_errors=True)
+            shutil.copytree(run, damaged)
+            target = f"{work}/from.{ranks}.{len(options)}"
+            for name in ("optimizer.safetensors", "config.json")[:1 if init == damaged else 2]:
+                os.unlink(f"{damaged}/{name}")  # nobody reads them here
+            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", target)
+            check(done.returncode == 0 and os.path.isdir(target), f"--init of {what} on {ranks} ranks")
+            flip_bit(f"{damaged}/model.safetensors", place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
+            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", f"{target}.no")
+            check(done.returncode == 1 and "its checksum is" in done.stderr and not os.path.exists(f"{target}.no"),
+                  f"one bit of {what} has changed, on {ranks} ranks: {words(done)}")
+            os.unlink(f"{damaged}/trainer.json")
+            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", f"{target}.bit")
+            check(done.returncode == 0, "without trainer.json it is a file like any other")
+    shutil.rmtree(damaged)
+    shutil.copytree(run, damaged)
+    text = open(f"{damaged}/config.json").read()
+    open(f"{damaged}/config.json", "w").write(text.replace("1e-05", "2e-05"))
+    refused("a configuration that has changed", "config.json: its checksum is", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
+    os.unlink(f"{damaged}/model.safetensors")
+    refused("weights that are gone", "model.safetensors: is missing", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
+
+
+# One name, other files: every rank has a folder of its own, in which it looks for --init.
+def test_ranks_differ(work):
+    if os.environ.get("MPIRUN") == "":
+        return
+    into = 'cd "$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "$@"'
+    model = make_model(gpt2_shapes(), "BF16", 7)
+
+    def change_weights(folder):
+        flip_bit(f"{folder}/model.safetensors", place_of(f"{folder}/model.safetensors", "transformer.h.3.mlp.c_proj.bias"))
+
+    def change_config(folder):
+        json.dump({**GPT2, "layer_norm_epsilon": 1e-3}, open(f"{folder}/config.json", "w"))
+
+    cases = (("nothing", lambda folder: None, None), ("a weight of one tensor", change_weights, "rank 1 "), ("eps", change_config, "rank 1 "),
+             ("the vocabulary, which one has not", lambda folder: open(f"{folder}/tokenizer.json", "w").write("{}"), "rank 1 "),
+             ("the weights, which one has not", lambda folder: os.unlink(f"{folder}/model.safetensors"), "rank 1: "),
+             ("the folder, which one has not", shutil.rmtree, "rank 1"))
+    for number, (what, change, said) in enumerate(cases):
+        for mesh in (["--tp", "2"], ["--pp", "2"], []) if number < 2 else (["--tp", "2"],):
+            place = f"{work}/differ.{number}{''.join(mesh)}"
+            for rank in (0, 1):
+                write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
+            change(f"{place}/1/model")
+            done = subprocess.run(["scripts/mpirun.sh", "-np", "2", "sh", "-c", into, place, os.path.abspath(PROGRAM), *mesh, "--init", "model",
+                                   "--steps", "0", "--export", f"{place}/out"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            good = done.returncode == 0 if said is None else done.returncode in (1, 2) and words(done).count("train_gpt: ") == 1 and said in words(done)
+            check(good and os.path.exists(f"{place}/out") == (said is None), f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words(done)}")
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
         test_conversions(work)
         test_refused(work)
+        test_checkpoints(work)
+        test_ranks_differ(work)
     print(f"{passed} passed, {failed} failed")
     sys.exit(0 if failed == 0 else 1)
 
