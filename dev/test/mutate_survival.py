@@ -57,8 +57,8 @@ FAULTS = [
     ("the step of a folder is not compared", "checkpoint", CHECKPOINT, "return list->state.step == step ||", "return true ||"),
     ("how much was written is not compared", "checkpoint", CHECKPOINT, "bool ok = sum->elements == values * model_parameters(m) ||",
      "bool ok = true ||"),
-    ("a checkpoint that is not sound is taken", "broken", TRAINER, "    return first_reason(t, ok ? 0 : EXIT_RUN, error) < 0;\n}\n\n// The newest",
-     "    return first_reason(t, ok ? 0 : EXIT_RUN, error) < 0 || true;\n}\n\n// The newest"),
+    ("a checkpoint that is not sound is taken", "broken", TRAINER, "return files_are_sound(t, ok, &list, folder, error);",
+     "return files_are_sound(t, ok, &list, folder, error) || true;"),
     ("where none is sound a new run begins", "broken", TRAINER, "    if (!found && n > 0) {", "    if (0) {"),
     # What stays, what goes
     ("the best is removed", "checkpoint", FOLDER, "        if (steps[i] == best) continue;\n", ""),

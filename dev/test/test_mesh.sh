@@ -753,7 +753,7 @@ refuses 1 "is of a CAAT-Net: give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-rank
 refuses 1 "is of a model without partial sums" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
 trains "2:--tp 2" "${short[@]}" --steps 1 --sync 0.5 --init mesh0/step_00000006/model.safetensors &&
     ok "a file of weights may become a CAAT-Net"
-cp -r caat0/step_00000006 caat_broken && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
+cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
 refuses 1 '"sync_scale" is "sometimes"; it can be' 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken
 launch 2 "$sanitized" "${run[@]}" "${caat[@]}" --tp 2 --out caat_clean
 check "CAAT-Net, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
