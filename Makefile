@@ -279,7 +279,7 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 
 # What takes longer to optimise than to run; and what takes longer to run than to optimise.
 $(addprefix $(BUILD)/sanitized/,train_gpt plan test_sites test_health test_evaluate test_measured test_search test_comm_plan test_comm_thread \
-    test_comm test_plan test_rounds test_safetensors test_trace): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
+    test_comm test_plan test_rounds test_safetensors test_trace fuzz_readers): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
 $(addprefix $(BUILD)/sanitized/,test_matmul test_kernels test_attention): SANITIZED := $(subst -O1,-O2,$(SANITIZED))
 $(addprefix $(BUILD)/,test_sites test_health test_evaluate test_measured test_search): FAST := $(subst -O3,-O1,$(FAST))
 

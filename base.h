@@ -115,12 +115,16 @@ __attribute__((format(printf, 3, 4))) static inline void append_text(char* text,
     va_end(args);
 }
 
-// Fills *error; always returns false, so that callers can write: return fail(error, "...", ...).
+// Fills *error; always returns false, so that callers can write: return fail(error, "...", ...). Control characters, which a
+// foreign file may have sent to the terminal by way of its message, become '?'.
 __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, const char* format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error->text, sizeof error->text, format, args);
     va_end(args);
+    for (char* c = error->text; *c; c++) {
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    }
     return false;
 }
 

@@ -165,11 +165,15 @@ static inline MeasuredPoint measured_point(MeasuredTable table, int first, int s
 // ----------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
-// A number > 0 in decimal digits.
+// Of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its step never end.
+static const double measured_least = 1e-20, measured_most = 1e20;
+
+// A number in decimal digits, in this range.
 static inline bool measured_number(const char* word, double* value) {
     char* end;
     *value = strtod(word, &end);
-    return *word && *end == 0 && strspn(word, "0123456789.eE+-") == strlen(word) && isfinite(*value) && *value > 0;
+    return *word && *end == 0 && strspn(word, "0123456789.eE+-") == strlen(word) && *value >= measured_least &&
+           *value <= measured_most;
 }
 
 // The shortest text that is read as the same number.
@@ -228,11 +232,12 @@ static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, 
     }
     for (int i = 0; i < f->axes; i++, at++) {
         if (at >= n || !measured_number(words[at], &p.at[i]))
-            return fail(error, "%s: %s has to be a number above 0, not %s", f->name, f->axis[i],
+            return fail(error, "%s: %s has to be a number from 1e-20 to 1e20, not %s", f->name, f->axis[i],
                         at < n ? words[at] : "nothing");
     }
     if (at >= n || !measured_number(words[at], &p.value))
-        return fail(error, "%s: the value has to be a number above 0, not %s", f->name, at < n ? words[at] : "nothing");
+        return fail(error, "%s: the value has to be a number from 1e-20 to 1e20, not %s", f->name,
+                    at < n ? words[at] : "nothing");
     at++;
     if (*f->unit && (at >= n || strcmp(words[at], f->unit) != 0))
         return fail(error, "%s: behind the value stands its unit, %s", f->name, f->unit);

@@ -129,6 +129,8 @@ FAULTS = [
     ("measured: all threads are one", MEASURED, "? THREADS_ALL\n", "? THREADS_ONE\n"),
     ("measured: points may be missing", MEASURED, "if (g->value[c] == 0 &&", "if (0 && g->value[c] == 0 &&"),
     ("measured: points may be there twice", MEASURED, "if (*value != 0) return", "if (0) return"),
+    ("measured: no room for the last axis", MEASURED, "cells *= g->n[a];", "cells *= a < 2 ? g->n[a] : 1;"),
+    ("measured: rates of any size", MEASURED, "*value >= measured_least", "*value > 0"),
     ("calibrate: the wrong way round", CALIBRATE, "* seconds / cost.seconds", "* cost.seconds / seconds"),
     ("calibrate: what was known is forgotten", CALIBRATE, "measured_corrected(m, ranks) * seconds", "seconds"),
     ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),

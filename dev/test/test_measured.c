@@ -184,13 +184,15 @@ static void test_files(void) {
     refuse("message 2 1024 1 s\nmessage 2 4096 1 s\nmessage 4 1024 1 s", "message 4 4096 is missing");
     refuse("kernel one norm 1024 1e-9", ":3: kernel: behind the value stands its unit, s");
     refuse("kernel one norm 1024 1e-9 FLOP/s", "unit, s");
-    refuse("kernel one norm 1024 0 s", "number above 0, not 0");
-    refuse("kernel one norm -5 1 s", "elements has to be a number above 0, not -5");
+    refuse("kernel one norm 1024 0 s", "number from 1e-20 to 1e20, not 0");
+    refuse("kernel one norm -5 1 s", "elements has to be a number from 1e-20 to 1e20, not -5");
     refuse("kernel one norm 1024 nan s", "not nan");
+    refuse("product one forward 32 32 32 1e-308 FLOP/s", "not 1e-308"); // a step that never ends
+    refuse("product one forward 1e30 32 32 1e9 FLOP/s", "not 1e30");
     refuse("kernel one norm 0x10 1 s", "not 0x10");
     refuse("kernel one norms 1024 1 s", "norms is none of");
     refuse("kernel two norm 1024 1 s", "two is none of one|all");
-    refuse("kernel one norm", "elements has to be a number above 0, not nothing");
+    refuse("kernel one norm", "elements has to be a number from 1e-20 to 1e20, not nothing");
     refuse("kernel one norm 1024 1 s s", "s is too much");
     refuse("speed 2 3 1", "3 of 2 ranks");
     refuse("cores two", ":3: cores");
@@ -200,6 +202,7 @@ static void test_files(void) {
     refuse("correct 2 0", "correct: a number of ranks and a factor");
     refuse("product one forward 1 2 3 4 FLOP/s 1 2 3 4 5", "more than 12 words");
     refuse("speeed 2 1 1", ":3: speeed is not known");
+    refuse("\033[2Jspeed\177 2 1 1", ":3: ?[2Jspeed? is not known"); // nothing that a terminal obeys
     char longer[700];
     memset(longer, ' ', sizeof longer);
     longer[0] = '#', longer[600] = 0;
