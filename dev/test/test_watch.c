@@ -355,7 +355,7 @@ static bool is_quiet(Fate fate) {
 static double limit_for(Fate fate) { return is_quiet(fate) ? 2.5 : 0.6; }
 
 static void watch_spin(void) {
-    for (volatile int i = 0;; i++) continue;
+    for (volatile unsigned i = 0;; i++) continue; // unsigned: it may wrap, which a fast core brings it to
 }
 
 static void hang(int status) {
