@@ -68,7 +68,9 @@ typedef struct {
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
-    bool stops; // the run ends after this step: a signal has asked for it
+    Asked asked;     // of the last step: whether the run ends after it, for a signal, or is saved, for --save-minutes
+    double saved_at; // when the last save began, or the steps did, by the main rank's clock
+    bool saves_wait; // there is no memory for a snapshot: training waits for a save
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }

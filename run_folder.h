@@ -95,10 +95,10 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
 }
 
-// Rank 0, when the checkpoint of step `last` was published: of those up to it removes all but the newest `keep` (0: none are
-// removed) and the best, to which OUT/best points. Later ones, which the run could not be taken up from, are not counted, and
+// Rank 0, when the checkpoint of step `last` was published: of those up to it removes all but the newest `keep` (0: none but that of
+// step `passing`) and the best, to which OUT/best points. Later ones, which the run could not be taken up from, are not counted, and
 // stay until their step is there. One goes as it came: it loses its name first, so that no half of one has it.
-static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, Error* error) {
+static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, int64_t passing, Error* error) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     int64_t* steps;
     const int n = checkpoint_steps(&steps, out);
@@ -108,9 +108,9 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     const bool linked = best < 0 || checkpoint_link_best(out, best, error); // if not: room is made all the same
     Error why, *reason = linked ? error : &why;
     bool ok = true;
-    for (int64_t i = first + keep; keep > 0 && i < n && ok; i++) {
+    for (int64_t i = first + keep; i < n && ok; i++) {
         const long long step = (long long)steps[i];
-        if (steps[i] == best) continue;
+        if (steps[i] == best || (keep == 0 && (steps[i] != passing || steps[i] == last))) continue;
         ok = checkpoint_path(path, reason, "%s/step_%08lld", out, step) &&
              checkpoint_path(old, reason, "%s/step_%08lld.old", out, step);
         Error somebodys;

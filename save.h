@@ -187,6 +187,8 @@ typedef struct {
     int n, room;
     float* snapshot;
     int64_t floats, used;
+    bool timed;      // it is one that --save-minutes asks for; set before saver_begin
+    int64_t passing; // the step of the last such one, on the main rank; -1: none
     int64_t left;    // the step of a save that failed and may have left its .tmp, on a disk that was away; -1: none
     int64_t attempt; // a number that ranks of a run that was killed, and is not quite dead, do not know
     pthread_t thread;
@@ -245,7 +247,7 @@ static bool saver_disk_is_there(const Saver* x, Error* error) {
 static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks, WhereRow* row) {
     memset(x, 0, sizeof *x);
     x->stage = s, x->out = out, x->keep = keep, x->rank = rank, x->ranks = ranks, x->row = row;
-    x->mounted = folder_is_mount(out), x->left = -1;
+    x->mounted = folder_is_mount(out), x->left = -1, x->passing = -1;
 }
 
 static void saver_free(Saver* x) {
@@ -392,8 +394,9 @@ static bool publish_part(Saver* x, Error* error) {
         return false;
     if (!checkpoint_publish(x->out, &x->state, &s->model, &s->layout.mesh.sync, &x->sites, &sum, error)) return false;
     Error why;
-    if (!checkpoint_prune(x->out, x->keep, x->state.step, &why))
+    if (!checkpoint_prune(x->out, x->keep, x->state.step, x->passing, &why))
         fprintf(stderr, "%s: --keep: %s\n", process.name, why.text);
+    x->passing = x->timed ? x->state.step : -1;
     return true;
 }
 

@@ -45,7 +45,7 @@ typedef struct {
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
     int on_nan; // choice
-    double outlier;
+    double outlier, save_minutes;
     bool resume, dry_run;
     int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": all of it in short
@@ -62,7 +62,7 @@ static inline Settings settings_default(void) {
     s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     s.temperature = 0.8, s.top_p = 1;
-    s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.completion = -1;
+    s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.save_minutes = 15, s.completion = -1;
     return s;
 }
 
@@ -195,8 +195,11 @@ static inline int settings_table(Option* table, Settings* s) {
                    "let the model write every N steps and at the end; 0 = never"),
         option_int("save-every", &s->save_every, 0, big,
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
+        option_float("save-minutes", &s->save_minutes, 0, 1e6,
+                     "and when the last checkpoint, or the first step, is so long ago; 0 = never for that"),
         option_int("keep", &s->keep, 0, big,
-                   "checkpoints that are kept: the last N, and the best by validation; 0 = all"),
+                   "checkpoints that are kept: the last N, and the best by validation; 0 = all, but of those that "
+                   "--save-minutes made, the last only"),
         option_string(
             "out", &s->out, "DIR",
             "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
@@ -338,6 +341,11 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 // ----------------------------------------------------------------------------------------------------------------
 // What follows from them
 
+// Whether the run may save while it goes on, of which the end is no part.
+static inline bool settings_saves(const Settings* o) {
+    return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
+}
+
 // Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
 static inline bool settings_train(const Settings* o) { return o->steps > 0; }
 
@@ -439,8 +447,12 @@ static inline void check_settings(Settings* o) {
         die_usage(
             "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
             o->out);
-    if ((o->resume || o->save_every || o->keep) && !o->out)
-        die_usage("--%s needs --out DIR", o->resume ? "resume" : o->save_every ? "save-every" : "keep");
+    const bool minutes = o->save_minutes != 0 && o->save_minutes != settings_default().save_minutes;
+    if ((o->resume || o->save_every || o->keep || minutes) && !o->out)
+        die_usage("--%s needs --out DIR", o->resume       ? "resume"
+                                          : o->save_every ? "save-every"
+                                          : o->keep       ? "keep"
+                                                          : "save-minutes");
     if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
     if (o->document_token >= 0 && !o->documents) die_usage("--document-token needs --documents");

@@ -504,14 +504,16 @@ static inline bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
 // ----------------------------------------------------------------------------------------------------------------
 // Memory and folder
 
-// Refuses a run that the machine's memory cannot hold, before any of it is taken.
+// Refuses a run that the machine's memory cannot hold, before any of it is taken. Where only that of a snapshot is missing, training
+// waits for saves instead.
 static inline void check_memory(Trainer* t) {
-    const Settings* o = &t->settings;
-    const bool snapshot = DEVICE_IS_HOST && o->out && o->save_every > 0 && o->save_every < o->steps;
-    double needed = stage_bytes(&t->stage) + (snapshot ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0);
-    comm_all_reduce(&t->world, &needed, 1, COMM_DOUBLE, COMM_MAX);
-    needed *= device_ranks_sharing(t->place.ranks_here);
-    const double there = device_bytes();
+    double sizes[2] = {stage_bytes(&t->stage), snapshot_bytes(t)}; // of a rank
+    comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);
+    const int sharing = device_ranks_sharing(t->place.ranks_here);
+    const double there = device_bytes(), needed = sizes[0] * sharing;
+    int32_t room = !DEVICE_IS_HOST || needed + sizes[1] * sharing <= there;
+    comm_all_reduce(&t->world, &room, 1, COMM_INT32, COMM_MIN);
+    t->saves_wait = !room;
     Error error;
     agree(t,
           needed <= there || fail(&error,
@@ -519,6 +521,9 @@ static inline void check_memory(Trainer* t) {
                                   "--seq or model, --recompute, or more ranks on more machines",
                                   needed / 1e9, there / 1e9),
           &error);
+    if (t->saves_wait && is_main(t))
+        printf("saves     training waits for them: there is no memory for %.1f GB of snapshots\n",
+               sizes[1] * sharing / 1e9);
 }
 
 enum { OUT_WAIT = 10 }; // seconds that ranks of a run whose mpirun was killed are given to find that out

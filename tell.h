@@ -215,6 +215,25 @@ static void print_sources(const Trainer* t) {
     }
 }
 
+// Bytes of the copy that a rank writes from while it trains on.
+static double snapshot_bytes(const Trainer* t) {
+    return settings_saves(&t->settings) ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0;
+}
+
+// When checkpoints are written.
+static void print_saves(const Trainer* t) {
+    const Settings* o = &t->settings;
+    if (!o->out || !t->stage.trains) return;
+    printf("saves     ");
+    if (o->save_every > 0 && o->save_every < o->steps) printf("every %lld steps, ", (long long)o->save_every);
+    if (o->save_minutes > 0) printf("when none was for %g minutes, ", o->save_minutes);
+    printf("at the end, and when a signal asks for it");
+    if (settings_saves(o))
+        printf("; from a snapshot in the host's memory, %.1f MB%s", snapshot_bytes(t) / 1e6,
+               t->world.size > 1 ? " on rank 0" : "");
+    printf("\n");
+}
+
 static void print_plan(Trainer* t, double peak) {
     Stage* s = &t->stage;
     const ModelConfig* m = &s->model;
@@ -256,6 +275,7 @@ static void print_plan(Trainer* t, double peak) {
         for (int i = 0; i < ARENAS; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
         printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
     }
+    print_saves(t);
     fflush(stdout);
 }
 

@@ -582,7 +582,7 @@ static void test_resume_bits(const ModelConfig* m) {
              folder); // as a save has left it that failed and could not be removed
     if (mkdir(path, 0777) != 0) die("%s: cannot make the folder", path);
     a.saver.left = 9;
-    save_checkpoint(&a, false); // in the background, while a goes on
+    save_checkpoint(&a, false, false); // in the background, while a goes on
     check(access(path, F_OK) != 0 && a.saver.left < 0, "what a failed save has left goes before the next one");
     for (int i = 0; i < 3; i++) train_step(&a);
     finish_save(&a);
@@ -778,7 +778,7 @@ static void test_large_checkpoint(void) {
     a.settings.out = folder;
     saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
     train_step(&a);
-    save_checkpoint(&a, true);
+    save_checkpoint(&a, true, false);
     saver_free(&a.saver);
     trainer_open(&b, &run);
     b.settings.out = folder, b.settings.seed = a.settings.seed;

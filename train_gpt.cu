@@ -1250,18 +1250,29 @@ static Bytes bytes_sent(const Trainer* t) {
 }
 
 // What all ranks have sent since `before`. Sites that do not wait for each other do not meet for that (meets = false): it is
-// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all. *too is
+// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all. too is
 // summed as well.
-static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets, double* too) {
+static Bytes bytes_of_all(Trainer* t, Bytes before, bool meets, double too[2]) {
     const Bytes now = bytes_sent(t);
     const double sites = meets ? 1 : t->stage.rounds.sites;
-    double sums[5] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
-                      now.far - before.far, *too};
-    sum_over_site(&t->groups, sums, 5);
-    if (meets) sum_over(&t->groups.far, sums, 5);
-    *too = sums[4];
+    double sums[6] = {now.tensor - before.tensor,
+                      now.pipeline - before.pipeline,
+                      now.data - before.data,
+                      now.far - before.far,
+                      too[0],
+                      too[1]};
+    sum_over_site(&t->groups, sums, 6);
+    if (meets) sum_over(&t->groups.far, sums, 6);
+    too[0] = sums[4], too[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
+}
+
+// Whether it is time for a checkpoint that nobody has asked for: on the main rank, whose clock counts.
+static bool save_is_due(const Trainer* t) {
+    const Settings* o = &t->settings;
+    return is_main(t) && o->out && o->save_minutes > 0 && seconds_now() - t->saved_at >= 60 * o->save_minutes &&
+           __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE) != SAVE_RUNS;
 }
 
 // One update on the next global batch.
@@ -1283,9 +1294,10 @@ static void train_step(Trainer* t) {
     if (t->health.skipped) round_parameters(&t->stage, &t->settings, t->step);
     health_step(&t->health, t->loss, t->grad_norm);
     stage_round(&t->stage, &t->settings, t->step);
-    double asked = stop_signals; // to stop: ranks
-    t->bytes = bytes_of_all(t, before, !rounds_are_late(&t->stage.rounds), &asked);
-    t->stops = stop_agreed(&t->stop, &t->groups.far, &t->stage.rounds, t->step, asked > 0);
+    double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // that are asked to stop, to save
+    t->bytes = bytes_of_all(t, before, !rounds_are_late(&t->stage.rounds), ranks);
+    const Asked asked = {ranks[0] > 0, ranks[1] > 0};
+    t->asked = stop_agreed(&t->stop, &t->groups.far, &t->stage.rounds, t->step, asked);
 }
 
 // ================================================================================================================
@@ -1618,8 +1630,9 @@ static CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from.
-static void check_late_gradient(Trainer* t) {
+// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is not finite, and
+// the save, which nobody has asked for at this very step (timed), is put off.
+static bool check_late_gradient(Trainer* t, bool timed) {
     Stage* s = &t->stage;
     const GradientBuckets* grads = &s->grads;
     const int64_t n = s->layout.elements;
@@ -1629,13 +1642,14 @@ static void check_late_gradient(Trainer* t) {
     sum_of_squares(s->sums, grads->shares ? grads->shares : grads->all, grads->shares ? n / s->layout.mesh.d : n);
     device_to_host(&squares, s->sums, sizeof squares);
     comm_all_reduce(&t->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
-    if (isfinite(squares)) return;
+    if (isfinite(squares) || timed) return isfinite(squares);
     snprintf(
         text, sizeof text,
         "step %lld: its gradient, which the next step would use, is not finite; it is not saved, checkpoints are from "
         "before it. Try a smaller --lr, a longer --warmup or a --clip",
         (long long)t->step);
     comm_die_together(&t->world, EXIT_RUN, text);
+    return false;
 }
 
 // Ends the run where ranks hold different bits of what ought to be the same (health.h): ranks of a site, or (meets), where sites
@@ -1670,8 +1684,8 @@ static void finish_save(Trainer* t) {
     tell_save(t, end);
 }
 
-// Saves in the background, or (last) to the end. That a save failed is not the end of the run.
-static void save_checkpoint(Trainer* t, bool last) {
+// Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of the run.
+static void save_checkpoint(Trainer* t, bool last, bool timed) {
     const double started = seconds_now();
     Stage* s = &t->stage;
     where_phase(watch_row(&t->watch), WHERE_SAVING, t->step);
@@ -1679,12 +1693,14 @@ static void save_checkpoint(Trainer* t, bool last) {
     const CheckpointState state = checkpoint_state(t);
     stage_settle(s);
     if (t->settings.check_every) check_replicas(t, true);
-    if (s->grads.late) check_late_gradient(t);
+    if (s->grads.late && !check_late_gradient(t, timed)) return;
+    t->saved_at = started;
     Comm *data = &t->groups.data, *far = &t->groups.far;
     const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
     settle_values(s);
     Error error;
-    if (!saver_begin(&t->saver, &t->world, &state, !last, started, &error)) {
+    t->saver.timed = timed;
+    if (!saver_begin(&t->saver, &t->world, &state, !last && !t->saves_wait, started, &error)) {
         t->unsaved = true;
         if (is_main(t))
             fprintf(stderr, "%s: the checkpoint of step %lld was not saved: %s\n", process.name, (long long)t->step,
@@ -1801,7 +1817,7 @@ static bool resume_checkpoint(Trainer* t) {
     t->stage.grads.due = true; // what is due in the next step was read
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     // The run may have been killed when it was about to do this, after its last save.
-    if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, &error))
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))
         fprintf(stderr, "%s: --keep: %s\n", process.name, error.text);
     return true;
 }
@@ -1960,12 +1976,12 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
     const int64_t first = t->step;
     const Bytes sent = bytes_sent(t);
-    const double loop_started = seconds_now();
+    const double loop_started = t->saved_at = seconds_now();
     while (t->step < o->steps) {
         const double before = seconds_now();
         train_step(t);
         const double seconds = seconds_now() - before, mfu = peak > 0 ? flops / seconds / peak : 0;
-        const bool last = t->step == o->steps, stops = t->stops && !last;
+        const bool last = t->step == o->steps, stops = t->asked.stop && !last;
         if (is_due(t->step, o->check_every)) check_replicas(t, !rounds_are_late(&t->stage.rounds));
         const bool evaluates = o->eval_every && (last || is_due(t->step, o->eval_every));
         const bool samples = is_due(t->step, o->sample_every) && !last && !stops;
@@ -1983,7 +1999,8 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
             const int64_t most = peak_bytes(t);
             if (logs) log_step(t, seconds, mfu, most);
         }
-        if (o->out && (last || stops || is_due(t->step, o->save_every))) save_checkpoint(t, last || stops);
+        const bool asked = last || stops || is_due(t->step, o->save_every);
+        if (o->out && (asked || t->asked.save)) save_checkpoint(t, last || stops, !asked);
         tell_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
         if (samples) stage_enter_common(&t->stage, o, t->step);
         if (samples) sample(t, o->tokens ? (int)o->tokens : 256);
@@ -1998,11 +2015,13 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     if (is_main(t) && !whole)
         printf("stopped   after step %lld of %lld, as a signal has asked; %s\n", (long long)t->step,
                (long long)o->steps,
-               o->out ? "saved: the same command with --resume goes on" : "without --out nothing is saved");
+               !o->out      ? "without --out nothing is saved"
+               : t->unsaved ? "not saved; the same command with --resume resumes from the checkpoint before"
+                            : "saved: the same command with --resume goes on");
     stage_settle(&t->stage);
     stop_settle(&t->stop);
-    double none = 0;
-    const Bytes all = bytes_of_all(t, sent, true, &none);
+    double none[2] = {0, 0};
+    const Bytes all = bytes_of_all(t, sent, true, none);
     if (is_main(t) && t->step > first) print_traffic(t, all, first);
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);

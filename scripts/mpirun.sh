@@ -10,6 +10,9 @@
 #                      neighbours in rank are on one machine, where tensor parallel wants them
 #                      --allow-run-as-root: as root only, which is what one is in a container
 # MPICH and its kin    does all of this unasked
+#
+# mpirun takes Ctrl-C as "end the job", and kills its ranks a second later. Where this is started from a terminal Ctrl-C, SIGTERM and
+# SIGHUP become SIGUSR1, which mpirun hands to the ranks, so that they save and stop; a second one ends the job.
 set -eu
 mpirun=${MPIRUN:-mpirun}
 case ${1:-} in
@@ -27,4 +30,27 @@ case $("$mpirun" --version 2>&1) in
     ;;
 esac
 # shellcheck disable=SC2086  # a list of words
-exec "$mpirun" $flags "$@"
+[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || exec "$mpirun" $flags "$@"
+
+signals=0
+# shellcheck disable=SC2317  # the traps call it
+pass_on() { # SIGNAL
+    kill -s "$1" "$run" 2>/dev/null || true
+    signals=$((signals + 1))
+}
+# In a session of its own the terminal's Ctrl-C does not reach it.
+# shellcheck disable=SC2086
+setsid "$mpirun" $flags "$@" <&0 &
+run=$!
+for signal in INT TERM HUP; do
+    # shellcheck disable=SC2064  # now
+    trap "trap 'pass_on TERM' INT TERM HUP; echo 'mpirun.sh: the ranks are asked to stop; Ctrl-C once more ends them' >&2; pass_on USR1" $signal
+done
+trap 'pass_on USR1' USR1
+seen="" code=0
+while [ "$seen" != $signals ]; do # a signal interrupts wait
+    seen=$signals status=$code code=0
+    wait "$run" || code=$?
+    [ "$code" != 127 ] || code=$status # it was over the time before
+done
+exit "$code"

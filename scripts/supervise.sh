@@ -9,8 +9,8 @@
 # again. The first pause is SECONDS long (5), each further one twice as long, at most five minutes. DIR is COMMAND's --out
 # where it is not said.
 #
-# SIGUSR1, SIGTERM (as SIGUSR1, which mpirun hands to the ranks, so that they can save; a second one as it is) and SIGINT go to
-# COMMAND, and then it is not run again. The exit status is that of the last run.
+# SIGUSR1, SIGTERM and SIGINT go to COMMAND (these two as SIGUSR1, which mpirun hands to the ranks, so that they can save; a second
+# one as it is), and then it is not run again. The exit status is that of the last run.
 set -u
 
 say() { echo "supervise.sh: $(date '+%F %T')  $*" >&2; }
@@ -60,7 +60,7 @@ asked="" signals=0 run=""
 # shellcheck disable=SC2317  # the traps call it
 pass_on() { # SIGNAL
     signals=$((signals + 1))
-    [ -z "$run" ] || kill -s "$([ "$1" = TERM ] && [ -z "$asked" ] && echo USR1 || echo "$1")" "$run" 2>/dev/null
+    [ -z "$run" ] || kill -s "$([ -z "$asked" ] && echo USR1 || echo "$1")" "$run" 2>/dev/null
     asked=$1
 }
 for signal in USR1 TERM INT; do

@@ -61,7 +61,8 @@ FAULTS = [
      "return files_are_sound(t, ok, &list, folder, error) || true;"),
     ("where none is sound a new run begins", "broken", TRAINER, "    if (!found && n > 0) {", "    if (0) {"),
     # What stays, what goes
-    ("the best is removed", "checkpoint", FOLDER, "        if (steps[i] == best) continue;\n", ""),
+    ("the best is removed", "checkpoint", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
+    ("what nobody has asked for stays", "checkpoint", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
     ("one less is kept", "checkpoint", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),
     ("later checkpoints count", "checkpoint", FOLDER, "while (first < n && steps[first] > last) first++;", "(void)last;"),
     ("without a link nothing is removed", "checkpoint", FOLDER, "    bool ok = true;\n    for (int64_t i = first", "    bool ok = linked;\n    for (int64_t i = first"),
@@ -76,7 +77,7 @@ FAULTS = [
      "if (x->rank == 0 && x->left >= 0 && checkpoint_abandon(x->out, x->left)) x->left = -1;", ""),
     ("a failed save is not cleared away", "disks", SAVE, "if (!ok && x->rank == 0 && !checkpoint_abandon(x->out, x->state.step))",
      "if (!ok && x->rank == 0)"),
-    ("a run that was killed at its end keeps too many", "kills", TRAINER, "if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, &error))",
+    ("a run that was killed at its end keeps too many", "kills", TRAINER, "if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))",
      "if (0)"),
     # Ranks and threads
     ("the last rank's report is not waited for", "kills", SAVE, "for (int rank = 0; rank < x->ranks;) {", "for (int rank = 0; rank < x->ranks - (x->ranks > 1);) {"),

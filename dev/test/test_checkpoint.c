@@ -770,7 +770,7 @@ static void test_prune_killed(void) {
         if (child < 0) die("cannot fork: %s", strerror(errno));
         if (child == 0) {
             calls.count = 0, calls.at = points, calls.kill = true;
-            _exit(checkpoint_prune("prune", 1, 3, &error) ? 0 : 1);
+            _exit(checkpoint_prune("prune", 1, 3, -1, &error) ? 0 : 1);
         }
         if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that removes has crashed");
         killed = WEXITSTATUS(status) == 9;
@@ -1128,7 +1128,7 @@ static void test_folder(void) {
     for (int i = 0; i < 6; i++) {
         const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", losses[i]};
         if (!save_state("run", &state, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
-        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, &error);
+        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
         const int n = checkpoint_steps(&steps, "run");
         const int64_t expected[6][3] = {{1}, {2, 1}, {3, 2}, {4, 3, 2}, {5, 4, 2}, {6}};
         bool ok = pruned && n == (i == 3 || i == 4 ? 3 : i == 5 || i == 0 ? 1 : 2);
@@ -1141,12 +1141,21 @@ static void test_folder(void) {
               target, error.text);
         free(steps);
     }
+    if (!save("run", 8, &gpt2_tied, &one, 1, &error) || !save("run", 9, &gpt2_tied, &one, 1, &error))
+        die("%s", error.text);
+    check(checkpoint_prune("run", 0, 9, -1, &error) && checkpoint_steps(&steps, "run") == 3, "--keep 0: all stay");
+    free(steps);
+    check(checkpoint_prune("run", 0, 9, 8, &error) && access("run/step_00000008", F_OK) != 0 &&
+              checkpoint_prune("run", 0, 9, 9, &error) && access("run/step_00000009", F_OK) == 0,
+          "but one that nobody has asked for gives way to the next %s", error.text);
+    run_command("rm -r run/step_00000009");
     touch("run/step_00000006/notes.txt");
     if (!save("run", 7, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
-    check(checkpoint_prune("run", 1, 7, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
+    check(checkpoint_prune("run", 1, 7, -1, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
           "one with somebody's file in it stays");
     run_command("rm -rf run/best && touch run/best run/step_00000006/notes.txt");
-    check(checkpoint_prune("run", 1, 7, &error) && file_bytes("run/best") == 0, "somebody's file called best stays");
+    check(checkpoint_prune("run", 1, 7, -1, &error) && file_bytes("run/best") == 0,
+          "somebody's file called best stays");
     run_command(
         "cd run && rm -r best step_00000006 && cp -r step_00000007 step_00000008.tmp && touch "
         "step_00000008.tmp/rank_00003 && mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
@@ -1165,7 +1174,7 @@ static void test_prune_later(void) {
         if (!save("later", step, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
     }
     damage("later/step_00000004/model.safetensors", 5000, 3);
-    check(checkpoint_prune("later", 1, 3, &error) && access("later/step_00000003", F_OK) == 0 &&
+    check(checkpoint_prune("later", 1, 3, -1, &error) && access("later/step_00000003", F_OK) == 0 &&
               access("later/step_00000004", F_OK) == 0 && access("later/step_00000002", F_OK) != 0,
           "the last that was saved stays, and a later one %s", error.text);
     char target[64] = "";
@@ -1174,7 +1183,7 @@ static void test_prune_later(void) {
     run_command("mkdir later/best.tmp && touch later/best.tmp/x"); // no link can be made
     if (!save("later", 5, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
     error.text[0] = 0;
-    check(!checkpoint_prune("later", 1, 5, &error) && strstr(error.text, "later/best: cannot link") &&
+    check(!checkpoint_prune("later", 1, 5, -1, &error) && strstr(error.text, "later/best: cannot link") &&
               access("later/step_00000003", F_OK) != 0 && access("later/step_00000005", F_OK) == 0,
           "without a link to the best room is made all the same: %s", error.text);
 }

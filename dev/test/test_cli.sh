@@ -185,6 +185,7 @@ refuses 2 "even head size" --arch llama --hidden 12 --heads 4
 refuses 2 "not a multiple of --micro-batch" --micro-batch 4 --global-batch 6
 refuses 2 "needs --out" --resume
 refuses 2 "needs --out" --save-every 3
+refuses 2 "needs --out" --save-minutes 3
 refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
 refuses 1 "GB of memory" --model llama-7B --seq 64 --micro-batch 64 --data text.txt
 refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3

@@ -114,8 +114,8 @@ static void record_run(Trainer* t, Record* record) {
     record->end = hash_of_end(t);
     if (t->step == first) return;
     SiteTraffic formula;
-    double none = 0;
-    const Bytes all = bytes_of_all(t, sent, true, &none);
+    double none[2] = {0, 0};
+    const Bytes all = bytes_of_all(t, sent, true, none);
     const Traffic step = traffic_of_mesh(t, &formula, first);
     const double near =
         s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;

@@ -120,7 +120,8 @@ signaled() {
 signaled 1 "75 --out r/USR1" USR1
 signaled 1 "75 --out r/USR1" TERM
 signaled 2 "9 --out r/USR1/TERM" TERM TERM
-signaled 1 "75 --out r/INT" INT
+signaled 1 "75 --out r/USR1" INT
+signaled 2 "75 --out r/USR1/INT" INT INT
 rm -rf r runs
 printf '1\n0\n' >plan
 "$supervise" --pause 100 -- ./stand_in --out r >out 2>err </dev/null &
@@ -168,26 +169,87 @@ late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode delayed" "--dp 4 --
     "--dp 4 --dp-mode diloco --local-steps 5 --eager" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
 meshes+=("${late[@]}")
 [ -n "${LONG:-}" ] || meshes=("${meshes[RANDOM % 10]}")
-signals=("USR1 launcher" "USR1 rank" "TERM rank")
+signals=("USR1 launcher" "USR1 rank" "TERM rank" "INT rank" "HUP rank")
 for mesh in "${meshes[@]}"; do
     read -ra mesh_options <<<"$mesh"
     command=("$mpirun" -np 4 "$work/rank.sh" "$train" "${model[@]}" --steps 24 "${mesh_options[@]}")
     rm -rf whole parts
     begins 24 "${command[@]}" --out whole
     wait $launcher || bad "$mesh: ends with status $?: $(head -c 400 err)"
-    read -r signal who <<<"${signals[RANDOM % 3]}"
+    read -r signal who <<<"${signals[RANDOM % 5]}"
     begins $((1 + RANDOM % 9)) "${command[@]}" --out parts
     if [ "$who" = rank ]; then victim=$(cat "pids/$((RANDOM % 4))"); else victim=$(tr -d ' ' <"/proc/$launcher/task/$launcher/children"); fi
     kill -s "$signal" "$victim"
-    kill -s "$signal" "$victim" 2>/dev/null # a second one changes nothing
+    [ "$signal" = INT ] || kill -s "$signal" "$victim" 2>/dev/null # a second one changes nothing
     wait $launcher
     status=$? at=$(steps parts)
     is "$mesh, $signal to $who: status" 75 $status
     check "after step $at, which is saved: $(grep -a '^stopped' out)" "[ $at -lt 24 ] && [ -d parts/step_$(printf %08d "$at") ] && [ -z \"\$(find parts -name '*.tmp*')\" ] && grep -aq '^stopped   after step $at of 24, as a signal has asked; saved' out"
     check "and the watchdog says nothing" "! grep -aq '^train_gpt' err"
+    [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
     begins 24 "${command[@]}" --out parts --resume
     wait $launcher
     check "taken up again, it ends as the run that was left alone, to the bit" "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
+done
+# Without being asked: when nothing was saved for some minutes, here for none at all.
+rm -rf parts
+begins 24 "${command[@]}" --out parts --save-minutes 1e-9
+wait $launcher
+check "$mesh: --save-minutes saves $(grep -ac '^saved' out) times, of which the last stays, and changes no bit" \
+    "[ $? = 0 ] && same parts && [ \$(grep -ac '^saved' out) -ge 2 ] && [ \$(find parts -name 'step_*' | grep -vc \"\$(readlink parts/best)\\|_00000024\") = 0 ]"
+begins 24 "${command[@]}" --out never --save-minutes 0
+wait $launcher
+check "--save-minutes 0: at the end only" "[ $? = 0 ] && [ \$(grep -ac '^saved' out) = 1 ]"
+
+# A second Ctrl-C ends a run at once, also one that cannot come to the end of its step.
+begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice
+kill -STOP "$(cat pids/1)"
+kill -INT "$(cat pids/0)"
+for _ in $(seq 1000); do ! grep -q 'Ctrl-C once more' err || break; sleep 0.01; done
+kill -INT "$(cat pids/0)"
+wait $launcher
+check "a second SIGINT ends a run at once, unsaved" "[ $? != 0 ] && [ -z \"\$(find twice -name 'step_*')\" ]"
+gone || bad "ranks of a run that was interrupted twice are left"
+
+# In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
+for presses in 1 2; do
+    rm -f pids/*
+    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out "terminal$presses" >out 2>err <<'PY'
+import os, pty, signal, sys
+presses, work = int(sys.argv[1]), sys.argv[2]
+child, terminal = pty.fork()
+if child == 0:
+    os.execvp(sys.argv[3], sys.argv[3:])
+said = b""
+def read_until(what):
+    global said
+    while what is None or said.count(what) < (3 if what == b"\nstep " else 1):
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:
+            more = b""
+        if not more:
+            return
+        said += more
+read_until(b"\nstep ")
+ranks = [int(open(f"{work}/pids/{rank}").read()) for rank in (0, 1)]
+if presses == 2:
+    os.kill(ranks[1], signal.SIGSTOP)
+os.write(terminal, b"\x03")
+if presses == 2:
+    read_until(b"once more")  # two at once would be one
+    os.write(terminal, b"\x03")
+read_until(None)
+sys.stdout.write(said.decode(errors="replace"))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
+PY
+    status=$?
+    if [ $presses = 1 ]; then
+        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out && [ -n \"\$(find terminal1 -name 'step_*')\" ]"
+    else
+        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] && grep -q 'once more' out"
+    fi
+    gone || bad "ranks are left after Ctrl-C"
 done
 begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2
 kill -USR1 "$(cat pids/1)"

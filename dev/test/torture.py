@@ -850,7 +850,7 @@ class Calls:
         before += " export FAIL_ALL=1;" if everything else ""
         status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 1 {mesh} --export failing.weights", "failing", before)
         self.runs += 1
-        return status, errors, int(open("count").read()) if os.path.exists("count") else 0
+        return status, errors, int(open("count").read() or 0) if os.path.exists("count") else 0
 
     def sweep(self, rng, ranks, mesh, most=1000, under="failing"):
         """At most so many calls, drawn at random, of each rank."""
