@@ -1707,7 +1707,7 @@ static void save_checkpoint(Trainer* t, bool last, bool timed) {
                     error.text);
     }
     data->size_bytes = counted[0], far->size_bytes = counted[1];
-    if (last) finish_save(t);
+    if (last || t->saves_wait) finish_save(t);
 }
 
 // Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list. The reason is

@@ -6,6 +6,7 @@ fail_calls.c: a library for LD_PRELOAD under which one system call of a run fail
     FAIL_RANK=R         on this rank; 0 where there is one
     FAIL_AT=N           number N of them fails, from 1 on; 0: none
     FAIL_ALL=1          and all later ones, as on a disk that is gone
+    FAIL_PAGES=N        and the machine has so many pages of memory, of 4 KB
     FAIL_COUNT=FILE     the process's number of calls goes there at its end; nothing is written if it is killed
 
 Calls that remove what is there are left alone: nobody can clean up on a disk that does not let him.
@@ -111,6 +112,11 @@ int ftruncate(int fd, off_t bytes) { return fails_fd(fd) ? -1 : NEXT(int, "ftrun
 
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) {
     return fails_fd(fd) ? -1 : NEXT(ssize_t, "pwrite", int, const void*, size_t, off_t)(fd, data, bytes, at);
+}
+
+long sysconf(int name) {
+    const char* pages = getenv("FAIL_PAGES");
+    return name == _SC_PHYS_PAGES && pages ? atol(pages) : NEXT(long, "sysconf", int)(name);
 }
 
 int fsync(int fd) { return fails_fd(fd) ? -1 : NEXT(int, "fsync", int)(fd); }
