@@ -6,9 +6,26 @@ shell starts the same program several times and says in the environment who is w
     srun        SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS and, exported by the job's script, MASTER_ADDR;
                 MASTER_PORT or 29500
 
-Rank 0 listens on that port of its machine; all others connect, with retries, as they may be there first. Each brings
+Rank 0 listens on MASTER_ADDR and that port; all others connect, with retries, as they may be there first. Each brings
 some bytes of its own, and all get those of all ranks: so everybody learns the hosts, the GPUs and what NCCL needs to
 begin.
+
+Who belongs to the run shows it by a secret that all ranks have in THREEFOLD_SECRET, a random text of 16 characters or
+more, which is never sent:
+
+    rank -> 0   rank, size, number of bytes, a random number      the hello
+    0 -> rank   a random number, HMAC "challenge"                 the rank leaves where this is wrong
+    rank -> 0   HMAC "proof" of its bytes, its bytes              rank 0 drops the connection where this is wrong
+    0 -> rank   HMAC "yes" of everybody's bytes, those bytes      or HMAC "no" of a text, why there is no run
+
+Each HMAC-SHA256 (sha256.h) has the hello, both random numbers and its word in it, so that none can be used twice, by
+the other side, or for other bytes. Strangers can neither join, nor be taken for rank 0, nor change what is exchanged;
+all they can do is to knock. Without a secret rank 0 listens on 127.0.0.1 only and the others look for it there; other
+users of the same machine are not kept out then.
+
+Nothing is encrypted: who can read the network sees the bytes that are exchanged here, and what NCCL or MPI send later,
+on connections of their own that know nothing of this secret. A secret that can be guessed can be found by trying, from
+one conversation. And who can change packets on their way can cut connections at any time.
 
 The connections stay open while the program runs, for a few words of one byte each:
 
@@ -26,26 +43,38 @@ the next port then.
 #define RENDEZVOUS_H
 
 #include "../base.h"
+#include "sha256.h"
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #ifndef RENDEZVOUS_SECONDS
 #define RENDEZVOUS_SECONDS 120 // so long ranks wait for each other to be started
 #endif
-enum { RENDEZVOUS_PORT = 29500 }; // where srun's environment names none
+enum {
+    RENDEZVOUS_PORT = 29500, // where srun's environment names none
+    RENDEZVOUS_SECRET = 16,  // characters that a secret has at least
+    RENDEZVOUS_GUESTS = 256, // connections of which rank 0 does not know yet whose they are
+    RENDEZVOUS_ANSWER = 5,   // seconds that either side waits for what the other one has to say at once
+    RENDEZVOUS_GRACE = 1,    // seconds in which ranks that come after a failure still learn of it
+    RENDEZVOUS_NAMED = 8,    // dropped connections that are named
+    RENDEZVOUS_MOST = 4096   // bytes that a rank can bring
+};
 
 typedef struct {
     int rank, size; // 1: nobody else was started
     int local;      // this rank's number among those of its machine
-    char host[256]; // of rank 0
+    char host[256]; // of rank 0; without a secret 127.0.0.1
     int port;
-    char* came; // (size) rank 0: 'm' or 'u' of each rank that waits; the others: came[0], of rank 0
-    int* peer;  // (size) rank 0: the connection to each rank, -1: there is none; the others: peer[0], to rank 0
-    int lost;   // the rank that has died, -1: none
-    bool told;  // it has said why itself
+    const char* secret; // "": there is none
+    bool narrowed;      // MASTER_ADDR names another address than host, which is not listened on
+    char* came;         // (size) rank 0: 'm' or 'u' of each rank that waits; the others: came[0], of rank 0
+    int* peer;          // (size) rank 0: the connection to each rank, -1: there is none; the others: peer[0], to rank 0
+    int lost;           // the rank that has died, -1: none
+    bool told;          // it has said why itself
 } Rendezvous;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -61,6 +90,30 @@ static inline bool rendezvous_number(int* value, const char* name, int least, Er
         return fail(error, "%s is \"%s\", not a number from %d on; torchrun and srun set it", name, text ? text : "",
                     least);
     *value = (int)number;
+    return true;
+}
+
+// Whether an address is written as this machine's own.
+static inline bool rendezvous_is_loopback(const char* host) {
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+// The run's secret, and where it lets rank 0 listen.
+static inline bool rendezvous_read_secret(Rendezvous* r, const char* master, bool torchrun, Error* error) {
+    const char *secret = getenv("THREEFOLD_SECRET"), *here = getenv("LOCAL_WORLD_SIZE");
+    const char* nodes = getenv("SLURM_STEP_NUM_NODES");
+    r->secret = secret ? secret : "";
+    if (*r->secret && strlen(r->secret) < RENDEZVOUS_SECRET)
+        return fail(error,
+                    "THREEFOLD_SECRET has less than %d characters: set it to a random text, as of openssl rand -hex 16",
+                    RENDEZVOUS_SECRET);
+    if (!*r->secret && (torchrun ? here && atoi(here) < r->size : nodes && atoi(nodes) > 1))
+        return fail(error,
+                    "the ranks are on several machines and THREEFOLD_SECRET is not set: set it to the same random "
+                    "text of %d characters or more for all ranks (README, More machines)",
+                    RENDEZVOUS_SECRET);
+    snprintf(r->host, sizeof r->host, "%s", *r->secret ? master : "127.0.0.1");
+    r->narrowed = !*r->secret && !rendezvous_is_loopback(master);
     return true;
 }
 
@@ -81,7 +134,7 @@ static inline bool rendezvous_read(Rendezvous* r, Error* error) {
     if (!rendezvous_number(&r->local, torchrun ? "LOCAL_RANK" : "SLURM_LOCALID", 0, error)) return false;
     if (!master || !*master)
         return fail(error, "%s and %s are set, MASTER_ADDR is not: it names the machine of rank 0", rank, size);
-    snprintf(r->host, sizeof r->host, "%s", master);
+    if (!rendezvous_read_secret(r, master, torchrun, error)) return false;
     r->port = RENDEZVOUS_PORT;
     if ((torchrun || getenv("MASTER_PORT")) && !rendezvous_number(&r->port, "MASTER_PORT", 1, error)) return false;
     if (torchrun && store && strcasecmp(store, "true") == 0) r->port++;
@@ -121,29 +174,68 @@ static inline void rendezvous_tune(int fd) {
 #endif
 }
 
-// A socket that listens on a port of all of this machine's addresses, of both kinds where there is IPv6; -1: errno
-// says.
-static inline int rendezvous_listen(int port) {
+// The addresses of a host (NULL: all of this machine) with a port; NULL: *reason says why there are none.
+static inline struct addrinfo* rendezvous_resolve(const char* host, int port, const char** reason) {
+    struct addrinfo wanted, *found = NULL;
+    char number[16];
+    memset(&wanted, 0, sizeof wanted);
+    wanted.ai_socktype = SOCK_STREAM;
+    wanted.ai_flags = AI_PASSIVE; // counts where there is no host
+    snprintf(number, sizeof number, "%d", port);
+    const int code = getaddrinfo(host, number, &wanted, &found);
+    *reason = code != 0 ? gai_strerror(code) : "it has no address";
+    return code == 0 ? found : NULL;
+}
+
+// A socket that listens on one address; on that of all IPv6 ones it takes IPv4 as well. -1: errno says why not.
+static inline int rendezvous_listen_on(const struct addrinfo* at) {
     const int on = 1, off = 0;
-    struct sockaddr_in6 six;
-    struct sockaddr_in four;
-    memset(&six, 0, sizeof six);
-    memset(&four, 0, sizeof four);
-    six.sin6_family = AF_INET6, six.sin6_port = htons((uint16_t)port);
-    four.sin_family = AF_INET, four.sin_port = htons((uint16_t)port);
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool both = fd >= 0;
-    if (!both) fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); // a run that has just ended does not keep the port
-    if (both) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    const int bound =
-        both ? bind(fd, (struct sockaddr*)&six, sizeof six) : bind(fd, (struct sockaddr*)&four, sizeof four);
-    if (bound == 0 && listen(fd, 1024) == 0) return fd;
+    if (at->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, 1024) == 0) return fd;
     const int reason = errno;
     close(fd);
     errno = reason;
     return -1;
+}
+
+static inline bool rendezvous_at_loopback(const struct addrinfo* at) {
+    if (at->ai_family == AF_INET)
+        return ntohl(((const struct sockaddr_in*)(const void*)at->ai_addr)->sin_addr.s_addr) >> 24 == 127;
+    return at->ai_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6*)(const void*)at->ai_addr)->sin6_addr);
+}
+
+// Rank 0 listens on MASTER_ADDR. That may be an address by which only others know this machine (a container's host), or
+// one that only this machine takes for itself (127.0.1.1 in /etc/hosts): then on all. -1: *reason says why not.
+static inline int rendezvous_listen(const Rendezvous* r, const char** reason) {
+    int fd = -1;
+    bool ours = false; // it is an address of this machine, but cannot be had
+    struct addrinfo* found = rendezvous_resolve(r->host, r->port, reason);
+    for (const struct addrinfo* at = found; at && fd < 0 && !ours; at = at->ai_next) {
+        if (rendezvous_at_loopback(at) && !rendezvous_is_loopback(r->host)) continue;
+        fd = rendezvous_listen_on(at);
+        if (fd < 0) *reason = strerror(errno);
+        ours = fd < 0 && errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT;
+    }
+    if (found) freeaddrinfo(found);
+    if (fd >= 0 || ours || !*r->secret) return fd;
+    found = rendezvous_resolve(NULL, r->port, reason);
+    for (int six = 1; six >= 0 && fd < 0; six--) { // IPv6 first, which takes both
+        for (const struct addrinfo* at = found; at && fd < 0; at = at->ai_next) {
+            if ((at->ai_family == AF_INET6) != (six == 1)) continue;
+            fd = rendezvous_listen_on(at);
+            if (fd < 0) *reason = strerror(errno);
+        }
+    }
+    if (found) freeaddrinfo(found);
+    if (fd >= 0)
+        fprintf(stderr,
+                "%s: rank 0: MASTER_ADDR %s is no address of this machine's network: listening on all addresses\n",
+                process.name, r->host);
+    return fd;
 }
 
 // Connects to one address within 3 seconds; -1: errno says why not.
@@ -167,13 +259,7 @@ static inline int rendezvous_connect_to(const struct addrinfo* at) {
 
 // Connects to rank 0, once; -1: *reason says why not.
 static inline int rendezvous_connect(const Rendezvous* r, const char** reason) {
-    struct addrinfo wanted, *found = NULL;
-    char port[16];
-    memset(&wanted, 0, sizeof wanted);
-    wanted.ai_socktype = SOCK_STREAM;
-    snprintf(port, sizeof port, "%d", r->port);
-    const int code = getaddrinfo(r->host, port, &wanted, &found);
-    *reason = code != 0 ? gai_strerror(code) : "it has no address";
+    struct addrinfo* found = rendezvous_resolve(r->host, r->port, reason);
     int fd = -1;
     for (const struct addrinfo* at = found; at && fd < 0; at = at->ai_next) {
         fd = rendezvous_connect_to(at);
@@ -186,44 +272,204 @@ static inline int rendezvous_connect(const Rendezvous* r, const char** reason) {
 // ----------------------------------------------------------------------------------------------------------------
 // Meeting for the first time
 
-// What every rank says first, and how rank 0 answers: a text of `length` bytes why not, or (ok) everybody's bytes.
+enum { RENDEZVOUS_NONCE = 16 };
+
+// What each side says. Everything is chars or fills its struct: these are the bytes that are sent.
 typedef struct {
     char program[16];
     int32_t rank, size;
     int64_t bytes; // that it brings; of all ranks alike
+    unsigned char nonce[RENDEZVOUS_NONCE];
 } RendezvousHello;
 
 typedef struct {
     char program[16];
+    unsigned char nonce[RENDEZVOUS_NONCE], proof[SHA256_BYTES];
+} RendezvousChallenge;
+
+typedef struct {
     int32_t ok, length;
+    unsigned char proof[SHA256_BYTES];
 } RendezvousAnswer;
 
 // A stranger on this port says something else; and so does a connection that has, by chance, met itself.
-static const char rendezvous_asks[16] = "threefold asks", rendezvous_says[16] = "threefold says";
+static const char rendezvous_asks[16] = "threefold asks2", rendezvous_says[16] = "threefold says2";
 
-// Rank 0: takes the hello of one connection. False, with a reason, if the run cannot go on; a stranger is sent away.
-static inline bool rendezvous_admit(Rendezvous* r, int fd, char* all, size_t n, Error* error) {
+// What makes a conversation unlike every other one: the hello, and the number that rank 0 has drawn.
+typedef struct {
     RendezvousHello hello;
-    const double until = seconds_now() + 5;
-    if (!rendezvous_move(fd, &hello, sizeof hello, false, until) ||
-        memcmp(hello.program, rendezvous_asks, sizeof hello.program) != 0) {
-        close(fd);
-        return true;
+    unsigned char nonce[RENDEZVOUS_NONCE];
+} RendezvousTalk;
+
+// The HMAC of one word of a conversation, and of n bytes that come with it.
+static inline void rendezvous_prove(const Rendezvous* r, unsigned char proof[SHA256_BYTES], const RendezvousTalk* talk,
+                                    const char* word, const void* bytes, size_t n) {
+    struct {
+        RendezvousTalk talk;
+        unsigned char digest[SHA256_BYTES];
+        char word[16];
+    } said;
+    memset(&said, 0, sizeof said);
+    said.talk = *talk;
+    sha256(said.digest, bytes, n);
+    snprintf(said.word, sizeof said.word, "%s", word);
+    hmac_sha256(proof, r->secret, strlen(r->secret), &said, sizeof said);
+}
+
+// Rank 0: a connection of which it does not know yet whose it is.
+typedef struct {
+    int fd;        // -1: there is none
+    double until;  // by then it has proven to be a rank
+    bool proven;   // it has, but does not fit into the run: it is to learn why
+    char from[64]; // its address
+    size_t got;    // bytes of the hello, then of what follows
+    RendezvousTalk talk;
+    struct {
+        unsigned char proof[SHA256_BYTES];
+        char bytes[RENDEZVOUS_MOST];
+    } rest;
+} RendezvousGuest;
+
+typedef struct {
+    int listener;
+    int named;            // dropped connections
+    RendezvousTalk* talk; // (size) with each rank
+    RendezvousGuest guest[RENDEZVOUS_GUESTS];
+    struct pollfd* poll; // (1 + RENDEZVOUS_GUESTS + size)
+} RendezvousDoor;
+
+static inline void rendezvous_drop(RendezvousDoor* door, RendezvousGuest* g, const char* why) {
+    close(g->fd);
+    g->fd = -1;
+    if (!why || door->named == RENDEZVOUS_NAMED) return;
+    door->named++;
+    fprintf(stderr, "%s: rank 0: a connection from %s %s: dropped%s\n", process.name, g->from, why,
+            door->named == RENDEZVOUS_NAMED ? "; further ones will not be named" : "");
+}
+
+// Takes a connection; where there is no room for it the oldest one that has proven nothing goes.
+static inline bool rendezvous_accept(RendezvousDoor* door, Error* error) {
+    struct sockaddr_storage from;
+    socklen_t size = sizeof from;
+    RendezvousGuest *oldest = NULL, *g = NULL;
+    for (int i = 0; i < RENDEZVOUS_GUESTS && !g; i++) {
+        RendezvousGuest* one = &door->guest[i];
+        if (one->fd < 0) g = one;
+        if (one->fd >= 0 && !one->proven && (!oldest || one->until < oldest->until)) oldest = one;
     }
-    rendezvous_tune(fd);
-    const bool fits = hello.size == r->size && hello.rank > 0 && hello.rank < r->size && hello.bytes == (int64_t)n;
-    if (fits && r->peer[hello.rank] < 0 && rendezvous_move(fd, all + (size_t)hello.rank * n, n, false, until)) {
-        r->peer[hello.rank] = fd;
-        return true;
-    }
-    r->peer[0] = fd; // to be told as well
-    if (hello.size != r->size)
+    if (!g && !oldest) return true; // all are ranks that do not fit: the run is over
+    const int fd = accept(door->listener, (struct sockaddr*)&from, &size);
+    const bool full = fd < 0 && (errno == EMFILE || errno == ENFILE);
+    if (full && !oldest)
+        return fail(error, "rank 0 cannot take more connections: %s; raise ulimit -n", strerror(errno));
+    if (oldest && (full || (fd >= 0 && !g))) rendezvous_drop(door, oldest, "was the oldest of too many");
+    if (fd < 0) return true;
+    if (!g) g = oldest;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    memset(g, 0, sizeof *g);
+    g->fd = fd;
+    g->until = seconds_now() + RENDEZVOUS_ANSWER;
+    if (getnameinfo((struct sockaddr*)&from, size, g->from, sizeof g->from, NULL, 0, NI_NUMERICHOST) != 0)
+        snprintf(g->from, sizeof g->from, "somewhere");
+    return true;
+}
+
+// Rank 0 answers a hello. NULL, or why the guest has to leave.
+static inline const char* rendezvous_challenge(const Rendezvous* r, RendezvousGuest* g) {
+    const RendezvousHello* hello = &g->talk.hello;
+    RendezvousChallenge challenge;
+    if (memcmp(hello->program, rendezvous_asks, sizeof hello->program) != 0)
+        return "is of another program, or of another version of this one";
+    if (hello->bytes < 0 || hello->bytes > RENDEZVOUS_MOST) return "brings more bytes than a rank has";
+    if (getentropy(g->talk.nonce, sizeof g->talk.nonce) != 0) return "gets no random number";
+    memcpy(challenge.program, rendezvous_says, sizeof challenge.program);
+    memcpy(challenge.nonce, g->talk.nonce, sizeof challenge.nonce);
+    rendezvous_prove(r, challenge.proof, &g->talk, "challenge", "", 0);
+    return send(g->fd, &challenge, sizeof challenge, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof challenge
+               ? NULL
+               : "does not listen";
+}
+
+// Rank 0: a guest has proven to be of this run. True: it becomes a peer. Otherwise the run cannot begin.
+static inline bool rendezvous_admit(Rendezvous* r, RendezvousDoor* door, RendezvousGuest* g, char* all, size_t n,
+                                    Error* error) {
+    const RendezvousHello* hello = &g->talk.hello;
+    g->proven = true;
+    if (hello->size != r->size)
         return fail(error, "rank %d says that there are %d ranks, rank 0 that there are %d: start all with the same",
-                    hello.rank, hello.size, r->size);
-    if (hello.bytes != (int64_t)n) return fail(error, "rank %d is another build: copy one to all machines", hello.rank);
-    if (!fits || r->peer[hello.rank] >= 0)
-        return fail(error, "two processes say that they are rank %d: start each rank once", hello.rank);
-    return fail(error, "rank %d has gone while it was starting", hello.rank);
+                    hello->rank, hello->size, r->size);
+    if (hello->bytes != (int64_t)n)
+        return fail(error, "rank %d is another build: copy one to all machines", hello->rank);
+    if (hello->rank <= 0 || hello->rank >= r->size || r->peer[hello->rank] >= 0)
+        return fail(error, "two processes say that they are rank %d: start each rank once", hello->rank);
+    memcpy(all + (size_t)hello->rank * n, g->rest.bytes, n);
+    door->talk[hello->rank] = g->talk;
+    rendezvous_tune(g->fd);
+    r->peer[hello->rank] = g->fd;
+    g->fd = -1;
+    return true;
+}
+
+// Rank 0 hears a guest, without waiting for it. False: the run cannot begin.
+static inline bool rendezvous_receive(Rendezvous* r, RendezvousDoor* door, RendezvousGuest* g, char* all, size_t n,
+                                      Error* error) {
+    const size_t hello = sizeof g->talk.hello;
+    const bool first = g->got < hello;
+    const size_t wanted = first ? hello : hello + SHA256_BYTES + (size_t)g->talk.hello.bytes;
+    char* to = first ? (char*)&g->talk.hello + g->got : (char*)&g->rest + (g->got - hello);
+    unsigned char proof[SHA256_BYTES];
+    const ssize_t got = recv(g->fd, to, wanted - g->got, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got <= 0) {
+        rendezvous_drop(door, g, g->got == 0 ? NULL : "has ended before it has proven that it knows THREEFOLD_SECRET");
+        return true;
+    }
+    g->got += (size_t)got;
+    if (g->got < wanted) return true;
+    if (first) {
+        const char* why = rendezvous_challenge(r, g);
+        if (why) rendezvous_drop(door, g, why);
+        return true;
+    }
+    rendezvous_prove(r, proof, &g->talk, "proof", g->rest.bytes, (size_t)g->talk.hello.bytes);
+    if (sha256_equal(proof, g->rest.proof)) return rendezvous_admit(r, door, g, all, n, error);
+    rendezvous_drop(door, g, "does not know THREEFOLD_SECRET");
+    return true;
+}
+
+// Rank 0: whatever comes first, until some time: a connection, what one has said, the end of one. False: the run cannot
+// begin.
+static inline bool rendezvous_turn(Rendezvous* r, RendezvousDoor* door, char* all, size_t n, double until,
+                                   Error* error) {
+    const double now = seconds_now();
+    struct pollfd *guests = door->poll + 1, *peers = guests + RENDEZVOUS_GUESTS;
+    door->poll[0].fd = door->listener;
+    for (int i = 0; i < RENDEZVOUS_GUESTS; i++) {
+        RendezvousGuest* g = &door->guest[i];
+        if (g->fd >= 0 && !g->proven && g->until <= now)
+            rendezvous_drop(door, g, "has not proven in time that it knows THREEFOLD_SECRET");
+        guests[i].fd = g->proven ? -1 : g->fd;
+        if (guests[i].fd >= 0 && g->until < until) until = g->until;
+    }
+    for (int rank = 0; rank < r->size; rank++) peers[rank].fd = r->peer[rank];
+    const int places = 1 + RENDEZVOUS_GUESTS + r->size;
+    for (int i = 0; i < places; i++) {
+        door->poll[i].events = POLLIN;
+        door->poll[i].revents = 0;
+    }
+    if (poll(door->poll, (nfds_t)places, until > now ? (int)((until - now) * 1000) + 1 : 0) <= 0) return true;
+    bool ok = true;
+    for (int i = 0; i < RENDEZVOUS_GUESTS && ok; i++) {
+        if (guests[i].revents != 0) ok = rendezvous_receive(r, door, &door->guest[i], all, n, error);
+    }
+    for (int rank = 1; rank < r->size && ok; rank++) { // nobody says anything before rank 0 does
+        if (peers[rank].revents == 0) continue;
+        close(r->peer[rank]);
+        r->peer[rank] = -1;
+        ok = fail(error, "rank %d has gone while it was starting", rank);
+    }
+    if (ok && door->poll[0].revents != 0) ok = rendezvous_accept(door, error);
+    return ok;
 }
 
 static inline int rendezvous_first_missing(const Rendezvous* r) {
@@ -232,94 +478,150 @@ static inline int rendezvous_first_missing(const Rendezvous* r) {
     return missing;
 }
 
-// Rank 0: waits for all others.
-static inline bool rendezvous_gather(Rendezvous* r, char* all, size_t n, double until, Error* error) {
-    const int listener = rendezvous_listen(r->port);
-    if (listener < 0)
+// Rank 0: waits for all others, and, where the run cannot begin, a moment for those who are just coming.
+static inline bool rendezvous_gather(Rendezvous* r, RendezvousDoor* door, char* all, size_t n, double until,
+                                     Error* error) {
+    const char* reason = "";
+    door->listener = rendezvous_listen(r, &reason);
+    if (door->listener < 0)
         return fail(error,
-                    "cannot listen on port %d, where the other ranks look for rank 0: %s; is another run there? set "
+                    "cannot listen on %s:%d, where the other ranks look for rank 0: %s; is another run there? set "
                     "another MASTER_PORT",
-                    r->port, strerror(errno));
+                    r->host, r->port, reason);
     bool ok = true;
     int missing = 1;
     while (ok && (missing = rendezvous_first_missing(r)) < r->size) {
-        struct pollfd p = {listener, POLLIN, 0};
-        const double left = until - seconds_now();
-        if (left <= 0) {
-            int there = 1;
-            for (int rank = 1; rank < r->size; rank++) there += r->peer[rank] >= 0;
-            ok = fail(error,
-                      "after %d s %d of %d ranks have come to port %d of rank 0's machine; rank %d has not: is it "
-                      "started, with MASTER_ADDR %s?",
-                      RENDEZVOUS_SECONDS, there, r->size, r->port, missing, r->host);
-        } else if (poll(&p, 1, (int)(left * 1000) + 1) == 1) {
-            const int fd = accept(listener, NULL, NULL);
-            if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
-            if (fd >= 0) ok = rendezvous_admit(r, fd, all, n, error);
-        }
+        ok = rendezvous_turn(r, door, all, n, until, error);
+        if (!ok || seconds_now() < until) continue;
+        int there = 1;
+        for (int rank = 1; rank < r->size; rank++) there += r->peer[rank] >= 0;
+        ok = fail(error,
+                  "after %d s %d of %d ranks have come to %s:%d, where rank 0 listens; rank %d has not: is it "
+                  "started, %s?",
+                  RENDEZVOUS_SECONDS, there, r->size, r->host, r->port, missing,
+                  *r->secret ? "with the same MASTER_ADDR and THREEFOLD_SECRET"
+                             : "on this machine (for several ones set THREEFOLD_SECRET)");
     }
-    close(listener);
+    Error others;
+    const double end = seconds_now() + RENDEZVOUS_GRACE;
+    while (!ok && seconds_now() < end && rendezvous_first_missing(r) < r->size)
+        rendezvous_turn(r, door, all, n, end, &others);
     return ok;
 }
 
-// Rank 0: tells all who have come everybody's bytes, or why there is no run.
-static inline void rendezvous_answer(const Rendezvous* r, bool ok, char* all, size_t n, Error* error) {
-    RendezvousAnswer answer = {"", ok, ok ? 0 : (int32_t)strlen(error->text)};
-    memcpy(answer.program, rendezvous_says, sizeof answer.program);
-    for (int rank = 0; rank < r->size; rank++) { // 0: one that cannot take part
-        const int fd = r->peer[rank];
-        const double until = seconds_now() + 5;
-        char rest;
-        if (fd < 0 || !rendezvous_move(fd, &answer, sizeof answer, true, until)) continue;
-        if (ok) {
-            rendezvous_move(fd, all, (size_t)r->size * n, true, until);
-            continue;
-        }
-        rendezvous_move(fd, error->text, (size_t)answer.length, true, until);
-        shutdown(fd, SHUT_WR); // closed with something unread, a connection may lose what was sent last
-        while (rendezvous_move(fd, &rest, 1, false, until)) continue;
-    }
+// Rank 0: tells one who has come everybody's bytes, or why there is no run.
+static inline void rendezvous_answer(const Rendezvous* r, const RendezvousTalk* talk, int fd, bool ok, const char* text,
+                                     size_t length) {
+    RendezvousAnswer answer;
+    const double until = seconds_now() + RENDEZVOUS_ANSWER;
+    char rest;
+    answer.ok = ok;
+    answer.length = (int32_t)length;
+    rendezvous_prove(r, answer.proof, talk, ok ? "yes" : "no", text, length);
+    if (!rendezvous_move(fd, &answer, sizeof answer, true, until)) return;
+    rendezvous_move(fd, (void*)(uintptr_t)text, length, true, until);
+    if (ok) return;
+    shutdown(fd, SHUT_WR); // closed with something unread, a connection may lose what was sent last
+    while (rendezvous_move(fd, &rest, 1, false, until)) continue;
 }
 
-// The others: one attempt. True if rank 0 has answered; *ok is its answer, and why not is in error.
-static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, size_t n, double until, bool* ok,
-                                    const char** reason, Error* error) {
-    const int fd = rendezvous_connect(r, reason);
-    if (fd < 0) return false;
-    *reason = "another program is on this port"; // as torchrun's store on MASTER_PORT
-    rendezvous_tune(fd);
-    RendezvousHello hello = {"", r->rank, r->size, (int64_t)n};
-    RendezvousAnswer answer;
-    memcpy(hello.program, rendezvous_asks, sizeof hello.program);
-    if (!rendezvous_move(fd, &hello, sizeof hello, true, until) ||
-        !rendezvous_move(fd, (void*)(uintptr_t)mine, n, true, until) ||
-        !rendezvous_move(fd, &answer, sizeof answer, false, until) ||
-        memcmp(answer.program, rendezvous_says, sizeof answer.program) != 0) {
-        close(fd);
-        return false;
+// Rank 0: lets the others in and answers them, those too that do not fit.
+static inline bool rendezvous_host(Rendezvous* r, char* all, size_t n, double until, Error* error) {
+    RendezvousDoor* door = (RendezvousDoor*)checked_calloc(1, sizeof *door, "the rendezvous");
+    door->talk = (RendezvousTalk*)checked_calloc((size_t)r->size, sizeof *door->talk, "the rendezvous");
+    door->poll =
+        (struct pollfd*)checked_calloc((size_t)(1 + RENDEZVOUS_GUESTS + r->size), sizeof *door->poll, "the rendezvous");
+    for (int i = 0; i < RENDEZVOUS_GUESTS; i++) door->guest[i].fd = -1;
+    if (r->narrowed)
+        fprintf(stderr,
+                "%s: rank 0: THREEFOLD_SECRET is not set: listening for this machine's ranks only, on %s and not on "
+                "MASTER_ADDR\n",
+                process.name, r->host);
+    const bool ok = rendezvous_gather(r, door, all, n, until, error);
+    const char* text = ok ? all : error->text;
+    const size_t length = ok ? (size_t)r->size * n : strlen(text);
+    for (int rank = 1; rank < r->size; rank++) {
+        if (r->peer[rank] >= 0) rendezvous_answer(r, &door->talk[rank], r->peer[rank], ok, text, length);
     }
-    r->peer[0] = fd;
+    for (int i = 0; i < RENDEZVOUS_GUESTS; i++) {
+        RendezvousGuest* g = &door->guest[i];
+        if (g->fd >= 0 && g->proven) rendezvous_answer(r, &g->talk, g->fd, false, text, length);
+        if (g->fd >= 0) close(g->fd);
+    }
+    if (door->listener >= 0) close(door->listener);
+    free(door->talk);
+    free(door->poll);
+    free(door);
+    return ok;
+}
+
+// The others: one conversation. True if rank 0 has answered; *ok is its answer, and why not is in error. *met: rank 0
+// has taken the call, whatever it says.
+static inline bool rendezvous_converse(Rendezvous* r, int fd, char* all, const char* mine, size_t n, double until,
+                                       bool* ok, bool* met, const char** reason, Error* error) {
+    RendezvousTalk talk;
+    RendezvousChallenge challenge;
+    RendezvousAnswer answer;
+    unsigned char proof[SHA256_BYTES];
     char text[sizeof error->text] = "";
-    const double soon = seconds_now() + 5;
-    *ok = answer.ok ? rendezvous_move(fd, all, (size_t)r->size * n, false, soon)
-                    : answer.length >= 0 && (size_t)answer.length < sizeof text &&
-                          rendezvous_move(fd, text, (size_t)answer.length, false, soon) && false;
-    if (!*ok) fail(error, "rank 0 at %.200s:%d says: %.700s", r->host, r->port, *text ? text : "(nothing)");
+    const double soon = seconds_now() + RENDEZVOUS_ANSWER;
+    memset(&talk, 0, sizeof talk);
+    memcpy(talk.hello.program, rendezvous_asks, sizeof talk.hello.program);
+    talk.hello.rank = r->rank;
+    talk.hello.size = r->size;
+    talk.hello.bytes = (int64_t)n;
+    *reason = "the system gives no random number";
+    if (getentropy(talk.hello.nonce, sizeof talk.hello.nonce) != 0) return false;
+    *reason = "another program is on this port"; // as torchrun's store on MASTER_PORT
+    if (!rendezvous_move(fd, &talk.hello, sizeof talk.hello, true, soon) ||
+        !rendezvous_move(fd, &challenge, sizeof challenge, false, soon) ||
+        memcmp(challenge.program, rendezvous_says, sizeof challenge.program) != 0)
+        return false;
+    *reason = "what is there does not know this rank's THREEFOLD_SECRET";
+    memcpy(talk.nonce, challenge.nonce, sizeof talk.nonce);
+    rendezvous_prove(r, proof, &talk, "challenge", "", 0);
+    if (!sha256_equal(proof, challenge.proof)) return false;
+    *met = true;
+    *reason = "rank 0 has gone while it was starting";
+    rendezvous_prove(r, proof, &talk, "proof", mine, n);
+    if (!rendezvous_move(fd, proof, sizeof proof, true, soon) ||
+        !rendezvous_move(fd, (void*)(uintptr_t)mine, n, true, soon) ||
+        !rendezvous_move(fd, &answer, sizeof answer, false, until))
+        return false;
+    const size_t length = (size_t)answer.length;
+    char* to = answer.ok ? all : text;
+    const bool fits = answer.length >= 0 && (answer.ok ? length == (size_t)r->size * n : length < sizeof text);
+    if (!fits || !rendezvous_move(fd, to, length, false, seconds_now() + RENDEZVOUS_ANSWER)) return false;
+    rendezvous_prove(r, proof, &talk, answer.ok ? "yes" : "no", to, length);
+    if (!sha256_equal(proof, answer.proof)) return false;
+    *ok = answer.ok != 0;
+    if (!*ok) fail(error, "rank 0 at %.200s:%d says: %.700s", r->host, r->port, text);
     return true;
 }
 
-static inline bool rendezvous_go(Rendezvous* r, char* all, const char* mine, size_t n, double until, Error* error) {
+// The others: look for rank 0 until it answers. Who has met it once and finds nobody there any more need not wait.
+static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, size_t n, double until, Error* error) {
     const char* reason = "";
-    bool ok = false;
+    bool ok = false, met = false;
     while (seconds_now() < until) {
+        const int fd = rendezvous_connect(r, &reason);
+        if (fd < 0 && met && strcmp(reason, strerror(ECONNREFUSED)) == 0)
+            return fail(error, "rank 0 at %.200s:%d has gone while it was starting", r->host, r->port);
         // Rank 0 gives up at its own time, which began later where it was started later, and says why.
-        if (rendezvous_visit(r, all, mine, n, until + RENDEZVOUS_SECONDS, &ok, &reason, error)) return ok;
+        if (fd >= 0) {
+            rendezvous_tune(fd);
+            if (rendezvous_converse(r, fd, all, mine, n, until + RENDEZVOUS_SECONDS, &ok, &met, &reason, error)) {
+                r->peer[0] = fd;
+                return ok;
+            }
+            close(fd);
+        }
         usleep(100000);
     }
-    return fail(error,
-                "cannot reach rank 0 at %s:%d within %d s: %s; is rank 0 started, is MASTER_ADDR its machine, and "
-                "MASTER_PORT the same and open?",
-                r->host, r->port, RENDEZVOUS_SECONDS, reason);
+    return fail(error, "cannot reach rank 0 at %s:%d within %d s: %s; is rank 0 started, %s?", r->host, r->port,
+                RENDEZVOUS_SECONDS, reason,
+                *r->secret ? "is MASTER_ADDR its machine, and are MASTER_PORT and THREEFOLD_SECRET the same"
+                           : "on this machine (for several ones set THREEFOLD_SECRET), with the same MASTER_PORT");
 }
 
 static inline void rendezvous_close(Rendezvous* r) {
@@ -334,15 +636,15 @@ static inline void rendezvous_close(Rendezvous* r) {
 static inline bool rendezvous_join(Rendezvous* r, void* all, const void* mine, size_t n, Error* error) {
     const double until = seconds_now() + RENDEZVOUS_SECONDS;
     bool ok;
+    if (n > RENDEZVOUS_MOST) return fail(error, "internal error: a rank brings %zu bytes to the rendezvous", n);
     r->came = (char*)checked_calloc((size_t)r->size, 1, "the rendezvous");
     r->peer = (int*)checked_malloc((size_t)r->size * sizeof(int), "the rendezvous");
     for (int rank = 0; rank < r->size; rank++) r->peer[rank] = -1;
     if (r->rank == 0) {
         memcpy(all, mine, n);
-        ok = rendezvous_gather(r, (char*)all, n, until, error);
-        rendezvous_answer(r, ok, (char*)all, n, error);
+        ok = rendezvous_host(r, (char*)all, n, until, error);
     } else {
-        ok = rendezvous_go(r, (char*)all, (const char*)mine, n, until, error);
+        ok = rendezvous_visit(r, (char*)all, (const char*)mine, n, until, error);
     }
     if (!ok) rendezvous_close(r);
     return ok;

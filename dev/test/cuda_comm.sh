@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export FAKE_NCCL_DIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 export CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE THREEFOLD_SECRET
 unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
 passed=0 failed=0
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
@@ -172,13 +172,16 @@ ranks nccl 2 lanes && wrong "one queue for all streams" 2 "CUDA_DEVICE_MAX_CONNE
 unset CUDA_DEVICE_MAX_CONNECTIONS
 ranks nccl 2 lanes && fine "lanes"
 
-# ---- finding each other
+# ---- finding each other (attacks: test_rendezvous.c)
 differs() { # WHAT RANK VARIABLE STATUS TEXT LINES: one of 3 ranks has another variable
     odd_rank=$2 odd=$3
     ranks nccl 3 lanes
     odd_rank=none
-    wrong "$1" "$4" "$5" "$6"
+    wrong "$1" "$4" "$5" "${6:-}"
 }
+differs "no secret, one rank on another machine" 2 LOCAL_WORLD_SIZE=2 1 "THREEFOLD_SECRET is not set" 3
+export THREEFOLD_SECRET=cuda_comm.sh.$RANDOM.$RANDOM
+differs "another secret" 2 THREEFOLD_SECRET=nobody.knows.this.one 1 "does not know this rank's THREEFOLD_SECRET"
 differs "a shared GPU, one rank is unwilling" 2 NCCL_MULTI_RANK_GPU_ENABLE=0 2 "ranks 0 and 1 share GPU" 1
 differs "another number of ranks" 2 WORLD_SIZE=4 1 "rank 2 says that there are 4 ranks, rank 0 that there are 3" 3
 differs "a rank twice" 2 RANK=1 1 "two processes say that they are rank 1" 3
@@ -190,6 +193,8 @@ differs "a wrong port" 2 MASTER_PORT=1 1 "cannot reach rank 0 at localhost:1 wit
 differs "a port that is none" 2 MASTER_PORT=70000 1 "ports end at 65535" 3
 differs "no such machine" 2 MASTER_ADDR=no.such.machine.invalid 1 "cannot reach rank 0 at no.such.machine.invalid" 3
 differs "rank 0 is missing" 0 WORLD_SIZE=1 1 "cannot reach rank 0 at localhost" 3
+
+unset THREEFOLD_SECRET
 
 # listen ANSWER: another program on the next port, which says something to who comes
 listen() {

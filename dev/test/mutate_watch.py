@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """
 mutate_watch.py: are the tests of runs that survive able to fail? Plants faults in copies of whereabouts.h and watch.h, for
-test_watch, and in scripts/supervise.sh, for what test_stop.sh does without MPI, one at a time.
+test_watch, of comm/rendezvous.h and comm/sha256.h, for test_rendezvous, and in scripts/supervise.sh, for what test_stop.sh does
+without MPI, one at a time.
 
     python3 dev/test/mutate_watch.py [WORD]      only the faults whose description contains WORD
 
@@ -16,6 +17,7 @@ import sys
 import mutate
 
 WHERE, WATCH, SUPERVISE = "whereabouts.h", "watch.h", "scripts/supervise.sh"
+MEET, HASH = "comm/rendezvous.h", "comm/sha256.h"
 
 FAULTS = [
     # What rows say
@@ -80,6 +82,23 @@ FAULTS = [
     ("speak: the one to blame comes twice", WATCH, "        if (i == without) continue;\n", ""),
     ("speak: the others in any order", WATCH, "while (k > 0 && watch_before(", "while (k < 0 && watch_before("),
     ("end: a rank does not say that it ends", WATCH, "    __atomic_store_n(&row->ended, 1, __ATOMIC_RELAXED);", ""),
+    # Strangers at the rendezvous
+    ("meet: any proof makes a rank", MEET, "if (sha256_equal(proof, g->rest.proof)) return", "return"),
+    ("meet: any rank 0 is believed", MEET, "    if (!sha256_equal(proof, challenge.proof)) return false;\n", ""),
+    ("meet: any answer is believed", MEET, "    if (!sha256_equal(proof, answer.proof)) return false;\n", ""),
+    ("meet: a proof counts in every conversation", MEET, "    said.talk = *talk;\n", "    (void)talk;\n"),
+    ("meet: a proof counts for other bytes", MEET, "    sha256(said.digest, bytes, n);\n", "    (void)bytes, (void)n;\n"),
+    ("meet: what does not fit is dropped in silence", MEET, "    door->named++;\n    fprintf(", "    if (0) fprintf("),
+    ("meet: strangers are heard for as long as they like", MEET, "        if (!ok || seconds_now() < until) continue;", "        while (door->guest[0].fd >= 0) ok = ok && "
+     "rendezvous_turn(r, door, all, n, until, error);\n        if (!ok || seconds_now() < until) continue;"),
+    ("meet: a rank that has died is waited for", MEET, "        if (peers[rank].revents == 0) continue;\n", "        if (peers[rank].revents >= 0) continue;\n"),
+    ("meet: rank 0 that has died is waited for", MEET, "        if (fd < 0 && met && ", "        if (fd < 0 && !met && "),
+    ("meet: listens on all addresses without a secret", MEET, "if (fd >= 0 || ours || !*r->secret) return fd;", "if (fd >= 0 || ours) return fd;"),
+    ("meet: several machines without a secret", MEET, "if (!*r->secret && (torchrun", "if (0 && (torchrun"),
+    ("meet: a secret of one letter", MEET, "if (*r->secret && strlen(r->secret) < RENDEZVOUS_SECRET)", "if (*r->secret && strlen(r->secret) < 1)"),
+    ("hash: a block that is just full", HASH, "used < 56 ?", "used <= 56 ?"),
+    ("hash: a key as long as it is", HASH, "if (key_bytes > SHA256_BLOCK)", "if (key_bytes > 1000)"),
+    ("hash: half of a digest is compared", HASH, "i < SHA256_BYTES; i++) difference", "i < SHA256_BYTES / 2; i++) difference"),
     # The supervisor
     ("supervise: --resume is left out", SUPERVISE, '    [ -n "$resumes" ] || set -- "$@" --resume\n', ""),
     ("supervise: --resume every time", SUPERVISE, "    resumes=yes\n    sleep", "    sleep"),
@@ -120,4 +139,5 @@ def shell_verdict(folder, test):
 
 if __name__ == "__main__":
     program_verdict, mutate.verdict = mutate.verdict, shell_verdict
-    sys.exit(mutate.main(FAULTS, {WHERE: "test_watch", WATCH: "test_watch", SUPERVISE: "test_stop.sh"}))
+    sys.exit(mutate.main(FAULTS, {WHERE: "test_watch", WATCH: "test_watch", MEET: "test_rendezvous", HASH: "test_rendezvous",
+                                    SUPERVISE: "test_stop.sh"}))
