@@ -14,6 +14,9 @@ set -euf # f: a * in a name stays a *
 project=$(cd "$(dirname "$0")/.." && pwd)
 program=$project/train_gpt
 
+# TEXT: as one word of a shell's command, whatever is in it.
+quoted() { printf "'%s'" "$(printf '%s\n' "$1" | sed "s/'/'\\\\''/g")"; }
+
 stop() { # STATUS MESSAGE
     echo "run_hosts.sh: $2" >&2
     exit "$1"
@@ -24,8 +27,8 @@ checksum_on() {
     case $1 in
     localhost | "$(uname -n)") cksum <"$program" ;;
     *)
-        ssh -o BatchMode=yes -o ConnectTimeout=10 "$1" \
-            "test -r '$program' && cksum <'$program' || echo none" </dev/null
+        there=$(quoted "$program")
+        ssh -o BatchMode=yes -o ConnectTimeout=10 "$1" "test -r $there && cksum <$there || echo none" </dev/null
         ;;
     esac
 }

@@ -7,7 +7,7 @@ project=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-unset OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
+unset OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
 
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
@@ -51,7 +51,7 @@ explains() {
 }
 
 # ---- the copy, and the programs that say how they were called
-mkdir -p "$fake" "$remote" "$project_copy/dev/test"
+mkdir -p "$fake" "$remote" "$project_copy/dev/test" "$work/nccl"
 cp -r "$project/scripts" "$project_copy"
 cp "$project/dev/test/run.sh" "$project_copy/dev/test"
 cd "$project_copy" || exit 1
@@ -151,8 +151,18 @@ script train_gpt "# a trainer without"
 refuses 1 "was built without MPI" scripts/run_hosts.sh a 2
 rm train_gpt
 refuses 1 "type make first" scripts/run_hosts.sh a 2
-unset MPIRUN
 script train_gpt "$trainer"
+# A folder whose name would be run by a shell that reads it: the host asked is this machine, by way of a shell of its own.
+mv "$fake/ssh" "$work/ssh"
+# shellcheck disable=SC2016
+script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done; cd "$work" && exec sh -c "$2"'
+export work
+odd="$work/it's a \"project\"; touch ran1; \$(touch ran2) \`touch ran3\`' touch ran4 '"
+mkdir "$odd" && cp -r scripts train_gpt "$odd"
+starts "run_hosts.sh in a folder with quotes" "$open -np 1 --host a:1 $odd/train_gpt --x" "$odd/scripts/run_hosts.sh" a 1 --x
+check "... nothing of its name is run" "! ls $work/ran* 2>/dev/null"
+mv "$work/ssh" "$fake/ssh"
+unset MPIRUN
 
 # ---- run_slurm.sh: sbatch would run a copy of it, in the folder in which sbatch was typed
 cp scripts/run_slurm.sh "$work/slurm_script"
@@ -175,6 +185,20 @@ starts "run_slurm.sh, neither" "OMP_NUM_THREADS=8 $end" env FAKE_TYPES='\n\tpmix
 starts "run_slurm.sh, the user's choice" "OMP_NUM_THREADS=8 --mpi=openmpi $end" env SLURM_MPI_TYPE=openmpi "$work/slurm_script"
 starts "run_slurm.sh, the user's threads" "OMP_NUM_THREADS=3 --mpi=pmix $end" env OMP_NUM_THREADS=3 "$work/slurm_script"
 starts "run_slurm.sh, CPUs not said" "OMP_NUM_THREADS=1 --mpi=pmix ${end/=8/=1}" env -u SLURM_CPUS_PER_TASK "$work/slurm_script"
+# A build with NCCL alone: a place to meet and a secret, which is on no command line.
+cp "$fake/srun" "$work/srun"
+# shellcheck disable=SC2016
+script "$fake/srun" '[ "$*" != --mpi=list ] || { echo "none pmix"; exit 0; }
+    echo "$MASTER_ADDR:$MASTER_PORT ${#THREEFOLD_SECRET} $*" >"$called"; echo "$THREEFOLD_SECRET" >>"$called.secrets"'
+script "$work/nccl/train_gpt" "# ncclCommInitRank, of a trainer that was built without the other"
+cd "$work/nccl" || exit 1
+starts "run_slurm.sh, NCCL alone" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 "$work/slurm_script"
+starts "run_slurm.sh, NCCL alone, again" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 "$work/slurm_script"
+is "every job has a secret of its own, of random digits" "2" "$(grep -cx '[0-9a-f]*' <(sort -u "$called.secrets"))"
+starts "run_slurm.sh, the user's place and secret" "here:7 17 --mpi=none --export=ALL $end" \
+    env MASTER_ADDR=here MASTER_PORT=7 THREEFOLD_SECRET=of.the.users.own1 "$work/slurm_script"
+cd "$project_copy" || exit 1
+mv "$work/srun" "$fake/srun"
 # Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was called.
 cp "$fake/srun" "$work/srun"
 # shellcheck disable=SC2016
