@@ -303,10 +303,12 @@ static inline bool weights_read(int64_t* weight, char* const* name, int count, E
     return true;
 }
 
-// Whether tokens of these formats may mean the same. Text is bytes; of the others some do not say.
+// Whether tokens of these formats may mean the same. Text is bytes, JSON lines are what this run makes of them; of the others
+// some do not say.
 static inline bool formats_agree(TokenFormat a, TokenFormat b) {
     const int of_a = token_formats[a].vocab, of_b = token_formats[b].vocab;
-    return (a == TOKENS_TEXT) == (b == TOKENS_TEXT) && (of_a == of_b || !of_a || !of_b);
+    return (a == TOKENS_TEXT) == (b == TOKENS_TEXT) && (a == TOKENS_JSONL) == (b == TOKENS_JSONL) &&
+           (of_a == of_b || !of_a || !of_b);
 }
 
 static inline bool sources_agree(const Sources* one, const Sources* other, Error* error) {

@@ -92,13 +92,17 @@ static inline int settings_table(Option* table, Settings* s) {
                       "at the end write the weights alone: a folder as Hugging Face has it, or llm.c's .bin"),
         option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
         option_heading("data"),
-        option_string("data", &s->data, "GLOB",
-                      "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any text; "
-                      "several sources with weights: 0.7:a*.bin,0.3:b*.bin"),
+        option_string(
+            "data", &s->data, "GLOB",
+            "files and folders to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any "
+            "text, .jsonl (its field \"text\"); ** is any folders below; several sources with weights: "
+            "0.7:a*.bin,0.3:b*.bin"),
         option_string("val", &s->val, "GLOB",
                       "files to validate on; without it the last 5 % of every source are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",
-                      "vocabulary of the shards, to show samples as text [tokenizer.json beside the first shard]"),
+                      "vocabulary of the shards, to show samples as text, and of .jsonl [tokenizer.json beside the "
+                      "first of them; "
+                      "else .jsonl is bytes]"),
         option_flag("documents", &s->documents,
                     "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
         option_int(

@@ -16,6 +16,7 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 
 #include "collective.h"
 #include "dev/plan/choose.h"
+#include "jsonl.h"
 #include "run.h"
 #include "tell.h"
 
@@ -141,12 +142,24 @@ static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
     return tokenizer_in_folder(path, size, folder);
 }
 
+// JSON lines become tokens of the vocabulary.
+static inline void encode_lines(Trainer* t) {
+    Error error;
+    bool ok = true;
+    for (int i = 0; i < t->train_files.count && ok; i++)
+        ok = jsonl_encode(&t->train_files.source[i].files, &t->tokenizer, &error);
+    for (int i = 0; i < t->val_files.count && ok; i++)
+        ok = jsonl_encode(&t->val_files.source[i].files, &t->tokenizer, &error);
+    agree(t, ok, &error);
+}
+
 // The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has written beside the
 // first shard, or what lies beside the weights to start from; none is no error.
 static inline void open_tokenizer(Trainer* t) {
     char path[4096] = "";
     const Settings* o = &t->settings;
-    const bool text = t->train_files.source[0].files.format == TOKENS_TEXT;
+    const TokenFormat format = t->train_files.source[0].files.format;
+    const bool text = format == TOKENS_TEXT, lines = format == TOKENS_JSONL;
     beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
     const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
@@ -154,12 +167,13 @@ static inline void open_tokenizer(Trainer* t) {
         die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
                   o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
                   o->data ? o->data : "the data");
-    if (text)
+    if (o->tokenizer || found)
+        take_vocabulary(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || lines);
+    else if (text || lines)
         tokenizer_bytes(&t->tokenizer);
-    else if (o->tokenizer || found)
-        take_vocabulary(t, o->tokenizer ? o->tokenizer : path, o->tokenizer != NULL);
     comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
                     "give all ranks the same --tokenizer");
+    if (lines) encode_lines(t);
 }
 
 // Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or what --data says.
@@ -221,6 +235,16 @@ static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int dat
     return settings_model(o, table, n, data_vocab);
 }
 
+// A large vocabulary for bytes is most likely one that the text was meant to be tokenized by.
+static inline void warn_of_bytes(const Trainer* t, int V) {
+    if (!is_main(t) || t->tokenizer.vocab != 256 || t->tokenizer.split != SPLIT_BYTES || V < 4 * 256) return;
+    fprintf(
+        stderr,
+        "%s: warning: the model has a vocabulary of %d, but the data are bytes, which use 256 of it; --vocab 256 makes "
+        "a model of bytes, build/tokenize makes tokens of a text\n",
+        process.name, V);
+}
+
 // The vocabulary's token that stands before a document; -1: it has none, or is not known.
 static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
 
@@ -261,8 +285,12 @@ static inline void open_evaluations(Trainer* t) {
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
-        ok = evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error) &&
-             evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
+        const bool lines = !is_choice(e) && e->stream.format == TOKENS_JSONL;
+        if (lines && !t->tokenizer.vocab)
+            ok = fail(&error, "%s: JSON lines need a vocabulary: give --tokenizer", e->path);
+        ok = ok && (lines ? jsonl_encode(&e->stream, &t->tokenizer, &error)
+                          : evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error));
+        ok = ok && evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
         if (ok && t->settings.documents && !is_choice(e))
             ok = documents_settle(&e->stream, (int)t->settings.document_token, vocabulary_document(t), &error);
         told = told && (is_choice(e) || format_has_documents(e->stream.format));

@@ -1,7 +1,7 @@
 /*
 tokens.h: files of tokens, memory-mapped and laid end to end: one long stream.
 
-Formats. The content of a file decides, never its name. In this order:
+Formats. The content of a file decides; its name only says whether a text is JSON lines. In this order:
     1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx with what they are. Either may be named,
        or NAME alone. The index, in the layout of Megatron-LM's indexed_dataset.py (version 1):
            9 bytes   "MMIDIDX", 0, 0
@@ -15,17 +15,21 @@ Formats. The content of a file decides, never its name. In this order:
        All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from
        the first sequence to the last. (A further byte a sequence says what it holds where that is not only text:
        refused.)
-    2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. GPT-2: magic
-       20240520, version 1, tokens are uint16. Llama-3: magic 20240801, version 7, uint32. The count has to agree with
-       the size of the file.
+    2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
+       version 1: tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7:
+       uint32, Llama-3's likewise. The count has to agree with the size of the file.
     3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
        character that text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding.
-    4. Something else that is well known (gzip, zip, Parquet, NumPy, llm.c's weights, ...): refused by its name.
+       In NAME.jsonl every line is a JSON object with a text, which jsonl.h makes tokens of.
+    4. Something else that is well known (gzip, zip, Parquet, ELF, llm.c's weights, ...): refused by its name.
     5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since
        the commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.)
+       Not so integers of 32 or 64 bits, nor bytes without any order: refused by what the middle of the file shows.
     6. Anything else is refused.
+A folder stands for the texts and the .bin files in it and below.
 Documents. A stream is one after the other, and a run may want to know where each begins (--documents). In Megatron's data
-sets the index says it. In text every file is a document. Shards and raw tokens have a token that stands before each
+sets the index says it. In text every file is a document, in JSON lines every line. Shards and raw tokens
+have a token that stands before each
 (end of text; where it stands behind each, as in nanoGPT's files, it is counted to the next one), and documents may go on
 from one file to the next.
 
@@ -38,6 +42,8 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #define TOKENS_H
 
 #include "base.h"
+#include <dirent.h>
+#include <fnmatch.h>
 #include <glob.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -53,6 +59,7 @@ typedef enum {
     TOKENS_LLAMA3_SHARD,
     TOKENS_RAW_UINT16,
     TOKENS_MEGATRON,
+    TOKENS_JSONL,
     TOKEN_FORMATS
 } TokenFormat;
 
@@ -73,17 +80,19 @@ typedef enum {
 typedef struct {
     const char* name;
     TokenType type;
-    int vocab; // the vocabulary it was made with, 0 where the file cannot tell
+    int vocab; // the vocabulary it was made with, or most likely was; 0 where the file cannot say
     int magic, version;
-    int document; // the token that stands before a document, -1 where none does or the file cannot tell
+    int document;          // the token that stands before a document, -1 where none does or the file cannot tell
+    const char* condition; // of the vocabulary
 } TokenFormatFacts;
 
 static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
-    {"text as bytes", TOKEN_UINT8, 256, 0, 0, -1},
-    {"GPT-2 tokens (llm.c shard)", TOKEN_UINT16, 50257, 20240520, 1, 50256},
-    {"Llama-3 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000},
-    {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1},
-    {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1}, // the type: each file's index has its own
+    {"text as bytes", TOKEN_UINT8, 256, 0, 0, -1, ""},
+    {"uint16 tokens (llm.c shard)", TOKEN_UINT16, 50257, 20240520, 1, 50256, ", if they are GPT-2's"},
+    {"uint32 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000, ", if they are Llama-3's"},
+    {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1, ""},
+    {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // the type: each file's index has its own
+    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""}, // bytes of JSON, until jsonl.h has made tokens of them
 };
 
 static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
@@ -114,6 +123,14 @@ static const ForeignFormat foreign_formats[] = {
     {"ARROW1", 6, "an Arrow table; tokenize it first"},
     {"\x93NUMPY", 6, "a NumPy array; write it as uint16 with .tofile() first"},
     {"\xff\xfe", 2, "text in UTF-16; convert it to UTF-8 first"},
+    {"\x7f"
+     "ELF",
+     4, "a program or library (ELF), not text"},
+    {"\x89PNG", 4, "a PNG picture, not text"},
+    {"\xff\xd8\xff", 3, "a JPEG picture, not text"},
+    {"%PDF", 4, "a PDF document; convert it to text first"},
+    {"GGUF", 4, "weights in GGUF, not tokens"},
+    {"SQLite format 3", 15, "an SQLite database; export its text first"},
 };
 
 // What a file with these bytes is, if it is one of them; else NULL.
@@ -142,6 +159,44 @@ static inline bool file_looks_like_text(const unsigned char* data, size_t size) 
     size_t window = size < text_window_bytes ? size : text_window_bytes;
     return bytes_look_like_text(data, window) && bytes_look_like_text(data + (size - window) / 2, window) &&
            bytes_look_like_text(data + (size - window), window);
+}
+
+static inline bool name_ends_with(const char* path, const char* end) {
+    const size_t n = strlen(path), k = strlen(end);
+    return n >= k && strcmp(path + n - k, end) == 0;
+}
+
+// Why the numbers of a file that would be raw uint16 are none, as its middle shows; NULL where they may be.
+//     Wider integers    Every second number is next to nothing: the high half of a token. (Tokens of a tiny vocabulary are
+//                       small in all places.)
+//     No order at all   Compressed or encrypted bytes take all 256 values of a number's high half alike. Chi-square over them has
+//                       the mean 255 and the deviation 22.6; of tokens of a text it is hundreds of times as much, and even of
+//                       numbers drawn evenly below 50257 it is 880 for 2048 of them.
+static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
+    enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
+    const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;
+    const unsigned char* middle = data + (size - window) / 8 * 4;
+    int64_t count[256] = {0};
+    int largest[2] = {0, 0};
+    for (size_t i = 0; i < numbers; i++) {
+        const int number = middle[2 * i] | middle[2 * i + 1] << 8;
+        count[number >> 8]++;
+        if (number > largest[i % 2]) largest[i % 2] = number;
+    }
+    const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);
+    if (numbers >= FEWEST_FOR_WIDTH && largest[0] > 0 && wider)
+        return "integers of 32 or 64 bits, and tokens without a header are read as uint16; write them as uint16, put "
+               "the .idx of a Megatron data set beside them, or make shards with build/tokenize";
+    const double mean = (double)numbers / 256;
+    double chi_square = 0;
+    for (int i = 0; i < 256 && numbers > 0; i++) {
+        chi_square += ((double)count[i] - mean) * ((double)count[i] - mean) / mean;
+    }
+    if (numbers >= FEWEST_FOR_ORDER && chi_square < 255 + 10 * 22.6)
+        return "neither text nor tokens but bytes without any order, as in a compressed or encrypted file; name a file "
+               "of "
+               "tokens or text";
+    return NULL;
 }
 
 static inline int32_t shard_header_word(const unsigned char* data, int word) {
@@ -184,7 +239,7 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
         }
     *offset = 0;
     if (file_looks_like_text(data, size)) {
-        *format = TOKENS_TEXT;
+        *format = name_ends_with(path, ".jsonl") ? TOKENS_JSONL : TOKENS_TEXT;
         *count = (int64_t)size;
         return true;
     }
@@ -194,6 +249,7 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
                     "%s: neither an llm.c shard nor text, and its odd size of %lld bytes cannot be uint16 tokens; "
                     "name a file of tokens or text",
                     path, (long long)size);
+    if (not_uint16_tokens(data, size)) return fail(error, "%s: %s", path, not_uint16_tokens(data, size));
     *format = TOKENS_RAW_UINT16;
     *count = (int64_t)(size / 2);
     return true;
@@ -322,7 +378,9 @@ typedef struct {
     TokenType type;
     const unsigned char* data; // its first token
     int64_t first, count;      // it holds the tokens [first, first + count) of the stream
-    MegatronIndex documents;   // of Megatron's
+    MegatronIndex documents;   // of Megatron's, and of JSON lines that are tokens by now
+    unsigned char* memory;     // of the latter: the tokens
+    int64_t* lists;            // and what documents points to
 } TokenFile;
 
 typedef struct {
@@ -338,6 +396,8 @@ static inline void tokens_close(TokenFiles* files) {
     for (int i = 0; i < files->files; i++) {
         file_unmap(&files->file[i].map);
         file_unmap(&files->file[i].index);
+        free(files->file[i].memory);
+        free(files->file[i].lists);
         free(files->file[i].path);
     }
     free(files->file);
@@ -475,22 +535,86 @@ static inline bool is_second_half(char* const* paths, size_t count, char* path) 
     return second;
 }
 
-// The files that match a pattern, in the order of their bytes, so shard_10 comes before shard_2 but after shard_02.
-// 0, or glob's reason; errno says more where that is GLOB_ABORTED.
+// Appends what was found, in the order of its bytes, so shard_10 comes before shard_2 but after shard_02.
+static inline void path_list_append_sorted(PathList* list, char** found, size_t count) {
+    if (count) qsort(found, count, sizeof(char*), compare_paths);
+    for (size_t i = 0; i < count; i++)
+        if (!is_second_half(found, count, found[i])) path_list_append(list, found[i]);
+}
+
+// The files that match a pattern. 0, or glob's reason; errno says more where that is GLOB_ABORTED.
 static inline int path_list_append_matches(PathList* list, const char* pattern) {
     glob_t found;
     errno = 0;
     int status = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
     const int reason = errno;
-    if (status == 0) {
-        qsort(found.gl_pathv, found.gl_pathc, sizeof(char*), compare_paths);
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            if (!is_second_half(found.gl_pathv, found.gl_pathc, found.gl_pathv[i]))
-                path_list_append(list, found.gl_pathv[i]);
-    }
+    if (status == 0) path_list_append_sorted(list, found.gl_pathv, found.gl_pathc);
     globfree(&found);
     errno = reason;
     return status == GLOB_ABORTED && reason == ENOENT ? GLOB_NOMATCH : status;
+}
+
+// All files in a folder ("": the one that we are in) and below it, folder by folder in the order of their names. Hidden
+// ones are left out, and links to folders, which may lead back here.
+static inline bool path_list_append_below(PathList* list, const char* folder, Error* error) {
+    DIR* open = opendir(*folder ? folder : ".");
+    if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
+    PathList names = {NULL, 0};
+    for (struct dirent* entry; (entry = readdir(open));)
+        if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
+    closedir(open);
+    if (names.count) qsort(names.path, (size_t)names.count, sizeof(char*), compare_paths);
+    const char* between = *folder && !name_ends_with(folder, "/") ? "/" : "";
+    bool ok = true;
+    for (int i = 0; i < names.count && ok; i++) {
+        char path[4096];
+        struct stat link, file;
+        if (snprintf(path, sizeof path, "%s%s%s", folder, between, names.path[i]) >= (int)sizeof path) {
+            ok = fail(error, "%.200s...: the name is too long", path);
+        } else if (lstat(path, &link) == 0 && S_ISDIR(link.st_mode)) {
+            ok = path_list_append_below(list, path, error);
+        } else if (stat(path, &file) == 0 && S_ISREG(file.st_mode)) {
+            path_list_append(list, path);
+        }
+    }
+    path_list_free(&names);
+    return ok;
+}
+
+// Whether a path matches a pattern, part by part between slashes; a part "**" stands for any number of folders, at the end for
+// all that is in them.
+static inline bool path_matches(const char* pattern, const char* path) {
+    if (strcmp(pattern, "**") == 0) return true;
+    if (strncmp(pattern, "**/", 3) == 0) {
+        while (strncmp(pattern + 3, "**/", 3) == 0) pattern += 3;
+        for (; path; path = strchr(path, '/') ? strchr(path, '/') + 1 : NULL)
+            if (path_matches(pattern + 3, path)) return true;
+        return false;
+    }
+    const size_t p = (size_t)(strchrnul(pattern, '/') - pattern), q = (size_t)(strchrnul(path, '/') - path);
+    char *wanted = strndup(pattern, p), *name = strndup(path, q);
+    if (!wanted || !name) die("out of memory for a file pattern");
+    const bool same = fnmatch(wanted, name, FNM_PERIOD) == 0 && !pattern[p] == !path[q];
+    free(wanted), free(name);
+    return same && (!pattern[p] || path_matches(pattern + p + 1, path + q + 1));
+}
+
+// The files that match a pattern with "**", which glob does not know.
+static inline bool path_list_append_deep(PathList* list, const char* pattern, Error* error) {
+    size_t base = strcspn(pattern, "*?[\\"); // the folder that the pattern begins with, with its slash
+    while (base > 0 && pattern[base - 1] != '/') base--;
+    char* folder = strndup(pattern, base);
+    if (!folder) die("out of memory for a file pattern");
+    PathList all = {NULL, 0}, found = {NULL, 0};
+    const bool ok = access(*folder ? folder : ".", F_OK) != 0 || path_list_append_below(&all, folder, error);
+    for (int i = 0; i < all.count; i++)
+        if (path_matches(pattern + base, all.path[i] + base)) path_list_append(&found, all.path[i]);
+    path_list_append_sorted(list, found.path, (size_t)found.count);
+    const bool any = found.count > 0;
+    path_list_free(&all);
+    path_list_free(&found);
+    free(folder);
+    return ok && (any || fail(error, "no file matches the pattern \"%s\"", pattern));
 }
 
 // The files that one pattern names. What no file is named, nor matches, may be what the two files of a Megatron data
@@ -500,6 +624,7 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
         path_list_append(list, pattern);
         return true;
     }
+    if (strstr(pattern, "**")) return path_list_append_deep(list, pattern, error);
     char* both = NULL;
     int status = path_list_append_matches(list, pattern);
     if (status == GLOB_NOMATCH && asprintf(&both, "%s.idx", pattern) < 0) die("out of memory for a file pattern");
@@ -509,6 +634,48 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
     if (status == GLOB_NOMATCH) return fail(error, "no file is named \"%s\", nor matches it as a pattern", pattern);
     if (status != 0) return fail(error, "\"%s\": cannot read a directory on the way: %s", pattern, strerror(reason));
     return true;
+}
+
+// Whether a file of a folder that was named is data: text, or a .bin of tokens; not a vocabulary that lies beside it.
+static inline bool file_is_data(bool* is, const char* path, Error* error) {
+    const char* slash = strrchr(path, '/');
+    MappedFile file;
+    *is = name_ends_with(path, ".bin") || name_ends_with(path, ".idx");
+    if (*is || strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0) return true;
+    if (!file_map(&file, path, error)) return false;
+    *is = file.size > 0 && file_looks_like_text(file.data, file.size);
+    file_unmap(&file);
+    return true;
+}
+
+// Whether some file of a list is NAME_*.bin.
+static inline bool has_shards(const PathList* list, const char* name) {
+    bool has = false;
+    for (int i = 0; i < list->count; i++) {
+        const char* slash = strrchr(list->path[i], '/');
+        has = has || (name_ends_with(list->path[i], ".bin") && slash && strncmp(slash + 1, name, strlen(name)) == 0);
+    }
+    return has;
+}
+
+// The data in a folder that was named, and below it.
+static inline bool path_list_append_folder(PathList* list, const char* folder, Error* error) {
+    PathList all = {NULL, 0}, data = {NULL, 0};
+    bool ok = path_list_append_below(&all, folder, error), is;
+    for (int i = 0; i < all.count && ok; i++) {
+        ok = file_is_data(&is, all.path[i], error);
+        if (ok && is) path_list_append(&data, all.path[i]);
+    }
+    if (ok && data.count == 0) ok = fail(error, "%s: a folder without text or .bin files", folder);
+    if (ok && has_shards(&data, "train_") && has_shards(&data, "val_"))
+        ok = fail(error,
+                  "%s holds shards to train on and to validate on: name them apart, --data \"%s/train_*.bin\" --val "
+                  "\"%s/val_*.bin\"",
+                  folder, folder, folder);
+    if (ok) path_list_append_sorted(list, data.path, (size_t)data.count);
+    path_list_free(&all);
+    path_list_free(&data);
+    return ok;
 }
 
 // What stands between the commas of a list; an empty name where nothing does.
@@ -524,15 +691,23 @@ static inline PathList names_between_commas(const char* list) {
     }
 }
 
-// The files of all `globs`, a list between commas of names and glob(7) patterns, "shards/train_*.bin,more.bin": those of
+// The files of all `globs`, a list between commas of names, folders and glob(7) patterns, "shards/train_*.bin,more": those of
 // each pattern sorted, the patterns in order. A file named twice is there twice.
 static inline bool path_list_append_globs(PathList* files, const char* globs, Error* error) {
-    PathList patterns = names_between_commas(globs);
+    PathList patterns = names_between_commas(globs), names = {NULL, 0};
     bool ok = true;
     for (int i = 0; i < patterns.count && ok; i++)
-        ok = *patterns.path[i] ? path_list_append_glob(files, patterns.path[i], error)
+        ok = *patterns.path[i] ? path_list_append_glob(&names, patterns.path[i], error)
                                : fail(error, "\"%s\": an empty name in the list of files", globs);
+    for (int i = 0; i < names.count && ok; i++) {
+        struct stat st;
+        if (stat(names.path[i], &st) == 0 && S_ISDIR(st.st_mode))
+            ok = path_list_append_folder(files, names.path[i], error);
+        else
+            path_list_append(files, names.path[i]);
+    }
     path_list_free(&patterns);
+    path_list_free(&names);
     return ok;
 }
 
@@ -546,7 +721,7 @@ static inline bool tokens_open(TokenFiles* files, const char* globs, Error* erro
     return ok;
 }
 
-// One line for people, what was recognised: "a.bin to c.bin (3 files): GPT-2 tokens (llm.c shard), 300 tokens".
+// One line for people, what was recognised: "a.bin to c.bin (3 files): uint16 tokens (llm.c shard), 300 tokens".
 static inline void tokens_describe(char* text, size_t size, const TokenFiles* files) {
     const char *first = files->file[0].path, *last = files->file[files->files - 1].path;
     const char* name = token_formats[files->format].name;
@@ -636,8 +811,8 @@ static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t
     while (i < begin + n && token_at(file->data, file->type, i) < (uint32_t)vocab) i++;
     const long long token = token_value(file->data, file->type, i);
     if (facts->vocab > vocab)
-        return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: %s need --vocab %d", file->path,
-                    (long long)i, token, vocab, facts->name, facts->vocab);
+        return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: %s need --vocab %d%s", file->path,
+                    (long long)i, token, vocab, facts->name, facts->vocab, facts->condition);
     return fail(
         error, "%s: token %lld is %lld, the model has a vocabulary of %d: use the --vocab that the file was made for%s",
         file->path, (long long)i, token, vocab,
@@ -666,7 +841,7 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
 
 // Whether files of a format say themselves where documents begin, without a token for that.
 static inline bool format_has_documents(TokenFormat format) {
-    return format == TOKENS_TEXT || format == TOKENS_MEGATRON;
+    return format == TOKENS_TEXT || format == TOKENS_MEGATRON || format == TOKENS_JSONL;
 }
 
 // Says at which token documents begin; it is not asked for where the format knows better.
@@ -688,8 +863,12 @@ static inline bool documents_are_seen(const TokenFiles* files) {
 
 // For people.
 static inline void documents_describe(char* text, size_t size, const TokenFiles* files) {
-    if (format_has_documents(files->format))
-        snprintf(text, size, files->format == TOKENS_TEXT ? "every file is a document" : "documents by the index");
+    if (files->format == TOKENS_TEXT)
+        snprintf(text, size, "every file is a document");
+    else if (files->format == TOKENS_JSONL)
+        snprintf(text, size, "every line is a document");
+    else if (files->format == TOKENS_MEGATRON)
+        snprintf(text, size, "documents by the index");
     else
         snprintf(text, size, "documents begin at token %d", files->document);
 }
@@ -719,7 +898,7 @@ static inline void documents_of_files(int32_t* positions, const TokenFiles* file
     const TokenFile* behind = files->file + files->files;
     for (const TokenFile* file = tokens_find(files, begin); file < behind && file->first < begin + n; file++) {
         if (file->first >= begin) positions[file->first - begin] = 0;
-        if (!file->index.data) continue;
+        if (file->documents.documents == 0) continue;
         const MegatronIndex* index = &file->documents;
         for (int64_t d = index_document_from(index, begin - file->first); d < index->documents; d++) {
             const int64_t at = file->first + index_document(index, d) - begin;

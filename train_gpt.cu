@@ -2112,6 +2112,7 @@ int main(int argc, char** argv) {
     find_documents(t);
     const ModelConfig model = choose_model(t, table, n, vocabulary_size(t));
     settle_vocabulary(t, model.V);
+    warn_of_bytes(t, model.V);
     if (o->generate) read_given_text(t);
     ValueType values = values_here();
     values.masters &= trains || o->export_to; // what only computes needs what it computes with

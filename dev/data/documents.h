@@ -16,8 +16,7 @@ document, its end is.
 #define DOCUMENTS_H
 
 #include "../../dataloader.h"
-#include "../../tokenizer.h"
-#include <dirent.h>
+#include "../../jsonl.h"
 #include <pthread.h>
 #include <sched.h>
 
@@ -55,16 +54,9 @@ static inline void texts_close(Texts* t) {
 
 // Why a file that does not look like text cannot be read.
 static inline const char* not_text(const MappedFile* map) {
-    for (size_t i = 0; i < sizeof foreign_formats / sizeof foreign_formats[0]; i++) {
-        const ForeignFormat* f = &foreign_formats[i];
-        if (map->size >= (size_t)f->bytes && memcmp(map->data, f->magic, (size_t)f->bytes) == 0) return f->what;
-    }
+    const char* foreign = foreign_format(map->data, map->size);
+    if (foreign) return foreign;
     return "not a text: it has NUL bytes, or too many control characters";
-}
-
-static inline bool ends_with(const char* path, const char* end) {
-    const size_t n = strlen(path), k = strlen(end);
-    return n >= k && strcmp(path + n - k, end) == 0;
 }
 
 // Appends a file. What is no text is an error where the file was named, and left out where it was found.
@@ -81,7 +73,7 @@ static inline bool texts_add_file(Texts* t, const char* path, bool named, Error*
     }
     if (t->files == t->room)
         t->file = (TextFile*)checked_grow(t->file, &t->room, 64, sizeof *t->file, "a list of files");
-    const TextFile file = {strdup(path), map, 0, ends_with(path, ".jsonl")};
+    const TextFile file = {strdup(path), map, 0, name_ends_with(path, ".jsonl")};
     if (!file.path) die("out of memory for the name %s", path);
     t->file[t->files++] = file;
     t->bytes += (int64_t)size;
@@ -89,28 +81,10 @@ static inline bool texts_add_file(Texts* t, const char* path, bool named, Error*
 }
 
 static inline bool texts_add_folder(Texts* t, const char* path, Error* error) {
-    DIR* folder = opendir(path);
-    if (!folder) return fail(error, "%s: cannot read the folder: %s", path, strerror(errno));
-    PathList names = {NULL, 0};
-    for (struct dirent* entry; (entry = readdir(folder));)
-        if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
-    closedir(folder);
-    if (names.count) qsort(names.path, (size_t)names.count, sizeof(char*), compare_paths);
-    bool ok = true;
-    for (int i = 0; i < names.count && ok; i++) {
-        char inside[4096];
-        struct stat link, file;
-        if (snprintf(inside, sizeof inside, "%s/%s", path, names.path[i]) >= (int)sizeof inside) {
-            ok = fail(error, "%.200s...: the name is too long", inside);
-        } else if (lstat(inside, &link) != 0 || stat(inside, &file) != 0) {
-            t->skipped++;                   // gone, or a link to nowhere
-        } else if (S_ISDIR(link.st_mode)) { // a link to a folder may lead back here
-            ok = texts_add_folder(t, inside, error);
-        } else if (S_ISREG(file.st_mode)) {
-            ok = texts_add_file(t, inside, false, error);
-        }
-    }
-    path_list_free(&names);
+    PathList found = {NULL, 0};
+    bool ok = path_list_append_below(&found, path, error);
+    for (int i = 0; i < found.count && ok; i++) ok = texts_add_file(t, found.path[i], false, error);
+    path_list_free(&found);
     return ok;
 }
 
@@ -227,8 +201,6 @@ static inline bool is_drawn(const Texts* t, int file, size_t at) {
            (float)t->validation;
 }
 
-static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
-
 // The documents between delimiters; the part begins and ends with whole ones.
 static inline void part_between(const Texts* t, const TextPart* part, TakeDocument take, void* context) {
     const unsigned char* s = t->file[part->file].map.data;
@@ -244,43 +216,27 @@ static inline void part_between(const Texts* t, const TextPart* part, TakeDocume
     }
 }
 
-// An error in a line of JSON, whose text begins ":1:column: ...": with the file's name and the line's number.
-static inline bool fail_line(const Texts* t, const TextPart* part, size_t at, const Error* found, Error* error) {
-    const TextFile* file = &t->file[part->file];
-    long long line = 1;
-    for (size_t i = 0; i < at; i++) line += file->map.data[i] == '\n';
-    return fail(error, "%.400s:%lld%.500s", file->path, line, found->text + strlen(":1"));
-}
+typedef struct {
+    const Texts* texts;
+    int file;
+    TakeDocument take;
+    void* context;
+} TakeLines;
 
-static inline bool part_lines(const Texts* t, const TextPart* part, TakeDocument take, void* context, Error* error) {
-    const unsigned char* s = t->file[part->file].map.data;
-    for (size_t at = part->begin, next; at < part->end; at = next) {
-        const unsigned char* found = (const unsigned char*)memchr(s + at, '\n', part->end - at);
-        const size_t end = found ? (size_t)(found - s) : part->end;
-        next = found ? end + 1 : end;
-        size_t begin = at;
-        while (begin < end && is_blank(s[begin])) begin++;
-        if (begin == end) continue;
-        Json json;
-        Error why;
-        if (!json_parse(&json, "", s + at, end - at, &why)) return fail_line(t, part, at, &why, error);
-        const JsonNode* node = json_require(&json, json.nodes, t->field, JSON_STRING, &why);
-        if (node && node->count > 0) {
-            const Document d = {(const unsigned char*)node->value.string, node->count, true,
-                                is_drawn(t, part->file, at)};
-            take(context, &d);
-        }
-        json_free(&json);
-        if (!node) return fail_line(t, part, at, &why, error);
-    }
-    return true;
+static inline void take_text(void* context, const unsigned char* text, size_t n, size_t at) {
+    const TakeLines* lines = (const TakeLines*)context;
+    const Document d = {text, n, true, is_drawn(lines->texts, lines->file, at)};
+    lines->take(lines->context, &d);
 }
 
 // Hands the documents of a part to `take`, in their order.
 static inline bool part_documents(const Texts* t, const TextPart* part, TakeDocument take, void* context,
                                   Error* error) {
     const TextFile* file = &t->file[part->file];
-    if (file->lines) return part_lines(t, part, take, context, error);
+    if (file->lines) {
+        TakeLines lines = {t, part->file, take, context};
+        return jsonl_texts(file->map.data, part->begin, part->end, t->field, file->path, take_text, &lines, error);
+    }
     if (t->delimiter) {
         part_between(t, part, take, context);
         return true;

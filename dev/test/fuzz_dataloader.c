@@ -1,6 +1,6 @@
 /*
-fuzz_dataloader.c: no bytes in a token file or in the index beside it, and no list of names and weights, may crash tokens.h
-and dataloader.h or make them hand out a token that is not there.
+fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights, may crash
+tokens.h, jsonl.h and dataloader.h or make them hand out a token that is not there.
 
     ./fuzz_dataloader SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
     ./fuzz_dataloader FILE              runs one input, which a crash has left behind
@@ -10,9 +10,10 @@ An input is 32 bytes of choices (how many files, what header is put before each,
 pattern that names the files) and then the bytes of the files. What the loader hands out is compared with the bytes.
 */
 #include "../../dataloader.h"
+#include "../../jsonl.h"
 #include "test.h"
 
-enum { MAX_FILES = 3, CHOICES = 32, MAX_INPUT = CHOICES + 4096, MAX_T = 64 };
+enum { MAX_FILES = 3, CHOICES = 32, INPUT_MOST = CHOICES + 4096, MAX_T = 64 };
 
 #define REQUIRE(condition)                                                                                             \
     if (!(condition)) {                                                                                                \
@@ -21,7 +22,7 @@ enum { MAX_FILES = 3, CHOICES = 32, MAX_INPUT = CHOICES + 4096, MAX_T = 64 };
     }
 
 typedef struct {
-    unsigned char bytes[1024 + MAX_INPUT], index[1024 + 32 * MAX_INPUT];
+    unsigned char bytes[1024 + INPUT_MOST], index[1024 + 32 * INPUT_MOST];
     size_t size, index_size; // index_size: 0 where there is none
     int type;                // of a file with an index: Megatron's code
 } FileBytes;
@@ -45,6 +46,7 @@ static void remove_files(const char* bin) {
 
 static void folder_remove(void) {
     if (chdir(folder.path) == 0) {
+        unlink("x.jsonl");
         for (char name[6] = "0.bin"; *name < '0' + MAX_FILES; ++*name) remove_files(name);
         rmdir("d");
     }
@@ -71,7 +73,7 @@ static void put(FileBytes* file, int64_t value, size_t width) {
 
 // An index of the file: sequences of up to 8 tokens, two a document; a flaw cuts it or flips one bit.
 static void build_index(FileBytes* file, unsigned char kind, unsigned char flaw) {
-    int32_t size[MAX_INPUT];
+    int32_t size[INPUT_MOST];
     int64_t S = 0, begin = 0;
     file->type = 1 + kind / 8 % 8;
     const int64_t width = (int64_t)megatron_width[file->type], tokens = (int64_t)file->size / width;
@@ -184,13 +186,70 @@ static void check_loader(const TokenFiles* files, const FileBytes* bytes, const 
     }
 }
 
+// A text as its pieces become it in JSON: what of the input is a quote, a backslash or a control character is left out.
+static size_t put_text(unsigned char* out, const unsigned char* data, size_t size, bool json) {
+    size_t n = 0;
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = data[i] & 127;
+        if (c < 32 || c == '"' || c == '\\' || c == 127) continue;
+        if (json && c == 'u')
+            n += (size_t)sprintf((char*)out + n, "\\u%04x", 'u');
+        else
+            out[n++] = c;
+    }
+    return n;
+}
+
+// Lines of JSON, one flaw in some: they become the texts that were written, a document each, or are refused.
+static void fuzz_lines(const unsigned char* choice, const unsigned char* data, size_t size) {
+    static unsigned char json[8 * INPUT_MOST + 4096], expected[2 * INPUT_MOST + 64];
+    static int32_t tokens[2 * INPUT_MOST + 64], positions[2 * INPUT_MOST + 64];
+    const size_t lines = 1 + choice[26] % 16;
+    size_t n = 0, m = 0, documents = 0;
+    for (size_t i = 0; i < lines; i++) {
+        const size_t begin = size * i / lines, end = size * (i + 1) / lines;
+        n += (size_t)sprintf((char*)json + n, i % 3 == 2 ? " {\"n\":[%d],\"text\":\"" : "{\"text\":\"", (int)i);
+        n += put_text(json + n, data + begin, end - begin, true);
+        n += (size_t)sprintf((char*)json + n, i % 5 == 4 ? "\", \"more\": null}\n\n" : "\"}\n");
+        const size_t text = put_text(expected + m, data + begin, end - begin, false);
+        if (text == 0) continue;
+        m += text, documents++;
+        expected[m++] = '\n';
+    }
+    const bool flaw = choice[27] >= 128;
+    if (flaw) json[(size_t)choice[28] * 251 % n] ^= (unsigned char)(1u << choice[29] % 8);
+    if (choice[27] >= 224) n = n * choice[30] / 256;
+    write_file("x.jsonl", json, n);
+    const char* name = "x.jsonl";
+    static Tokenizer bytes;
+    TokenFiles files;
+    Error error = {""};
+    if (!bytes.vocab) tokenizer_bytes(&bytes);
+    if (!tokens_open_list(&files, &name, 1, &error)) {
+        REQUIRE(flaw && *error.text);
+    } else if (files.format != TOKENS_JSONL || !jsonl_encode(&files, &bytes, &error)) {
+        REQUIRE(flaw || documents == 0);
+    } else {
+        REQUIRE(files.tokens > 0 && files.tokens <= (int64_t)(sizeof tokens / sizeof *tokens));
+        REQUIRE(tokens_read(tokens, &files, 0, files.tokens, 256, &error));
+        tokens_positions(positions, &files, tokens, 0, files.tokens);
+        int64_t begins = 0;
+        for (int64_t i = 0; i < files.tokens; i++) begins += positions[i] == 0;
+        REQUIRE(begins == files.documents);
+        if (!flaw) REQUIRE(files.documents == (int64_t)documents && files.tokens == (int64_t)m);
+        for (int64_t i = 0; i < files.tokens && !flaw; i++) REQUIRE(tokens[i] == expected[i]);
+    }
+    tokens_close(&files);
+}
+
 // A list of signs that mean something to glob or to a weight, and the names there are; no way out of the folder.
 static void fuzz_list(const unsigned char* choice) {
-    static const char* const pieces[] = {"0", "1", "2",    "0.bin", "1.idx", ",",         "*",  "?",
-                                         "[", "]", "!",    "-",     "\\",    "d",         "{}", "x",
-                                         ".", ":", "0.5:", ",1:",   "7:0*,", ",.25:1.bin"};
+    static const char* const pieces[] = {"0",    "1",   "2",     "0.bin",      "1.idx", ",",   "*", "?", "[",
+                                         "]",    "!",   "-",     "\\",         "d",     "{}",  "x", ".", ":",
+                                         "0.5:", ",1:", "7:0*,", ",.25:1.bin", "**",    "**/", "/"};
     char list[160] = "", text[256];
     for (int i = 0; i < choice[19] % 12; i++) strcat(list, pieces[choice[20 + i] % (sizeof pieces / sizeof pieces[0])]);
+    if (strstr(list, "..")) return; // the folder above would be read, whatever is in it
     Sources sources;
     Error error = {""};
     if (!sources_open(&sources, list, &error)) {
@@ -213,7 +272,7 @@ static void fuzz_list(const unsigned char* choice) {
 
 // One input. True if the files were accepted.
 static bool fuzz_one(const unsigned char* data, size_t size) {
-    if (size < CHOICES || size > MAX_INPUT) return false;
+    if (size < CHOICES || size > INPUT_MOST) return false;
     folder_enter();
     const unsigned char *choice = data, *rest = data + CHOICES;
     size_t left = size - CHOICES;
@@ -241,6 +300,7 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     tokens_close(&files);
 
     fuzz_list(choice);
+    if (choice[31] % 8 == 0) fuzz_lines(choice, data + CHOICES, size - CHOICES); // slow: an encoder's memory
     for (int f = 0; f < count; f++) remove_files(names[f]);
     if (fchdir(folder.before) != 0) die("cannot leave %s", folder.path);
     return opened;
@@ -267,7 +327,7 @@ static void save_input(int fd, const unsigned char* data, size_t size) {
 // Input number i of this seed: random bytes, from few different values to all, of which some are then repeated.
 static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
     Random4 r = philox(seed, 1, i);
-    size_t size = CHOICES + (r.word[0] % 4 ? r.word[1] % 300 : r.word[1] % (MAX_INPUT - CHOICES + 1));
+    size_t size = CHOICES + (r.word[0] % 4 ? r.word[1] % 300 : r.word[1] % (INPUT_MOST - CHOICES + 1));
     uint32_t values = 1u << r.word[2] % 9;
     unsigned char base = (unsigned char)r.word[3];
     for (size_t b = 0; b < size; b += 16) {
@@ -295,7 +355,7 @@ int main(int argc, char** argv) {
     uint64_t seed = strtoull(argv[2], NULL, 10), inputs = 0, accepted = 0;
     int fd = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
     if (fd < 0) die("cannot write %s", crash_file);
-    static unsigned char data[MAX_INPUT];
+    static unsigned char data[INPUT_MOST];
     for (; seconds_now() < end; inputs++) {
         size_t size = make_input(data, seed, inputs);
         save_input(fd, data, size);

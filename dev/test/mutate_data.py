@@ -12,7 +12,7 @@ import sys
 
 import mutate
 
-TOKENS, LOADER = "tokens.h", "dataloader.h"
+TOKENS, LOADER, LINES = "tokens.h", "dataloader.h", "jsonl.h"
 
 FAULTS = [
     # what is wrong, file, text, replacement
@@ -45,8 +45,30 @@ FAULTS = [
     ("pair: any .idx is one", TOKENS, "if (ok && !is_megatron_index(file->index.data, file->index.size)) file_unmap(&file->index);", ""),
     ("pair: the old index is passed over", TOKENS, "if (ok && foreign_format(file->index.data, file->index.size))", "if (0)"),
     ("pair: not unmapped", TOKENS, "        file_unmap(&files->file[i].index);\n", ""),
-    ("pair: both halves of a match are read", TOKENS, "if (!is_second_half(found.gl_pathv, found.gl_pathc, found.gl_pathv[i]))", "if (1)"),
+    ("pair: both halves of a match are read", TOKENS, "if (!is_second_half(found, count, found[i]))", "if (1)"),
     ("pair: no common name", TOKENS, "if (status == GLOB_NOMATCH && asprintf", "if (0 && asprintf"),
+    ("raw: integers of 32 bits", TOKENS, "const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);",
+     "const bool wider = false;"),
+    ("raw: any vocabulary of 32 bits", TOKENS, "largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST)", "largest[1] == 0"),
+    ("raw: a tiny vocabulary is refused", TOKENS, "&& largest[0] >= LOW_HALF_LEAST)", ")"),
+    ("raw: random bytes", TOKENS, "if (numbers >= FEWEST_FOR_ORDER &&", "if (0 &&"),
+    ("raw: numbers drawn evenly are refused", TOKENS, "chi_square < 255 + 10 * 22.6", "chi_square < 1000"),
+    ("folder: hidden files", TOKENS, "if (entry->d_name[0] != '.') path", "if (entry->d_name[0] != '.' || entry->d_name[1] > 46) path"),
+    ("folder: links to folders", TOKENS, "lstat(path, &link) == 0 && S_ISDIR(link.st_mode)", "stat(path, &link) == 0 && S_ISDIR(link.st_mode)"),
+    ("folder: a vocabulary is text", TOKENS, 'strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0', "0"),
+    ("folder: pictures are tokens", TOKENS, "*is = file.size > 0 && file_looks_like_text(file.data, file.size);", "*is = true;"),
+    ("folder: to train and to validate on", TOKENS, 'if (ok && has_shards(&data, "train_")', 'if (0 && has_shards(&data, "train_")'),
+    ("**: one folder at least", TOKENS, "for (; path; path = strchr(path, '/') ?", "for (path = strchr(path, '/') ? strchr(path, '/') + 1 : NULL; path; path = strchr(path, '/') ?"),
+    ("**: one folder at most", TOKENS, "            if (path_matches(pattern + 3, path)) return true;\n        return false;",
+     "            return path_matches(pattern + 3, path) || (strchr(path, '/') && path_matches(pattern + 3, strchr(path, '/') + 1));\n        return false;"),
+    ("**: the beginning of a name", TOKENS, "&& !pattern[p] == !path[q];", ";"),
+    ("lines: no new line behind a text", LINES, "if (t->split == SPLIT_BYTES && text[n - 1] != '\\n')", "if (0)"),
+    ("lines: two behind one", LINES, "if (t->split == SPLIT_BYTES && text[n - 1] != '\\n')", "if (t->split == SPLIT_BYTES)"),
+    ("lines: documents of the first file only", LINES, "        files->documents += file->documents.documents;\n", "        if (i == 0) files->documents += file->documents.documents;\n"),
+    ("lines: files are not laid end to end", LINES, "        file->first = files->tokens;\n", "        file->first = 0;\n"),
+    ("lines: the line's number", LINES, "line += s[i] == '\\n';", "line += 0;"),
+    ("lines: any amount", LINES, "if (files->tokens > jsonl_most)", "if (0)"),
+    ("lines: nothing at all", LINES, "return ok && (files->tokens > 0 ||", "return ok && (true ||"),
     ("documents: not added up", TOKENS, "files->documents += documents;", "files->documents = documents;"),
     ("types: int8 has no sign", TOKENS, "case TOKEN_INT8: return ((const int8_t*)data)[i];", "case TOKEN_INT8: return data[i];"),
     ("types: int16 has no sign", TOKENS, "case TOKEN_INT16: return ((const int16_t*)", "case TOKEN_INT16: return ((const uint16_t*)"),
@@ -78,7 +100,7 @@ FAULTS = [
     ("weights: some", LOADER, "} else if (weighted < names.count) {", "} else if (0) {"),
     ("weights: a point is one", LOADER, "return whole + part > 0 && name", "return name"),
     ("sources: text with tokens", LOADER, "(a == TOKENS_TEXT) == (b == TOKENS_TEXT) && ", ""),
-    ("sources: any vocabulary", LOADER, "&& (of_a == of_b || !of_a || !of_b)", ""),
+    ("sources: any vocabulary", LOADER, "(of_a == of_b || !of_a || !of_b)", "true"),
     ("sources: unknown with nothing", LOADER, "(of_a == of_b || !of_a || !of_b)", "of_a == of_b"),
     ("sources: only neighbours agree", LOADER, "for (int k = 0; k < other->count; k++) {", "for (int k = i + 1; k < other->count && k < i + 2; k++) {"),
     ("sources: one too many", LOADER, "if (names->count > MAX_SOURCES)", "if (names->count > MAX_SOURCES + 1)"),
@@ -102,4 +124,4 @@ FAULTS = [
 
 
 if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, {TOKENS: "test_dataloader", LOADER: "test_dataloader"}))
+    sys.exit(mutate.main(FAULTS, {TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}))

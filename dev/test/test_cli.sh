@@ -8,6 +8,7 @@ BUILD=${BUILD:-build}
 train=$PWD/$BUILD/sanitized/train_gpt
 fast=$PWD/train_gpt
 plan=$PWD/$BUILD/sanitized/plan
+tokenize=$PWD/$BUILD/sanitized/tokenize
 mpirun=$PWD/scripts/mpirun.sh
 clusters=$PWD/dev/plan/clusters
 reference=$PWD/dev/test/reference
@@ -232,9 +233,19 @@ refuses 1 "3001 tokens" --data short.bin
 refuses 1 "version 2" --data version.bin
 refuses 1 "within its header" --data header.bin
 refuses 1 "one kind" --data good.bin,llama.bin
-refuses 1 "directory" --data run
+mkdir -p folder/below/none
+refuses 1 "without text" --data folder
 refuses 1 "vocabulary of 256" --data good.bin --vocab 256
 refuses 2 "--vocab" --data raw.bin
+head -c 4096 "$fast" >program.txt; head -c 100000 /dev/urandom >random.bin
+python3 -c "import struct; open('wide.bin', 'wb').write(struct.pack('<3000i', *[(i * 7919) % 50257 for i in range(3000)]))"
+refuses 1 "ELF" --data program.txt --vocab 50257
+refuses 1 "without any order" --data random.bin --vocab 50257
+refuses 1 "32 or 64 bits" --data wide.bin --vocab 50257
+cp text.txt folder/a.txt && cp text.txt folder/below/b.md && cp random.bin folder/below/c.png
+check "a folder is the texts in it" "$fast $small --data folder --dry-run >out 2>err && grep -q '^data *folder/a.txt to folder/below/b.md (2 files)' out"
+check "** is any folders" "$fast $small --data 'folder/**/*.md' --dry-run >out 2>err && grep -q '^data *folder/below/b.md: ' out"
+check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err && grep -q 'warning.*50257.*--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
 refuses 2 "--document-token needs --documents" $small --data text.txt --document-token 3
 refuses 2 "--documents: raw.bin holds raw uint16 tokens, which do not say where documents begin" $small --data raw.bin --vocab 50257 --documents
 refuses 2 "no document begins with token 50001" $small --data raw.bin --vocab 50257 --documents --document-token 50001
@@ -255,6 +266,16 @@ refuses 1 "tiny.txt: 19 tokens" $small --data 1:text.txt,1:tiny.txt
 losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
 check "Megatron's data sets are trained on" "$fast $small --data megatron --vocab 50257 --steps 2 --eval-every 0 >out 2>err && grep -q '^data *megatron.bin: .*, 2 documents, 3000 tokens' out && mv out one"
 check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
+"$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
+check "JSON lines are trained on, by a vocabulary" "$fast $small --data lines.jsonl --tokenizer shards --documents --steps 2 --eval-every 0 --out lines >one 2>err && grep -q '^data *lines.jsonl: .*, 500 documents, .*every line' one"
+check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --documents --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+check "resumed by the vocabulary of the checkpoint" "$fast $small --data lines.jsonl --documents --steps 3 --eval-every 0 --out lines --resume >out 2>err && grep -q '^step *3' out"
+check "as bytes without one" "$train $small --data lines.jsonl --val lines.jsonl --steps 2 --eval-every 2 >out 2>err && grep -q '^model .*vocabulary 256' out"
+check "evaluated, too" "$train $small --data lines.jsonl --steps 1 --eval-every 0 --evaluate lines.jsonl >out 2>err && grep -q '^evaluate.*lines.jsonl' out"
+printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
+refuses 1 'field.jsonl:2:1: "text" is missing' $small --data field.jsonl
+refuses 1 "do not mean the same" $small --data lines.jsonl --val text.txt
 head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
 mix="$small --data 0.75:part_a.txt,.25:part_b.txt --val 1:part_b.txt,2:part_a.txt"
 check "--dry-run says what will be read" "$train $mix --steps 10 --global-batch 4 --dry-run >out 2>err && grep -q '^data *75 %  part_a.txt: .*; 0.0[0-9]* epochs' out && grep -q '^ *25 %  part_b.txt' out && grep -q '^val *33.33 %  part_b.txt' out && ! grep -q '^step' out"

@@ -79,6 +79,8 @@ check "the same shards with 1 and 2 threads" diff -r "$folder/t1" "$folder/t2"
 check "the same shards with 1 and 5 threads" diff -r "$folder/t1" "$folder/t5"
 check "parts of a text have the tokens of the whole" same "$(cat "$folder"/t1/train_*.bin "$folder"/t1/val_*.bin | wc -c)" \
     "$(($(ls "$folder"/t1/*.bin | wc -l) * 1024 + 2 * (3 + $(tokens <"$folder/in/big.txt" | wc -w) + $(printf 'one\n\303\251' | tokens | wc -w) + $(printf 'it'"'"'s "two"' | tokens | wc -w))))"
+check "** is any folders" tokenize --data "$folder/in/**/*.jsonl" --out "$folder/deep"
+check "the file that is in one of them" cmp "$folder/deep/train_000000.bin" "$folder/c/train_000000.bin"
 check "one text: its end is to validate on" tokenize --data "$folder/in/big.txt" --val 0.1 --out "$folder/v"
 check "about a tenth of it" test "$(wc -c <"$folder/v/val_000000.bin")" -gt "$(($(wc -c <"$folder/v/train_000000.bin") / 12))"
 check "shards are full but for the last" test "$(wc -c <"$folder/t1/train_000000.bin")" = 601024

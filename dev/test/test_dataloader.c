@@ -4,6 +4,7 @@ plain concatenation, every kind of damaged file against the message it has to gi
 second reader.
 */
 #include "../../dataloader.h"
+#include "../../jsonl.h"
 #include "test.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ static const char* write_bytes(const char* name, const void* data, size_t size) 
 
 static const char* write_text(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
 
-static const int64_t width_of[TOKEN_FORMATS] = {1, 2, 4, 2, 4}; // bytes
+static const int64_t width_of[TOKENS_JSONL] = {1, 2, 4, 2, 4}; // bytes
 
 // A file of this format with these tokens; a shard's header says `count_in_header` tokens and `version`.
 static const char* write_tokens_with_header(const char* name, TokenFormat format, const uint32_t* tokens, int64_t n,
@@ -708,6 +709,155 @@ static void test_recognition(void) {
     }
 }
 
+// The files are refused, and the message has these two parts.
+static void check_refused(const char* globs, const char* part, const char* other_part) {
+    TokenFiles files;
+    Error error = {""};
+    bool refused = !tokens_open(&files, globs, &error);
+    check(refused && strstr(error.text, part) && strstr(error.text, other_part) && !strchr(error.text, '\n') &&
+              files.file == NULL && files.files == 0,
+          "refused: %s", refused ? error.text : globs);
+    tokens_close(&files);
+}
+
+// What a file of no format looks like: tokens of 16 bits, or not.
+static void test_not_tokens(void) {
+    enum { N = 5000 };
+    static unsigned char bytes[4 * N];
+    typedef struct {
+        const char* what;
+        uint32_t vocab;
+        int width;      // bytes
+        const char* no; // why not; NULL: they are tokens
+    } Case;
+    const Case cases[] = {
+        {"uint16 below 50257", 50257, 2, NULL},           {"uint16 below 65, characters", 65, 2, NULL},
+        {"uint16 below 40, characters", 40, 2, NULL},     {"uint16 below 300", 300, 2, NULL},
+        {"int32 below 50257", 50257, 4, "32 or 64 bits"}, {"int32 below 128256", 128256, 4, "32 or 64 bits"},
+        {"int32 below 65", 65, 4, "32 or 64 bits"},       {"int64 below 50257", 50257, 8, "32 or 64 bits"},
+        {"random bytes", 65536, 2, "without any order"}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const Case* k = &cases[c];
+        const size_t n = 4 * N / (size_t)k->width;
+        int wrong = 0;
+        memset(bytes, 0, sizeof bytes);
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t token = some_token(i, k->vocab);
+            memcpy(bytes + i * (size_t)k->width, &token, k->width < 4 ? 2 : 4);
+        }
+        for (size_t size = k->vocab < 65536 ? 128 : 4096; size <= sizeof bytes; size += 1000) {
+            TokenFormat format = TOKEN_FORMATS;
+            int64_t offset, count;
+            Error error = {""};
+            const bool ok = tokens_recognise(&format, &offset, &count, bytes, size, "file", &error);
+            wrong += k->no ? ok || !strstr(error.text, k->no) : !ok || format != TOKENS_RAW_UINT16;
+        }
+        check(wrong == 0, "%s: %s, in all sizes", k->what, k->no ? k->no : "raw uint16");
+    }
+    check_refused(write_bytes("a.out",
+                              "\x7f"
+                              "ELF\2\1\1\0\0\0",
+                              10),
+                  "a.out", "a program");
+    check_refused(write_bytes("a.jsonl", "\x89PNG\0\1", 6), "a.jsonl", "a PNG picture");
+}
+
+// Folders, and patterns with "**": which files they name.
+static void test_folders(void) {
+    static const char* const files[] = {"tree/b.txt",          "tree/a/deep/er/c.txt", "tree/a/d.md",
+                                        "tree/a/.hidden.txt",  "tree/.git/e.txt",      "tree/a.txt",
+                                        "tree/tokenizer.json", "tree/a/b/f.txt"};
+    if (chdir(folder) != 0) die("cannot enter %s", folder);
+    if (system(
+            "mkdir -p tree/a/deep/er tree/a/b tree/.git shards/more && ln -s .. tree/a/back && ln -s nowhere tree/z") !=
+        0)
+        die("cannot make folders");
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        FILE* f = fopen(files[i], "w");
+        if (!f || fprintf(f, "%s;", files[i]) < 0 || fclose(f) != 0) die("cannot write %s", files[i]);
+    }
+    write_bytes("tree/a/x.png", "\x89PNG\0\1", 6);
+    write_bytes("tree/a/b/empty", "", 0);
+    const char* expected[][2] = {
+        {"tree", "tree/a.txt;tree/a/b/f.txt;tree/a/d.md;tree/a/deep/er/c.txt;tree/b.txt;"},
+        {"tree/", "tree/a.txt;tree/a/b/f.txt;tree/a/d.md;tree/a/deep/er/c.txt;tree/b.txt;"},
+        {"tree/**/*.txt", "tree/a.txt;tree/a/b/f.txt;tree/a/deep/er/c.txt;tree/b.txt;"},
+        {"**/d.md", "tree/a/d.md;"},
+        {"tr*/**/**/[c-f].*", "tree/a/b/f.txt;tree/a/d.md;tree/a/deep/er/c.txt;"},
+        {"tree/a/**/?/*.txt,tree/a.txt", "tree/a/b/f.txt;tree/a.txt;"},
+        {"tree/a/deep/**", "tree/a/deep/er/c.txt;"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        TokenFiles opened = open_or_die(expected[i][0]);
+        int32_t tokens[512];
+        char text[513] = "";
+        Error error;
+        const bool ok = opened.tokens <= 512 && tokens_read(tokens, &opened, 0, opened.tokens, 256, &error);
+        for (int64_t k = 0; ok && k < opened.tokens; k++) text[k] = (char)tokens[k], text[k + 1] = 0;
+        check(strcmp(text, expected[i][1]) == 0, "\"%s\": %s", expected[i][0], text);
+        tokens_close(&opened);
+    }
+    check_refused("tree/**/*.jpg", "tree/**/*.jpg", "no file matches");
+    check_refused("nowhere/**", "nowhere/**", "no file matches");
+    check_refused("tree/**/deep", "tree/**/deep", "no file matches"); // a folder
+    check_refused("tree/a/b/**/empty", "empty", "empty");
+    check_refused("shards", "shards", "without text");
+    uint32_t tokens[300];
+    for (uint64_t i = 0; i < 300; i++) tokens[i] = some_token(i, 50257);
+    write_tokens("shards/train_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
+    write_text("shards/tokenizer.json", "{}");
+    TokenFiles opened = open_or_die("shards");
+    check(opened.files == 1 && opened.format == TOKENS_GPT2_SHARD, "a folder of shards, without the vocabulary in it");
+    tokens_close(&opened);
+    write_tokens("shards/more/val_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
+    check_refused("shards", "to validate on", "--val \"shards/val_*.bin\"");
+    if (chdir("/") != 0) die("cannot leave %s", folder);
+}
+
+// JSON lines become bytes, a document each, in one file or several; what is wrong is said with its line.
+static void test_jsonl(void) {
+    Tokenizer bytes;
+    Error error = {""};
+    tokenizer_bytes(&bytes);
+    write_text("l_0.jsonl", "{\"text\":\"one\\n\"}\n\n{\"id\":3,\"text\":\"\"}\n{\"text\":\"tw\\u00e9\"}");
+    write_text("l_1.jsonl", "");
+    write_text("l_2.jsonl", "  {\"more\":[{\"text\":1}], \"text\":\"three\"}\n");
+    TokenFiles files = open_or_die(in_folder("l_*.jsonl"));
+    const int64_t before = files.tokens;
+    check(files.format == TOKENS_JSONL && before > 0 && jsonl_encode(&files, &bytes, &error), "%s", error.text);
+    static const char expected[] = "one\ntw\303\251\nthree\n";
+    enum { N = sizeof expected - 1 };
+    int32_t tokens[N], positions[N];
+    char text[256];
+    int wrong = files.tokens != N || files.documents != 3 || !tokens_read(tokens, &files, 0, N, 256, &error);
+    for (int i = 0; i < N && wrong == 0; i++) wrong += tokens[i] != (unsigned char)expected[i];
+    tokens_positions(positions, &files, tokens, 0, N);
+    for (int i = 0; i < N && wrong == 0; i++) wrong += positions[i] != (i < 4 ? i : i < 9 ? i - 4 : i - 9);
+    tokens_describe(text, sizeof text, &files);
+    check(wrong == 0 && strstr(text, "3 documents, 15 tokens"), "JSON lines: %s", text + strlen(folder));
+    tokens_close(&files);
+    check(!is_mapped("/l_"), "    closed: none of them is mapped any more");
+
+    static const char* const refused[][2] = {{"{\"text\":\"a\"}\n{\"txt\":\"b\"}\n", ":2:1: \"text\" is missing"},
+                                             {"{\"text\":\"a\"}\n\n{\"text\":\"b\n", ":3:"},
+                                             {"{\"text\":3}", "\"text\""},
+                                             {"[\"text\"]\n", ":1:"},
+                                             {"plain text\n", ":1:"},
+                                             {"{\"text\":\"\"}\n", "no text in it"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        files = open_or_die(write_text("bad.jsonl", refused[i][0]));
+        check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, "bad.jsonl") &&
+                  strstr(error.text, refused[i][1]),
+              "refused: %s", error.text);
+        tokens_close(&files);
+    }
+    files = open_or_die(in_folder("l_0.jsonl"));
+    files.tokens = jsonl_most + 1;
+    check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, "build/tokenize"), "refused: %s", error.text);
+    tokens_close(&files);
+    tokenizer_free(&bytes);
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Megatron's data sets
 
@@ -1126,8 +1276,8 @@ static void test_refused_sources(void) {
     check_sources_refused("-1:s.txt", "-1:s.txt", "no file is named");
     check_sources_refused("1e3:s.txt", "1e3:s.txt", "no file is named");
     check_sources_refused(".:s.txt", ".:s.txt", "no file is named");
-    check_sources_refused("1:s.txt,1:s_gpt2.bin", "s.txt holds text", "s_gpt2.bin holds GPT-2 tokens");
-    check_sources_refused("1:s_gpt2.bin,1:s_llama.bin", "s_gpt2.bin holds GPT-2", "s_llama.bin holds Llama-3");
+    check_sources_refused("1:s.txt,1:s_gpt2.bin", "s.txt holds text", "s_gpt2.bin holds uint16 tokens");
+    check_sources_refused("1:s_gpt2.bin,1:s_llama.bin", "s_gpt2.bin holds uint16", "s_llama.bin holds uint32");
     check_sources_refused("1:s_raw.bin,1:s.txt", "s_raw.bin holds raw uint16", "s.txt holds text");
     check_sources_refused("1:s_gpt2.bin,1:s_raw.bin,1:s_llama.bin", "s_gpt2.bin holds", "do not mean the same");
     check_sources_refused("", "empty name", "");
@@ -1218,17 +1368,6 @@ static void test_mix(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // What is refused
 
-// The files are refused, and the message has these two parts.
-static void check_refused(const char* globs, const char* part, const char* other_part) {
-    TokenFiles files;
-    Error error = {""};
-    bool refused = !tokens_open(&files, globs, &error);
-    check(refused && strstr(error.text, part) && strstr(error.text, other_part) && !strchr(error.text, '\n') &&
-              files.file == NULL && files.files == 0,
-          "refused: %s", refused ? error.text : globs);
-    tokens_close(&files);
-}
-
 static void test_refused_files(void) {
     uint32_t tokens[200];
     for (int i = 0; i < 200; i++) tokens[i] = some_token((uint64_t)i, 50257);
@@ -1245,7 +1384,7 @@ static void test_refused_files(void) {
     check_refused(globs, "missing.bin", "no file");
 
     if (mkdir(in_folder("a_folder"), 0777) != 0 || mkfifo(in_folder("a_fifo"), 0666) != 0) die("cannot make a folder");
-    check_refused(in_folder("a_folder"), "a_folder", "a directory");
+    check_refused(in_folder("a_folder"), "a_folder", "without text");
     check_refused(in_folder("a_fifo"), "a_fifo", "not a file"); // and does not wait for a writer
     check_refused("/dev/null", "/dev/null", "not a file");
 
@@ -1302,13 +1441,13 @@ static void test_refused_files(void) {
     // Kinds that do not go together: both files are named.
     write_tokens("mix_1.bin", gpt2, tokens, 200);
     write_text("mix_2.txt", "text");
-    check_refused(in_folder("mix_*"), "mix_1.bin holds GPT-2 tokens", "mix_2.txt holds text");
+    check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds text");
     write_text("mix_2.txt", "");
-    check_refused(in_folder("mix_*"), "mix_1.bin holds GPT-2 tokens", "mix_2.txt holds nothing");
+    check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds nothing");
     write_tokens("mix_2.txt", llama, tokens, 200);
-    check_refused(in_folder("mix_*"), "mix_1.bin holds GPT-2 tokens", "mix_2.txt holds Llama-3 tokens");
+    check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds uint32 tokens");
     write_text("mix_0.txt", "");
-    check_refused(in_folder("mix_*"), "mix_0.txt holds nothing", "mix_1.bin holds GPT-2 tokens");
+    check_refused(in_folder("mix_*"), "mix_0.txt holds nothing", "mix_1.bin holds uint16 tokens");
 
     check(!is_mapped("/mix_"), "refused files are not left mapped");
     TokenFiles files;
@@ -1456,8 +1595,8 @@ int main(int argc, char** argv) {
         test_positions_uniform();
         test_orders();
     }
-    for (int format = 0; format < TOKEN_FORMATS; format++) test_streams((TokenFormat)format);
-    for (int format = 0; format < TOKEN_FORMATS; format++) test_documents((TokenFormat)format);
+    for (int format = 0; format < TOKENS_JSONL; format++) test_streams((TokenFormat)format);
+    for (int format = 0; format < TOKENS_JSONL; format++) test_documents((TokenFormat)format);
     test_documents_by_hand();
     test_document_token();
     test_documents_seen();
@@ -1473,6 +1612,9 @@ int main(int argc, char** argv) {
     test_refused_sources();
     test_mix();
     test_recognition();
+    test_not_tokens();
+    test_folders();
+    test_jsonl();
     test_refused_files();
     test_refused_ranges();
     test_vocabulary(TOKENS_GPT2_SHARD, 200, "--vocab 50257");
