@@ -184,6 +184,16 @@ BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 DATA_TOOLS := tokenize make_vocab make_choices
 
 all: report train_gpt plan $(DATA_TOOLS:%=$(BUILD)/%)
+	@echo "$(run_line)"
+
+# The line that trains on this machine, as this user: a rank for each GPU; without GPUs two, which share the cores.
+gpus = $(or $(shell nvidia-smi -L 2>/dev/null | wc -l),0)
+ranks = $(if $(filter cuda,$(DEVICE)),$(firstword $(foreach n,16 8 4 2,$(shell [ $(gpus) -lt $(n) ] || echo $(n))) 1),2)
+launcher := $(if $(MPIRUN),$(shell command -v $(MPIRUN)))
+launch = $(if $(launcher),$(if $(filter mpirun,$(MPIRUN)),,MPIRUN=$(MPIRUN) )scripts/mpirun.sh -np $(ranks) ./train_gpt,./train_gpt)
+run_line = run: $(launch)$(if $(launcher),, (one process: there is no $(or $(MPIRUN),MPI)))
+run_line:
+	@echo "$(run_line)"
 
 report:
 	$(info $(report))
@@ -392,6 +402,6 @@ clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help clean build_tests build_benches \
+.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

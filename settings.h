@@ -493,7 +493,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (!imagined && there % model_ranks != 0) {
         die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
                   (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
-                  there == 1 ? "; start more with mpirun -np N" : "");
+                  there == 1 ? "; start more with scripts/mpirun.sh -np N" : "");
     }
     if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
     if (!imagined && o->dp * model_ranks != there) {

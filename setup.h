@@ -72,7 +72,7 @@ static inline bool explain(const Trainer* t) {
     Error error;
     if (!o->help[0] || strcmp(o->help, "all") == 0)
         printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n"
-               "mpirun -np N train_gpt does it on N ranks.\n");
+               "scripts/mpirun.sh -np N ./train_gpt does it on N ranks.\n");
     if (!options_explain(rows, n, o->help, stdout, &error)) die_usage("%s", error.text);
     return true;
 }

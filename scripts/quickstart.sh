@@ -17,4 +17,5 @@ echo "== 2. make"
 make
 echo "== 3. ./train_gpt $*"
 ./train_gpt "$@"
-echo "== done. Try ./train_gpt --help, scripts/run_local.sh 2 --dp 2, or read train_gpt.cu"
+echo "== done. Try ./train_gpt --help, or read train_gpt.cu"
+make -s --no-print-directory run_line

@@ -1,7 +1,7 @@
 #!/bin/bash
 # scripts/supervise.sh [--restarts N] [--pause SECONDS] [--out DIR] -- COMMAND...   runs a training, and again when it fails:
 #
-#   scripts/supervise.sh -- scripts/run_local.sh 4 --tp 2 --pp 2 --data "my/*.txt" --save-every 100 --out run1
+#   scripts/supervise.sh -- scripts/mpirun.sh -np 4 ./train_gpt --tp 2 --pp 2 --data "my/*.txt" --save-every 100 --out run1
 #
 # Whatever ends COMMAND but its own success (status 0), wrong arguments (2), or a program that cannot be started (126, 127), is worth
 # another try: a crash, a kill, a rank that hung (1), a signal after which it was saved (75). It is run again with --resume,

@@ -3,7 +3,7 @@ bench_collective.c: all-reduces by plan (collective.h, comm/comm_plan.h) beside 
 that mpirun starts. Algorithms take turns; a time is the longest of all ranks', and the median over the rounds. Every result
 is compared with the sum that it has to be, and its bits with rank 0's.
 
-    mpirun -np 4 build/bench_collective --algorithms native,ring,multitree --topology full:4 --kib 64,1024,16384
+    scripts/mpirun.sh -np 4 build/bench_collective --algorithms native,ring,multitree --topology full:4 --kib 64,1024,16384
 
 native is MPI_Allreduce; native-start MPI_Iallreduce, which the trainer uses where it overlaps (Open MPI 4 has no good
 algorithm for it where the result takes the place of the operand).

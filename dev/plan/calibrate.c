@@ -2,7 +2,7 @@
 calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between
 ranks take, and what ranks take from each other. The lines that it writes are explained in measured.h.
 
-    mpirun -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
+    scripts/mpirun.sh -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
     build/calibrate --out machine.txt                  without MPI: one rank, which knows of no others
 
 What is measured is what a step does, not what a benchmark likes to do:

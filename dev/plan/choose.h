@@ -2,8 +2,8 @@
 choose.h: --mesh auto. The trainer asks the planner which mesh it should take for the ranks that were started, and goes on as
 if that had been said on the command line.
 
-    mpirun -np 8 ./train_gpt --mesh auto                            some cluster that the device's name fits, or these cores
-    mpirun -np 8 ./train_gpt --mesh auto --cluster machine.txt      a machine that build/calibrate has measured; more exact
+    scripts/mpirun.sh -np 8 ./train_gpt --mesh auto                            some cluster that the device's name fits, or these cores
+    scripts/mpirun.sh -np 8 ./train_gpt --mesh auto --cluster machine.txt      a machine that build/calibrate has measured; more exact
 
 What is said is kept: --tp 2 --mesh auto looks at meshes with t = 2 only. One rank searches, all take its choice.
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What starts the trainer: scripts/mpirun.sh, run_local.sh, run_hosts.sh, run_slurm.sh; the part of the Makefile that
+# What starts the trainer: scripts/mpirun.sh, run_hosts.sh, run_slurm.sh; the part of the Makefile that
 # finds MPI; and dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun,
 # ssh to hosts that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
 set -u
@@ -97,19 +97,6 @@ starts "mpirun.sh takes the mpirun of PATH" "-np 3 a" scripts/mpirun.sh -np 3 a
 starts "mpirun.sh, a full path" "$open -np 3 a" env "MPIRUN=$fake/mpirun.fake4" scripts/mpirun.sh -np 3 a
 refuses 1 "there is no mpirun.none here: install MPI" env MPIRUN=mpirun.none scripts/mpirun.sh -np 3 a
 starts "mpirun.sh keeps words together" "<-np><a b><*><>" env MPIRUN=mpirun.exec scripts/mpirun.sh -x arguments -np "a b" "*" ""
-
-# ---- run_local.sh
-explains run_local.sh "scripts/run_local.sh N [OPTIONS]"
-starts "run_local.sh" "-np 4 $here --tp 2 --out a b" scripts/run_local.sh 4 --tp 2 --out "a b"
-starts "run_local.sh from another folder" "-np 12 $here" sh -c "cd / && $project_copy/scripts/run_local.sh 12"
-starts "run_local.sh with Open MPI" "$open -np 2 $here" env MPIRUN=mpirun.fake4 scripts/run_local.sh 2
-for n in 0 -1 two 2x 1.5 04 " 2" --tp; do refuses 2 "whole number from 1 up, not \"$n\"" scripts/run_local.sh "$n" --tp 2; done
-mv train_gpt away
-refuses 1 "type make first" scripts/run_local.sh 2
-script train_gpt "# a trainer without"
-refuses 1 "was built without MPI" scripts/run_local.sh 2
-starts "one rank needs no MPI" "-np 1 $here" scripts/run_local.sh 1
-mv away train_gpt
 
 # ---- run_hosts.sh
 for host in a b-1.net c; do mkdir "$remote/$host" && cp train_gpt "$remote/$host"; done
@@ -255,13 +242,13 @@ mkdir "$work/quick" && cp -r scripts train_gpt "$work/quick"
 {
     script "$work/quick/scripts/install.sh" 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac; echo "installed $*"'
     script "$work/quick/train_gpt" 'echo "trained with $*"'
-    script "$fake/make" 'echo made'
+    script "$fake/make" 'echo "made${3:+ $3}"'
 }
 steps() { sed -n 's/^installed .*\(mpirun:[^ ]*\).*/all \1/p; s/^installed make:make gcc:gcc.*libc6-dev$/needed/p; /^made/p; /^trained/p' "$work/out" | paste -s -d /; }
 run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --steps 2
-is "quickstart.sh" "all mpirun:openmpi-bin/made/trained with --steps 2" "$(steps)"
+is "quickstart.sh" "all mpirun:openmpi-bin/made/trained with --steps 2/made run_line" "$(steps)"
 run 0 env CANNOT=mpicc "$work/quick/scripts/quickstart.sh"
-is "quickstart.sh where MPI cannot be installed" "needed/made/trained with " "$(steps)"
+is "quickstart.sh where MPI cannot be installed" "needed/made/trained with /made run_line" "$(steps)"
 run 1 env CANNOT=gcc "$work/quick/scripts/quickstart.sh"
 is "quickstart.sh where gcc cannot be installed" "" "$(steps)"
 rm "$fake/make"
@@ -289,6 +276,9 @@ check "flags that do not work are not used" "! would MPICC=mpicc.wrong -W train_
 check "MPI=no: the tests know it" "would MPI=no test | grep -q ' MPIRUN=\"\" '"
 check "DEBUG=1 is sanitized, and only that" \
     "would DEBUG=1 -W train_gpt.cu train_gpt | grep -q 'fsanitize.* -o train_gpt' && ! would -W train_gpt.cu train_gpt | grep -q 'fsanitize.* -o train_gpt'"
+check "make ends with the line that trains" "[[ \$(would all | tail -n 1) == 'echo \"run: '*'./train_gpt'* ]]"
+is "without MPI that is one process" "run: ./train_gpt (one process: there is no MPI)" "$(env -u MPIRUN make -s MPI=no run_line)"
+is "without its mpirun, too" "run: ./train_gpt (one process: there is no mpirun.none)" "$(MPIRUN=mpirun.none make -s run_line)"
 check "make equivalence calls it" "would equivalence | grep -q 'dev/test/equivalence.sh'"
 
 # ---- with every MPI that is here: real ranks
@@ -348,8 +338,11 @@ for compiler in mpicc.openmpi mpicc.mpich mpicc; do
     ${CC:-gcc} "$work/ranks.c" -o "$project_copy/train_gpt" $flags || bad "$compiler: the program of this test does not compile"
     cd "$project_copy" || exit 1
     ranks=$(($(nproc) + 2)) # more than cores
-    run 0 scripts/run_local.sh $ranks "a b"
-    is "run_local.sh $ranks" "$ranks ranks, sum $((ranks * (ranks - 1) / 2)), a b, threads 2, on$(here $ranks)" "$(cat "$work/out")"
+    run 0 scripts/mpirun.sh -np $ranks ./train_gpt "a b"
+    is "mpirun.sh -np $ranks" "$ranks ranks, sum $((ranks * (ranks - 1) / 2)), a b, threads 2, on$(here $ranks)" "$(cat "$work/out")"
+    line=$(env -u MPIRUN make -s -C "$project" --no-print-directory DEVICE=cpu MPICC=$compiler run_line)
+    run 0 env -u MPIRUN sh -c "${line#run: } 'a b'"
+    is "$line" "2 ranks, sum 1, a b, threads 2, on$(here 2)" "$(cat "$work/out")"
     run 0 scripts/run_hosts.sh localhost 3 c
     is "run_hosts.sh localhost 3" "3 ranks, sum 3, c, threads 2, on$(here 3)" "$(cat "$work/out")"
     if unshare -u true 2>/dev/null; then
