@@ -505,9 +505,14 @@ static inline bool checkpoint_is_file(const char* name) {
     return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-// Removes a checkpoint's folder and its files; what is not there is no harm, what is not its own stays, and the folder with it.
+// Removes a checkpoint's folder and its files; what is not there is no harm, what is not its own stays, and the folder with it. Of a
+// link only the link goes: what it leads to is somebody's.
 static inline void checkpoint_remove(const char* folder) {
-    DIR* names = opendir(folder);
+    struct stat st;
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && lstat(folder, &st) == 0 && S_ISLNK(st.st_mode)) unlink(folder);
+    DIR* names = fd >= 0 ? fdopendir(fd) : NULL;
+    if (fd >= 0 && !names) close(fd);
     for (const struct dirent* entry = names ? readdir(names) : NULL; entry; entry = readdir(names)) {
         if (checkpoint_is_file(entry->d_name)) unlinkat(dirfd(names), entry->d_name, 0);
     }
@@ -689,11 +694,30 @@ static inline bool checkpoint_write_bucket(CheckpointWriter* w, const Layout* la
            checkpoint_write_value(w, layout, bucket, 2, moment2, error);
 }
 
-// Renames temporary to folder. A checkpoint that has the name is moved to `old`, and comes back if that fails. (Killed
+// Gives a file or folder a name that nothing may have: errno is EEXIST then. A file system that cannot do this in one moment may replace
+// an empty folder that has just appeared, but nothing else.
+static inline bool rename_new(const char* from, const char* to) {
+    struct stat st;
+#ifdef RENAME_NOREPLACE
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return true;
+    if (errno != EINVAL && errno != ENOSYS) return false;
+#endif
+    if (link(from, to) == 0) return unlink(from) == 0; // a file
+    if (errno == EEXIST) return false;
+    if (lstat(to, &st) != 0) return rename(from, to) == 0;
+    errno = EEXIST;
+    return false;
+}
+
+// Renames temporary to folder. A checkpoint that has the name, or a link, is moved to `old`, and comes back if that fails. (Killed
 // between the two renames, a run has neither; the checkpoint before is the newest then.)
 static inline bool checkpoint_rename(const char* temporary, const char* folder, const char* old, Error* error) {
     if (rename(temporary, folder) == 0) return true; // the name was free
-    const bool moved = (errno == ENOTEMPTY || errno == EEXIST) && rename(folder, old) == 0;
+    struct stat st;
+    const bool taken = errno == ENOTEMPTY || errno == EEXIST;
+    const bool linked = errno == ENOTDIR && lstat(folder, &st) == 0 && S_ISLNK(st.st_mode);
+    if (!taken && !linked) return fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
+    const bool moved = rename(folder, old) == 0;
     if (moved && rename(temporary, folder) == 0) return true;
     fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
     if (moved && rename(old, folder) != 0)

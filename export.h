@@ -9,11 +9,13 @@ into another.
 in float32, or rounded to bf16. As for a checkpoint nothing is gathered on one rank: all write into one file, each its slices,
 data ranks their buckets in turn.
 
-    rank 0        export_begin      makes PATH.tmp with the file at its final size
+    every rank    export_name       PATH.tmp-NUMBER, of a number that rank 0 has chosen
+    rank 0        export_begin      makes that with the file at its final size
     every rank    export_write      its slices, flushed
-    rank 0        export_publish    config.json; then PATH.tmp becomes PATH
+    rank 0        export_publish    config.json; then PATH.tmp-NUMBER becomes PATH
 
-Between these the caller waits for all ranks and asks whether all have succeeded. What is at PATH already is never replaced.
+Between these the caller waits for all ranks and asks whether all have succeeded. What is at PATH already is never replaced, nor is
+anything else touched that this run has not made.
 */
 #ifndef EXPORT_H
 #define EXPORT_H
@@ -39,6 +41,12 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
     return checkpoint_path(folder, error, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
+// All ranks: where it is written at first.
+static bool export_name(Export* x, uint64_t number, Error* error) {
+    return checkpoint_path(x->temporary, error, "%s.tmp-%llx", x->path, (unsigned long long)number) &&
+           checkpoint_path(x->file, error, x->llmc ? "%s" : "%s/model.safetensors", x->temporary);
+}
+
 // All ranks: whether a model can be written to path, which nothing may be at.
 static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const Sync* sync, Error* error) {
     struct stat st;
@@ -50,12 +58,11 @@ static bool export_open(Export* x, const char* path, bool bf16, const ModelConfi
     if (x->llmc && !llmc_check(m, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
     if (x->llmc && sync->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);
-    if (stat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
+    if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
     if (!export_parent(x->file, path, error)) return false;
     if (access(x->file, W_OK | X_OK) != 0)
         return fail(error, "--export %.512s: cannot write in %.400s: %s", path, x->file, strerror(errno));
-    return checkpoint_path(x->temporary, error, "%s.tmp", path) &&
-           checkpoint_path(x->file, error, x->llmc ? "%s" : "%s/model.safetensors", x->temporary);
+    return export_name(x, UINT64_MAX, error);
 }
 
 // Where everything lies; offset (model_tensors(NULL, m)): of the model's tensors, in bytes. On failure nothing has to be freed.
@@ -93,9 +100,10 @@ static bool export_begin(const Export* x, const ModelConfig* m, Error* error) {
     bool ok = export_plan(&plan, offset, x, m, error);
     free(offset);
     if (!ok) return false;
-    export_abandon(x); // left by a run that was killed
-    ok = x->llmc || mkdir(x->temporary, 0777) == 0 ||
-         fail(error, "%s: cannot make the folder: %s", x->temporary, strerror(errno));
+    const int fd = x->llmc ? open(x->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    ok = fd >= 0 || (!x->llmc && mkdir(x->temporary, 0777) == 0) ||
+         fail(error, "%s: cannot make it: %s", x->temporary, strerror(errno));
+    if (fd >= 0) close(fd);
     if (ok && !safetensors_create(&file, x->file, &plan, error)) {
         export_abandon(x);
         ok = false;
@@ -150,9 +158,10 @@ static bool export_publish(const Export* x, const ModelConfig* m, const Sync* sy
         x->llmc || (checkpoint_path(path, error, "%s/config.json", x->temporary) &&
                     checkpoint_write_config(path, m, sync, x->dtype, error) &&
                     checkpoint_copy_vocabulary(x->temporary, vocabulary, error) && folder_sync(x->temporary, error));
-    ok = ok && (rename(x->temporary, x->path) == 0 ||
-                fail(error, "%s: cannot rename to %s: %s", x->temporary, x->path, strerror(errno)));
     if (!ok) export_abandon(x);
+    ok = ok && (rename_new(x->temporary, x->path) ||
+                fail(error, "--export %.480s: cannot be given its name: %s; the weights are in %.480s", x->path,
+                     strerror(errno), x->temporary));
     return ok && export_parent(path, x->path, error) && folder_sync(path, error);
 }
 

@@ -36,6 +36,14 @@ static inline void folder_share(int lock) {
     if (lock >= 0) flock(lock, LOCK_SH);
 }
 
+// Opens a file of the run's folder to write it anew. Of a link only the link goes.
+static inline FILE* folder_create(const char* path) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return fd >= 0 ? fdopen(fd, "w") : NULL;
+}
+
 // What killed runs have left in `out`, before anybody saves there: .tmp goes, and so does .old, unless it has to be taken back
 // because its run was killed before the new one had the name. Best effort: what cannot be removed is in nobody's way.
 static inline void checkpoint_clean(const char* out) {
@@ -86,10 +94,11 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
         return false;
     if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) return true;
     snprintf(target, sizeof target, "step_%08lld", (long long)best);
-    unlink(fresh);
-    if (symlink(target, fresh) == 0 && rename(fresh, link) == 0) return true;
+    if (lstat(fresh, &st) == 0 && S_ISLNK(st.st_mode)) unlink(fresh); // left by a run that was killed
+    const bool made = symlink(target, fresh) == 0;
+    if (made && rename(fresh, link) == 0) return true;
     const int code = errno;
-    unlink(fresh);
+    if (made) unlink(fresh);
     // Some file systems have no links: it is a comfort, not the checkpoint.
     return code == EPERM || code == ENOSYS || code == EOPNOTSUPP ||
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));

@@ -675,7 +675,7 @@ static inline bool safetensors_create(SafeTensorsFile* file, const char* path, c
                                       Error* error) {
     file->path = path;
     file->bytes = plan->file_bytes;
-    file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file->fd < 0) return safe_write_failed(file, "create", errno, error);
     if (safe_reserve(file, error) && safetensors_write_at(file, 0, plan->header, plan->header_bytes, error))
         return true;

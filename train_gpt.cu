@@ -1824,11 +1824,14 @@ static bool resume_checkpoint(Trainer* t) {
 
 // Writes the weights alone, --export.
 static void export_weights(Trainer* t) {
-    const Export* x = &t->export_to;
+    Export* x = &t->export_to;
     const Stage* s = &t->stage;
+    int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
     where_phase(watch_row(&t->watch), WHERE_SAVING, t->step);
     settle_values(&t->stage);
+    comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
+    agree(t, export_name(x, (uint64_t)number, &error), &error);
     agree(t, !is_main(t) || export_begin(x, &s->model, &error), &error);
     const bool wrote = export_write(x, s, watch_row(&t->watch), &error);
     if (first_reason(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {

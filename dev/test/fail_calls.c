@@ -63,12 +63,15 @@ __attribute__((destructor)) static void count(void) {
 
 static mode_t mode_of(int flags, va_list args) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0; }
 
+// A folder whose files are about to be removed.
+static bool opens_to_remove(int flags) { return (flags & O_DIRECTORY) && (flags & O_NOFOLLOW); }
+
 int open(const char* path, int flags, ...) {
     va_list args;
     va_start(args, flags);
     const mode_t mode = mode_of(flags, args);
     va_end(args);
-    return fails(path) ? -1 : NEXT(int, "open", const char*, int, ...)(path, flags, mode);
+    return !opens_to_remove(flags) && fails(path) ? -1 : NEXT(int, "open", const char*, int, ...)(path, flags, mode);
 }
 
 int open64(const char* path, int flags, ...) {
@@ -76,7 +79,7 @@ int open64(const char* path, int flags, ...) {
     va_start(args, flags);
     const mode_t mode = mode_of(flags, args);
     va_end(args);
-    return fails(path) ? -1 : NEXT(int, "open64", const char*, int, ...)(path, flags, mode);
+    return !opens_to_remove(flags) && fails(path) ? -1 : NEXT(int, "open64", const char*, int, ...)(path, flags, mode);
 }
 
 FILE* fopen(const char* path, const char* mode) {
@@ -87,10 +90,7 @@ FILE* fopen64(const char* path, const char* mode) {
     return fails(path) ? NULL : NEXT(FILE*, "fopen64", const char*, const char*)(path, mode);
 }
 
-DIR* opendir(const char* path) {
-    const bool removes = strstr(path, ".tmp") || strstr(path, ".old");
-    return !removes && fails(path) ? NULL : NEXT(DIR*, "opendir", const char*)(path);
-}
+DIR* opendir(const char* path) { return fails(path) ? NULL : NEXT(DIR*, "opendir", const char*)(path); }
 
 int mkdir(const char* path, mode_t mode) {
     return fails(path) ? -1 : NEXT(int, "mkdir", const char*, mode_t)(path, mode);

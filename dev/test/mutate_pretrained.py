@@ -69,7 +69,7 @@ ON_MESHES = [
     ("export: moments", EXPORT, "stage_values(s, 0)", "stage_values(s, 1)"),
     ("export: the last bucket is not flushed", EXPORT, "return run_writer_flush(runs, error);", "return true;"),
     ("export: bf16 is written as float32", EXPORT, "x->dtype = bf16 ? SAFE_BF16 : SAFE_F32", "x->dtype = SAFE_F32"),
-    ("export: what is there is replaced", EXPORT, "if (stat(path, &st) == 0) return", "if (false) return"),
+    ("export: what is there is replaced", EXPORT, "if (lstat(path, &st) == 0) return", "if (false) return"),
     ("writer: bf16 is cut off at other bytes", CHECKPOINT, "const int64_t bytes = w->count * run_writer_width(w);", "const int64_t bytes = w->count * 4;"),
     ("weights: the first part of a name is needed", CHECKPOINT, "ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name",
      "ok = slice_read(params + s.offset, &file, name"),

@@ -63,6 +63,8 @@ FAULTS = [
     # What stays, what goes
     ("the best is removed", "checkpoint", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
     ("what nobody has asked for stays", "checkpoint", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
+    ("links are followed where something is removed", "checkpoint", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC", "O_DIRECTORY | O_CLOEXEC"),
+    ("what is there is replaced", "checkpoint", CHECKPOINT, "to, RENAME_NOREPLACE) == 0", "to, 0) == 0"),
     ("one less is kept", "checkpoint", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),
     ("later checkpoints count", "checkpoint", FOLDER, "while (first < n && steps[first] > last) first++;", "(void)last;"),
     ("without a link nothing is removed", "checkpoint", FOLDER, "    bool ok = true;\n    for (int64_t i = first", "    bool ok = linked;\n    for (int64_t i = first"),

@@ -26,8 +26,9 @@ static struct {
     int count, at; // calls so far; the one that fails (-1: none)
     bool all;      // and all later ones
     bool kill;     // it does not return
+    bool plain;    // renameat2 is not there
     char log[512]; // what was flushed and renamed, in order
-} calls = {0, -1, false, false, ""};
+} calls = {0, -1, false, false, false, ""};
 
 static bool call_fails(void) {
     const int call = calls.count++;
@@ -53,6 +54,11 @@ int fsync(int fd) { // nothing here outlives the machine: not flushed, only logg
 int rename(const char* from, const char* to) NOTHROW {
     calls_log("rename");
     return call_fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int a, const char* from, int b, const char* to, unsigned flags) NOTHROW {
+    errno = EINVAL;
+    return calls.plain ? -1 : (int)syscall(SYS_renameat2, a, from, b, to, flags);
 }
 
 int mkdir(const char* path, mode_t mode) NOTHROW {
@@ -1165,6 +1171,53 @@ static void test_folder(void) {
           error.text);
 }
 
+// Links in the folder of a run, to a checkpoint that is somebody's: only the links go.
+static void test_links(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    new_folder("links"), new_folder("theirs");
+    if (!save("theirs", 1, &gpt2_tied, &one, 1, &error) || !save("links", 3, &gpt2_tied, &one, 1, &error))
+        die("%s", error.text);
+    run_command("ln -s ../theirs/step_00000001 links/step_00000001");
+    check(checkpoint_prune("links", 1, 3, -1, &error) && access("links/step_00000001", F_OK) != 0 &&
+              entries("theirs/step_00000001") == 4,
+          "--keep removes a link to a checkpoint, and not the checkpoint %s", error.text);
+    run_command("for name in step_00000004 step_00000004.tmp step_00000004.old; do ln -s ../theirs/step_00000001 "
+                "links/$name; done");
+    check(save("links", 4, &gpt2_tied, &one, 1, &error) && entries("theirs/step_00000001") == 4 &&
+              entries("links") == 3 && checkpoint_verify("links/step_00000004", &error),
+          "a save under a name that three links have %s", error.text);
+    run_command("ln -s ../theirs/step_00000001 links/step_00000005.tmp; ln -s ../theirs/step_00000001 "
+                "links/step_00000004.old");
+    checkpoint_clean("links");
+    check(entries("links") == 3 && entries("theirs/step_00000001") == 4, "what killed runs have left, as links");
+    run_command("echo mine >links/best.tmp && ln -s ../theirs/step_00000001/config.json links/options.txt.tmp");
+    checkpoint_prune("links", 2, 4, -1, &error);
+    check(file_bytes("links/best.tmp") == 5, "a file called best.tmp stays");
+    FILE* f = folder_create("links/options.txt.tmp");
+    check(f && fclose(f) == 0 && checkpoint_verify("theirs/step_00000001", &error),
+          "a file that is written anew is not what a link leads to %s", error.text);
+}
+
+// A name that nothing may have, also on a file system that knows no such renaming.
+static void test_rename_new(void) {
+    for (int plain = 0; plain < 2; plain++) {
+        calls.plain = plain > 0;
+        run_command("rm -rf new && mkdir new && cd new && mkdir a b && echo x >b/x && echo 1 >c && echo 22 >d");
+        bool refused = !rename_new("new/a", "new/b") && errno == EEXIST && !rename_new("new/c", "new/d") &&
+                       errno == EEXIST && !rename_new("new/a", "new/d") && !rename_new("new/c", "new/b");
+        run_command("ln -s nowhere new/e");
+        refused = refused && !rename_new("new/c", "new/e") && !rename_new("new/a", "new/e");
+        check(refused && entries("new/b") == 1 && file_bytes("new/c") == 2 && file_bytes("new/d") == 3 &&
+                  access("new/a", F_OK) == 0,
+              "what is there is not replaced%s", plain ? ", nor where the file system does not help" : "");
+        check(rename_new("new/a", "new/f") && rename_new("new/c", "new/g") && entries("new") == 5 &&
+                  file_bytes("new/g") == 2,
+              "a name that is free is given");
+    }
+    calls.plain = false;
+}
+
 // A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its own.
 static void test_prune_later(void) {
     const Sizes one = {1, 1, 1, 0, 0};
@@ -1284,6 +1337,8 @@ int main(int argc, char** argv) {
     test_lies();
     test_unsound();
     test_folder();
+    test_links();
+    test_rename_new();
     test_prune_later();
     test_says();
     test_lock();

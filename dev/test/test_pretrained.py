@@ -9,6 +9,7 @@ llm.c's version 3 and 5), and train_gpt turns each into another on one rank or a
 has to have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged
 files, places that are taken. Logits: check_transformers.py.
 """
+import glob
 import json
 import os
 import random
@@ -210,7 +211,7 @@ def convert(what, mesh, source, target, read, model, *options):
     if "--zero" not in options: # --export alone trains nothing, too
         nothing = ["--steps", "0"] if ranks > 1 else []
     done = train_gpt(ranks, "--init", source, "--export", target, *options, *nothing)
-    good = done.returncode == 0 and same(model, read(target)) and not os.path.exists(target + ".tmp")
+    good = done.returncode == 0 and same(model, read(target)) and not glob.glob(target + ".tmp*")
     check(good, f"{what}, on {mesh}")
     if not good:
         print(done.stdout, done.stderr)
@@ -371,12 +372,41 @@ def test_ranks_differ(work):
             check(good and os.path.exists(f"{place}/out") == (said is None), f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words(done)}")
 
 
+def test_strangers(work):
+    """What an export has not made stays as it is, also what appears while it trains."""
+    model = ["--layers", "1", "--hidden", "8", "--heads", "1", "--seq", "8", "--global-batch", "1", "--eval-every", "0", "--sample-every", "0"]
+    os.makedirs(f"{work}/out.tmp/x")
+    for name in ("out.tmp/model.safetensors", "out.tmp/config.json", "out.bin.tmp"):
+        open(f"{work}/{name}", "w").write("mine")
+    for path in (f"{work}/out", f"{work}/out.bin"):
+        done = train_gpt(1, *model, "--steps", "1", "--export", path)
+        check(done.returncode == 0 and os.path.exists(path), f"--export beside a file of one's own: {words(done)}")
+    mine = [open(f"{work}/{name}").read() for name in ("out.tmp/model.safetensors", "out.tmp/config.json", "out.bin.tmp")]
+    check(mine == ["mine"] * 3, f"which stays: {mine}")
+    os.symlink("nowhere", f"{work}/link")
+    refused("a link that leads nowhere", "is there already", *model, "--steps", "1", "--export", f"{work}/link")
+    for path in (f"{work}/later", f"{work}/later.bin"):
+        with tempfile.TemporaryFile("w+") as errors:
+            run = subprocess.Popen([PROGRAM, *model, "--steps", "2000", "--export", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=errors, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            for line in run.stdout:
+                if line.startswith("step ") and not os.path.exists(path):
+                    os.makedirs(f"{path}/mine") if path.endswith("later") else open(path, "w").write("mine")
+            status = run.wait(timeout=300)
+            errors.seek(0)
+            said = errors.read()
+        kept = os.listdir(path) == ["mine"] if path.endswith("later") else open(path).read() == "mine"
+        weights = glob.glob(f"{path}.tmp-*")
+        check(status == 1 and kept and len(weights) == 1 and weights[0] in said, f"what appears meanwhile is not replaced: {said}")
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
         test_conversions(work)
         test_refused(work)
         test_checkpoints(work)
         test_ranks_differ(work)
+        test_strangers(work)
     print(f"{passed} passed, {failed} failed")
     sys.exit(0 if failed == 0 else 1)
 
