@@ -42,8 +42,10 @@ typedef struct {
     double sync; // 1: an ordinary model
     int64_t sync_ranks;
     int sync_scale, sync_gradient; // choices
-    double lr, min_lr, weight_decay, beta1, beta2, eps, clip;
-    int64_t warmup, steps, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
+    double lr, min_lr;             // -1: by settings_rates
+    double weight_decay, beta1, beta2, eps, clip;
+    int64_t warmup; // -1: by settings_rates
+    int64_t steps, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
     int on_nan; // choice
     double outlier, save_minutes;
     bool resume, dry_run;
@@ -59,8 +61,8 @@ static inline Settings settings_default(void) {
     s.document_token = -1;
     s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
     s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
-    s.lr = 3e-3, s.min_lr = 3e-4, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = 50, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
+    s.lr = -1, s.min_lr = -1, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
+    s.warmup = -1, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
     s.temperature = 0.8, s.top_p = 1;
     s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.save_minutes = 15, s.completion = -1;
     return s;
@@ -174,15 +176,18 @@ static inline int settings_table(Option* table, Settings* s) {
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, "adamw|sgd",
                       "sgd: with momentum --beta1, and weight decay as part of the gradient"),
-        option_float("lr", &s->lr, 0, 1e3, "learning rate after the warm-up"),
-        option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step"),
-        option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up"),
+        option_float(
+            "lr", &s->lr, 0, 1e3,
+            "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
+            "1.3B parameters; with --init a tenth of that; sgd: 3e-3]"),
+        option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step [a tenth of --lr]"),
+        option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up [a twentieth of --steps, at most 2000]"),
         option_choice("decay", &s->decay, "cosine|linear|wsd",
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
         option_float("weight-decay", &s->weight_decay, 0, 1e3,
                      "on matrices only (not on norms and biases); adamw: decoupled"),
         option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
-        option_float("beta2", &s->beta2, 0, 0.999999999, "AdamW: decay of the second moment"),
+        option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
         option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
         option_heading("run"),
@@ -331,6 +336,41 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
     return m;
 }
 
+// x rounded to `digits` decimal digits: short to type, and the same whatever a machine's pow() makes of the last bit.
+static inline double to_digits(double x, int digits) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*e", digits - 1, x);
+    return strtod(text, NULL);
+}
+
+// Peak learning rate of AdamW by the number of parameters: table 2.1 of Brown et al. 2020 (GPT-3), between its rows straight
+// in log lr over log N. Below it as 1 / width, as Yang et al. 2022 (Tensor Programs V) find, N being about width^3, up to 3e-3,
+// which suits the model tiny.
+static inline double usual_rate(double parameters) {
+    static const struct {
+        double parameters, lr;
+    } table[] = {{125e6, 6e-4},   {350e6, 3e-4},   {760e6, 2.5e-4}, {1.3e9, 2e-4},
+                 {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {13e9, 1e-4},    {175e9, 0.6e-4}};
+    const int rows = (int)(sizeof table / sizeof table[0]);
+    double lr = table[rows - 1].lr;
+    for (int i = rows - 2; i >= 0 && parameters < table[i + 1].parameters; i--) {
+        const double share = log(parameters / table[i].parameters) / log(table[i + 1].parameters / table[i].parameters);
+        lr = table[i].lr * pow(table[i + 1].lr / table[i].lr, share);
+    }
+    if (parameters < table[0].parameters) lr = fmin(3e-3, table[0].lr * cbrt(table[0].parameters / parameters));
+    return to_digits(lr, 2);
+}
+
+// The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are trained on
+// with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
+static inline void settings_rates(Settings* o, const ModelConfig* m) {
+    const double usual = o->optimizer == OPTIMIZER_SGD ? 3e-3 : usual_rate((double)model_parameters(m));
+    if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
+    if (o->min_lr < 0) o->min_lr = to_digits(o->lr / 10, 6);
+    if (o->warmup < 0) o->warmup = min_i64(2000, o->steps / 20);
+    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
+}
+
 // Learning rate of update number `step` (from 0): linear warm-up, then decay to min_lr at the last step.
 static inline double learning_rate(const Settings* s, int64_t step) {
     if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
@@ -474,7 +514,6 @@ static inline void check_settings(Settings* o) {
                   o->beta2 != usual.beta2 ? "beta2" : "eps");
     if (o->cluster && o->mesh != MESH_AUTO) die_usage("--cluster %s is for --mesh auto", o->cluster);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
-    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
 // --vp alone means an interleaved schedule; a schedule alone has its usual number of chunks.

@@ -234,6 +234,30 @@ static void print_saves(const Trainer* t) {
     printf("\n");
 }
 
+// What an update does, and how large it is.
+static void print_optimizer(const Settings* o) {
+    static const char* curves[] = {"cosine", "linear", "wsd"};
+    printf("optimizer %s: beta1 %g", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw", o->beta1);
+    if (o->optimizer != OPTIMIZER_SGD) printf(", beta2 %g, eps %g", o->beta2, o->eps);
+    printf(", weight decay %g, ", o->weight_decay);
+    if (o->clip > 0)
+        printf("clip %g\n", o->clip);
+    else
+        printf("no clip\n");
+    printf("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld\n", o->lr, (long long)o->warmup,
+           o->warmup == 1 ? "" : "s", curves[o->decay], o->min_lr, (long long)o->steps);
+}
+
+// The sequences of an update, and how its gradient adds up.
+static void print_batch(const Trainer* t) {
+    const Settings* o = &t->settings;
+    const Stage* s = &t->stage;
+    const int d = s->layout.mesh.d, m = t->schedule.plan.m;
+    printf("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d",
+           (long long)o->global_batch, s->T, m, m == 1 ? "" : "es", s->B);
+    printf(d > 1 ? " on each of %d replicas\n" : "\n", d);
+}
+
 static void print_plan(Trainer* t, double peak) {
     Stage* s = &t->stage;
     const ModelConfig* m = &s->model;
@@ -249,10 +273,7 @@ static void print_plan(Trainer* t, double peak) {
         evaluation_describe(evaluation, sizeof evaluation, &t->evaluations.item[i]);
         printf("%s%s\n", i ? "          " : "evaluate  ", evaluation);
     }
-    if (s->trains)
-        printf("batch     %lld sequences of %d tokens in %d micro-batch%s of %d", (long long)o->global_batch, s->T,
-               t->schedule.plan.m, t->schedule.plan.m == 1 ? "" : "es", s->B);
-    if (s->trains) printf(s->layout.mesh.d > 1 ? " on each of %d replicas\n" : "\n", s->layout.mesh.d);
+    if (s->trains) print_batch(t), print_optimizer(o);
     printf("device    %s", device);
     if (t->world.size > 1) {
         printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",

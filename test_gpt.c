@@ -493,6 +493,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Settings* o = &t->settings;
     o->data = text_path, o->micro_batch = run->micro_batch, o->global_batch = run->global_batch, o->steps = 6,
     o->warmup = 2;
+    settings_rates(o, run->model);
     Error error;
     comm_open(&t->world);
     open_files(t);

@@ -2114,6 +2114,7 @@ int main(int argc, char** argv) {
         open_vocabulary(t);
     find_documents(t);
     const ModelConfig model = choose_model(t, table, n, vocabulary_size(t));
+    settings_rates(o, &model);
     settle_vocabulary(t, model.V);
     warn_of_bytes(t, model.V);
     if (o->generate) read_given_text(t);

@@ -37,7 +37,7 @@ MOST_SPANS = 20000  # of a trace, in the page
 MOST_MARKS = 200
 MOST_EVALUATIONS = 16  # curves of what --evaluate has measured
 CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "ms", "bubble", "peak_bytes", "tp", "pp", "dp", "wan")
-HEADINGS = "model data evaluate batch device mesh schedule sync sums sites memory auto resume".split()  # of the lines that the trainer begins with
+HEADINGS = "model data evaluate batch optimizer lr device mesh schedule sync sums sites memory auto resume".split()  # of the lines that the trainer begins with
 
 
 def fail(text):

@@ -17,6 +17,7 @@ import tempfile
 from mutate import copy_sources, mutated, verdict
 
 REPORT, PAGE, EVENTS, OPTIONS = "scripts/report.py", "scripts/report.html", "scripts/tfevents.py", "options.h"
+SETTINGS = "settings.h"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -100,6 +101,9 @@ FAULTS = [
     ("options: --help takes the next option for its word", "test_options", OPTIONS, '(o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0)', "true"),
     ("options: fractions are cut off", "test_options", OPTIONS, "value != floor(value)", "false"),
     ("options: k is ten", "test_options", OPTIONS, "3 * (int)(suffix - suffixes + 1)", "(int)(suffix - suffixes + 1)"),
+    ("rates: a finished model learns as fast as a new one", "test_options", SETTINGS, "o->init ? to_digits(usual / 10, 2) : usual", "usual"),
+    ("rates: warm-up without end", "test_options", SETTINGS, "min_i64(2000, o->steps / 20)", "o->steps / 20"),
+    ("rates: the wrong row of the table", "test_options", SETTINGS, "parameters < table[i + 1].parameters", "parameters < table[i].parameters"),
     ("help: lines without end", "test_options", OPTIONS, "if (!first && column + 1 + (int)n > HELP_WIDTH)", "if (0)"),
     ("help: no option alone", "test_options", OPTIONS, "    return option_find(table, n, word) ? 1 : kind;", "    return kind;"),
     ("help: what is unset has a default", "test_options", OPTIONS, "if ((double)*(int64_t*)o->value >= o->low) snprintf", "snprintf"),

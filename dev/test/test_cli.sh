@@ -63,6 +63,9 @@ assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
 PY"
 
 # ---- options in a file, samples, and what a terminal shows
+check "the header says how it learns" "grep -q '^optimizer adamw: beta1 0.9, beta2 0.95, eps 1e-08, weight decay 0.1, clip 1\$' out && grep -q '^lr  *0.003 after a warm-up of 2 steps; cosine to 0.0003 at step 4\$' out && grep -q '^batch .*gradient accumulation' out"
+"$train" $small --data text.txt --steps 100 --init run/step_00000004 --dry-run >out 2>err
+check "slower with trained weights" "[ ! -s err ] && grep -q '^lr  *0.0003 after .*; cosine to 3e-05 at' out"
 losses='import json,sys;print([[(x["loss"],x["val_loss"]) for x in map(json.loads,open(d+"/log.jsonl"))] for d in sys.argv[1:]])'
 check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -qx -- '--heads 2' run/options.txt && grep -qx -- '# --lr 0.003' run/options.txt && ! grep -q -- '--resume' run/options.txt"
 "$train" --config run/options.txt --out again >out 2>err
@@ -190,6 +193,10 @@ refuses 2 "needs --out" --save-minutes 3
 refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
 refuses 1 "GB of memory" --model llama-7B --seq 64 --micro-batch 64 --data text.txt
 refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
+refuses 2 "--min-lr 0.01 is above --lr 0.003" $small --data text.txt --min-lr 1e-2
+refuses 2 "out of range" --beta2 0.99999999
+refuses 2 "out of range" --beta1 0.99999999
+check "momenta next to 1 learn" "$train $small --data text.txt --steps 3 --beta1 0.999999 --beta2 0.999999 --eval-every 0 --sample-every 0 >out 2>err && [ \$(grep -c '^step .*loss [0-9]' out) = 3 ]"
 check "--help all explains every option, exit status 0" "$train --help all >all 2>err && [ ! -s err ] && [ \$(grep -c '^  --' all) -ge 60 ]"
 check "--help names the same ones" "$train --help >out 2>err && [ ! -s err ] && [ \"\$(grep -o -e '--[a-z0-9-]*' out | sort -u | grep -vx -e --help)\" = \"\$(grep -o '^  --[a-z0-9-]*' all | tr -d ' ' | sort -u | grep -vx -e --help)\" ]"
 check "--help lr explains one" "$train --help lr >out 2>err && [ \$(grep -c '^  --' out) = 1 ]"

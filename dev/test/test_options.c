@@ -3,6 +3,7 @@ options.h: files of options, help and completion. Whatever a table holds is writ
 files that are wrong are refused with their line; the command line wins; every row is in the help and in the completion of
 every shell. (What is wrong on a command line: test_plan.c and test_cli.sh.)
 */
+#include "../../kernels/kernels.h"
 #include "../../options.h"
 #include "../../settings.h"
 #include "test.h"
@@ -388,6 +389,54 @@ static void test_completion(void) {
     free(text);
 }
 
+// What the learning rates and the warm-up are where they were not said.
+static void test_rates(void) {
+    static const struct {
+        double parameters, lr;
+    } cases[] = {{1, 3e-3},       {842496, 3e-3}, {1e6, 3e-3},     {10e6, 1.4e-3}, {124439808, 6e-4}, {125e6, 6e-4},
+                 {200e6, 4.4e-4}, {350e6, 3e-4},  {760e6, 2.5e-4}, {1e9, 2.2e-4},  {1.3e9, 2e-4},     {2.7e9, 1.6e-4},
+                 {6.7e9, 1.2e-4}, {13e9, 1e-4},   {50e9, 7.7e-5},  {175e9, 6e-5},  {1e15, 6e-5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double lr = usual_rate(cases[i].parameters);
+        check(lr == cases[i].lr, "%g parameters: lr %g", cases[i].parameters, lr);
+    }
+    const ModelConfig* m = model_find_preset("gpt2-350M");
+    Settings o = settings_default();
+    settings_rates(&o, m);
+    check(o.lr == 3e-4 && o.min_lr == 3e-5 && o.warmup == 50, "350M, 1000 steps: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+    o = settings_default(), o.init = "weights", o.steps = 15;
+    settings_rates(&o, m);
+    check(o.lr == 3e-5 && o.min_lr == 3e-6 && o.warmup == 0, "trained weights, 15 steps: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+    o = settings_default(), o.lr = 0.5, o.steps = 1000000;
+    settings_rates(&o, m);
+    check(o.lr == 0.5 && o.min_lr == 0.05 && o.warmup == 2000, "--lr alone, a million steps: %g, %g, %lld", o.lr,
+          o.min_lr, (long long)o.warmup);
+    o = settings_default(), o.lr = 0.5, o.min_lr = 0, o.warmup = 0, o.init = "weights";
+    settings_rates(&o, m);
+    check(o.lr == 0.5 && o.min_lr == 0 && o.warmup == 0, "what was said stays: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+}
+
+// The largest momenta that are taken are below 1 in float32 too, in which the optimizer counts: an update is finite.
+static void test_momenta(void) {
+    Settings o = settings_default();
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &o);
+    Option *beta1 = option_find(table, n, "beta1"), *beta2 = option_find(table, n, "beta2");
+    Error error;
+    float weight = 1, gradient = 0.5f, m = 0, v = 0;
+    o.beta1 = beta1->high, o.beta2 = beta2->high;
+    for (int step = 1; step <= 3; step++)
+        adamw_update(&weight, NULL, &gradient, &m, &v, 1, 0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1, 0,
+                     0);
+    check(fabsf(weight - 0.97f) < 1e-4f, "--beta1 %g --beta2 %g: three updates of 0.01 lead from 1 to %g", o.beta1,
+          o.beta2, (double)weight);
+    check(!option_set(beta2, "0.99999999", &error) && !option_set(beta1, "0.99999999", &error), "1 in float32: %s",
+          error.text);
+}
+
 int main(void) {
     test_round_trip();
     test_files();
@@ -397,5 +446,7 @@ int main(void) {
     test_word();
     test_help();
     test_completion();
+    test_rates();
+    test_momenta();
     return test_end();
 }

@@ -53,6 +53,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     settings_batch(o);
     open_files(t);
     const ModelConfig m = settings_model(o, table, n, 0);
+    settings_rates(o, &m);
     const int T = (int)o->seq;
     if (!mesh_check(&mesh, &m, T, &error) || !plan_schedule(t, &m, &mesh, &rounds, &error) ||
         !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
