@@ -27,6 +27,7 @@
 # make check_precision DATA=text.txt  training in bf16 and fp16 beside float32, on the emulated GPU: 200 steps (10 minutes)
 # make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
+# make install PREFIX=/usr/local  the programs, and what completes their options in bash and fish; DESTDIR= goes before it
 # make help         this list, and what was found
 #
 # make DEVICE=cpu           for the processor's cores    make DEVICE=cuda          for NVIDIA GPUs (chosen where one is found)
@@ -205,16 +206,23 @@ $(BUILD)/flags: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(all_flags)' | cmp -s - $@ || echo '$(all_flags)' > $@
 
+# What --version prints. Only the programs that print it are made again when it changes.
+version := $(or $(if $(wildcard .git),$(shell git describe --always --dirty --tags 2>/dev/null | tr -cd 'A-Za-z0-9._+-')),unknown)
+VERSION_FLAG := -DVERSION='"$(version)"'
+$(BUILD)/version: always
+	@mkdir -p $(BUILD)
+	@echo '$(version)' | cmp -s - $@ || echo '$(version)' > $@
+
 # $(call build_cpu|build_cuda|build_emulated,PROGRAM)
-build_cpu = $(COMPILE) $(FAST) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
-build_cuda = $(call NVCC_COMPILE,$(PRECISION)) -MMD -MP -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(NVCC_LIBS)
-build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(EMULATED_LIBS)
-train_gpt: train_gpt.cu $(BUILD)/flags
+build_cpu = $(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
+build_cuda = $(call NVCC_COMPILE,$(PRECISION)) $(VERSION_FLAG) -MMD -MP -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(NVCC_LIBS)
+build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) $(1).cu -o $(1) $(EMULATED_LIBS)
+train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/version
 	$(call build_$(DEVICE),train_gpt)
 
 # The planner, which needs no device.
-plan: dev/plan/plan.c $(BUILD)/flags
-	$(COMPILE) $(FAST) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
+plan: dev/plan/plan.c $(BUILD)/flags $(BUILD)/version
+	$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
 
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) -x c $< -o $@ $(LIBS)
@@ -398,10 +406,22 @@ bench: report build_benches
 help: report
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
+# After make, also as another user (sudo make install): what is there is copied as it is, and only what is missing is made.
+PREFIX ?= /usr/local
+programs := train_gpt plan $(DATA_TOOLS:%=$(BUILD)/%)
+bash_completion = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+fish_completion = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+install: $(filter-out $(wildcard $(programs)),$(programs))
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(bash_completion)" "$(fish_completion)"
+	install $(programs) "$(DESTDIR)$(PREFIX)/bin"
+	for name in train_gpt plan; do \
+	    ./$$name --completion bash >"$(bash_completion)/$$name" && ./$$name --completion fish >"$(fish_completion)/$$name.fish" || exit 1; \
+	done
+
 clean:
 	rm -rf $(BUILD) train_gpt plan
 
 always:
-.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line clean build_tests build_benches \
+.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line install clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

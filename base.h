@@ -56,19 +56,21 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
 // What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
-// ranks that work together end together, see comm.h); whether stdout stands in a line that is still to be ended.
+// ranks that work together end together, see comm.h); how long the line is in which stdout stands and that is still to be
+// ended; of which version the program is, where it was built to know that.
 typedef struct {
     const char* name;
     int rank;
     void (*stop)(int status);
-    bool within_line;
+    int within_line;
+    const char* version;
 } Process;
-static Process process = {"threefold", -1, NULL, false};
+static Process process = {"threefold", -1, NULL, 0, "unknown"};
 
 // Ends a line that was to be written over (print_step of train_gpt.cu), where something else follows it.
 static inline void end_line(void) {
     if (process.within_line) putchar('\n');
-    process.within_line = false;
+    process.within_line = 0;
     fflush(stdout);
 }
 
@@ -132,6 +134,16 @@ __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, cons
 // Memory
 
 static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// In which unit sizes are listed: the usual one, but terabytes where the largest reaches one.
+typedef struct {
+    const char* name;
+    double bytes;
+} ByteUnit;
+static inline ByteUnit byte_unit(double largest, bool giga) {
+    const ByteUnit mega = {"MB", 1e6}, gigabyte = {"GB", 1e9}, tera = {"TB", 1e12};
+    return largest >= 1e12 ? tera : giga ? gigabyte : mega;
+}
 
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }

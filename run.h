@@ -59,6 +59,7 @@ typedef struct {
     int64_t given_size;
     FILE* text;                       // where what --generate writes goes, on the main rank
     Lines log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
+    bool logged;                      // a step, since this process began: its line has the version
     Trace trace, *tracing;            // the second is NULL where nothing is recorded
     char* config;                     // --config's text: settings point into it
     int64_t step;                     // updates done

@@ -45,10 +45,10 @@ typedef struct {
     double lr, min_lr;             // -1: by settings_rates
     double weight_decay, beta1, beta2, eps, clip;
     int64_t warmup; // -1: by settings_rates
-    int64_t steps, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
+    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
     int on_nan; // choice
     double outlier, save_minutes;
-    bool resume, dry_run;
+    bool resume, dry_run, version;
     int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": all of it in short
 } Settings;
@@ -62,7 +62,8 @@ static inline Settings settings_default(void) {
     s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
     s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
     s.lr = -1, s.min_lr = -1, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = -1, s.steps = 1000, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000, s.seed = 42;
+    s.warmup = -1, s.steps = 1000, s.log_every = 1, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000,
+    s.seed = 42;
     s.temperature = 0.8, s.top_p = 1;
     s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.save_minutes = 15, s.completion = -1;
     return s;
@@ -194,6 +195,7 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("steps", &s->steps, 0, big,
                    "updates; 0 = nothing is trained or written to --out, as with --generate, --evaluate and --export "
                    "where not said"),
+        option_int("log-every", &s->log_every, 1, big, "print the line of every N-th step; log.jsonl in --out has all"),
         option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
         option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
         option_string("evaluate", &s->evaluate, "GLOB",
@@ -249,6 +251,7 @@ static inline int settings_table(Option* table, Settings* s) {
             option_choice("completion", &s->completion, shell_choices(),
                           "print what completes these options in that shell: eval \"$(./train_gpt --completion "
                           "bash)\"")),
+        option_command(option_flag("version", &s->version, "the version of this program")),
         option_command(
             option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),
     };

@@ -54,14 +54,18 @@ static inline void read_config(Trainer* t, Option* table, int n) {
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
 }
 
-// --help, --completion: what needs no run. Returns whether it was asked for.
+// --help, --version, --completion: what needs no run. Returns whether it was asked for.
 static inline bool explain(const Trainer* t) {
     const Settings* o = &t->settings;
     Settings defaults = settings_default();
     Option rows[MAX_OPTIONS];
     const int n = settings_table(rows, &defaults);
-    if (!o->help && o->completion < 0) return false;
+    if (!o->help && !o->version && o->completion < 0) return false;
     if (!is_main(t)) return true;
+    if (o->version) {
+        printf("train_gpt %s\n", process.version);
+        return true;
+    }
     if (!o->help) {
         char models[1024];
         settings_model_names(models);
@@ -359,9 +363,10 @@ static inline bool ask_planner(Trainer* t, const ModelConfig* model, int T, Opti
     if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
     const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
     if (!search(&answer, &q, error)) return false;
+    const ByteUnit unit = byte_unit(answer.least_memory, true);
     const bool found =
-        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f GB a rank",
-                             t->world.size, answer.least_memory / 1e9);
+        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f %s a rank",
+                             t->world.size, answer.least_memory / unit.bytes, unit.name);
     if (found) {
         *chosen = choose_take(answer_recommended(&answer));
         choose_text(text, sizeof text, chosen);
@@ -542,12 +547,13 @@ static inline void check_memory(Trainer* t) {
     int32_t room = !DEVICE_IS_HOST || needed + sizes[1] * sharing <= there;
     comm_all_reduce(&t->world, &room, 1, COMM_INT32, COMM_MIN);
     t->saves_wait = !room;
+    const ByteUnit unit = byte_unit(needed, true);
     Error error;
     agree(t,
           needed <= there || fail(&error,
-                                  "the run needs %.1f GB of memory, there are %.1f; use a smaller --micro-batch, "
+                                  "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
                                   "--seq or model, --recompute, or more ranks on more machines",
-                                  needed / 1e9, there / 1e9),
+                                  needed / unit.bytes, unit.name, there / 1e9),
           &error);
     if (t->saves_wait && is_main(t))
         printf("saves     training waits for them: there is no memory for %.1f GB of snapshots\n",

@@ -13,6 +13,8 @@ the main rank's to call.
 #include "json.h"
 #include "run.h"
 
+#include <sys/ioctl.h>
+
 // ----------------------------------------------------------------------------------------------------------------
 // The plan, for people
 
@@ -25,15 +27,24 @@ static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
     return traffic;
 }
 
-// One line: what a rank holds and, in MB a step, what it sends.
-static void print_rank(Stage* s, int last_alike, int m) {
-    const Mesh* mesh = &s->layout.mesh;
+// Bytes that a rank sends in a step, in the three groups; of sites, in the mean of a round.
+typedef struct {
+    double tensor, pipeline, data;
+} Sends;
+static Sends sends_of_rank(const Stage* s, int m) {
     const Rounds* r = &s->rounds;
     const Traffic traffic = traffic_of_stage(s, &s->layout, m);
     const SiteTraffic round =
         rounds_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
-    const bool sites = mesh->sites > 1 || rounds_are_late(r);
-    const double data = sites ? (round.near + round.far) / (double)r->period : traffic.data;
+    const bool sites = s->layout.mesh.sites > 1 || rounds_are_late(r);
+    const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
+                         sites ? (round.near + round.far) / (double)r->period : traffic.data};
+    return sends;
+}
+
+// One line: what a rank holds and what it sends in a step.
+static void print_rank(Stage* s, int last_alike, Sends sends, ByteUnit held, ByteUnit sent) {
+    const Mesh* mesh = &s->layout.mesh;
     const int rank = mesh_rank(mesh);
     char ranks[32];
     if (last_alike > rank)
@@ -50,33 +61,48 @@ static void print_rank(Stage* s, int last_alike, int m) {
     }
     Arena* arenas[ARENAS];
     stage_arenas(s, arenas);
-    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / 1e6);
-    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(s) / 1e6, (traffic.layers + traffic.ends) / 1e6,
-           (traffic.pipeline + traffic.tied) / 1e6, data / 1e6);
+    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / held.bytes);
+    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(s) / held.bytes, sends.tensor / sent.bytes,
+           sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
 
-// A line for every rank, or, of many, for the first of each stage.
-static void print_ranks(const Trainer* t) {
+// The plan of another rank's stage, for stage_free. m: its micro-batches.
+static void plan_rank(Stage* s, const Trainer* t, int rank, int* m) {
     const Stage* mine = &t->stage;
-    const Mesh* mesh = &mine->layout.mesh;
+    Mesh mesh = mine->layout.mesh;
+    mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
+    Error error;
+    Schedule schedule = mine->trains ? schedule_build(&t->schedule.plan, mesh.pipeline)
+                                     : schedule_build_untrained(&t->schedule.plan, mesh.pipeline);
+    if (!stage_plan(s, &mine->model, mesh, mine->B, mine->T, &schedule, &mine->rounds, mine->type, &error))
+        die("%s", error.text);
+    *m = schedule.plan.m;
+    schedule_free(&schedule);
+}
+
+// A line for every rank, or, of many, for the first of each stage; before them the units, by the largest numbers.
+static void print_ranks(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
-    printf("\n  rank          t   p   d    layers %*s   MB: params      grads  optimizer activation    scratch   "
-           "together   "
-           "sends:  tp        pp        dp\n",
-           10 * ((int)min_i64(mesh->v, 3) - 1), "");
+    double most_held = 0, most_sent = 0;
+    Stage s;
+    int m;
     for (int rank = 0; rank < n; rank += step) {
-        Mesh other = *mesh;
-        other.tensor = rank % mesh->t, other.data = rank / mesh->t % mesh->d;
-        other.pipeline = rank / (mesh->t * mesh->d);
-        Stage s;
-        Error error;
-        Schedule schedule = mine->trains ? schedule_build(&t->schedule.plan, other.pipeline)
-                                         : schedule_build_untrained(&t->schedule.plan, other.pipeline);
-        if (!stage_plan(&s, &mine->model, other, mine->B, mine->T, &schedule, &mine->rounds, mine->type, &error))
-            die("%s", error.text);
-        print_rank(&s, rank + step - 1, schedule.plan.m);
+        plan_rank(&s, t, rank, &m);
+        const Sends sends = sends_of_rank(&s, m);
+        most_held = fmax(most_held, stage_bytes(&s));
+        most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
         stage_free(&s);
-        schedule_free(&schedule);
+    }
+    const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
+    printf("\n  rank          t   p   d    layers %*s   %s: params      grads  optimizer activation    scratch   "
+           "together   sends%s%s:  tp        pp        dp\n",
+           10 * ((int)min_i64(mesh->v, 3) - 1), "", held.name, sent.bytes != held.bytes ? ", " : "",
+           sent.bytes != held.bytes ? sent.name : "");
+    for (int rank = 0; rank < n; rank += step) {
+        plan_rank(&s, t, rank, &m);
+        print_rank(&s, rank + step - 1, sends_of_rank(&s, m), held, sent);
+        stage_free(&s);
     }
     printf("\n");
 }
@@ -292,9 +318,11 @@ static void print_plan(Trainer* t, double peak) {
     } else {
         Arena* arenas[ARENAS];
         stage_arenas(s, arenas);
+        const ByteUnit unit = byte_unit(stage_bytes(s), false);
         printf("memory   ");
-        for (int i = 0; i < ARENAS; i++) printf(" %s %.1f MB,", arenas[i]->what, (double)arenas[i]->used / 1e6);
-        printf(" together %.1f MB\n", stage_bytes(s) / 1e6);
+        for (int i = 0; i < ARENAS; i++)
+            printf(" %s %.1f %s,", arenas[i]->what, (double)arenas[i]->used / unit.bytes, unit.name);
+        printf(" together %.1f %s\n", stage_bytes(s) / unit.bytes, unit.name);
     }
     print_saves(t);
     fflush(stdout);
@@ -398,24 +426,67 @@ static void write_duration(char* text, size_t size, double seconds) {
 
 static bool is_outlier(const Settings* o, double score) { return o->outlier > 0 && fabs(score) > o->outlier; }
 
-// One line for people. In a terminal it is written over by that of the next step; those with a validation stay there, and
-// twenty others, so that the screen holds the run. In a file, a pipe or from mpirun all stay.
+// Columns of the terminal that stdout is; a large number where it is none, or does not say.
+static int terminal_columns(void) {
+    struct winsize window;
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+    return known ? window.ws_col : INT32_MAX;
+}
+
+// A part of a line; those of the largest ranks are dropped first.
+typedef struct {
+    int rank;
+    char text[48];
+} LinePart;
+
+// Joins the parts up to a rank by " | "; tight: without the blanks that keep numbers of successive lines below each other.
+static void join_parts(char* line, size_t size, const LinePart* parts, int n, int rank, bool tight) {
+    line[0] = 0;
+    for (int i = 0; i < n; i++) {
+        const char* text = parts[i].text + (tight ? strspn(parts[i].text, " ") : 0);
+        if (*text && parts[i].rank <= rank) append_text(line, size, "%s%s", line[0] ? " | " : "", text);
+    }
+}
+
+// The line of a step, without its end, in at most `columns` columns: loss, speed and time left are the last to go.
+static void step_text(char* line, size_t size, const Trainer* t, double seconds, double mfu, double seconds_left,
+                      int columns) {
+    enum { STEP, LOSS, VAL, NORM, RATE, TIME, SPEED, MFU, LEFT, PARTS };
+    LinePart part[PARTS] = {{1, ""}, {0, ""}, {2, ""}, {4, ""}, {5, ""}, {6, ""}, {0, ""}, {3, ""}, {0, ""}};
+    const double tokens = (double)t->settings.global_batch * t->stage.T;
+    const size_t room = sizeof part[0].text;
+    char left[32];
+    write_duration(left, sizeof left, seconds_left);
+    snprintf(part[STEP].text, room, "step %5lld/%lld", (long long)t->step, (long long)t->settings.steps);
+    snprintf(part[LOSS].text, room, "loss %.4f", t->loss);
+    if (!isnan(t->val_loss)) snprintf(part[VAL].text, room, "val %.4f", t->val_loss);
+    snprintf(part[NORM].text, room, isnan(t->grad_norm) ? "norm    - " : "norm %.3f", t->grad_norm);
+    snprintf(part[RATE].text, room, "lr %.2e", learning_rate(&t->settings, t->step - 1));
+    snprintf(part[TIME].text, room, "%7.1f ms", 1e3 * seconds);
+    snprintf(part[SPEED].text, room, "%8.0f tok/s", tokens / seconds);
+    if (mfu > 0) snprintf(part[MFU].text, room, "mfu %2.0f %%", 100 * mfu);
+    snprintf(part[LEFT].text, room, "%s left", left);
+    join_parts(line, size, part, PARTS, PARTS, false);
+    for (int rank = PARTS; rank >= 0 && strlen(line) > (size_t)columns; rank--)
+        join_parts(line, size, part, PARTS, rank, true);
+    if (strlen(line) > (size_t)columns) line[columns] = 0;
+}
+
+// One line for people, for every --log-every'th step, the last, and those with a validation. In a terminal it fits and is written
+// over by the next, with blanks where that is shorter, as there are terminals without escape sequences; those with a validation
+// stay there, and twenty others, so that the screen holds the run. In a file, a pipe or from mpirun all stay.
 static void print_step(const Trainer* t, double seconds, double mfu, double seconds_left) {
     const int64_t steps = t->settings.steps;
-    const bool watched = is_watched();
-    const bool stays = !watched || !isnan(t->val_loss) || t->step == steps || t->step % max_i64(1, steps / 20) == 0;
-    char left[32], val[32] = "", utilization[32] = "", norm[32] = "   - ";
-    write_duration(left, sizeof left, seconds_left);
-    if (!isnan(t->val_loss)) snprintf(val, sizeof val, " | val %.4f", t->val_loss);
-    if (mfu > 0) snprintf(utilization, sizeof utilization, " | mfu %2.0f %%", 100 * mfu);
-    if (!isnan(t->grad_norm)) snprintf(norm, sizeof norm, "%.3f", t->grad_norm);
-    const double tokens = (double)t->settings.global_batch * t->stage.T;
-    // \r\033[K: over the last line; \033[?7l: what is wider than the terminal is cut, not wrapped
-    printf("%s%sstep %5lld/%lld | loss %.4f%s | norm %s | lr %.2e | %7.1f ms | %8.0f tok/s%s | %s left%s%s",
-           process.within_line ? "\r\033[K" : "", watched ? "\033[?7l" : "", (long long)t->step, (long long)steps,
-           t->loss, val, norm, learning_rate(&t->settings, t->step - 1), 1e3 * seconds, tokens / seconds, utilization,
-           left, watched ? "\033[?7h" : "", stays ? "\n" : "");
-    process.within_line = !stays;
+    const bool watched = is_watched(), marks = !isnan(t->val_loss) || t->step == steps;
+    const bool stays = !watched || marks || t->step % max_i64(1, steps / 20) == 0;
+    if (!marks && t->step % t->settings.log_every != 0) return;
+    const int columns = terminal_columns();
+    char line[512];
+    step_text(line, sizeof line, t, seconds, mfu, seconds_left, columns);
+    const int length = (int)strlen(line), before = process.within_line < columns ? process.within_line : columns;
+    printf("%s%s%*s%s", process.within_line ? "\r" : "", line, before > length ? before - length : 0, "",
+           stays ? "\n" : "");
+    process.within_line = stays ? 0 : length;
     fflush(stdout);
 }
 
@@ -594,6 +665,8 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     if (is_outlier(&t->settings, h->loss_score)) fprintf(log, ",\"loss_z\":%.2f", h->loss_score);
     if (is_outlier(&t->settings, h->norm_score)) fprintf(log, ",\"grad_norm_z\":%.2f", h->norm_score);
     if (t->evaluated) log_evaluations(log, t);
+    if (!t->logged) fprintf(log, ",\"version\":\"%s\"", process.version);
+    t->logged = true;
     fprintf(log, "}\n");
     line_end(&text, &t->log);
 }
@@ -645,8 +718,8 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     if (!f) die("%s: cannot write: %s", temporary, strerror(errno));
     fprintf(f, "# The options of this run. train_gpt --config FILE reads them; what the command line says wins.\n"
                "# Lines that begin with # are what follows from them, and the usual values of the others.\n\n");
-    fprintf(f, "# started: %s\n# ranks: %d on %d machine%s\n# device: %s, %s\n", when, t->world.size, t->place.machines,
-            t->place.machines == 1 ? "" : "s", device, FLOATX_NAME);
+    fprintf(f, "# version: %s\n# started: %s\n# ranks: %d on %d machine%s\n# device: %s, %s\n", process.version, when,
+            t->world.size, t->place.machines, t->place.machines == 1 ? "" : "s", device, FLOATX_NAME);
     fprintf(f, "# model: %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", m->name,
             m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, (double)model_parameters(m));
     options_write(table, n, f);

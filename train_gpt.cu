@@ -2079,6 +2079,9 @@ int main(int argc, char** argv) {
     device_flush_tiny();
     const double started = seconds_now();
     process.name = "train_gpt";
+#ifdef VERSION
+    process.version = VERSION;
+#endif
     static Trainer trainer;
     Trainer* t = &trainer;
     comm_open(&t->world);

@@ -28,7 +28,7 @@ typedef struct {
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
     int completion;                                   // choice; -1: none
-    bool no_clip, any_memory, json, inputs, published, clusters, help;
+    bool no_clip, any_memory, json, inputs, published, clusters, version, help;
     double text;
 } PlanOptions;
 
@@ -80,6 +80,7 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_command(option_choice("completion", &o->completion, shell_choices(),
                                      "print what completes these options in that shell: eval \"$(./plan --completion "
                                      "bash)\"")),
+        option_flag("version", &o->version, "the version of this program"),
         option_flag("help", &o->help, "this list"),
     };
     const int n = (int)(sizeof rows / sizeof rows[0]);
@@ -162,9 +163,10 @@ static void print_question(const Question* q) {
 }
 
 static void die_without_room(const Question* q, const Answer* a) {
-    die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f GB a rank; use more "
+    const ByteUnit unit = byte_unit(a->least_memory, true);
+    die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f %s a rank; use more "
         "ranks",
-        q->ranks, a->least_memory / 1e9);
+        q->ranks, a->least_memory / unit.bytes, unit.name);
 }
 
 static void print_search(const Question* q, const Answer* a, double seconds) {
@@ -233,20 +235,21 @@ static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
     const Mesh* m = &s->mesh;
     const bool both = s->software->gradient_bytes == 2;
+    const ByteUnit unit = byte_unit(fmax(best->memory.bytes, setup_formula_activations(s)), true);
     if (s->software->ours) {
-        printf("memory    %.2f GB on the largest rank, stage %d:", best->memory.bytes / 1e9, best->memory.pipeline);
+        printf("memory    %.2f %s on the largest rank, stage %d:", best->memory.bytes / unit.bytes, unit.name,
+               best->memory.pipeline);
         for (int i = 0; i < ARENAS; i++) {
-            if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / 1e9);
+            if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / unit.bytes);
         }
-        printf(" of %.0f\n          by formulas:", setup_room(s) / 1e9);
     } else {
-        printf("memory    %.2f GB on a rank of the first stage, of %.0f, by formulas:", best->memory.bytes / 1e9,
-               setup_room(s) / 1e9);
+        printf("memory    %.2f %s on a rank of the first stage,", best->memory.bytes / unit.bytes, unit.name);
     }
-    printf(" parameters, gradients and optimizer %.2f GB (%d bytes a parameter", setup_formula_optimizer(s) / 1e9,
-           both ? 20 : 18);
+    printf(" of %.0f GB%s by formulas:", setup_room(s) / 1e9, s->software->ours ? "\n         " : ",");
+    printf(" parameters, gradients and optimizer %.2f %s (%d bytes a parameter",
+           setup_formula_optimizer(s) / unit.bytes, unit.name, both ? 20 : 18);
     if (m->zero) printf(", of which %d divided over d", both ? 16 : 12);
-    printf("); activations %.2f\n", setup_formula_activations(s) / 1e9);
+    printf("); activations %.2f\n", setup_formula_activations(s) / unit.bytes);
 }
 
 // The two usual counts of attention, and that of Narayanan et al. 2021, which has GPT's shapes.
@@ -271,8 +274,9 @@ static void print_traffic(const StepSetup* s) {
         sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
         sum.data = fmax(sum.data, one.data);
     }
-    printf("traffic   what a rank sends in a step, at most: tensor group %.3f GB, pipeline %.3f, data group %.3f\n",
-           sum.layers / 1e9, sum.pipeline / 1e9, sum.data / 1e9);
+    const ByteUnit unit = byte_unit(fmax(sum.layers, fmax(sum.pipeline, sum.data)), true);
+    printf("traffic   what a rank sends in a step, at most: tensor group %.3f %s, pipeline %.3f, data group %.3f\n",
+           sum.layers / unit.bytes, unit.name, sum.pipeline / unit.bytes, sum.data / unit.bytes);
 }
 
 static void print_training(const StepSetup* s, const StepCost* c, double tokens) {
@@ -464,11 +468,18 @@ int main(int argc, char** argv) {
     Option table[PLAN_OPTIONS];
     Error error;
     process.name = "plan";
+#ifdef VERSION
+    process.version = VERSION;
+#endif
     const int n = plan_table(table, &o);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
     if (o.help) {
         printf("plan: which mesh for this model on these machines, and what a step takes\n");
         options_help(table, n, stdout);
+        return 0;
+    }
+    if (o.version) {
+        printf("plan %s\n", process.version);
         return 0;
     }
     if (o.completion >= 0) {

@@ -12,6 +12,8 @@ tokenize=$PWD/$BUILD/sanitized/tokenize
 mpirun=$PWD/scripts/mpirun.sh
 clusters=$PWD/dev/plan/clusters
 reference=$PWD/dev/test/reference
+version=$PWD/$BUILD/version
+source=$PWD
 work=$(mktemp -d)
 mounted=""
 trap '[ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"' EXIT
@@ -45,7 +47,7 @@ seq 1 12000 | tr '\n' ' ' >text.txt
 check "a short run ends with status 0" "[ $? = 0 ]"
 check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
 check "it logs a JSON object a step" "[ \$(python3 -c 'import json;print(sum(json.loads(l)[\"step\"]>0 for l in open(\"run/log.jsonl\")))') = 4 ]"
-check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split() for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
+check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split()+[\"version\"]*(x is r[0]) for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
 check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json model.safetensors optimizer.safetensors trainer.json ' ]"
 check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
 check "the weights hold what they should" "python3 - <<'PY'
@@ -102,11 +104,14 @@ if [ -n "${MPIRUN:-}" ]; then
     mkdir both && timeout 60 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
     check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
 fi
-python3 - "$fast" >terminal <<'PY'
-import os, pty, subprocess, sys
+# in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of so many columns; lines that were written over go to `over`
+in_terminal() {
+    python3 - "$fast" "$@" <<'PY'
+import fcntl, os, pty, struct, subprocess, sys, termios
+train, columns, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 main, side = pty.openpty()
-arguments = [sys.argv[1], *"--config run/options.txt --out seen --steps 60 --eval-every 25 --sample-every 0".split()]
-child = subprocess.Popen(arguments, stdin=side, stdout=side, stderr=side, env=dict(os.environ, TERM="xterm"))
+fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+child = subprocess.Popen([train, *arguments], stdin=side, stdout=side, stderr=side, env=dict(os.environ, TERM="xterm"))
 os.close(side)
 text = b""
 try:
@@ -115,10 +120,32 @@ try:
 except OSError:
     pass
 assert child.wait() == 0
-for line in text.decode().replace("\r\n", "\n").split("\n"):  # what stays of a line that is written over
-    print(line.split("\r\x1b[K")[-1].replace("\x1b[?7l", "").replace("\x1b[?7h", ""))
+over = open("over", "w")
+for line in text.decode().replace("\r\n", "\n").split("\n"):
+    screen = ""
+    for part in line.split("\r"):
+        screen = part + screen[len(part):]
+        print(part, file=over)
+    print(screen.rstrip())
 PY
+}
+in_terminal 120 --config run/options.txt --out seen --steps 60 --eval-every 25 --sample-every 0 >terminal
 check "in a terminal the lines of twenty steps and of validations stay" "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' terminal | tr '\n' ' ')\" = '3 6 9 12 15 18 21 24 25 27 30 33 36 39 42 45 48 50 51 54 57 60 ' ] && ! grep -q \$'\\033' terminal"
+for columns in 60 80 120; do
+    in_terminal $columns --config run/options.txt --steps 60 --eval-every 25 --sample-every 0 --out seen$columns >terminal
+    check "a step's line fits $columns columns" "[ \$(grep -c '^ *step ' over) = 60 ] && ! grep '^ *step ' over | grep -qv 'loss [0-9.]* .* tok/s .*[0-9s] left *\$' && [ \$(grep '^ *step ' over | wc -L) -le $columns ] && [ \$(grep '^step ' terminal | wc -L) -le $columns ]"
+    check "and nothing of another is left in it" "! grep '^step ' terminal | grep -qv ' left\$'"
+done
+check "80 columns have room for more" "grep -q 'norm' over"
+in_terminal 30 --config run/options.txt --steps 6 --sample-every 0 --out seen30 >terminal
+check "what does not fit at all is cut" "[ \$(grep -c 'loss' over) -ge 6 ] && [ \$(grep '^loss' over | wc -L) -le 30 ]"
+"$fast" --config run/options.txt --steps 20 --eval-every 7 --log-every 5 --out every >out 2>err
+check "--log-every prints some, and logs all" "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tr '\n' ' ')\" = '5 7 10 14 15 20 ' ] && [ \$(wc -l <every/log.jsonl) = 20 ]"
+check "--version says one: $($fast --version)" "[ \"\$($fast --version)\" = \"train_gpt \$(cat "$version")\" ] && [ \"\$($plan --version | sed 's/ .*//')\" = plan ]"
+check "which stands in the options, and in the log of each start" "grep -qx \"# version: \$(cat "$version")\" again/options.txt && [ \$(grep -c '\"version\":\"' again/log.jsonl) = 2 ]"
+staged=$work/staged
+check "make install copies the programs, which run there" "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err && [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'make_choices make_vocab plan tokenize train_gpt ' ] && $staged/opt/bin/train_gpt --version | cmp - <($fast --version) && bash -n $staged/opt/share/bash-completion/completions/train_gpt"
+check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err && $fast -h lr | grep -q -- '--lr X'"
 
 # completes PROGRAM EXPECTED WORD...: what bash offers for the last word
 completes() {
@@ -181,6 +208,16 @@ check "given twice, the last one wins; 1e4 and 2k are numbers" "$train $small --
 refuses 2 "out of range" --steps -1
 refuses 2 "not a whole number" --steps 3.5
 refuses 2 "the value is missing" --steps
+refuses 2 "here it is --lr" --learning-rate 3e-4
+refuses 2 "here it is --tp" --tensor_model_parallel_size=2
+refuses 2 "PRECISION=bf16" --dtype bf16
+printf 'lr: 0.1\n' >wrong.yaml
+refuses 2 "YAML" --config wrong.yaml
+printf '{"lr": 0.1}\n' >wrong.json
+refuses 2 "JSON" --config wrong.json
+# shellcheck disable=SC2035
+refuses 2 "quote the pattern: --data" --data text.txt wrong.txt --steps 3
+check "a model of terabytes is not listed in megabytes" "$train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '^memory .* TB' out && ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run | grep -q 'TB: params'"
 refuses 2 "there are tiny gpt2-124M" --model gpt5
 refuses 2 "cannot be divided into --heads 5" --heads 5
 refuses 2 "cannot be divided into --kv-heads 3" --arch llama --kv-heads 3

@@ -171,7 +171,7 @@ def keys(folder):
     expected = 'step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes'.split()
     lines = log(folder)
     for x in lines:
-        assert list(x) == expected and list(x['bytes']) == ['tp', 'pp', 'dp'], list(x)
+        assert list(x) == expected + ['version'] * (x is lines[0]) and list(x['bytes']) == ['tp', 'pp', 'dp'], list(x)
         assert x['tokens'] == 8 * 32 and x['peak_bytes'] > 1e6 and x['ms'] > 0
         assert x['bytes'] == lines[0]['bytes'], 'a step sends what the one before has sent'
     print(f'{len(lines)} lines')
