@@ -13,6 +13,7 @@ is all that follows on the line, without blanks at its ends. The command line wi
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
+#include "aliases.h"
 #include "base.h"
 
 #include <strings.h>
@@ -136,9 +137,15 @@ static inline bool option_is_typed(Option* table, int n, const char* name) {
     return o && o->given && o->line == 0;
 }
 
+// The message about a name that the table does not have: what it is called here, or what is spelt most like it.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
     const Option* nearest = NULL;
     int best = 4;
+    const Alias* alias = alias_find(name);
+    if (alias && !alias->here) return fail(error, "unknown option --%s; %s", name, alias->note);
+    if (alias && option_find(table, n, alias->here))
+        return fail(error, "unknown option --%s; here it is --%s%s%s", name, alias->here, alias->note ? ": " : "",
+                    alias->note ? alias->note : "");
     for (int i = 0; i < n; i++) {
         if (table[i].type == OPTION_HEADING) continue;
         const int distance = edit_distance(name, table[i].name);
@@ -229,12 +236,19 @@ static inline bool option_take(Option* o, const char* value, Error* error) {
     return value ? option_set(o, value, error) : fail(error, "--%s: the value is missing", o->name);
 }
 
-// Reads argv into the values of the table. The strings stay argv's.
+// Reads argv into the values of the table. The strings stay argv's. -h is --help.
 static inline bool options_parse(Option* table, int n, int argc, char** argv, Error* error) {
+    const Option* files = NULL; // the last one, where it takes a name of files
     for (int i = 1; i < argc; i++) {
         const char* value;
-        Option* o = option_named(table, n, argv[i], &value, error);
+        if (files && argv[i][0] != '-' && access(argv[i], F_OK) == 0)
+            return fail(error,
+                        "%s: a second value of --%s; if the shell has put in the files' names, quote the pattern: "
+                        "--%s '*.txt'",
+                        argv[i], files->name, files->name);
+        Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
         if (!o) return false;
+        files = o->type == OPTION_STRING ? o : NULL;
         const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
         if (!value && o->type != OPTION_FLAG && more) value = argv[++i];
         if (!option_take(o, value, error)) return false;
@@ -278,10 +292,24 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     return option_take(&read, value ? value : rest, error);
 }
 
+// The name of a usual format of settings that this text is in, by its first line that is no comment; NULL: none of them.
+static inline const char* format_of_settings(const char* text) {
+    while (*text == '#' || (*text && strchr(" \t\r\n", *text))) text += *text == '#' ? strcspn(text, "\n") : 1;
+    const size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.\"'");
+    const char* behind = text + name + strspn(text + name, " \t");
+    if (*text == '{') return "JSON";
+    if (*text == '[') return "TOML or JSON";
+    if (strncmp(text, "---", 3) == 0 && strchr(" \r\n", text[3])) return "YAML";
+    if (name > 0 && *behind == ':') return "YAML";
+    return name > 0 && *behind == '=' ? "TOML or Python" : NULL;
+}
+
 // Reads a file of options, of which text is the content, into what the command line, parsed before, has not given. The
 // values of strings are in text, which is changed, and has to stay. path: for messages.
 static inline bool options_read(Option* table, int n, char* text, const char* path, Error* error) {
     Error why;
+    const char* format = format_of_settings(text);
+    if (format) return fail(error, "%s: this is %s; a file of options has one --name value a line", path, format);
     for (int line = 1; text; line++) {
         char* end = strchr(text, '\n');
         if (end) *end = 0;

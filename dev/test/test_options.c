@@ -234,6 +234,69 @@ static void test_whole_numbers(void) {
     }
 }
 
+// Names that other trainers have lead to the option here; which of them this table has matters.
+static void test_aliases(void) {
+    static const char* const cases[][2] = {
+        {"learning-rate", "--lr"},       {"learning_rate", "--lr"},
+        {"batch-size", "--micro-batch"}, {"max_steps", "--steps"},
+        {"epochs", "--steps"},           {"num-layers", "--layers"},
+        {"block_size", "--seq"},         {"tensor-model-parallel-size", "--tp"},
+        {"max-grad-norm", "--clip"},     {"gradient_accumulation_steps", "--global-batch"},
+        {"dtype", "PRECISION="},         {"bf16", "PRECISION="},
+        {"device", "DEVICE="},           {"dropout", "no dropout"}};
+    Settings settings = settings_default();
+    Option table[MAX_OPTIONS], few[ROWS];
+    Values v = values_default();
+    Error error;
+    const int n = settings_table(table, &settings), m = make_table(few, &v);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        option_unknown(table, n, cases[i][0], &error);
+        check(strstr(error.text, cases[i][1]) != NULL, "%s", error.text);
+    }
+    option_unknown(few, m, "learning-rate", &error);
+    check(!strstr(error.text, "--lr"), "a table without it: %s", error.text);
+    option_unknown(table, n, "layer", &error);
+    check(strstr(error.text, "did you mean --layers?") != NULL, "a slip: %s", error.text);
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+        char words[512];
+        const Alias* a = &aliases[i];
+        if (a->here ? !option_find(table, n, a->here) : !a->note) wrong++;
+        snprintf(words, sizeof words, "%s", a->theirs);
+        for (char* word = strtok(words, " "); word; word = strtok(NULL, " "))
+            wrong += option_find(table, n, word) != NULL || alias_find(word) != a;
+    }
+    check(wrong == 0, "every alias leads to an option that is there, is none itself, and is there once: %d do not",
+          wrong);
+}
+
+// What the shell has made of a pattern without quotes; formats that a file of options is not in.
+static void test_mistaken(void) {
+    static const char* const formats[][2] = {{"{\"lr\": 1}", "JSON"},       {"\n [\n]", "JSON"},
+                                             {"# x\n---\nlr: 1\n", "YAML"}, {"lr: 0.1\n", "YAML"},
+                                             {"# a\n\"lr\" : 1\n", "YAML"}, {"[train]\nlr = 1", "TOML"},
+                                             {"\r\nlr = 1\n", "TOML"}};
+    Values v = values_default();
+    Option table[ROWS];
+    Error error;
+    char words[128];
+    int n = make_table(table, &v);
+    snprintf(words, sizeof words, "--file|a.txt|/dev/null|--flag");
+    check(!parse(table, n, words, &error) && strstr(error.text, "quote") && strstr(error.text, "--file"), "%s",
+          error.text);
+    snprintf(words, sizeof words, "--small|3|/dev/null");
+    check(!parse(table, n, words, &error) && !strstr(error.text, "quote"), "%s", error.text);
+    snprintf(words, sizeof words, "--file|a.txt|no/such/file");
+    check(!parse(table, n, words, &error) && !strstr(error.text, "quote"), "%s", error.text);
+    snprintf(words, sizeof words, "-h");
+    check(!parse(table, n, words, &error), "-h without --help: %s", error.text);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        snprintf(words, sizeof words, "%s", formats[i][0]);
+        n = make_table(table, &v);
+        check(!options_read(table, n, words, "a.txt", &error) && strstr(error.text, formats[i][1]), "%s", error.text);
+    }
+}
+
 // Values that a line cannot hold are refused before they are written.
 static void test_refused(void) {
     static const char* const texts[] = {" a", "a ", "\ta", "a\t", "a\nb", "a\rb", "a\n"};
@@ -442,6 +505,8 @@ int main(void) {
     test_files();
     test_twice();
     test_whole_numbers();
+    test_aliases();
+    test_mistaken();
     test_refused();
     test_word();
     test_help();
