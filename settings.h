@@ -69,7 +69,7 @@ static inline Settings settings_default(void) {
     return s;
 }
 
-enum { MAX_OPTIONS = 96 };
+enum { MAX_OPTIONS = 112 };
 
 // Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
 static inline int settings_table(Option* table, Settings* s) {
