@@ -1,5 +1,6 @@
 # make              build ./train_gpt and ./plan for this machine, and build/tokenize, make_vocab and make_choices for its data
 # make test         run all tests; the last line is "N passed, N failed"; LONG=1 make test: more meshes and sanitizers
+# make compare      a step on the device beside the CPU's: forward, loss, every gradient and update, a row each (MODEL=gpt2-124M)
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
 # make assembly     registers, occupancy, memory accesses, instructions of the CUDA kernels, and what they predict (KERNEL=word)
@@ -220,6 +221,10 @@ build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) $(VERSION_FLAG) -
 train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/version
 	$(call build_$(DEVICE),train_gpt)
 
+# The whole model's tests for the device. The CPU's is $(BUILD)/test_gpt, too.
+test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),test_gpt,$(DEVICE)/$(PRECISION)/test_gpt)
+	cp $< $@
+
 # The planner, which needs no device.
 plan: dev/plan/plan.c $(BUILD)/flags $(BUILD)/version
 	$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
@@ -282,7 +287,11 @@ GPU_TESTS := $(foreach p,bf16 fp16 fp32,$(KERNEL_TESTS:%=emulated/$(p)/%)) emula
     $(foreach s,emulated asan tsan,$(s)/bf16/cuda_hopper)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) asan/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(s)/fp32/cuda_attention) $(foreach p,bf16 fp16 fp32,emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) emulated/bf16/test_evaluate
-GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
+GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
+# Takes longer to optimise than to run, but for all of its tests; compare is one of them.
+$(foreach p,bf16 fp16 fp32,$(BUILD)/emulated/$(p)/test_gpt): EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST))
+$(BUILD)/emulated/bf16/compare: test_gpt.c $(BUILD)/flags
+	$(call build_gpu,$(call EMULATE,bf16) $(subst -O2,-O0,$(EMULATED_FAST))) $(EMULATED_LIBS)
 $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FAST)) # runs little
 GPU_TESTS_MORE += emulated/bf16/bench_gpu
 endif
@@ -309,6 +318,19 @@ test: report build_tests
 	@! dev/test/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
 	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" SANITIZED_TESTS="$(SANITIZED_TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
 	    GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
+
+# The device's step beside the same one on the CPU. Without a device: the CPU's beside PyTorch's.
+ifeq ($(DEVICE),cpu)
+compare: report test_gpt
+	@echo "DEVICE=cpu is the reference itself: here it is beside PyTorch's float64. A GPU: DEVICE=cuda; without one: DEVICE=emulated"
+	@./test_gpt --compare dev/test/reference/gpt2_tied.safetensors dev/test/reference/llama_grouped.safetensors
+else
+compared := $(or $(MODEL),$(if $(filter cuda,$(DEVICE)),gpt2-124M llama-130M,gpt2 llama))
+compare: report test_gpt $(BUILD)/test_gpt
+	@mkdir -p $(BUILD)/compare; trap 'rm -r $(BUILD)/compare' EXIT; \
+	for model in $(compared); do $(BUILD)/test_gpt --write $(BUILD)/compare/$$model $$model || exit; done; \
+	./test_gpt --compare $(addprefix $(BUILD)/compare/,$(compared))
+endif
 
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
@@ -419,9 +441,9 @@ install: $(filter-out $(wildcard $(programs)),$(programs))
 	done
 
 clean:
-	rm -rf $(BUILD) train_gpt plan
+	rm -rf $(BUILD) train_gpt test_gpt plan
 
 always:
-.PHONY: always all assembly assembly_check report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line install clean build_tests build_benches \
+.PHONY: always all assembly assembly_check compare report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line install clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

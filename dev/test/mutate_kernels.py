@@ -33,6 +33,8 @@ SECONDS = 240  # for a run
 
 ATTENTION, ROWS, UPDATE, MATMUL, COMM = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul", "cuda_comm"
 HOPPER, HOPPER_BUGS = "cuda_hopper", "cuda_hopper_bugs"
+MODEL = "test_gpt"  # the whole model beside PyTorch's numbers, a row for every tensor, as make compare shows them
+REFERENCES = [os.path.abspath(f"dev/test/reference/{name}.safetensors") for name in ("gpt2_tied", "llama_grouped")]
 
 # File, exact text, replacement; test, build, precision.
 FAULTS = [
@@ -261,6 +263,11 @@ FAULTS = [
      "BF16"),
     ("comm.h", "    if (r->staged) comm_deliver(r);\n", "", COMM, "mpi 2", "BF16"),
     ("comm/comm_mpi.h", "f32_to_bf16(c)", "(uint16_t)(bits_of_float(c) >> 16)", COMM, "mpi 2", "BF16"),
+    # the whole model: what make compare shows
+    ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "plain", "FP32"),
+    ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "plain", "FP32"),
+    ("train_gpt.cu", "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R, C);",
+     "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R - 1, C);", MODEL, "plain", "FP32"),
 ]
 
 
@@ -279,15 +286,15 @@ def mpi_flags():
     return [w for w in words if w[:2] in ("-I", "-D")], [w for w in words if w[:2] in ("-L", "-l")]
 
 
-def execute(build, folder, port):
-    """Runs ./test as the build wants it. Returns the exit status and the output of the first rank that failed, or 0."""
+def execute(build, folder, port, words):
+    """Runs ./test as the build wants it, with these words. Returns the exit status and the output of the first rank that failed, or 0."""
     environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2",
                        FAKE_NCCL_DIR=folder, FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1", OMP_NUM_THREADS="1")
     name, ranks = (build + " 1").split()[:2]
     if name == "mpi":
         commands = [["scripts/mpirun.sh", "-np", ranks, "./test", "--short"]]
     else:
-        commands = [["./test"] + ([] if name in ("plain", "fake") else ["--short"])] * int(ranks)
+        commands = [["./test", *words] + ([] if name in ("plain", "fake") else ["--short"])] * int(ranks)
     started = []
     for rank, command in enumerate(commands):
         own = dict(environment)
@@ -316,9 +323,9 @@ def run(fault, port):
     """Returns (caught, what was seen)."""
     file, old, new, test, build, precision = fault
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("kernels", "comm", "collective", "dev/test", "dev/bench", "scripts"):
+        for name in ("kernels", "comm", "collective", "tokenizer", "dev/plan", "dev/test", "dev/bench", "scripts"):
             shutil.copytree(name, f"{folder}/{name}", ignore=shutil.ignore_patterns("reference"))
-        for name in glob.glob("*.h"):
+        for name in [*glob.glob("*.h"), "train_gpt.cu", "test_gpt.c"]:
             shutil.copy(name, folder)
         text = open(f"{folder}/{file}").read()
         if old and text.count(old) != 1:
@@ -326,11 +333,11 @@ def run(fault, port):
         open(f"{folder}/{file}", "w").write(text.replace(old, new))
         name = build.split()[0]
         flags, libraries = mpi_flags() if name == "mpi" else ([], [])
-        command = COMMON + BUILDS[name] + flags + [f"-DPRECISION_{precision}", f"dev/test/{test}.cu", "-x", "none", "-o", "test"]
-        made = subprocess.run(command + libraries + ["-lm"], cwd=folder, capture_output=True, text=True)
+        command = COMMON + BUILDS[name] + flags + [f"-DPRECISION_{precision}", "test_gpt.c" if test == MODEL else f"dev/test/{test}.cu", "-x", "none", "-o", "test"]
+        made = subprocess.run(command + libraries + ["-lm", "-ldl"], cwd=folder, capture_output=True, text=True)
         if made.returncode != 0:
             return not old, "does not compile: " + made.stderr[:200]
-        status, said = execute(build, folder, port)
+        status, said = execute(build, folder, port, ["--compare", *REFERENCES] if test == MODEL else [])
         if status == 0:
             return False, "the test passes"
         signs = ("FAIL", "ERROR: AddressSanitizer", "runtime error", "WARNING: ThreadSanitizer", ".cuh:", "cuda_comm:", "fake",
