@@ -35,6 +35,8 @@ LINEAR_BUCKETS, GROWING_BUCKETS = 500, 300
 MOST_SAMPLES, LONGEST_SAMPLE = 40, 20000
 MOST_SPANS = 20000  # of a trace, in the page
 MOST_MARKS = 200
+LARGEST = 1e38  # of a number in a file
+MOST_FACTS, LONGEST_FACT = 100, 500  # of a JSON file, in the page
 MOST_EVALUATIONS = 16  # curves of what --evaluate has measured
 CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "ms", "bubble", "peak_bytes", "tp", "pp", "dp", "wan")
 HEADINGS = "model data evaluate batch optimizer lr device mesh schedule sync sums sites memory auto resume".split()  # of the lines that the trainer begins with
@@ -70,11 +72,18 @@ def json_lines(path):
 
 
 def is_number(x):
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    """A finite number that a float32 holds, as event files have them, and whose sums no float64 is too small for."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and -LARGEST < x < LARGEST
 
 
 def number_or_none(x):
     return x if is_number(x) else None
+
+
+def facts_of(values):
+    """What a JSON file has at its top, for the page: numbers as they are, and whatever else it is as a short text."""
+    plain = lambda x: x if x is None or isinstance(x, bool) or is_number(x) else str(x)[:LONGEST_FACT]
+    return {name[:LONGEST_FACT]: plain(x) for name, x in list(values.items())[:MOST_FACTS]} if isinstance(values, dict) else {}
 
 
 def in_order(objects):
@@ -125,7 +134,8 @@ def mark_of(line, row):
 
 
 def read_options(path):
-    """options.txt: what was given, as {name: value}; what followed, from lines "# --name value"; and "# about: text" lines."""
+    """options.txt: what was given, as {name: value}; what followed, from lines "# --name value"; and the "# about: text" lines
+    before all of them. Later lines of that kind are headings."""
     given, implied, about = {}, {}, {}
     with open(path, encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -133,7 +143,7 @@ def read_options(path):
             fact = re.match(r"#\s*([a-z]+):\s+(.+)", line.strip())
             if option:
                 (implied if option.group(1) else given)[option.group(2)] = option.group(3).strip() or "yes"
-            elif fact:
+            elif fact and not given and not implied:
                 about[fact.group(1)] = fact.group(2).strip()
     return given, implied, about
 
@@ -145,7 +155,7 @@ def read_stdout(path):
         lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", f.read()).replace("\r", "\n").split("\n")
     writes, tells = None, False
     for line in lines:
-        step = re.match(r"step +(\d+)/(\d+) \|", line)
+        step = re.match(r"step +(\d{1,15})/(\d{1,15}) \|", line)
         word = line.split(" ", 1)[0]
         if step or re.match(r"(done|saved|skipped|outlier|evaluated|traffic|trace) ", line):
             writes = None
@@ -176,10 +186,8 @@ def read_checkpoint(folder):
     for part in ("config", "trainer") if names else ():
         try:
             with open(os.path.join(folder, names[-1], part + ".json"), encoding="utf-8") as f:
-                found[part] = json.load(f)
-        except (OSError, ValueError):
-            pass
-        if not isinstance(found.get(part), dict):
+                found[part] = facts_of(json.load(f))
+        except (OSError, ValueError, RecursionError):
             found[part] = {}
     return found
 
@@ -327,6 +335,11 @@ def thin_samples(samples):
 # --------------------------------------------------------------------------------------------------------------------
 # The schedule as it ran
 
+def is_event(e):
+    """An event of one of train_gpt's processes, on one of its tracks."""
+    return isinstance(e, dict) and isinstance(e.get("pid"), int) and isinstance(e.get("tid", 0), int) and isinstance(e.get("name"), str)
+
+
 def read_trace(path):
     """A trace's spans by rank, as (track, name, begin, end) in microseconds; what it is of; and its name."""
     try:
@@ -339,22 +352,21 @@ def read_trace(path):
         fail(f"{path}: not a trace of train_gpt: it has no traceEvents")
     names, ranks = {}, {}
     for e in events:
-        if not isinstance(e, dict):
+        if not is_event(e):
             continue
         args = e.get("args")
         if e.get("ph") == "M" and isinstance(args, dict) and isinstance(args.get("name"), str):
             names[e.get("name"), e.get("pid"), e.get("tid") if e.get("name") == "thread_name" else None] = args["name"]
     for e in events:
-        if not isinstance(e, dict) or e.get("ph") != "X" or not isinstance(e.get("pid"), int):
+        if not is_event(e) or e.get("ph") != "X":
             continue
-        if not is_number(e.get("ts")) or not is_number(e.get("dur")) or not isinstance(e.get("name"), str):
+        if not is_number(e.get("ts")) or not is_number(e.get("dur")):
             continue
         track = re.sub(r" \d+$", "", names.get(("thread_name", e["pid"], e.get("tid")), "compute"))
         ranks.setdefault(e["pid"], []).append((track, e["name"], e["ts"], e["ts"] + e["dur"]))
     for spans in ranks.values():
         spans.sort(key=lambda s: s[2])
-    about = trace.get("otherData")
-    return {"file": os.path.basename(path), "about": about if isinstance(about, dict) else {}, "ranks": ranks,
+    return {"file": os.path.basename(path), "about": facts_of(trace.get("otherData")), "ranks": ranks,
             "labels": {rank: names.get(("process_name", rank, None), f"rank {rank}") for rank in ranks}}
 
 
@@ -362,7 +374,7 @@ def steps_of(trace):
     """(number, begin, end) of the steps, by the clock of the first rank; a trace without them is one."""
     spans = trace["ranks"][min(trace["ranks"])]
     steps = [(int(name.split()[-1]), begin, end) for track, name, begin, end in spans
-             if track == "step" and re.fullmatch(r"step \d+", name)]
+             if track == "step" and re.fullmatch(r"step \d{1,15}", name)]
     every = [s for spans in trace["ranks"].values() for s in spans]
     return steps or [(0, min(s[2] for s in every), max(s[3] for s in every))]
 
@@ -544,7 +556,7 @@ def start_time(run):
     """When the run began: as options.txt says, or by the log's last change and the time that the steps took."""
     try:
         return time.mktime(time.strptime(run["about"].get("started", "")[:19], "%Y-%m-%d %H:%M:%S")) - time.timezone
-    except ValueError:
+    except (ValueError, OverflowError):
         return run["written"] - (run["rows"][-1]["so_far"]["seconds"] if run["rows"] else 0)
 
 
@@ -596,7 +608,10 @@ def write_events(runs, folder):
 
 def read_runs(o):
     pick = lambda files, i: files[i] if i < len(files) else None
-    return [read_run(path, pick(o.trace, i), pick(o.stdout, i)) for i, path in enumerate(o.run)]
+    try:
+        return [read_run(path, pick(o.trace, i), pick(o.stdout, i)) for i, path in enumerate(o.run)]
+    except OSError as error:
+        fail(f"{error.filename}: cannot read: {error.strerror}")
 
 
 def write(o, runs, reload_seconds):

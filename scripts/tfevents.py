@@ -64,7 +64,7 @@ def varint(n):
 
 def field(number, content):
     """content: bytes, text, or the bytes of another message."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 

@@ -5,7 +5,7 @@ curve has every extreme, and the mean of the whole; a trace's shares are those o
 needs nothing from elsewhere, and no text in it becomes a part of it; event files are read back by a reader of our own, with a
 CRC computed bit by bit. What the page computes itself is run by node where there is one. Then a real run of ./train_gpt.
 
-    dev/test/test_report.py [lines|evaluations|options|thinning|traces|page|script|watch|tensorboard|run ...]
+    dev/test/test_report.py [lines|evaluations|options|damage|thinning|traces|page|script|watch|tensorboard|run ...]
 """
 import json
 import math
@@ -117,10 +117,11 @@ def test_evaluations(work):
 def test_options(work):
     path = os.path.join(work, "options.txt")
     with open(path, "w", encoding="utf-8") as f:
-        f.write("# started: 2026-01-02 03:04:05 UTC\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n  --steps=12\n# --mix 0.5\n\n")
+        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n# mesh: ranks = tp x pp x dp\n  --steps=12\n# --mix 0.5\n\n")
     given, implied, about = report.read_options(path)
     check(given == {"data": "a b.txt", "eager": "yes", "steps": "12"}, "options.txt: what was given")
     check(implied == {"lr": "0.003", "mix": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"}, "options.txt: what follows")
+    check("mesh" not in about, "options.txt: a heading is no fact of the run")
     check(report.start_time({"about": about}) == 1767323045, "the start is read as UTC")
     printed = ("model     tiny: gpt2\ndata      x.txt\nsaid      no\n\x1b[?7lstep     1/9 | loss 3\x1b[?7h\r\x1b[K\x1b[?7lstep     2/9 | loss 2.5 | val 3\x1b[?7h\n"
                "The model writes:\n\nfirst\n\nmesh  of it\nsaved     x\nstep     3/9 | loss 2\ndone      9 steps\n"
@@ -131,6 +132,86 @@ def test_options(work):
     check(about == {"model": "tiny: gpt2", "data": "x.txt"} and steps == 9, "stdout: its headings, and the steps")
     check(traffic == "traffic of a step, MB\n  tensor 1\n  data   2", "stdout: the table of bytes")
     check(samples == [{"step": 2, "text": "first\n\nmesh  of it"}, {"step": 3, "text": "last one"}], "stdout: what the model wrote")
+
+
+# ---- damage
+
+TOKENS = [b"NaN", b"-Infinity", b"nan", b"1e308", b"-1e308", b"1e39", b"9" * 400, b"9" * 5000, b"-1", b"0.5", b"null", b"true", b"{}", b"[]",
+          b'"x"', b'"\\ud800"', b"[" * 3000 + b"]" * 3000, b"1e999", b"[NaN]", b'{"a":NaN}', b"\xff", b'"\\u0000"', b"999999999999999"]
+
+
+def damaged(data, draw):
+    """Bytes of a file, cut, with wrong bytes, or with other values."""
+    for _ in range(draw.choice([1, 1, 1, 2, 5])):
+        at = draw.randrange(len(data))
+        values = list(re.finditer(rb'(?<=[: ,\[])("[^"]*"|-?[0-9.e+]+|null)(?=[,}\]\s|/])', data))
+        how = draw.randrange(6)
+        if how == 0:
+            data = data[:at + 1]
+        elif how == 1:
+            data = data[:at] + bytes([draw.randrange(256)]) + data[at + 1:]
+        elif how == 2 or not values:
+            data = data[:at] + draw.choice(TOKENS) + data[at:]
+        else:
+            value = draw.choice(values)
+            data = data[:value.start()] + draw.choice(TOKENS) + data[value.end():]
+    return data
+
+
+def outcome(folder):
+    """What goes wrong with the page and the event file of a run; None: nothing, or a message of our own."""
+    for make in (lambda run: report.page([run], 0).encode("utf-8", "replace"), report.event_file):
+        try:
+            make(report.read_run(folder))
+        except SystemExit:
+            pass
+        except Exception as error:  # whatever it is
+            return repr(error)[:200]
+    return None
+
+
+def test_damage(work):
+    folder = os.path.join(work, "damaged")
+    newest = "step_00000012/"
+    whole = {
+        "log.jsonl": "".join(json.dumps(log_line(i, evaluations=[{"file": "a", "acc": 0.5}], loss_z=1.5)) + "\n" for i in range(1, 13)),
+        "options.txt": "# started: 2026-01-02 03:04:05 UTC\n# model: x\n\n# model\n# --lr 0.003\n--data a b.txt\n--steps 12\n",
+        "samples.jsonl": '{"step":4,"text":"abc"}\n{"step":8,"text":"x"}\n',
+        "stdout.txt": "model     tiny\nstep     1/9 | loss 3\nThe model writes:\n\nfirst\ntraffic of a step, MB\n  tensor 1\n",
+        newest + "trainer.json": '{"step": 12, "sequences": 192, "rounds": "", "val_loss": 5.4, "files": {"a": {"bytes": 3, "checksum": "ff"}}}',
+        newest + "config.json": '{"n_head": 2, "eps": 1e-05, "list": [1, 2], "name": "gpt2"}',
+        "trace.json": json.dumps({"traceEvents": make_trace(2, 3, random.Random(1)), "otherData": {"schedule": "1f1b", "p": 3}}),
+    }
+    whole = {name: text.encode() for name, text in whole.items()}
+    os.makedirs(os.path.join(folder, newest))
+
+    def write(name, data):
+        for other, text in whole.items():
+            with open(os.path.join(folder, other), "wb") as f:
+                f.write(data if other == name else text)
+        return outcome(folder)
+
+    known = [("log.jsonl", b"%s" % b"9" * 400), ("log.jsonl", b'{"step":1,"loss":%s}' % (b"9" * 400)), ("log.jsonl", b'{"step":1,"loss":1e39}'),
+             ("log.jsonl", b'{"step":1,"tokens":1e308}\n{"step":2,"tokens":1e308}'), ("samples.jsonl", b'{"step":1,"text":"\\ud800"}'),
+             ("trace.json", b'{"traceEvents":[{"ph":"M","name":"process_name","pid":[],"args":{"name":"x"}}]}'),
+             ("trace.json", b'{"traceEvents":[{"ph":"X","name":"a","pid":0,"ts":0,"dur":1}],"otherData":{"p":NaN}}'),
+             ("stdout.txt", b"step %s/2 | loss 1" % (b"1" * 5000)), ("options.txt", b"# started: 0000-01-01 00:00:00\n"),
+             (newest + "trainer.json", b'{"val_loss": NaN}'), (newest + "config.json", b"[" * 100000), (newest + "config.json", b'{"a": 1e999}')]
+    for name, data in known:
+        wrong = write(name, data)
+        check(wrong is None, f"{name}: {data[:50]} is a page all the same: {wrong}")
+    draw, found = random.Random(int(os.environ.get("SEED", "1"))), []
+    for i in range(500):
+        name = draw.choice(sorted(whole))
+        data = damaged(whole[name], draw)
+        wrong = write(name, data)
+        if wrong:
+            found.append(f"{name}: {data[:200]}: {wrong}")
+    check(not found, f"500 damaged files, a page or a message each: {len(found)} have failed {found[:1]}")
+    if os.geteuid() != 0:
+        os.chmod(os.path.join(folder, "log.jsonl"), 0)
+        got = run(folder)
+        check(got.returncode == 1 and "Traceback" not in got.stderr, "a log that must not be read is a message")
 
 
 # ---- curves
@@ -511,7 +592,7 @@ def test_run(work):
 
 
 def main():
-    tests = {"lines": test_lines, "evaluations": test_evaluations, "options": test_options, "thinning": lambda work: test_thinning(), "traces": test_traces, "page": test_page,
+    tests = {"lines": test_lines, "evaluations": test_evaluations, "options": test_options, "damage": test_damage, "thinning": lambda work: test_thinning(), "traces": test_traces, "page": test_page,
              "script": test_script, "watch": test_watch, "tensorboard": test_tensorboard, "run": test_run}
     for name in sys.argv[1:] or tests:
         with tempfile.TemporaryDirectory() as work:
