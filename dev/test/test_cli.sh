@@ -495,7 +495,7 @@ for n in $ranks; do
     check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && grep -q '^auto .*p = 2, d = $((n / 2)), gpipe, micro-batches of 2\$' out && grep -q '^step ' out"
 done
 auto_refused "no mesh of" --tp 8
-auto_refused "has room for this model" --cluster "$work/small.txt" --vocab 50000
+auto_refused "has room for this model" --cluster "$work/small.txt" --vocab 50257 --data good.bin
 auto_refused "--cluster nowhere is neither" --cluster nowhere
 auto_refused "wrong.txt:2" --cluster "$work/wrong.txt"
 auto_refused "does not know --dp-mode" --dp-mode diloco --local-steps 1
