@@ -72,7 +72,8 @@ found_openmp := $(if $(OPENMP),found: all cores are used,NOT found: one core is 
 
 # A GPU: what nvcc and the driver say. The device is the GPU where both are there, unless DEVICE says otherwise.
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
-DEVICE ?= $(if $(gpu_name),cuda,cpu)
+# make test tests the CPU's trainer everywhere; a GPU is for make gpu_check.
+DEVICE ?= $(if $(filter test build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
 ifeq ($(filter cpu cuda emulated,$(DEVICE)),)
 $(error DEVICE=$(DEVICE) is not known: cpu, cuda or emulated)
 endif

@@ -66,7 +66,7 @@ class Checker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_btl_vader_backing_directory": self.work}
         try:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=120)
+                                  timeout=600)
         except subprocess.TimeoutExpired:
             return "no end after 120 s: " + " ".join(command)
         if done.returncode != 0:

@@ -6,7 +6,7 @@ test, and the build of it, that has to see it.
 
     python3 dev/test/mutate_kernels.py [WORD]      only the faults whose line contains WORD
 
-Builds: plain; asan (AddressSanitizer and UBSan); tsan (ThreadSanitizer); fake (with the imitation of cuBLASLt); "nccl 2",
+Builds: plain; quick, for what takes long to optimise; asan (AddressSanitizer and UBSan); tsan (ThreadSanitizer); fake (with the imitation of cuBLASLt); "nccl 2",
 "mpi 2": two ranks, by the imitation of NCCL and a loop, or by MPI. First each test and build runs without a fault, which has to
 pass. One line a fault: "caught" with what the test said, or "MISSED". Last line "N passed, N failed". Two at a time. Standard
 library only; make kernel_faults.
@@ -23,6 +23,7 @@ import time
 COMMON = "g++ -std=gnu++17 -march=native -w -pthread -DUSE_CUDA -x c++".split()
 BUILDS = {
     "plain": ["-O1"],
+    "quick": ["-O0"],
     "asan": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-O1", "-g", "-fsanitize=thread"],
     "fake": ["-O1", "-DFAKE_CUBLASLT"],
@@ -264,10 +265,10 @@ FAULTS = [
     ("comm.h", "    if (r->staged) comm_deliver(r);\n", "", COMM, "mpi 2", "BF16"),
     ("comm/comm_mpi.h", "f32_to_bf16(c)", "(uint16_t)(bits_of_float(c) >> 16)", COMM, "mpi 2", "BF16"),
     # the whole model: what make compare shows
-    ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "plain", "FP32"),
-    ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "plain", "FP32"),
+    ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
+    ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "quick", "FP32"),
     ("train_gpt.cu", "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R, C);",
-     "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R - 1, C);", MODEL, "plain", "FP32"),
+     "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
 ]
 
 
@@ -294,7 +295,7 @@ def execute(build, folder, port, words):
     if name == "mpi":
         commands = [["scripts/mpirun.sh", "-np", ranks, "./test", "--short"]]
     else:
-        commands = [["./test", *words] + ([] if name in ("plain", "fake") else ["--short"])] * int(ranks)
+        commands = [["./test", *words] + ([] if name in ("plain", "quick", "fake") else ["--short"])] * int(ranks)
     started = []
     for rank, command in enumerate(commands):
         own = dict(environment)

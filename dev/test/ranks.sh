@@ -6,9 +6,9 @@ program=""
 # alive PROCESS: it is a rank (not another process that got its number after its end, and no zombie)
 alive() { [ "$(readlink "/proc/$1/exe")" = "$program" ]; }
 
-# gone: waits until no rank that was noted is there any more, for at most twenty seconds
+# gone: waits until no rank that was noted is there any more, for at most a minute
 gone() {
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         left=0
         for file in "$work"/pids/*; do ! alive "$(cat "$file")" || left=$((left + 1)); done
         [ $left -gt 0 ] || return 0

@@ -31,7 +31,7 @@ plan_refuses() { refused_by "$plan" "$@"; }
 refused_by() {
     program=$1 status=$2 text=$3
     shift 3
-    timeout 60 "$program" "$@" >out 2>err
+    timeout 240 "$program" "$@" >out 2>err
     got=$?
     if [ $got = "$status" ] && [ "$(wc -l <err)" = 1 ] && grep -qF -- "$text" err; then ok "$* -> $(cat err)"
     else bad "$*: exit status $got (expected $status), stderr (expected \"$text\"): $(head -c 600 err)"; fi
@@ -99,9 +99,9 @@ refuses 2 "not a regular file" --config .
 refuses 2 "--data: a value with a line break" $small --data "text.txt " --out nothing
 check "which leaves nothing" "[ ! -e nothing ]"
 if [ -n "${MPIRUN:-}" ]; then
-    timeout 60 "$mpirun" -np 2 "$fast" --config nowhere.txt >out 2>err
+    timeout 240 "$mpirun" -np 2 "$fast" --config nowhere.txt >out 2>err
     check "  and 2 ranks, which say it once" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: --config nowhere.txt' err) = 1 ]"
-    mkdir both && timeout 60 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
+    mkdir both && timeout 240 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
     check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
 fi
 # in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of so many columns; lines that were written over go to `over`
@@ -238,7 +238,7 @@ check "--help all explains every option, exit status 0" "$train --help all >all 
 check "--help names the same ones" "$train --help >out 2>err && [ ! -s err ] && [ \"\$(grep -o -e '--[a-z0-9-]*' out | sort -u | grep -vx -e --help)\" = \"\$(grep -o '^  --[a-z0-9-]*' all | tr -d ' ' | sort -u | grep -vx -e --help)\" ]"
 check "--help lr explains one" "$train --help lr >out 2>err && [ \$(grep -c '^  --' out) = 1 ]"
 refuses 2 "neither an option nor a group" --help nonsense
-check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 20 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
+check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 240 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
 
 # ---- data
 printf '' >empty.txt
@@ -384,7 +384,7 @@ else # no right to mount: a limit on the size of files stands in for the full di
 fi
 
 # ---- the default: no option at all
-timeout 100 "$fast" --steps 20 >out 2>err
+timeout 600 "$fast" --steps 20 >out 2>err
 check "without options it trains on text that is always there, and writes" "[ $? = 0 ] && [ ! -s err ] && grep -q 'text as bytes' out && [ \$(sed '1,/^done/d' out | wc -c) -gt 400 ]"
 
 # ---- the planner
@@ -392,11 +392,11 @@ shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
 
 # planned ARGUMENTS...: the planner's command, with as many ranks as it says, is one that the trainer takes for the same model
 planned() {
-    timeout 60 "$plan" "$@" >out 2>err
+    timeout 240 "$plan" "$@" >out 2>err
     check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"
     command=$(sed -n 's/^run .*train_gpt //p' out)
     # shellcheck disable=SC2086
-    timeout 60 "$train" $command --data text.txt --dry-run >dry 2>err
+    timeout 240 "$train" $command --data text.txt --dry-run >dry 2>err
     check "  train_gpt $command" "[ $? = 0 ] && ! grep -qv 'warning: the model has a vocabulary' err" # the text is bytes
     check "  is of as many ranks and parameters" "python3 - <<'PY'
 import re
@@ -481,17 +481,17 @@ auto_refused() {
     refuses 2 "$text" $auto "$@"
     [ -n "$ranks" ] || return
     # shellcheck disable=SC2086
-    timeout 60 "$mpirun" -np 4 "$fast" $auto "$@" >out 2>err
+    timeout 240 "$mpirun" -np 4 "$fast" $auto "$@" >out 2>err
     check "  and 4 ranks, all of them" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: ' err) = 1 ] && grep '^train_gpt: ' err | grep -qF -- '$text' && ! grep -q '^step ' out"
 }
 ranks=""
 [ -z "${MPIRUN:-}" ] || ranks="2 4"
 for n in $ranks; do
     # shellcheck disable=SC2086
-    timeout 60 "$mpirun" -np "$n" "$fast" $auto >out 2>err
+    timeout 240 "$mpirun" -np "$n" "$fast" $auto >out 2>err
     check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && [ \$(grep -c '^auto ' out) = 1 ] && grep -q '^step ' out"
     # shellcheck disable=SC2086
-    timeout 60 "$mpirun" -np "$n" "$fast" $auto --pp 2 --schedule gpipe --zero 0 >out 2>err
+    timeout 240 "$mpirun" -np "$n" "$fast" $auto --pp 2 --schedule gpipe --zero 0 >out 2>err
     check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && grep -q '^auto .*p = 2, d = $((n / 2)), gpipe, micro-batches of 2\$' out && grep -q '^step ' out"
 done
 auto_refused "no mesh of" --tp 8

@@ -33,7 +33,7 @@ def check(ok, what):
 def train(*arguments, ranks=1):
     command = ([] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]) + [TRAIN, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
 
 
 def table(done):

@@ -579,14 +579,14 @@ static void test_large(bool brief) {
         check(found == 3, "a name that is there twice among %d: found %d times of 3", n, found);
     }
     // Quadratic time would be 16^2 = 256 times; n log n is 16 (1 + 4 / log2 n) = 21 times, and caches that become too
-    // small cost something. The best of three.
+    // small cost something. The best of three; 50 ms more for a clock that is coarse.
     for (int order = 0; order < 3; order++) {
         double small = 1e9, large = 1e9;
         for (int i = 0; i < 3; i++) {
             small = fmin(small, parse_seconds(n / 16, order));
             large = fmin(large, parse_seconds(n, order));
         }
-        check(large < 100 * small, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n, 1e3 * large,
+        check(large < 100 * small + 0.05, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n, 1e3 * large,
               1e3 * small, large / small);
     }
 }

@@ -61,7 +61,7 @@ def data_of(page):
 
 
 def run(*arguments, **other):
-    return subprocess.run([sys.executable, REPORT, *arguments], capture_output=True, text=True, timeout=60, **other)
+    return subprocess.run([sys.executable, REPORT, *arguments], capture_output=True, text=True, timeout=600, **other)
 
 
 # ---- reading
@@ -375,7 +375,7 @@ def test_watch(work):
     process = subprocess.Popen([sys.executable, REPORT, folder, "--watch", "0.2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     out, seen = os.path.join(folder, "report.html"), []
     for step in (2, 3, 5):
-        deadline = time.time() + 20
+        deadline = time.time() + 200
         while time.time() < deadline and not (os.path.exists(out) and seen.count(step) == 1):
             if os.path.exists(out):
                 with open(out, encoding="utf-8") as f:
@@ -442,8 +442,8 @@ def test_script(work):
     for name, text in (("whole.js", script), ("pure.js", '"use strict";\n' + pure + SCRIPT)):
         with open(os.path.join(work, name), "w", encoding="utf-8") as f:
             f.write(text)
-    check(subprocess.run([node, "--check", os.path.join(work, "whole.js")], capture_output=True, timeout=60).returncode == 0, "the page's script is one")
-    done = subprocess.run([node, os.path.join(work, "pure.js")], capture_output=True, text=True, timeout=60)
+    check(subprocess.run([node, "--check", os.path.join(work, "whole.js")], capture_output=True, timeout=600).returncode == 0, "the page's script is one")
+    done = subprocess.run([node, os.path.join(work, "pure.js")], capture_output=True, text=True, timeout=600)
     check(done.returncode == 0, f"node runs it {done.stderr[-300:]}")
     for ok, what in json.loads(done.stdout) if done.returncode == 0 else ():
         check(ok, what)
@@ -570,7 +570,7 @@ def test_run(work):
         f.write(" ".join(map(str, range(20000))))
     options = ["--layers", "1", "--hidden", "32", "--heads", "2", "--seq", "32", "--data", text, "--steps", "20", "--eval-every", "5", "--sample-every", "10",
                "--global-batch", "4", "--micro-batch", "2", "--out", out]
-    made = subprocess.run([TRAIN, *options, "--trace", trace], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    made = subprocess.run([TRAIN, *options, "--trace", trace], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     check(made.returncode == 0, f"a run of the trainer {made.stderr[-300:]}")
     with open(os.path.join(out, "stdout.txt"), "w", encoding="utf-8") as f:
         f.write(made.stdout)

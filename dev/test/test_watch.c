@@ -399,7 +399,7 @@ static void job_rank(WherePlace place, int i, Fate fate, int ready, int go) {
     _exit(0);
 }
 
-// Runs a job; returns the report, and how many ranks have ended with status 1. Kills what is left after eight seconds.
+// Runs a job; returns the report, and how many ranks have ended with status 1. Kills what is left after ten seconds.
 static int job(Fate fate, char* said, size_t size, int* ones, double* seconds) {
     WherePlace place;
     int out[2], ready[2], go[2], left = JOB, lines = 0, status;
