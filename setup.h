@@ -581,6 +581,9 @@ static inline int prepare_out(const Settings* o, int* lock, Error* error) {
         return EXIT_ARGUMENTS;
     }
     *lock = folder_lock(o->out, true, OUT_WAIT);
+    if (*lock == FOLDER_UNLOCKED)
+        fprintf(stderr, "%s: warning: --out %s: its file system has no locks (flock); start no second run there\n",
+                process.name, o->out);
     if (*lock != FOLDER_TAKEN) return 0;
     fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
          o->out, OUT_WAIT);
