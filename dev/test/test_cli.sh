@@ -68,6 +68,10 @@ PY"
 check "the header says how it learns" "grep -q '^optimizer adamw: beta1 0.9, beta2 0.95, eps 1e-08, weight decay 0.1, clip 1\$' out && grep -q '^lr  *0.003 after a warm-up of 2 steps; cosine to 0.0003 at step 4\$' out && grep -q '^batch .*gradient accumulation' out"
 "$train" $small --data text.txt --steps 100 --init run/step_00000004 --dry-run >out 2>err
 check "slower with trained weights" "[ ! -s err ] && grep -q '^lr  *0.0003 after .*; cosine to 3e-05 at' out"
+"$fast" $small --data text.txt --steps 6 --eval-every 0 --save-every 3 --init run/step_00000004 --out tuned >out 2>err
+sed 's/"tokens".*//' tuned/log.jsonl >rates && rm -rf tuned/step_00000006
+"$fast" --config tuned/options.txt --resume >out 2>err
+check "and as slow when its options resume it" "grep -q '^step *4' out && sed 's/\"tokens\".*//' tuned/log.jsonl | cmp - rates && rm -rf tuned"
 losses='import json,sys;print([[(x["loss"],x["val_loss"]) for x in map(json.loads,open(d+"/log.jsonl"))] for d in sys.argv[1:]])'
 check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -qx -- '--heads 2' run/options.txt && grep -qx -- '# --lr 0.003' run/options.txt && ! grep -q -- '--resume' run/options.txt"
 "$train" --config run/options.txt --out again >out 2>err
