@@ -421,15 +421,16 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
 }
 
 // config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
-// none.
+// none. roles: further members, see config_roles_text.
 static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const Sync* sync, SafeDtype dtype,
-                                           Error* error) {
+                                           const char* roles, Error* error) {
     char text[CONFIG_TEXT];
-    char caat[128] = "";
+    char more[CONFIG_ROLES_TEXT + 128], caat[128] = "";
     if (sync && sync->ranks)
         snprintf(caat, sizeof caat, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
                  sync->ranks, sync->share, sync_scale_names[sync->scale]);
-    config_write(text, m, dtype == SAFE_F32 ? "float32" : "bfloat16", caat);
+    snprintf(more, sizeof more, "%s%s", roles, caat);
+    config_write(text, m, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
     return checkpoint_write_text(path, error, "%s", text);
 }
 
@@ -478,12 +479,17 @@ static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Er
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
                                                "config.json", "trainer.json"};
 
-// What a folder of Hugging Face's holds beside the model, for AutoTokenizer: copied, so that a checkpoint is as complete as what it
-// began with. No part of a run: neither checked nor needed to go on.
-static const char* const checkpoint_vocabulary[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-    "merges.txt",     "generation_config.json"};
-enum { CHECKPOINT_VOCABULARY = sizeof checkpoint_vocabulary / sizeof checkpoint_vocabulary[0] };
+// What a folder of Hugging Face's holds beside the model, see hub_files.h. No part of a run: neither checked nor needed to resume.
+static const char* const checkpoint_hub_files[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json"};
+enum { CHECKPOINT_HUB_FILES = sizeof checkpoint_hub_files / sizeof checkpoint_hub_files[0] };
+
+typedef struct {
+    char config[CONFIG_ROLES_TEXT];   // further members of config.json
+    char* text[CHECKPOINT_HUB_FILES]; // NULL: there is no such file
+    size_t size[CHECKPOINT_HUB_FILES];
+} HubFiles;
 
 // Flushes a folder's list of names to the disk.
 static inline bool folder_sync(const char* path, Error* error) {
@@ -499,8 +505,8 @@ static inline bool checkpoint_is_file(const char* name) {
     for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0]; i++) {
         if (strcmp(name, checkpoint_files[i]) == 0) return true;
     }
-    for (int i = 0; i < CHECKPOINT_VOCABULARY; i++) {
-        if (strcmp(name, checkpoint_vocabulary[i]) == 0) return true;
+    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
+        if (strcmp(name, checkpoint_hub_files[i]) == 0) return true;
     }
     return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
@@ -530,26 +536,19 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char pa
     return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
-// Copies a file, flushed to the disk.
-static inline bool checkpoint_copy_file(const char* to, const char* from, Error* error) {
-    MappedFile file;
-    if (!file_map(&file, from, error)) return false;
-    FILE* out = fopen(to, "w");
-    bool ok = out && fwrite(file.data, 1, file.size, out) == file.size && fflush(out) == 0 && fsync(fileno(out)) == 0;
-    const int code = errno;
-    file_unmap(&file);
-    if (out) ok = fclose(out) == 0 && ok;
-    return ok || fail(error, "%s: cannot write: %s", to, strerror(code));
-}
-
-// Copies the files of a vocabulary that are in folder `from`, which may be NULL.
-static inline bool checkpoint_copy_vocabulary(const char* to, const char* from, Error* error) {
-    char source[CHECKPOINT_PATH], target[CHECKPOINT_PATH];
+// Writes the files beside the model into a folder, flushed to the disk.
+static inline bool checkpoint_write_hub_files(const char* folder, const HubFiles* files, Error* error) {
+    char path[CHECKPOINT_PATH];
     bool ok = true;
-    for (int i = 0; i < CHECKPOINT_VOCABULARY && from && ok; i++) {
-        ok = checkpoint_path(source, error, "%s/%s", from, checkpoint_vocabulary[i]) &&
-             checkpoint_path(target, error, "%s/%s", to, checkpoint_vocabulary[i]);
-        if (ok && access(source, F_OK) == 0) ok = checkpoint_copy_file(target, source, error);
+    for (int i = 0; i < CHECKPOINT_HUB_FILES && ok; i++) {
+        if (!files->text[i]) continue;
+        if (!checkpoint_path(path, error, "%s/%s", folder, checkpoint_hub_files[i])) return false;
+        FILE* out = fopen(path, "w");
+        ok = out && fwrite(files->text[i], 1, files->size[i], out) == files->size[i] && fflush(out) == 0 &&
+             fsync(fileno(out)) == 0;
+        const int code = errno;
+        if (out) ok = fclose(out) == 0 && ok;
+        if (!ok) fail(error, "%s: cannot write: %s", path, strerror(code));
     }
     return ok;
 }
@@ -803,10 +802,10 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
     return true;
 }
 
-// What is still missing in the .tmp when all ranks have left it: checksums, config.json, trainer.json.
+// What is still missing in the .tmp when all ranks have left it: checksums, config.json and what stands beside it, trainer.json.
 static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* m,
                                        const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
-                                       Error* error) {
+                                       const HubFiles* files, Error* error) {
     CheckpointPlan plan;
     CheckpointList list;
     char path[CHECKPOINT_PATH];
@@ -824,15 +823,16 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, m, sync, SAFE_F32, error) && checkpoint_sum_file(config, path, error) &&
+           checkpoint_write_config(path, m, sync, SAFE_F32, files ? files->config : "", error) &&
+           checkpoint_sum_file(config, path, error) && (!files || checkpoint_write_hub_files(folder, files, error)) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
 
 // Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
-// checkpoint_write_config. If it fails OUT is as before.
+// checkpoint_write_config. files: what stands beside the model, or NULL. If it fails OUT is as before.
 static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* m,
                                       const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
-                                      Error* error) {
+                                      const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const long long step = state->step, values = sites ? checkpoint_values(sites) : CHECKPOINT_VALUES;
     if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
@@ -842,8 +842,8 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
     bool ok = sum->elements == values * model_parameters(m) ||
               fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
                    values * (long long)model_parameters(m));
-    ok = ok && checkpoint_complete(temporary, state, m, sync, sites, sum, error) && folder_sync(temporary, error) &&
-         checkpoint_rename(temporary, folder, old, error);
+    ok = ok && checkpoint_complete(temporary, state, m, sync, sites, sum, files, error) &&
+         folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);
     if (!ok) {
         checkpoint_remove(temporary);
         return false;

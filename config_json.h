@@ -11,6 +11,7 @@ config_json.h: a model's shape in the words of Hugging Face: config.json, read a
     layer_norm_epsilon [1e-5]           rms_norm_eps [1e-6]
     activation_function [gelu_new]      hidden_act [silu]
     tie_word_embeddings [true]          tie_word_embeddings [false]
+    bos_token_id, eos_token_id [50256]  bos_token_id [1], eos_token_id [2]
                                         rope_theta [10000], rope_scaling, or both in rope_parameters
 
 [In brackets: what transformers takes where the file says nothing, or null.] A file may ask for other mathematics than
@@ -202,6 +203,85 @@ static inline bool config_read(ModelConfig* m, const char* path, Error* error) {
     return ok;
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Tokens with a role
+
+// The tokens that begin a text, end it, and fill up a batch. A text may have several ends.
+typedef enum { ROLE_BOS, ROLE_EOS, ROLE_PAD, TOKEN_ROLES } TokenRole;
+enum { ROLE_TOKENS = 16, CONFIG_ROLES_TEXT = 1024 };
+static const char* const token_role_names[TOKEN_ROLES] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+typedef struct {
+    int n[TOKEN_ROLES]; // 0: there is none
+    int id[TOKEN_ROLES][ROLE_TOKENS];
+} TokenRoles;
+
+// Where nothing is said: as transformers has it. V: the vocabulary, whose tokens alone count.
+static inline TokenRoles config_usual_roles(Arch arch, int V) {
+    TokenRoles roles;
+    memset(&roles, 0, sizeof roles);
+    for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
+        roles.id[role][0] = arch == ARCH_GPT2 ? 50256 : role == ROLE_BOS ? 1 : 2;
+        roles.n[role] = roles.id[role][0] < V;
+    }
+    return roles;
+}
+
+// Adds a token to a role. One that the vocabulary does not have, as -1 or 50256 of 256, never comes: it is left out.
+static inline bool config_add_role(TokenRoles* roles, int role, int V, const Json* json, const JsonNode* node,
+                                   Error* error) {
+    if (node->type != JSON_INTEGER)
+        return json_fail(json, node, error, "\"%s\" has to be the number of a token, or a list of such",
+                         token_role_names[role]);
+    if (node->value.integer < 0 || node->value.integer >= V) return true;
+    if (roles->n[role] == ROLE_TOKENS)
+        return json_fail(json, node, error, "\"%s\" has more than %d tokens", token_role_names[role], ROLE_TOKENS);
+    roles->id[role][roles->n[role]++] = (int)node->value.integer;
+    return true;
+}
+
+// The roles that a config.json describes, of a model with V tokens.
+static inline bool config_read_roles(TokenRoles* roles, const char* path, int V, Error* error) {
+    Json json;
+    const char* kind;
+    if (!json_open(&json, path, error)) return false;
+    const ConfigReader r = {&json, json.nodes, error};
+    bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
+    ok = ok && config_kind(&kind, &r);
+    if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? ARCH_GPT2 : ARCH_LLAMA, V);
+    for (int role = 0; role < TOKEN_ROLES && ok; role++) {
+        const JsonNode* node = json_get(json.nodes, token_role_names[role]);
+        if (!node) continue;
+        roles->n[role] = 0;
+        if (node->type == JSON_NULL) continue;
+        const bool list = node->type == JSON_ARRAY;
+        for (const JsonNode* one = list ? json_first(node) : node; one && ok; one = list ? json_next(one) : NULL)
+            ok = config_add_role(roles, role, V, &json, one, error);
+    }
+    json_free(&json);
+    return ok;
+}
+
+// The same as further members for config_write. What ends a text is said in any case: transformers would take what is usual.
+static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRoles* roles) {
+    size_t n = 0;
+    text[0] = 0;
+    for (int role = 0; role < TOKEN_ROLES; role++) {
+        const int count = roles->n[role];
+        if (count == 0 && role == ROLE_PAD) continue;
+        n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, ",\n  \"%s\": %s", token_role_names[role],
+                              count == 0  ? "null"
+                              : count > 1 ? "["
+                                          : "");
+        for (int i = 0; i < count; i++)
+            n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "%s%d", i ? ", " : "", roles->id[role][i]);
+        if (count > 1) n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "]");
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing
+
 // The shortest decimal that is read as the same double; a float in Python's eyes, which is what transformers wants.
 static inline const char* config_decimal(char text[32], double x) {
     snprintf(text, 32, "%.1f", x);
@@ -213,7 +293,7 @@ static inline const char* config_decimal(char text[32], double x) {
     return text;
 }
 
-enum { CONFIG_TEXT = 2048 };
+enum { CONFIG_TEXT = 4096 };
 
 // config.json of a model. dtype: of its weights, "float32" or "bfloat16"; more: further members, each with a comma before it.
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {

@@ -2,8 +2,7 @@
 export.h: the weights of a run alone, for others: at its end, or of a run that trains nothing, to turn one kind of file
 into another.
 
-    --export FOLDER     config.json and model.safetensors, as transformers loads them; and the vocabulary's files, where the
-                        weights to start from had some
+    --export FOLDER     config.json and model.safetensors, as transformers loads them; and what stands beside them (hub_files.h)
     --export FILE.bin   llm.c's (llmc.h)
 
 in float32, or rounded to bf16. As for a checkpoint nothing is gathered on one rank: all write into one file, each its slices,
@@ -150,14 +149,13 @@ static bool export_write(const Export* x, const Stage* s, WhereRow* row, Error* 
     return ok;
 }
 
-// Rank 0, when all have written. vocabulary: the folder with a tokenizer's files, or NULL.
-static bool export_publish(const Export* x, const ModelConfig* m, const Sync* sync, const char* vocabulary,
+// Rank 0, when all have written. files: what stands beside the model.
+static bool export_publish(const Export* x, const ModelConfig* m, const Sync* sync, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];
-    bool ok =
-        x->llmc || (checkpoint_path(path, error, "%s/config.json", x->temporary) &&
-                    checkpoint_write_config(path, m, sync, x->dtype, error) &&
-                    checkpoint_copy_vocabulary(x->temporary, vocabulary, error) && folder_sync(x->temporary, error));
+    bool ok = x->llmc || (checkpoint_path(path, error, "%s/config.json", x->temporary) &&
+                          checkpoint_write_config(path, m, sync, x->dtype, files->config, error) &&
+                          checkpoint_write_hub_files(x->temporary, files, error) && folder_sync(x->temporary, error));
     if (!ok) export_abandon(x);
     ok = ok && (rename_new(x->temporary, x->path) ||
                 fail(error, "--export %.480s: cannot be given its name: %s; the weights are in %.480s", x->path,

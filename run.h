@@ -11,6 +11,7 @@ run.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it
 #include "exchange.h"
 #include "export.h"
 #include "health.h"
+#include "hub_files.h"
 #include "lines.h"
 #include "save.h"
 #include "schedule.h"
@@ -52,7 +53,8 @@ typedef struct {
     TokenBatch batch;
     Saver saver;
     Export export_to;                 // where the weights go at the end, if --export says so
-    char vocabulary[CHECKPOINT_PATH]; // folder of the tokenizer.json that is used; "": none
+    char vocabulary[CHECKPOINT_PATH]; // the file that the tokenizer was read from; "": none
+    HubFiles hub_files;               // what is written beside the model, on the main rank
     bool unsaved;                     // the last save has failed
     int lock;                         // on OUT, see folder_lock
     char* given;                      // the text of --generate, `given_size` bytes; NULL: none

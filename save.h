@@ -175,10 +175,10 @@ typedef struct {
     const Stage* stage;
     const char* out;
     int rank, ranks;
-    int64_t keep;           // checkpoints; 0: all
-    const char* vocabulary; // folder with files that checkpoints get a copy of, or NULL
-    bool mounted;           // out is where a disk is mounted
-    WhereRow* row;          // progress that the watchdog sees, or NULL
+    int64_t keep;          // checkpoints; 0: all
+    const HubFiles* files; // that stand beside the model, or NULL
+    bool mounted;          // out is where a disk is mounted
+    WhereRow* row;         // progress that the watchdog sees, or NULL
     // The save that runs, or the last one.
     CheckpointState state;
     CheckpointSites sites;
@@ -387,12 +387,9 @@ static bool write_part(Saver* x, bool from_snapshot, Error* error) {
 static bool publish_part(Saver* x, Error* error) {
     CheckpointSum sum;
     const Stage* s = x->stage;
-    char folder[CHECKPOINT_PATH];
     if (!ranks_collect(x, &sum, error)) return false;
-    if (!checkpoint_path(folder, error, "%s/step_%08lld.tmp", x->out, (long long)x->state.step) ||
-        !checkpoint_copy_vocabulary(folder, x->vocabulary, error))
+    if (!checkpoint_publish(x->out, &x->state, &s->model, &s->layout.mesh.sync, &x->sites, &sum, x->files, error))
         return false;
-    if (!checkpoint_publish(x->out, &x->state, &s->model, &s->layout.mesh.sync, &x->sites, &sum, error)) return false;
     Error why;
     if (!checkpoint_prune(x->out, x->keep, x->state.step, x->passing, &why))
         fprintf(stderr, "%s: --keep: %s\n", process.name, why.text);

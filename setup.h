@@ -116,16 +116,14 @@ static inline void open_files(Trainer* t) {
     comm_check_same(&t->world, "data", text, "give all ranks the same files");
 }
 
-// Opens a vocabulary, and remembers the folder that it is in: checkpoints get a copy. One that nobody has asked for (needed =
+// Opens a vocabulary, and remembers its file: checkpoints get a copy. One that nobody has asked for (needed =
 // false) and that cannot be read is left out, which is told.
 static inline void take_vocabulary(Trainer* t, const char* path, bool needed) {
     struct stat st;
     Error error;
     const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (folder)
+    if (!folder || !tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
         snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
-    else
-        beside(t->vocabulary, sizeof t->vocabulary, path, ".");
     const bool ok = tokenizer_open(&t->tokenizer, path, -1, &error);
     agree(t, ok || !needed, &error);
     if (ok) return;
@@ -157,6 +155,16 @@ static inline void encode_lines(Trainer* t) {
     agree(t, ok, &error);
 }
 
+// Whether a vocabulary is the one that a run on bytes leaves in its checkpoints.
+static inline bool is_bytes_file(const char* path) {
+    Tokenizer t;
+    Error error;
+    if (!tokenizer_open(&t, path, -1, &error)) return false;
+    const bool is = t.split == SPLIT_BYTES;
+    tokenizer_free(&t);
+    return is;
+}
+
 // The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has written beside the
 // first shard, or what lies beside the weights to start from; none is no error.
 static inline void open_tokenizer(Trainer* t) {
@@ -167,7 +175,7 @@ static inline void open_tokenizer(Trainer* t) {
     beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
     const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
-    if (text && (o->tokenizer || found))
+    if (text && (o->tokenizer || (found && !is_bytes_file(path))))
         die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
                   o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
                   o->data ? o->data : "the data");
@@ -247,6 +255,57 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
         "%s: warning: the model has a vocabulary of %d, but the data are bytes, which use 256 of it; --vocab 256 makes "
         "a model of bytes, build/tokenize makes tokens of a text\n",
         process.name, V);
+}
+
+// The folder of the weights to start from: the newest checkpoint, or that of --init. False: there is none, or it is not one of
+// Hugging Face's.
+static inline bool find_weights(const Settings* o, char* folder, size_t size) {
+    struct stat st;
+    if (o->resume && checkpoint_newest(folder, size, o->out)) return true;
+    if (!o->init || llmc_is_file(o->init)) return false;
+    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(folder, size, "%s", o->init);
+    else
+        beside(folder, size, o->init, ".");
+    return true;
+}
+
+// Which tokens begin and end a text: by the weights to start from, else the one that stands before a document of the data.
+static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
+                                Error* error) {
+    const Settings* o = &t->settings;
+    char config[CHECKPOINT_PATH];
+    struct stat st;
+    if (!checkpoint_path(config, error, "%s/config.json", weights)) return false;
+    if (weights[0] && access(config, F_OK) == 0) {
+        if (config_read_roles(roles, config, model->V, error)) return true;
+        if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else it may be anything's
+    }
+    *roles = config_usual_roles(ARCH_GPT2, model->V);
+    if (o->init && llmc_is_file(o->init)) return true;
+    memset(roles, 0, sizeof *roles);
+    const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
+    const int token = o->document_token >= 0 ? (int)o->document_token
+                      : t->tokenizer.vocab   ? t->tokenizer.document
+                                             : of_format;
+    if (token < 0 || token >= model->V) return true;
+    roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
+    roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
+    return true;
+}
+
+// What the main rank writes beside the model.
+static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
+    char weights[CHECKPOINT_PATH] = "";
+    Error error;
+    bool ok = true;
+    if (is_main(t)) {
+        if (!find_weights(&t->settings, weights, sizeof weights)) weights[0] = 0;
+        HubSources sources = {&t->tokenizer, t->vocabulary, weights, model->T, {{0}, {{0}}}};
+        ok = choose_roles(&sources.roles, t, model, weights, &error) &&
+             hub_files_gather(&t->hub_files, &sources, &error);
+    }
+    agree(t, ok, &error);
 }
 
 // The vocabulary's token that stands before a document; -1: it has none, or is not known.

@@ -1838,8 +1838,7 @@ static void export_weights(Trainer* t) {
         if (is_main(t)) export_abandon(x);
         comm_die_together(&t->world, EXIT_RUN, error.text);
     }
-    const char* vocabulary = t->vocabulary[0] ? t->vocabulary : NULL;
-    agree(t, !is_main(t) || export_publish(x, &s->model, &s->layout.mesh.sync, vocabulary, &error), &error);
+    agree(t, !is_main(t) || export_publish(x, &s->model, &s->layout.mesh.sync, &t->hub_files, &error), &error);
     if (is_main(t)) printf("exported  %s\n", x->path);
 }
 
@@ -2120,6 +2119,7 @@ int main(int argc, char** argv) {
     settings_rates(o, &model);
     settle_vocabulary(t, model.V);
     warn_of_bytes(t, model.V);
+    if (!o->dry_run && (o->export_to || (o->out && trains))) gather_hub_files(t, &model);
     if (o->generate) read_given_text(t);
     ValueType values = values_here();
     values.masters &= trains || o->export_to; // what only computes needs what it computes with
@@ -2157,7 +2157,7 @@ int main(int argc, char** argv) {
         if (o->trace) start_tracing(t);
         if (o->out && trains)
             saver_open(&t->saver, &t->stage, o->out, o->keep, t->world.rank, t->world.size, watch_row(&t->watch));
-        if (t->vocabulary[0]) t->saver.vocabulary = t->vocabulary;
+        t->saver.files = &t->hub_files;
         status = trains ? train(t, table, n, peak, started) : use_model(t, started);
         saver_free(&t->saver);
         groups_close(&t->groups);
@@ -2173,6 +2173,7 @@ int main(int argc, char** argv) {
     sources_close(&t->val_files);
     evaluations_close(&t->evaluations);
     tokenizer_free(&t->tokenizer);
+    hub_files_free(&t->hub_files);
     watch_ending(&t->watch);
     const bool speaks = is_main(t);
     comm_close(&t->world);

@@ -278,6 +278,13 @@ static inline void tokenizer_bytes(Tokenizer* t) {
     if (!tokenizer_begin(t, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
 }
 
+// Whether a vocabulary is that one, wherever it was read.
+static inline bool tokenizer_is_bytes(const Tokenizer* t) {
+    bool is = t->vocab == 256 && t->merge_count == 0 && t->added_count == 0;
+    for (uint32_t b = 0; b < 256 && is; b++) is = t->byte_token[b] == b;
+    return is;
+}
+
 // A number that differs where vocabularies do, as text.
 typedef struct {
     char text[64];

@@ -649,6 +649,7 @@ static inline bool tokenizer_open(Tokenizer* t, const char* path, int split, Err
     if (!file_map(&file, folder ? inside : path, error)) return false;
     const bool ok = open_by_content(t, &file, folder ? inside : path, split, error);
     file_unmap(&file);
+    if (ok && tokenizer_is_bytes(t)) t->split = SPLIT_BYTES; // however words are split, they fall into the same tokens
     return ok;
 }
 
@@ -711,7 +712,7 @@ static inline void write_added(FILE* f, const Tokenizer* t) {
 }
 
 static inline void write_pre_tokenizer(FILE* f, SplitKind split) {
-    const bool own = split == SPLIT_GPT2;
+    const bool own = split == SPLIT_GPT2 || split == SPLIT_BYTES;
     if (!own) {
         fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
         for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0]; i++)
@@ -749,7 +750,7 @@ static inline void write_tokenizer(FILE* f, const Tokenizer* t) {
     fputs("]\n  }\n}\n", f);
 }
 
-// Writes a vocabulary to a file, which is there under its name when all of it is. Not for SPLIT_BYTES, which needs no file.
+// Writes a vocabulary to a file, which is there under its name when all of it is.
 static inline bool tokenizer_save(const Tokenizer* t, const char* path, Error* error) {
     char part[4096];
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)

@@ -24,6 +24,8 @@ except ImportError:
 
 GOLDEN, M1, M2, ALL = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 TENSORS = ("model.safetensors", "optimizer.safetensors", "sites.safetensors")
+BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+          "tokenizer.model", "chat_template.jinja", "generation_config.json"}  # for transformers; no part of a run
 
 
 class Broken(Exception):
@@ -119,7 +121,8 @@ def check(folder):
     require(own, "trainer.json does not end with its checksum")
     require(checksum(own[1]) == int(own[2], 16), "trainer.json has another checksum than it says")
     about = json.loads(trainer)
-    require(names == set(about["files"]) | {"trainer.json"}, "files are", sorted(names))
+    require(names - BESIDE == set(about["files"]) | {"trainer.json"}, "files are", sorted(names))
+    require("generation_config.json" in names, "generation_config.json is missing")
     require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:", set(about["files"]))
     require(os.path.basename(folder) == f"step_{about['step']:08d}", "is of step", about["step"])
     files = {name: open(os.path.join(folder, name), "rb").read() for name in about["files"]}

@@ -14,6 +14,8 @@ divides. Of each:
     weights     --init, --export on one rank and on meshes: the same bits in float32; of bf16 in bf16 too; transformers finds
                 every name, and the tokenizer
     checkpoint  a few steps of training, then the logits of the checkpoint, in both programs
+    the end     of a text: generate() of what was written ends where the source's does, and AutoTokenizer loads every folder,
+                also of runs of one's own
 
 Bound of the logits: relative to the largest, a sum of K products of float32 errs by about sqrt(K) 2^-24 for errors of random
 sign (Higham 2002, section 4.5); a model is 8 L + 4 such stages whose errors add up; 4 for how much a stage enlarges the error
@@ -21,6 +23,7 @@ of its input. And the test has to be able to fail: beside it stands how far tran
 in a case (its scaling, theta, eps, ...) is left away, which must be over the bound.
 """
 import importlib.util
+import json
 import os
 import shutil
 import struct
@@ -83,8 +86,27 @@ def nothing(mesh):
     return ["--steps", "1", "--lr", "0", "--min-lr", "0"] if "--zero" in mesh else ["--steps", "0"]
 
 
-def load(folder, dtype=torch.float32, **more):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype, **more).eval()
+def load(folder, dtype=torch.float32):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()
+
+
+# A folder whose config.json says something else. Newer versions have all about rotary positions in one member.
+def changed(folder, special):
+    other = f"{folder}.changed"
+    shutil.rmtree(other, ignore_errors=True)
+    shutil.copytree(folder, other)
+    with open(f"{folder}/config.json") as f:
+        config = json.load(f)
+    rope = config.get("rope_parameters")
+    if rope and "rope_theta" in special:
+        rope.update(special)
+    elif rope and "rope_scaling" in special:
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    else:
+        config.update(special)
+    with open(f"{other}/config.json", "w") as f:
+        json.dump(config, f)
+    return other
 
 
 def logits_of(model, tokens):
@@ -109,7 +131,7 @@ def compare(what, work, folder, tokens, special):
     text = f"{what}: logits of {len(tokens)} positions: largest difference {error.max():.1e}, at {error.argmax()}; bound {bound:.1e}"
     check(error.max() <= bound, text)
     if special:
-        other = abs(logits_of(load(folder, **special), tokens) - theirs).max()
+        other = abs(logits_of(load(changed(folder, special)), tokens) - theirs).max()
         check(other > bound, f"{what}: without {', '.join(special)} {other:.1e}")
 
 
@@ -165,6 +187,68 @@ def check_case(work, number, name, config, special, dtype, shard, bare):
         check(same_tokenizer(source, f"{run}/step_00000004") and same_tokenizer(source, f"{source}.0"), f"{name}: its tokenizer goes along")
 
 
+# Greedy, of at most 60 tokens.
+def generated(folder, prompt):
+    with torch.no_grad():
+        return load(folder).generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=60, do_sample=False)[0].tolist()
+
+
+def ends_of(folder):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    return config.bos_token_id, config.eos_token_id
+
+
+# A model that ends its texts with a token of its own; what is trained from it, beside data with a vocabulary, ends so too.
+def check_end(work, name, config, in_generation_config):
+    torch.manual_seed(11)
+    model, source, run = transformers.AutoModelForCausalLM.from_config(config).eval(), f"{work}/end.{name}", f"{work}/end.{name}.run"
+    prompt = [int(t) for t in torch.randint(0, V, (8,))]
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        endless = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, 8), max_new_tokens=60, do_sample=False, eos_token_id=None)[0].tolist()
+    end = next(t for i, t in enumerate(endless) if i >= 12 and t not in endless[:i])
+    model.config.bos_token_id, model.config.eos_token_id = 7, [end, V - 1]
+    model.generation_config = transformers.GenerationConfig.from_model_config(model.config)
+    model.save_pretrained(source)
+    add_tokenizer(source)
+    if not in_generation_config:
+        os.unlink(f"{source}/generation_config.json")
+    expected = generated(source, prompt)
+    check(len(endless) == 68 and expected == endless[:len(expected)] and expected[-1] == end and len(expected) < 60,
+          f"{name}: ends after {len(expected)} tokens, and not without its end")
+    data = ["--data", f"{work}/data/tokens.bin", "--seq", "16", "--lr", "0", "--min-lr", "0", "--warmup", "0"]
+    good = train_gpt(work, 1, "--init", source, *data, "--steps", "2", "--save-every", "1", "--keep", "1", "--out", run, "--export", f"{run}.export")
+    good = good and train_gpt(work, 1, "--init", source, *data, "--steps", "5", "--save-every", "1", "--keep", "1", "--out", run, "--resume")
+    for folder in (f"{run}/step_00000005", f"{run}.export"):
+        check(good and generated(folder, prompt) == expected and ends_of(folder) == (7, [end, V - 1]), f"{name}: ends there too: {folder[len(work):]}")
+        check(good and same_tokenizer(source, folder), f"{name}: its tokenizer goes along: {folder[len(work):]}")
+
+
+# Runs that begin with nothing: on bytes, and with a vocabulary.
+def check_own(work):
+    size = ["--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "96", "--steps", "2", "--warmup", "0"]
+    with open(f"{work}/text.txt", "w") as f:
+        f.write("A text of one\u00e9s own. " * 200)
+    good = train_gpt(work, 1, *size, "--data", f"{work}/text.txt", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
+    text = "\u00e9\u4e2d  a\tb\n"
+    for folder in (f"{work}/bytes/step_00000002", f"{work}/bytes.export"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokens = tokenizer(text)["input_ids"]
+        check(good and tokens == list(text.encode()) and tokenizer.decode(tokens) == text and len(tokenizer) == 256, "a run on bytes: its tokenizer")
+        check(ends_of(folder) == (None, None) and len(generated(folder, tokens[:4])) == 64, "a run on bytes: its texts have no end")
+    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--documents", "--document-token", "5", "--out", f"{work}/own")
+    check(good and ends_of(f"{work}/own/step_00000002") == (5, 5), "a run with a vocabulary: its texts end where documents begin")
+    bpe = tokenizers.Tokenizer.from_file(f"{work}/data/tokenizer.json")
+    bpe.add_special_tokens(["<|endoftext|>"])
+    os.mkdir(f"{work}/more")
+    bpe.save(f"{work}/more/tokenizer.json")
+    shutil.copy(f"{work}/data/tokens.bin", f"{work}/more")
+    good = train_gpt(work, 1, *size, "--data", f"{work}/more/tokens.bin", "--out", f"{work}/ends")
+    tokenizer, end = transformers.AutoTokenizer.from_pretrained(f"{work}/ends/step_00000002"), bpe.token_to_id("<|endoftext|>")
+    check(good and ends_of(f"{work}/ends/step_00000002") == (end, end) and tokenizer.eos_token_id == tokenizer.bos_token_id == end and
+          len(tokenizer) == end + 1 and tokenizer("the cat")["input_ids"] == bpe.encode("the cat").ids, "a vocabulary with an end of text")
+
+
 def main():
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
@@ -173,6 +257,13 @@ def main():
             f.write(struct.pack("<4000H", *(int(x) for x in torch.randint(0, V, (4000,)))))
         for number, case in enumerate(CASES):
             check_case(work, number, *case)
+        os.mkdir(f"{work}/data")
+        shutil.copy(f"{work}/tokens.bin", f"{work}/data")
+        add_tokenizer(f"{work}/data")
+        os.unlink(f"{work}/data/tokenizer_config.json")
+        check_end(work, "gpt2", transformers.GPT2Config(**GPT2), True)
+        check_end(work, "llama", transformers.LlamaConfig(**LLAMA), False)
+        check_own(work)
     print(f"{passed} passed, {failed} failed")
     sys.exit(0 if failed == 0 else 1)
 

@@ -11,7 +11,7 @@ import sys
 import mutate
 
 CONFIG, LLMC, ROPE = "config_json.h", "llmc.h", "kernels/rope_table.h"
-CHECKPOINT, EXPORT, SETTINGS, SETUP = "checkpoint.h", "export.h", "settings.h", "setup.h"
+CHECKPOINT, EXPORT, SETTINGS, SETUP, HUB = "checkpoint.h", "export.h", "settings.h", "setup.h", "hub_files.h"
 TRAIN = "train_gpt.cu"
 
 # What is wrong; file, exact text, replacement.
@@ -41,6 +41,11 @@ PURE = [
     ("config: linear scalings are not written", CONFIG, "else if (r->factor > 0)", "else if (false)"),
     ("config: eps is written with six digits", CONFIG, "digits <= 17", "digits <= 6"),
     ("config: mistral is a llama", CONFIG, 'strcmp(kind, "llama") != 0', 'strcmp(kind, "llama") != 0 && strcmp(kind, "mistral") != 0'),
+    ("ends: of gpt2 where nothing is said", CONFIG, "arch == ARCH_GPT2 ? 50256 :", "arch == ARCH_GPT2 ? 50255 :"),
+    ("ends: null is what is usual", CONFIG, "roles->n[role] = 0;\n        if (node->type == JSON_NULL) continue;",
+     "if (node->type == JSON_NULL) continue;\n        roles->n[role] = 0;"),
+    ("ends: the first of several", CONFIG, "one = list ? json_next(one) : NULL", "one = NULL"),
+    ("ends: tokens that there are not", CONFIG, "node->value.integer < 0 || node->value.integer >= V", "node->value.integer < 0"),
     ("rope: linear divides by nothing", ROPE, "if (r->original == 0) return frequency / r->factor;", "if (r->original == 0) return frequency;"),
     ("rope: low and high change places", ROPE, "(turns - r->low) / (r->high - r->low)", "(turns - r->high) / (r->low - r->high)"),
     ("rope: between the two there is nothing", ROPE, "return keep * frequency", "return (keep < 1 ? 0 : 1) * frequency"),
@@ -83,7 +88,14 @@ ON_MESHES = [
     ("init: values are not compared", CHECKPOINT, "sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);", ";"),
     ("init: ranks may have other models", SETUP, 'if (path) comm_check_same(&t->world, "the model of the weights"',
      'if (!path) comm_check_same(&t->world, "the model of the weights"'),
-    ("shape: a text is read as bytes", SETUP, "if (text && (o->tokenizer || found))", "if (text && o->tokenizer)"),
+    ("shape: a text is read as bytes", SETUP, "if (text && (o->tokenizer || (found && !is_bytes_file(path))))", "if (text && o->tokenizer)"),
+    ("whole: a run on bytes cannot be resumed", SETUP, "(found && !is_bytes_file(path))", "found"),
+    ("whole: how the source samples is lost", HUB, '(!s->weights[0] || hub_take(h, s->weights, "generation_config.json", error))', "true"),
+    ("whole: any vocabulary is the source's", HUB, "const bool same = strcmp(", "const bool same = true || strcmp("),
+    ("whole: the source's vocabulary is not asked", HUB, "const bool same = strcmp(", "const bool same = false && strcmp("),
+    ("whole: what stands around another vocabulary is taken", HUB, "if (strcmp(strrchr(of_folder, '/') + 1, path + strlen(folder)) != 0) return true;", ""),
+    ("whole: texts end as data do, whatever the source says", SETUP, "if (config_read_roles(roles, config, model->V, error)) return true;", ""),
+    ("whole: exports say nothing of ends", EXPORT, "x->dtype, files->config, error)", 'x->dtype, "", error)'),
 ]
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
 FAULTS = [
     # The order of things
     ("the folder is renamed before it is flushed", "checkpoint", CHECKPOINT,
-     "folder_sync(temporary, error) &&\n         checkpoint_rename(temporary, folder, old, error);",
+     "folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);",
      "checkpoint_rename(temporary, folder, old, error) &&\n         folder_sync(folder, error);"),
     ("the folder is not flushed", "checkpoint", CHECKPOINT, "folder_sync(temporary, error) &&", ""),
     ("the new name is not flushed", "checkpoint", CHECKPOINT, "ok = folder_sync(out, error); //", "//"),

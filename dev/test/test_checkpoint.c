@@ -227,7 +227,7 @@ static bool save_state(const char* out, const CheckpointState* state, const Mode
         layout_free(&layout);
     }
     free(order);
-    if (ok) return checkpoint_publish(out, state, m, NULL, NULL, &sum, error);
+    if (ok) return checkpoint_publish(out, state, m, NULL, NULL, &sum, NULL, error);
     checkpoint_abandon(out, state->step);
     return false;
 }
@@ -243,7 +243,7 @@ static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7
 static bool publish_empty(const char* out, int64_t step, Error* error) {
     const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", 0.5};
     const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
-    return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, error);
+    return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, NULL, error);
 }
 
 // Every rank of a mesh reads all of its buckets; true if all bits are as expected.
@@ -461,8 +461,8 @@ static void test_config(const ModelConfig* m) {
     const char** name = names[m->arch == ARCH_LLAMA];
     Error error = {""};
     Json json;
-    bool ok =
-        checkpoint_write_config("config.json", m, NULL, SAFE_F32, &error) && json_open(&json, "config.json", &error);
+    bool ok = checkpoint_write_config("config.json", m, NULL, SAFE_F32, "", &error) &&
+              json_open(&json, "config.json", &error);
     if (!check(ok, "%s: its config.json is JSON %s", m->name, error.text)) return;
     for (int i = 0; i < 7; i++) {
         int64_t value = -1;
@@ -484,7 +484,7 @@ static void test_config_sync(const ModelConfig* m) {
         const Sync written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
         Sync read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
         bool told;
-        const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, &error);
+        const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
         same = same && made && checkpoint_load_sync(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
                read.share == written.share && read.scale == written.scale && checkpoint_check_sync(".", &read, &error);
         other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
@@ -494,8 +494,8 @@ static void test_config_sync(const ModelConfig* m) {
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
     const Sync none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
-    same =
-        checkpoint_write_config("config.json", m, &none, SAFE_F32, &error) && checkpoint_check_sync(".", &none, &error);
+    same = checkpoint_write_config("config.json", m, &none, SAFE_F32, "", &error) &&
+           checkpoint_check_sync(".", &none, &error);
     check(same && !checkpoint_check_sync(".", &some, &error), "an ordinary model is none: %s", error.text);
     check(checkpoint_check_sync("nowhere", &some, &error), "a folder without config.json does not say what it is");
 }
@@ -751,7 +751,7 @@ static void test_holes(void) {
         const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};
         Error error = {""};
         const bool begun = checkpoint_begin("holes", 3, &gpt2_tied, NULL, &error);
-        check(begun && !checkpoint_publish("holes", &state, &gpt2_tied, NULL, NULL, &sum, &error) &&
+        check(begun && !checkpoint_publish("holes", &state, &gpt2_tied, NULL, NULL, &sum, NULL, &error) &&
                   strstr(error.text, "values were written") && entries("holes") == 0,
               "%+d value: %s", off, error.text);
     }

@@ -48,7 +48,7 @@ check "a short run ends with status 0" "[ $? = 0 ]"
 check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
 check "it logs a JSON object a step" "[ \$(python3 -c 'import json;print(sum(json.loads(l)[\"step\"]>0 for l in open(\"run/log.jsonl\")))') = 4 ]"
 check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split()+[\"version\"]*(x is r[0]) for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
-check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json model.safetensors optimizer.safetensors trainer.json ' ]"
+check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json generation_config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json trainer.json ' ]"
 check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
 check "the weights hold what they should" "python3 - <<'PY'
 import json, struct

@@ -103,6 +103,41 @@ static void test_published(void) {
           "the architecture without model_type");
 }
 
+// Which tokens begin and end a text, in a vocabulary of V, as they are read, and written again; NULL: refused.
+static void test_roles(void) {
+    static const struct {
+        const char *model, *more;
+        int V;
+        const char* written;
+    } cases[] = {
+        {"gpt2", "", 50257, ",\n  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256"},
+        {"gpt2", "", 50256, ",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null"},
+        {"llama", "", 32000, ",\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2"},
+        {"llama", ",\"eos_token_id\":null", 32000, ",\n  \"bos_token_id\": 1,\n  \"eos_token_id\": null"},
+        {"llama", ",\"bos_token_id\":128000,\"eos_token_id\":[128001,128008,128009],\"pad_token_id\":7", 128256,
+         ",\n  \"bos_token_id\": 128000,\n  \"eos_token_id\": [128001, 128008, 128009],\n  \"pad_token_id\": 7"},
+        {"llama", ",\"bos_token_id\":0,\"eos_token_id\":[5,-1,100,99],\"pad_token_id\":-1", 100,
+         ",\n  \"bos_token_id\": 0,\n  \"eos_token_id\": [5, 99]"},
+        {"llama", ",\"eos_token_id\":[]", 100, ",\n  \"bos_token_id\": 1,\n  \"eos_token_id\": null"},
+        {"llama", ",\"eos_token_id\":\"</s>\"", 100, NULL},
+        {"llama", ",\"eos_token_id\":[1,[2]]", 100, NULL},
+        {"llama", ",\"bos_token_id\":1.5", 100, NULL},
+        {"llama", ",\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]", 100, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512], written[CONFIG_ROLES_TEXT] = "";
+        TokenRoles roles;
+        Error error;
+        const int n = snprintf(text, sizeof text, "{\"model_type\":\"%s\"%s}", cases[i].model, cases[i].more);
+        write_file(text, (size_t)n);
+        const bool ok = config_read_roles(&roles, path, cases[i].V, &error);
+        if (ok) config_roles_text(written, &roles);
+        check(ok ? cases[i].written && strcmp(written, cases[i].written) == 0
+                 : !cases[i].written && strstr(error.text, "_token_id") && strstr(error.text, path),
+              "the ends of a text in %s of %d tokens: %s", text, cases[i].V, ok ? "read" : error.text + strlen(path));
+    }
+}
+
 // What is appended to a small Llama (or, gpt2, to a small GPT-2), and what has to be said of it.
 static void test_refused(void) {
     static const char gpt2_start[] =
@@ -402,6 +437,7 @@ int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     make_temporary(path, sizeof path, "pretrained");
     test_published();
+    test_roles();
     test_refused();
     test_rope_scaling();
     test_llmc();

@@ -342,6 +342,116 @@ def test_checkpoints(work):
     refused("weights that are gone", "model.safetensors: is missing", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
 
 
+# A vocabulary as Hugging Face's library writes it: the bytes, two merges and an end of text. numbers: token -> name
+def write_vocabulary(folder, more=()):
+    printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 255 and b != 173]
+    letters = {b: chr(b) for b in printable}
+    letters.update({b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)})
+    vocab = {letters[b]: b for b in range(256)}
+    vocab.update({"th": 256, "the": 257})
+    added = [{"id": 258 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+             for i, name in enumerate(["<|endoftext|>", *more])]
+    os.makedirs(folder, exist_ok=True)
+    json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+               "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                         "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": ["t h", "th e"]}}, open(f"{folder}/tokenizer.json", "w"))
+    return {token: name for name, token in vocab.items()}
+
+
+def read(folder, name):
+    with open(f"{folder}/{name}") as f:
+        return f.read()
+
+
+def ends_of(folder, name="config.json"):
+    return [json.loads(read(folder, name)).get(key, "nothing") for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
+
+
+# What stands beside the model in a folder of Hugging Face's: of runs of one's own, and of what they begin with.
+def test_whole(work):
+    size = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0", "--sample-every", "0"]
+    beside = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    step = "step_00000002"
+    # A text: tokens are bytes.
+    open(f"{work}/text.txt", "w").write("A text of one's own. " * 200)
+    data = [*size, "--data", f"{work}/text.txt"]
+    done = train_gpt(1, *data, "--steps", "2", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
+    run = f"{work}/bytes/{step}"
+    check(done.returncode == 0 and set(os.listdir(f"{work}/bytes.export")) == beside == set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
+          "bytes: a checkpoint and an export have every file")
+    check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"), "bytes: no token ends a text")
+    names = write_vocabulary(f"{work}/words")
+    check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)}, "bytes: the vocabulary is that of the bytes")
+    done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume")
+    check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"), "bytes: resumed on the text")
+    check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
+    done = train_gpt(1, "--init", run, "--generate", "A te", "--tokens", "3")
+    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "bytes: --init goes on with a text")
+    # Tokens of a vocabulary with an end.
+    open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(3).randrange(259) for _ in range(2000))))
+    data = [*size, "--data", f"{work}/words/tokens.bin"]
+    check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
+    run = f"{work}/own/{step}"
+    about = json.loads(read(run, "tokenizer_config.json"))
+    check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
+          about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16, "a vocabulary: a text ends as documents do")
+    check(read(run, "tokenizer.json") == read(f"{work}/words", "tokenizer.json"), "a vocabulary: the file as it was")
+    # A model of others, beside data with its vocabulary: what it says stays, and stays when its checkpoint goes (--keep).
+    source, config = f"{work}/source", json.loads(read(run, "config.json"))
+    shutil.copytree(run, source)
+    os.unlink(f"{source}/trainer.json")
+    config.update(bos_token_id=3, eos_token_id=[258, 4], pad_token_id=-1)
+    json.dump(config, open(f"{source}/config.json", "w"))
+    carried = {"generation_config.json": '{"eos_token_id": [258, 4, 9], "temperature": 0.6}', "tokenizer_config.json": '{"chat_template": "x"}',
+               "special_tokens_map.json": '{"eos_token": "the"}', "chat_template.jinja": "{{ x }}"}
+    for name, text in carried.items():
+        open(f"{source}/{name}", "w").write(text)
+    more = ["--init", source, "--save-every", "1", "--keep", "1"]
+    check(train_gpt(1, *data, *more, "--steps", "2", "--out", f"{work}/tuned").returncode == 0, "a model of others: a run")
+    done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export", f"{work}/tuned.export")
+    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(step) == 0, "a model of others: resumed without it")
+    for folder in (f"{work}/tuned/step_00000005", f"{work}/tuned.export"):
+        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], "nothing"] and all(read(folder, name) == text for name, text in carried.items()),
+              f"a model of others: all of its files are in {folder[len(work):]}")
+    check(train_gpt(1, "--init", f"{source}/model.safetensors", *size, "--vocab", "259", "--export", f"{work}/file.export").returncode == 0 and
+          ends_of(f"{work}/file.export") == [3, [258, 4], "nothing"], "a model of others: its file of weights alone")
+    # Another vocabulary of the same size is not described by the source's files, and one that a folder has beside its own is not either.
+    write_vocabulary(f"{work}/others")
+    text = read(f"{work}/others", "tokenizer.json").replace('"t h"', '"h e"').replace('"th"', '"he"').replace('"th e"', '"t he"')
+    open(f"{work}/others/tokenizer.json", "w").write(text)
+    open(f"{work}/words/another.json", "w").write(text)
+    open(f"{work}/words/special_tokens_map.json", "w").write("{}")
+    shutil.copy(f"{work}/words/tokens.bin", f"{work}/others")
+    for number, options in enumerate((["--data", f"{work}/others/tokens.bin"], ["--data", f"{work}/words/tokens.bin", "--tokenizer", f"{work}/words/another.json"])):
+        out = f"{work}/other.{number}"
+        good = train_gpt(1, *size, *options, "--init", source, "--steps", "2", "--out", out).returncode == 0
+        check(good and '"he"' in read(f"{out}/{step}", "tokenizer.json") and "chat_template" not in read(f"{out}/{step}", "tokenizer_config.json") and
+              not os.path.exists(f"{out}/{step}/special_tokens_map.json"), "another vocabulary takes nothing from the source's")
+    # A vocabulary that is not read here goes along as it is.
+    unread = {"tokenizer.json": '{"model": {"type": "Unigram"}}', "tokenizer.model": "\n\x0e\n", "tokenizer_config.json": '{"a": 1}'}
+    shutil.copytree(source, f"{work}/unread")
+    for name, text in unread.items():
+        open(f"{work}/unread/{name}", "w").write(text)
+    shutil.copy(f"{work}/words/tokens.bin", f"{work}/plain.bin")
+    done = train_gpt(1, *size, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export", f"{work}/unread.export")
+    check(done.returncode == 0 and all(read(f"{work}/unread.export", name) == text for name, text in unread.items()), "a vocabulary that is not read goes along")
+    # Where nothing is said it is what transformers takes, of tokens that there are.
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        config.pop(key, None)
+    json.dump(config, open(f"{source}/config.json", "w"))
+    check(train_gpt(1, "--init", source, "--export", f"{work}/silent.export").returncode == 0 and ends_of(f"{work}/silent.export") == [None, None, "nothing"],
+          "a gpt2 that says nothing: 50256, if there is such a token")
+    json.dump({**config, "eos_token_id": "the"}, open(f"{source}/config.json", "w"))
+    shutil.rmtree(f"{work}/silent.export")
+    refused("an end that is no token", '"eos_token_id" has to be', "--init", source, "--export", f"{work}/silent.export")
+    json.dump(config, open(f"{source}/config.json", "w"))
+    os.unlink(f"{source}/generation_config.json")
+    os.mkdir(f"{source}/generation_config.json")
+    refused("a folder for a file", "generation_config.json: not a regular file", "--init", source, "--export", f"{work}/silent.export")
+
+
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
 def test_ranks_differ(work):
     if os.environ.get("MPIRUN") == "":
@@ -405,6 +515,7 @@ def main():
         test_conversions(work)
         test_refused(work)
         test_checkpoints(work)
+        test_whole(work)
         test_ranks_differ(work)
         test_strangers(work)
     print(f"{passed} passed, {failed} failed")
