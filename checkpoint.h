@@ -65,6 +65,8 @@ typedef struct {
     int64_t data_mix;                             // of several sources: sources and weights; the same; else 0
     char rounds[CHECKPOINT_PLAN_TEXT];            // the plan of the sites, in words; the same; "" where all wait
     double val_loss;                              // not finite if it was not validated at this step
+    uint64_t data_checksum;                       // of the content of --data (sources_checksum); 0: not known
+    int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -757,6 +759,10 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
                           (long long)s->seq, (long long)s->data_tokens, s->rounds);
     if (s->data_mix) n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)s->data_mix);
     if (isfinite(s->val_loss)) n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", s->val_loss);
+    checkpoint_hex(hex, s->data_checksum);
+    if (s->data_checksum) n += (size_t)snprintf(text + n, size - n, "  \"data_checksum\": \"%s\",\n", hex);
+    if (s->held_out >= 0)
+        n += (size_t)snprintf(text + n, size - n, "  \"held_out_blocks\": %lld,\n", (long long)s->held_out);
     n += (size_t)snprintf(text + n, size - n, "  \"files\": {");
     for (int i = 0; i < list->files; i++) {
         const CheckpointFile* f = &list->file[i];
@@ -968,6 +974,14 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
+    const char* hex = "";
+    state->data_checksum = 0, state->held_out = -1;
+    if (ok && json_get(json->nodes, "data_checksum"))
+        ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
+             (checkpoint_read_hex(&state->data_checksum, hex) ||
+              json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
+    if (ok && json_get(json->nodes, "held_out_blocks"))
+        ok = json_get_integer(&state->held_out, json, json->nodes, "held_out_blocks", 0, 1 << 20, error);
     return ok;
 }
 

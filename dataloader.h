@@ -1,7 +1,7 @@
 /*
 dataloader.h: from streams of tokens (tokens.h) to the sequences a model is trained on.
 
-    DataLoader  a range of a stream, cut into sequences of T tokens, in an order that is a formula.
+    DataLoader  a part of a stream, cut into sequences of T tokens, in an order that is a formula.
     Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin".
     DataMix     a DataLoader of each source, and the formula that says whose turn it is.
 
@@ -10,6 +10,13 @@ pass around: any rank computes sequence n without having seen the ones before it
 
     epoch = n / count        k = permutation(seed, epoch)(n mod count)        tokens [k T, k T + T] of the range:
                                                                              T inputs, and the T targets one later
+
+What is held out to validate on has to be like the rest, and the end of a text is not: files come in the order of their names,
+books have an index. So a stream is cut into up to 64 stretches of the same length, and the last twentieth of each is held
+out: no sequence of either part reaches into the other. A text too short for 8 sequences in each of these blocks has fewer
+of them, down to one at its end. Sequence k is in block 39 k mod blocks (39 is about 64 golden sections, so that the first few
+are spread over all of the text, too) and number k / blocks there. This follows from the text's length and T alone: it is the
+same on every mesh and in a resumed run.
 
 The permutation may not cost memory (FineWeb has 10^8 sequences) nor time to set up. So it is a cipher on the numbers
 [0, count): a block cipher with a secret key is, after all, a permutation picked by the key.
@@ -86,8 +93,9 @@ static inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
 
 typedef struct {
     const TokenFiles* files;
-    int64_t first, end; // the range of the stream that it serves: [first, end)
-    int64_t count;      // sequences in an epoch
+    int64_t first, end;     // the range of the stream that it serves: [first, end)
+    int64_t blocks, stride; // as many of these, a power of two, one every `stride` tokens
+    int64_t count;          // sequences in an epoch, as many in each block
     int T, vocab;
     uint64_t seed;
     bool shuffle; // false: the order of the files
@@ -97,7 +105,8 @@ typedef struct {
 static inline int64_t dataloader_begin(const DataLoader* loader, uint64_t n) {
     uint64_t count = (uint64_t)loader->count, k = n % count;
     if (loader->shuffle) k = permute(k, count, epoch_key(loader->seed, n / count));
-    return loader->first + (int64_t)k * loader->T;
+    const uint64_t blocks = (uint64_t)loader->blocks, block = k % blocks * 39 % blocks;
+    return loader->first + (int64_t)block * loader->stride + (int64_t)(k / blocks) * loader->T;
 }
 
 // Sequence n of the run, n = 0, 1, ... without end: inputs (T) and targets (T), the targets one token later.
@@ -118,8 +127,8 @@ static inline void dataloader_positions(int32_t* positions, const int32_t* input
     tokens_positions(positions, loader->files, inputs, dataloader_begin(loader, n), loader->T);
 }
 
-// A loader of sequences of T tokens from tokens [first, end) of the files, which stay open as long as it is used. Say
-// [0, 95 %) to train and [95 %, all) to validate. The order is fixed by seed; without shuffle it is the files' own.
+// A loader of sequences of T tokens from tokens [first, end) of the files, which stay open as long as it is used. The order
+// is fixed by seed; without shuffle it is the files' own.
 // vocab is the model's: a token that is not below it is an error, here if it is near the start of the range, else when
 // its sequence is asked for.
 // False, *error filled, if the range is not in the files or has fewer than T + 1 tokens.
@@ -138,6 +147,7 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
     loader->files = files;
     loader->first = first;
     loader->end = end;
+    loader->blocks = 1;
     loader->count = (end - first - 1) / T;
     loader->T = T;
     loader->vocab = vocab;
@@ -448,21 +458,37 @@ typedef struct {
     int64_t count; // sequences until a source begins again
 } DataMix;
 
-typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // of every source: the second but for its last 5 %
+typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see the comment on top
+
+enum { HELD_OUT_BLOCKS = 64, HELD_OUT_SEQUENCES = 8, HELD_OUT_OF = 20 };
+
+// A loader of a part of a stream, of which up to `most` blocks are held out.
+static inline bool part_init(DataLoader* loader, const TokenFiles* files, Part part, int most, int T, int vocab,
+                             uint64_t seed, bool shuffle, Error* error) {
+    const int64_t all = files->tokens, least = HELD_OUT_SEQUENCES * (int64_t)T + 1;
+    int64_t blocks = 1;
+    if (part == PART_ALL) return dataloader_init(loader, files, 0, all, T, vocab, seed, shuffle, error);
+    while (2 * blocks <= most && all / (2 * blocks) / HELD_OUT_OF >= least) blocks *= 2;
+    const int64_t stretch = all / blocks, trained = stretch - stretch / HELD_OUT_OF;
+    const bool held = part == PART_HELD_OUT;
+    if (!dataloader_init(loader, files, held ? trained : 0, held ? stretch : trained, T, vocab, seed, shuffle, error))
+        return false;
+    loader->blocks = blocks;
+    loader->stride = stretch;
+    loader->count *= blocks;
+    return true;
+}
 
 // Loaders of the same part of every source, which stay open as long as they are used; else as dataloader_init(). The
 // first source has the order of seed, the others orders of their own.
-static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int T, int vocab, uint64_t seed,
-                            bool shuffle, Error* error) {
+static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int blocks, int T, int vocab,
+                            uint64_t seed, bool shuffle, Error* error) {
     int64_t weight[MAX_SOURCES];
     memset(mix, 0, sizeof *mix);
     for (int i = 0; i < sources->count; i++) {
+        const uint64_t own_seed = seed + (uint64_t)i * 0x9E3779B97F4A7C15ull;
         const TokenFiles* files = &sources->source[i].files;
-        const int64_t all = files->tokens, trained = all - all / 20;
-        if (!dataloader_init(&mix->loader[i], files, part == PART_HELD_OUT ? trained : 0,
-                             part == PART_TRAINED ? trained : all, T, vocab, seed + (uint64_t)i * 0x9E3779B97F4A7C15ull,
-                             shuffle, error))
-            return false;
+        if (!part_init(&mix->loader[i], files, part, blocks, T, vocab, own_seed, shuffle, error)) return false;
         weight[i] = sources->source[i].weight;
         mix->count += mix->loader[i].count;
     }

@@ -48,6 +48,8 @@ typedef struct {
     Sources train_files, val_files;
     Tokenizer tokenizer; // of the tokens in them; vocab 0: not known
     DataMix train, val;
+    uint64_t data_checksum;  // of what is trained on
+    int held_out;            // blocks of it to validate on, at most; 0: none
     Evaluations evaluations; // of --evaluate
     bool evaluated;          // in this step
     TokenBatch batch;

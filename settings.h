@@ -101,7 +101,7 @@ static inline int settings_table(Option* table, Settings* s) {
             "text, .jsonl (its field \"text\"); ** is any folders below; several sources with weights: "
             "0.7:a*.bin,0.3:b*.bin"),
         option_string("val", &s->val, "GLOB",
-                      "files to validate on; without it the last 5 % of every source are held out"),
+                      "files to validate on; without it 5 % of every source, in blocks spread over it, are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",
                       "vocabulary of the shards, to show samples as text, and of .jsonl [tokenizer.json beside the "
                       "first of them; "

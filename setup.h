@@ -110,8 +110,9 @@ static inline void open_files(Trainer* t) {
     }
     agree(t, ok, &error);
     char text[256];
+    t->data_checksum = sources_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
-             (long long)sources_tokens(&t->train_files), (unsigned long long)sources_checksum(&t->train_files),
+             (long long)sources_tokens(&t->train_files), (unsigned long long)t->data_checksum,
              (long long)sources_tokens(&t->val_files), (unsigned long long)sources_checksum(&t->val_files));
     comm_check_same(&t->world, "data", text, "give all ranks the same files");
 }
@@ -325,15 +326,19 @@ static inline void find_documents(Trainer* t) {
                   chosen, t->train_files.source[0].files.file[0].path);
 }
 
-// Without --val the last 5 % of every source are held out.
-static inline void open_loaders(Trainer* t) {
+// How many blocks of every source a new run holds out to validate on: none where --val has the text for that.
+static inline int held_out_blocks(const Settings* o) { return o->val || !o->eval_every ? 0 : HELD_OUT_BLOCKS; }
+
+// Loaders of what is trained on, without the blocks that are held out, and of what is validated on: these blocks, or --val.
+static inline void open_loaders(Trainer* t, int blocks) {
     const Settings* o = &t->settings;
     const int T = t->stage.T, V = t->stage.model.V;
     const Sources* val = o->val ? &t->val_files : &t->train_files;
-    const Part part = o->val || !o->eval_every ? PART_ALL : PART_TRAINED;
+    const Part part = blocks ? PART_TRAINED : PART_ALL, held_out = o->val ? PART_ALL : PART_HELD_OUT;
     Error error, why;
-    bool ok = mix_init(&t->train, &t->train_files, part, T, V, (uint64_t)o->seed, true, &error);
-    if (ok && o->eval_every && !mix_init(&t->val, val, o->val ? PART_ALL : PART_HELD_OUT, T, V, 0, false, &why)) {
+    t->held_out = blocks;
+    bool ok = mix_init(&t->train, &t->train_files, part, blocks, T, V, (uint64_t)o->seed, true, &error);
+    if (ok && o->eval_every && !mix_init(&t->val, val, held_out, blocks, T, V, 0, false, &why)) {
         ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
     }
     agree(t, ok, &error);

@@ -233,6 +233,9 @@ static void print_sources(const Trainer* t) {
         if (t->settings.documents) documents_describe(text, sizeof text, &source->files);
         printf(t->settings.documents ? "; %s\n" : "\n", text);
     }
+    if (t->held_out && t->settings.eval_every)
+        printf("val       %lld sequences of it, in %lld blocks\n", (long long)t->val.count,
+               (long long)t->val.loader[0].blocks);
     for (int i = 0; i < t->val_files.count; i++) {
         tokens_describe(text, sizeof text, &t->val_files.source[i].files);
         printf(i ? "          " : "val       ");

@@ -1614,7 +1614,9 @@ static CheckpointState checkpoint_state(const Trainer* t) {
                              sources_tokens(&t->train_files),
                              sources_mix(&t->train_files),
                              "",
-                             t->val_loss};
+                             t->val_loss,
+                             t->data_checksum,
+                             t->held_out};
     rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
     if (o->optimizer == OPTIMIZER_SGD) {
         const size_t used = strlen(state.rounds);
@@ -1773,6 +1775,23 @@ static bool find_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     return found;
 }
 
+// The data of a resumed run: what was held out stays held out, also where this run validates on something else. Checkpoints that
+// do not say it are of runs that held out the end of the text, which is one block.
+static void resume_data(Trainer* t, const CheckpointState* state, const char* path) {
+    const Settings* o = &t->settings;
+    const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
+    if (state->data_checksum && state->data_checksum != t->data_checksum && is_main(t))
+        fprintf(stderr,
+                "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
+                process.name, path);
+    if (held_out == 0 && t->held_out > 0)
+        die_usage("%s was trained on all of --data, so that nothing is left to validate on: give --val, or --eval-every 0",
+                  path);
+    if (held_out == t->held_out) return;
+    open_loaders(t, held_out);
+    if (o->eval_every) prove_validation(t);
+}
+
 // Takes up the newest sound checkpoint of --out; returns false if there is none.
 static bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
@@ -1812,6 +1831,7 @@ static bool resume_checkpoint(Trainer* t) {
                       same[i].what, (long long)same[i].now, path, (long long)same[i].then);
         }
     }
+    resume_data(t, &state, path);
     t->step = state.step, t->sequences = state.sequences;
     round_parameters(&t->stage, o, updates_at(t, t->step));
     t->stage.grads.due = true; // what is due in the next step was read
@@ -2135,7 +2155,7 @@ int main(int argc, char** argv) {
         (trains && !plan_sums(t, &mesh, &error))) {
         die_usage("%s", error.text);
     }
-    if (trains) open_loaders(t);
+    if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
     if (trains && o->eval_every) prove_validation(t);
     if (o->export_to)

@@ -608,7 +608,7 @@ def report(o):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0], epilog='modes: ' + ' '.join(NAMES))
-    parser.add_argument('--data', help='text to train on, all files alike; the last 5 %% of it is validated on')
+    parser.add_argument('--data', help='text to train on, all files alike; 5 %% of it is validated on')
     parser.add_argument('--out', default='repro_async', help='folder of the results [repro_async]')
     parser.add_argument('--seeds', default='1,2,3', help='[1,2,3]')
     parser.add_argument('--modes', default=','.join(NAMES), help='some of the modes below, in that order')

@@ -263,7 +263,7 @@ static void fuzz_list(const unsigned char* choice) {
         REQUIRE(sources.source[i].weight > 0 && sources.source[i].fraction > 0 && sources.source[i].fraction <= 1);
         tokens_describe(text, sizeof text, &sources.source[i].files);
     }
-    if (mix_init(&mix, &sources, (Part)(choice[3] % 3), 8, 1 << 30, choice[5], true, &error)) {
+    if (mix_init(&mix, &sources, (Part)(choice[3] % 3), choice[4] % 128, 8, 1 << 30, choice[5], true, &error)) {
         REQUIRE(mix.count > 0);
         for (uint64_t n = 0; n < 4; n++) mix_sequence(inputs, targets, &mix, n << choice[8] % 62, &error);
     }

@@ -9,7 +9,7 @@ other: nothing is sent, nothing overlaps, and nothing of the trainer is used but
 second time too. The models are those of make_reference.py. Into reference/ beside this file go
 
     replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
-    replicas.tokens                                          uint16 tokens (--data), of which the last 5 % validate
+    replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out block: the last 5 % validate
     replicas.json                                            for every case what the trainer is told and what comes out:
 
         name, model, d, arguments       d: data-parallel replicas
@@ -163,7 +163,7 @@ def permute(x, count, key):
 
 
 class Data:
-    """The stream of tokens; its last 5 % are held out for validation."""
+    """The stream of tokens; its last 5 %, one block, are held out for validation."""
 
     def __init__(self, tokens, seed):
         self.tokens, self.seed = tokens, seed

@@ -233,7 +233,7 @@ static bool save_state(const char* out, const CheckpointState* state, const Mode
 }
 
 static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
-    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.5};
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.5, 0, 0};
     return save_state(out, &state, m, z, seed, error);
 }
 
@@ -241,7 +241,7 @@ static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7
 
 // What publishing a checkpoint without any of its values needs: the sum of zeros, said to be complete.
 static bool publish_empty(const char* out, int64_t step, Error* error) {
-    const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", 0.5};
+    const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", 0.5, 0, 0};
     const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
     return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, NULL, error);
 }
@@ -426,9 +426,10 @@ static void test_state(void) {
     check(!checkpoint_newest(found, sizeof found, "state"), "an empty folder has no newest checkpoint");
     check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
     const Sizes one = {1, 1, 1, 0, 0};
-    const CheckpointState states[] = {{0, 0, 0, 1, 1, 0, 0, "", 0},
-                                      {9, 90, 7, 8, 1024, 1, 123, "dc-s3gd of 4 sites", (double)NAN},
-                                      {1234567890123, INT64_MAX, 3, 2, 1, 5, INT64_MAX, "", 1.0 / 3}};
+    const CheckpointState states[] = {
+        {0, 0, 0, 1, 1, 0, 0, "", 0, 0, -1},
+        {9, 90, 7, 8, 1024, 1, 123, "dc-s3gd of 4 sites", (double)NAN, UINT64_MAX - 1, 64},
+        {1234567890123, INT64_MAX, 3, 2, 1, 5, INT64_MAX, "", 1.0 / 3, 1, 0}};
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
@@ -439,7 +440,8 @@ static void test_state(void) {
         memset(&state, 0xff, sizeof state);
         const bool opened = made && checkpoint_open(&r, path, &state, NULL, &error);
         const bool same = memcmp(&state, &states[i], offsetof(CheckpointState, val_loss)) == 0;
-        check(opened && same &&
+        check(opened && same && state.data_checksum == states[i].data_checksum &&
+                  state.held_out == states[i].held_out &&
                   (isnan(state.val_loss) ? isnan(states[i].val_loss) : state.val_loss == states[i].val_loss),
               "its state comes back %s", error.text);
         if (opened) checkpoint_close(&r);
@@ -616,7 +618,7 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
 
 // Makes the folder hold nothing but an older run's step 2.
 static void make_older(const ModelConfig* m, const Sizes* z) {
-    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", 0.5};
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", 0.5, 0, 0};
     Error error;
     if (entries("calls") == 1 && find_step(m, z) == OLDER) return;
     run_command("rm -rf calls && mkdir calls");
@@ -745,7 +747,7 @@ static void test_taken(void) {
 
 // A checkpoint with holes: as many values as the model has have to be written, no fewer and no more.
 static void test_holes(void) {
-    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", 0.5};
+    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", 0.5, 0, 0};
     new_folder("holes");
     for (int off = -1; off <= 1; off += 2) {
         const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};
@@ -1060,7 +1062,7 @@ static void test_unsound(void) {
     new_folder("unsound"), new_folder("another");
     ModelConfig other = gpt2_tied;
     other.eps = 2e-5; // as large, but another model
-    const CheckpointState same = {1, 7, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.25};
+    const CheckpointState same = {1, 7, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.25, 0, 0};
     if (!save("unsound", 1, &gpt2_tied, &z, 1, &error) || !save("unsound", 2, &gpt2_tied, &z, 1, &error) ||
         !save_state("another", &same, &other, &z, 1, &error))
         die("%s", error.text);
@@ -1132,7 +1134,7 @@ static void test_folder(void) {
     int64_t* steps;
     new_folder("run");
     for (int i = 0; i < 6; i++) {
-        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", losses[i]};
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", losses[i], 0, 0};
         if (!save_state("run", &state, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
         const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
         const int n = checkpoint_steps(&steps, "run");

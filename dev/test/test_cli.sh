@@ -329,6 +329,13 @@ mix="$small --data 0.75:part_a.txt,.25:part_b.txt --val 1:part_b.txt,2:part_a.tx
 check "--dry-run says what will be read" "$train $mix --steps 10 --global-batch 4 --dry-run >out 2>err && grep -q '^data *75 %  part_a.txt: .*; 0.0[0-9]* epochs' out && grep -q '^ *25 %  part_b.txt' out && grep -q '^val *33.33 %  part_b.txt' out && ! grep -q '^step' out"
 check "a mix is trained on" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed >out 2>err"
 check "and half of it, resumed, is the same run" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --save-every 4 --out mixed_half >out 2>err && rm -rf mixed_half/step_00000008 && $train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed_half --resume >out 2>err && cmp mixed/step_00000008/model.safetensors mixed_half/step_00000008/model.safetensors"
+tr 1 2 <text.txt >other.txt
+held="$small --steps 4 --global-batch 4"
+check "5 % are held out, in blocks" "$fast $held --data text.txt --eval-every 2 --save-every 2 --out held >one 2>err && grep -q '^val .* in 8 blocks' one && cp -r held held_other && rm -rf held*/step_00000004"
+check "and stay held out where a resumed run does not validate" "$fast $held --data text.txt --eval-every 0 --out held --resume >out 2>err && [ ! -s err ] && [ \"\$(losses one | tail -n 2)\" = \"\$(losses out)\" ]"
+check "other data of the same length are reported" "$fast $held --data other.txt --eval-every 2 --out held_other --resume >out 2>err && grep -q 'warning.*held_other/step_00000002.*other content' err"
+"$fast" $held --data text.txt --eval-every 0 --out whole_text >out 2>err
+refuses 2 "nothing is left to validate on: give --val, or --eval-every 0" $held --data text.txt --eval-every 2 --out whole_text --resume
 refuses 2 "other sources, or gives them other weights" $small --data 0.7:part_a.txt,.3:part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out mixed --resume
 check "llm.c shards are trained on" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && grep -q 'vocabulary 50257' out"
 check "raw uint16 as well" "$fast $small --data raw.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err"

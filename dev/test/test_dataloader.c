@@ -1319,9 +1319,9 @@ static void test_mix(void) {
     Sources sources = sources_or_die("5:mix3_0,3:mix3_1,2:mix3_2");
     enum { T = 10, N = 2000 };
     Error error = {""};
-    bool ok = mix_init(&mix, &sources, PART_TRAINED, T, 256, 3, true, &error) &&
-              mix_init(&held, &sources, PART_HELD_OUT, T, 256, 0, false, &error) &&
-              mix_init(&all, &sources, PART_ALL, T, 256, 0, false, &error);
+    bool ok = mix_init(&mix, &sources, PART_TRAINED, 64, T, 256, 3, true, &error) &&
+              mix_init(&held, &sources, PART_HELD_OUT, 64, T, 256, 0, false, &error) &&
+              mix_init(&all, &sources, PART_ALL, 64, T, 256, 0, false, &error);
     const int64_t weight[] = {5, 3, 2}, trained[] = {2850, 951, 209};
     int64_t taken[3] = {0}, first_again = -1;
     int wrong = !ok, off = 0;
@@ -1359,10 +1359,91 @@ static void test_mix(void) {
         wrong += held.loader[i].first != trained[i] || held.loader[i].end != sizes[i] || mix.loader[i].first != 0 ||
                  mix.loader[i].end != trained[i] || all.loader[i].first != 0 || all.loader[i].end != sizes[i];
     check(wrong == 0, "    the last 5 %% of each are held out");
-    check(!mix_init(&held, &sources, PART_HELD_OUT, 11, 256, 0, false, &error) && strstr(error.text, "mix3_2"),
+    check(!mix_init(&held, &sources, PART_HELD_OUT, 64, 11, 256, 0, false, &error) && strstr(error.text, "mix3_2"),
           "refused: %s", error.text);
     sources_close(&sources);
     if (chdir("/") != 0) die("cannot leave %s", folder);
+}
+
+// One part of a text whose tokens are all different: marks in `used` (N) which of them its sequences read, epoch by epoch.
+// Whether each epoch reads each sequence once, and the first one reads `first_of` blocks in the first sequences.
+static bool part_reads(unsigned char* used, const TokenFiles* files, Part part, int most, int T, bool shuffle,
+                       DataLoader* loader) {
+    int32_t inputs[64], targets[64];
+    Error error = {""};
+    if (!part_init(loader, files, part, most, T, 1 << 30, 5, shuffle, &error)) return false;
+    unsigned char* seen = (unsigned char*)checked_calloc((size_t)files->tokens, 1, "test");
+    bool ok = true;
+    for (int64_t n = 0; n < 2 * loader->count && ok; n++) {
+        ok =
+            dataloader_sequence(inputs, targets, loader, (uint64_t)n, &error) && seen[inputs[0]]++ == n / loader->count;
+        for (int i = 0; i < T; i++) {
+            ok = ok && targets[i] == inputs[0] + i + 1 && (i == 0 || inputs[i] == targets[i - 1]);
+            used[inputs[i]] = used[targets[i]] = 1;
+        }
+    }
+    free(seen);
+    return ok;
+}
+
+// What is held out: no token of it is trained on, it is spread over the text, and little of the text is in neither part.
+static void test_held_out(void) {
+    enum { N = 40000 };
+    static uint32_t tokens[N];
+    static unsigned char trained[N], held[N];
+    for (uint32_t i = 0; i < N; i++) tokens[i] = i;
+    const int64_t sizes[] = {220, 1600, 3340, 3359, 12345, N};
+    const int Ts[] = {1, 2, 10, 33, 64};
+    int cases = 0, wrong = 0, most_blocks = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        const int64_t n = sizes[s];
+        TokenFiles files = open_or_die(write_tokens("held.bin", TOKENS_LLAMA3_SHARD, tokens, n));
+        for (size_t i = 0; i < sizeof Ts / sizeof Ts[0]; i++) {
+            const int T = Ts[i];
+            DataLoader train, val;
+            memset(trained, 0, sizeof trained), memset(held, 0, sizeof held);
+            if (n / 20 <= T) continue;
+            const bool ok = part_reads(trained, &files, PART_TRAINED, HELD_OUT_BLOCKS, T, true, &train) &&
+                            part_reads(held, &files, PART_HELD_OUT, HELD_OUT_BLOCKS, T, false, &val);
+            int64_t both = 0, neither = 0, blocks = 0;
+            for (int64_t t = 0; t < n; t++) {
+                both += trained[t] && held[t];
+                neither += !trained[t] && !held[t];
+                blocks += held[t] && (t == 0 || !held[t - 1]);
+            }
+            const int64_t block = val.end - val.first;
+            wrong += !ok || both != 0 || blocks != val.blocks || train.blocks != val.blocks;
+            wrong += neither > (2 * T + 1) * blocks || (blocks > 1 && block < 8 * T + 1) ||
+                     (blocks < HELD_OUT_BLOCKS && n / (2 * blocks) / 20 >= 8 * T + 1);
+            bool near[64] = {false}; // the first sequences are in different blocks, a few of them in different quarters
+            for (int64_t k = 0; k < blocks; k++) near[dataloader_begin(&val, (uint64_t)k) / val.stride % 64] = true;
+            for (int64_t k = 0; k < blocks; k++) wrong += !near[k];
+            for (int quarter = 0; quarter < 4 && blocks == 64; quarter++) {
+                bool in = false;
+                for (uint64_t k = 0; k < 8; k++) in = in || dataloader_begin(&val, k) / val.stride / 16 == quarter;
+                wrong += !in;
+            }
+            most_blocks = blocks > most_blocks ? (int)blocks : most_blocks;
+            cases++;
+        }
+        tokens_close(&files);
+    }
+    check(wrong == 0 && cases > 20 && most_blocks == HELD_OUT_BLOCKS,
+          "held out: %d texts, in up to %d blocks, of which nothing is trained on: %d wrong", cases, most_blocks,
+          wrong);
+    // The split is part of what a checkpoint means: that of one block is older than the others.
+    TokenFiles files = open_or_die(in_folder("held.bin"));
+    DataLoader a, b;
+    Error error;
+    check(part_init(&a, &files, PART_TRAINED, 1, 10, N, 5, true, &error) && a.first == 0 && a.end == 38000 &&
+              a.count == 3799 && part_init(&b, &files, PART_HELD_OUT, 1, 10, N, 0, false, &error) && b.first == 38000 &&
+              b.end == N && dataloader_begin(&b, 3) == 38030,
+          "one block: the last 5 %%");
+    check(part_init(&a, &files, PART_HELD_OUT, 64, 2, N, 0, false, &error) && a.stride == 625 && a.first == 594 &&
+              a.end == 625 && a.count == 64 * 15 && dataloader_begin(&a, 1) == 594 + 39 * 625 &&
+              dataloader_begin(&a, 66) == 594 + 14 * 625 + 2,
+          "64 blocks, as pinned");
+    tokens_close(&files);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -1611,6 +1692,7 @@ int main(int argc, char** argv) {
     test_weights();
     test_refused_sources();
     test_mix();
+    test_held_out();
     test_recognition();
     test_not_tokens();
     test_folders();

@@ -224,8 +224,8 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     if (!plan_schedule(t, &m, &mesh, NULL, &error) ||
         !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, values_here(), &error))
         die("%s", error.text);
-    if (!mix_init(&t->train, &t->train_files, PART_TRAINED, m.T, m.V, 1, true, &error) ||
-        !mix_init(&t->val, &t->train_files, PART_HELD_OUT, m.T, m.V, 0, false, &error))
+    if (!mix_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||
+        !mix_init(&t->val, &t->train_files, PART_HELD_OUT, HELD_OUT_BLOCKS, m.T, m.V, 0, false, &error))
         die("%s", error.text);
     stage_allocate(&t->stage);
     draw_weights(&t->stage, 1);

@@ -59,7 +59,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
         !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
         !plan_sums(t, &mesh, &error))
         die("%s", error.text);
-    open_loaders(t);
+    open_loaders(t, held_out_blocks(&t->settings));
     stage_allocate(&t->stage);
     open_groups(t);
     const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
