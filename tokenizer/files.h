@@ -750,15 +750,34 @@ static inline void write_tokenizer(FILE* f, const Tokenizer* t) {
     fputs("]\n  }\n}\n", f);
 }
 
+// Opens the file that a vocabulary is written to before it gets its name: path.part.
+static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error* error) {
+    struct stat st;
+    FILE* f = NULL;
+    if (snprintf(part, 4096, "%s.part", path) >= 4096)
+        fail(error, "%.200s...: the name is too long", path);
+    else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(error, "%s: not a regular file", path);
+    else if (!(f = fopen(part, "w")))
+        fail(error, "%s: cannot write: %s", part, strerror(errno));
+    return f;
+}
+
+// Whether tokenizer_save() will be able to write there: before the work that a vocabulary is.
+static inline bool tokenizer_can_save(const char* path, Error* error) {
+    char part[4096];
+    FILE* f = tokenizer_open_part(part, path, error);
+    if (!f) return false;
+    fclose(f);
+    unlink(part);
+    return true;
+}
+
 // Writes a vocabulary to a file, which is there under its name when all of it is.
 static inline bool tokenizer_save(const Tokenizer* t, const char* path, Error* error) {
     char part[4096];
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return fail(error, "%.200s...: the name is too long", path);
-    struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return fail(error, "%s: not a regular file", path);
-    FILE* f = fopen(part, "w");
-    if (!f) return fail(error, "%s: cannot write: %s", part, strerror(errno));
+    FILE* f = tokenizer_open_part(part, path, error);
+    if (!f) return false;
     write_tokenizer(f, t);
     const bool written = fflush(f) == 0 && !ferror(f) && fsync(fileno(f)) == 0;
     const int reason = errno;

@@ -74,7 +74,8 @@ static bool run(const VocabOptions* o, Error* error) {
     texts.field = o->field, texts.delimiter = o->delimiter, texts.tokenizer = &cut;
     word_counts_open(&words);
     const double start = seconds_now();
-    bool ok = texts_open(&texts, o->data, error) && count_all(&words, &texts, o, error);
+    bool ok =
+        tokenizer_can_save(o->out, error) && texts_open(&texts, o->data, error) && count_all(&words, &texts, o, error);
     const double counted = seconds_now();
     if (ok) {
         tokenizer_learn(&t, &words, (int)o->vocab, o->least, (SplitKind)(SPLIT_GPT2 + o->split));

@@ -317,7 +317,7 @@ check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --
 seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
 "$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
 check "JSON lines are trained on, by a vocabulary" "$fast $small --data lines.jsonl --tokenizer shards --documents --steps 2 --eval-every 0 --out lines >one 2>err && grep -q '^data *lines.jsonl: .*, 500 documents, .*every line' one"
-check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --documents --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --documents --steps 2 --eval-every 0 >out 2>err && ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
 check "resumed by the vocabulary of the checkpoint" "$fast $small --data lines.jsonl --documents --steps 3 --eval-every 0 --out lines --resume >out 2>err && grep -q '^step *3' out"
 check "as bytes without one" "$train $small --data lines.jsonl --val lines.jsonl --steps 2 --eval-every 2 >out 2>err && grep -q '^model .*vocabulary 256' out"
 check "evaluated, too" "$train $small --data lines.jsonl --steps 1 --eval-every 0 --evaluate lines.jsonl >out 2>err && grep -q '^evaluate.*lines.jsonl' out"

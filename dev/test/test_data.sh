@@ -101,6 +101,8 @@ check "are not touched" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000
 check "a wrong vocabulary" sh -c '! "$1/tokenize" --tokenizer Makefile --data Makefile --out "$2/w" 2>"$2/log" && grep -q "Makefile:1: base64" "$2/log"' sh "$bin" "$folder"
 
 vocab() { "$bin/make_vocab" "$@" >"$folder/log" 2>&1; }
+check "a folder for the vocabulary that is not there is found before a text is read" sh -c '! "$1/make_vocab" --data "$2/nothing" --out "$2/nowhere/v.json" >"$2/log" 2>&1 && grep -q "nowhere/v.json" "$2/log"' sh "$bin" "$folder"
+check "the check leaves no file" sh -c '! "$1/make_vocab" --data "$2/nothing" --out "$2/v.json" >"$2/log" 2>&1 && grep -q "no file is named" "$2/log" && ! ls "$2"/v.json*' sh "$bin" "$folder"
 check "a vocabulary of a text" vocab --data dev/test/reference/tokenizer_text.txt --vocab 300 --out "$folder/v1.json" --threads 1
 check "of a folder, on 3 threads" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v3.json" --threads 3
 check "and on 1" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v4.json" --threads 1
