@@ -3,7 +3,7 @@ options.h: the command line as one table. A program lists its options once (name
 help) and gets parsing, range checks, suggestions for misspelt names, --help, files of options and the shells'
 completion from the same rows.
 
-    --name value   --name=value   --flag            given twice, the last one wins
+    --name value   --name=value   --flag   --flag=no            given twice, the last one wins
 
 A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
 
@@ -131,12 +131,6 @@ static inline bool option_given(Option* table, int n, const char* name) {
     return o && o->given;
 }
 
-// The same, but not by a file.
-static inline bool option_is_typed(Option* table, int n, const char* name) {
-    const Option* o = option_find(table, n, name);
-    return o && o->given && o->line == 0;
-}
-
 // The message about a name that the table does not have: what it is called here, or what is spelt most like it.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
     const Option* nearest = NULL;
@@ -225,8 +219,9 @@ static inline Option* option_named(Option* table, int n, const char* word, const
 static inline bool option_take(Option* o, const char* value, Error* error) {
     o->given = true;
     if (o->type == OPTION_FLAG) {
-        if (value) return fail(error, "--%s takes no value", o->name);
-        *(bool*)o->value = true;
+        const bool off = value && strcmp(value, "no") == 0;
+        if (value && !off) return fail(error, "--%s takes no value, but --%s=no switches it off", o->name, o->name);
+        *(bool*)o->value = !off;
         return true;
     }
     if (o->type == OPTION_WORD && !value) {
@@ -319,12 +314,15 @@ static inline bool options_read(Option* table, int n, char* text, const char* pa
     return true;
 }
 
-// The value of an option as options_read takes it; "" for a flag, and where it is not set: a string that is NULL, a number
+// The value of an option as options_read takes it; "" for a flag that is on, and where it is not set: a string that is NULL, a number
 // below its range, which stands for "what follows from others". false: it has no place in a file (see above).
 static inline bool option_text(char* text, size_t size, const Option* o) {
     const char* string;
     text[0] = 0;
     switch (o->type) {
+    case OPTION_FLAG:
+        if (o->given && !*(bool*)o->value) snprintf(text, size, "no");
+        return true;
     case OPTION_INT:
         if ((double)*(int64_t*)o->value >= o->low) snprintf(text, size, "%lld", (long long)*(int64_t*)o->value);
         return true;

@@ -102,7 +102,7 @@ static void test_round_trip(void) {
             if (o->type == OPTION_FLOAT) *(double*)o->value = o->high > 1 ? pow(10, 600 * u - 300) : u;
             if (o->type == OPTION_STRING) *(const char**)o->value = random_text(text[k - 6], 64, draw);
             if (o->type == OPTION_CHOICE) *(int*)o->value = (int)(u * (k == 9 ? 3 : 2));
-            if (o->type == OPTION_FLAG) *(bool*)o->value = true;
+            if (o->type == OPTION_FLAG) *(bool*)o->value = u < 0.5;
         }
         char* file = written(table, n);
         char* second;
@@ -153,7 +153,11 @@ static void test_files(void) {
     test_case("\t --small \t 3 \r\n--flag\r\n", "", NULL, &v);
     test_case("--small=3\n  --flag  \n", "", NULL, &v);
     test_case("--small 5\n", "--small|3|--flag", NULL, &v);
+    test_case("--small 3\n--flag no\n", "--flag", NULL, &v);
     test_case("--small -5\n--flag\n", "--flag|--small=3", NULL, &v);
+    v.flag = false;
+    test_case("--small 3\n--flag no\n", "", NULL, &v);
+    test_case("--small 3\n--flag\n", "--flag=no", NULL, &v);
     v = values_default();
     v.text = "a b  c=d # e", v.file = "=x", v.choice = 2, v.whole = 9000000000000000;
     test_case("--text a b  c=d # e\n--file =x\n--choice twenty-one\n--whole 9000000000000000", "", NULL, &v);
@@ -174,7 +178,7 @@ static void test_files(void) {
     test_case("--small   \n", "", "a.txt:1: --small: the value is missing", NULL);
     test_case("--small=\n", "", "a.txt:1: --small : not a whole number", NULL);
     test_case("--text=\n", "", "a.txt:1: --text: empty value", NULL);
-    test_case("--flag yes\n", "", "a.txt:1: --flag takes no value", NULL);
+    test_case("--flag yes\n", "", "a.txt:1: --flag takes no value, but --flag=no switches it off", NULL);
     test_case("\n--now\n", "", "a.txt:2: --now belongs on the command line, not into a file", NULL);
     test_case("--word x\n", "", "a.txt:1: --word belongs on the command line, not into a file", NULL);
 }
