@@ -674,24 +674,76 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     line_end(&text, &t->log);
 }
 
+// Whether a line of a log is whole, and of which step.
+static bool log_line_step(const char* line, size_t size, int64_t* step) {
+    Json json;
+    Error error;
+    if (line[size - 1] != '\n' || !json_parse(&json, "", line, size, &error)) return false;
+    const bool ok = json_get_integer(step, &json, json.nodes, "step", 0, INT64_MAX, &error);
+    json_free(&json);
+    return ok;
+}
+
+// What a log of earlier runs holds: of its whole lines those up to a step stay.
+typedef struct {
+    int64_t lines, damaged, first_damaged; // the last two do not count an end without a line's end, which a kill leaves
+    int64_t kept;                          // bytes of the lines that stay
+    bool gaps;                             // between them are others
+} LoggedLines;
+
+// Reads a log; health (or NULL) remembers the lines that stay, and copy (or NULL) gets them. from is at its begin.
+static bool log_read(LoggedLines* found, FILE* from, int64_t step, Health* health, FILE* copy) {
+    char* line = NULL;
+    size_t room = 0;
+    int64_t at = 0, logged;
+    memset(found, 0, sizeof *found);
+    for (ssize_t n = getline(&line, &room, from); n > 0; at += n, n = getline(&line, &room, from)) {
+        found->lines++;
+        const bool whole = log_line_step(line, (size_t)n, &logged);
+        if (!whole && line[n - 1] == '\n' && found->damaged++ == 0) found->first_damaged = found->lines;
+        if (!whole || logged > step) continue;
+        found->gaps = found->gaps || at > found->kept;
+        found->kept += n;
+        if (health) health_logged(health, line);
+        if (copy) fwrite(line, 1, (size_t)n, copy);
+    }
+    free(line);
+    return !ferror(from) && (!copy || !ferror(copy));
+}
+
+// Replaces a log by the lines that stay: it is there whole, or as it was.
+static void log_close_gaps(const char* path, FILE* old, int64_t step) {
+    char temporary[CHECKPOINT_PATH];
+    LoggedLines found;
+    Error error;
+    if (!checkpoint_path(temporary, &error, "%s.tmp", path)) die("%s", error.text);
+    FILE* copy = fopen(temporary, "w");
+    rewind(old);
+    bool ok = copy && log_read(&found, old, step, NULL, copy);
+    if (copy) ok = fclose(copy) == 0 && ok;
+    if (ok && rename(temporary, path) == 0) return;
+    const int why = errno;
+    unlink(temporary);
+    die("%s: cannot write: %s", temporary, strerror(why));
+}
+
 // Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
-// checkpoint's step, which are about to be written again, and remembers the others (health, or NULL).
+// checkpoint's step, which are about to be written again, and remembers the others (health, or NULL). What cannot be read is dropped
+// and reported.
 static void log_open(Lines* log, const char* out, const char* name, bool resumed, int64_t step, Health* health) {
-    char path[CHECKPOINT_PATH], *line = NULL;
-    size_t size = 0;
-    long keep = 0, logged;
+    char path[CHECKPOINT_PATH];
+    LoggedLines found = {0, 0, 0, 0, false};
     Error error;
     if (!checkpoint_path(path, &error, "%s/%s", out, name)) die("%s", error.text);
     FILE* old = resumed ? fopen(path, "r") : NULL;
     if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", path, strerror(errno));
-    while (old && getline(&line, &size, old) > 0 && sscanf(line, "{\"step\":%ld", &logged) == 1 && logged <= step &&
-           strchr(line, '\n')) {
-        keep = ftell(old);
-        if (health) health_logged(health, line);
-    }
-    free(line);
+    if (old && !log_read(&found, old, step, health, NULL)) die("%s: cannot read: %s", path, strerror(errno));
+    if (found.gaps) log_close_gaps(path, old, step);
     if (old) fclose(old);
-    if (!lines_open(log, path, keep, &error)) die("%s", error.text);
+    if (found.damaged)
+        printf("log       %s: %lld of %lld lines cannot be read and are dropped, the first is line %lld\n", path,
+               (long long)found.damaged, (long long)found.lines, (long long)found.first_damaged);
+    if (!lines_open(log, path, found.kept, &error)) die("%s", error.text);
 }
 
 // False, with the reason told, if not all lines could be written. Nothing was opened: nothing to do.
