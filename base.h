@@ -330,6 +330,15 @@ static inline void file_unmap(MappedFile* file) {
     memset(file, 0, sizeof *file);
 }
 
+// Standard input, output and error are there from now on. Else a file that is opened later would get the number of one that was closed,
+// and what is printed would go there.
+static inline void open_standard_files(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
 // Seconds since some fixed moment, never going back.
 static inline double seconds_now(void) {
     struct timespec t;

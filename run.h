@@ -13,6 +13,7 @@ run.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it
 #include "health.h"
 #include "hub_files.h"
 #include "lines.h"
+#include "printing.h"
 #include "save.h"
 #include "schedule.h"
 #include "settings.h"

@@ -32,8 +32,9 @@ static inline int folder_lock(const char* path, bool alone, double seconds) {
     return fd >= 0 ? fd : FOLDER_UNLOCKED;
 }
 
-static inline void folder_share(int lock) {
-    if (lock >= 0) flock(lock, LOCK_SH);
+// False: another run was alone there in the moment in between.
+static inline bool folder_share(int lock) {
+    return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
 // Opens a file of the run's folder to write it anew. Of a link only the link goes.

@@ -626,10 +626,19 @@ static inline void check_memory(Trainer* t) {
 
 enum { OUT_WAIT = 10 }; // seconds that ranks of a run whose mpirun was killed are given to find that out
 
+// Whether a new run may begin in --out: returns the exit status, or 0.
+static inline int refuse_old_run(const Settings* o, Error* error) {
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
+    if (o->resume || stat(path, &st) != 0) return 0;
+    fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+    return EXIT_ARGUMENTS;
+}
+
 // Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
 // lock: the folder is this run's from now on.
 static inline int prepare_out(const Settings* o, int* lock, Error* error) {
-    char path[4096];
     struct stat st;
     bool ok = true;
     if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
@@ -639,16 +648,13 @@ static inline int prepare_out(const Settings* o, int* lock, Error* error) {
     else if (access(o->out, W_OK | X_OK) != 0)
         ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
     if (!ok) return EXIT_RUN;
-    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
-    if (!o->resume && stat(path, &st) == 0) {
-        fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
-        return EXIT_ARGUMENTS;
-    }
+    const int status = refuse_old_run(o, error);
+    if (status) return status;
     *lock = folder_lock(o->out, true, OUT_WAIT);
     if (*lock == FOLDER_UNLOCKED)
         fprintf(stderr, "%s: warning: --out %s: its file system has no locks (flock); start no second run there\n",
                 process.name, o->out);
-    if (*lock != FOLDER_TAKEN) return 0;
+    if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // one that had the lock until now may have begun it
     fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
          o->out, OUT_WAIT);
     return EXIT_RUN;
@@ -659,8 +665,8 @@ static inline void take_out(Trainer* t) {
     Error error;
     t->lock = FOLDER_UNLOCKED;
     agree_on(t, is_main(t) ? prepare_out(&t->settings, &t->lock, &error) : 0, &error);
-    if (is_main(t)) folder_share(t->lock);
-    comm_barrier(&t->world);
+    const bool shared = !is_main(t) || folder_share(t->lock);
+    agree(t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
     if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
 }
 

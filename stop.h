@@ -29,6 +29,7 @@ waits for this, and all stop after the same step: one with such a merging, at mo
 
 #include "comm.h"
 #include "rounds.h"
+#include <poll.h>
 #include <signal.h>
 
 enum { EXIT_AGAIN = 75 };
@@ -39,12 +40,13 @@ static inline void stop_note(int number) {
     static const char text[] =
         "\nstopping after this step, with a checkpoint if there is --out; Ctrl-C once more ends at once\n";
     static volatile sig_atomic_t interrupted = 0;
+    struct pollfd ready = {STDERR_FILENO, POLLOUT, 0};
     stop_signals = 1;
     if (number != SIGINT) return;
     if (interrupted) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
-    } else if (process.rank <= 0) {
+    } else if (process.rank <= 0 && poll(&ready, 1, 0) == 1) { // else nobody reads
         const ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
         (void)n;
     }

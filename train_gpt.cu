@@ -2092,8 +2092,10 @@ static void start_tracing(Trainer* t) {
 static const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
 
 int main(int argc, char** argv) {
+    open_standard_files();
     device_tame_threads(argv);
     signal(SIGXFSZ, SIG_IGN); // a file that may not become larger is an error of write(), and not the end
+    signal(SIGPIPE, SIG_IGN); // nor is the end of who reads what is printed
     device_return_memory();
     device_flush_tiny();
     const double started = seconds_now();
@@ -2127,6 +2129,7 @@ int main(int argc, char** argv) {
     if (!o->dry_run) {
         watch_open(&t->watch, &t->world, (double)o->watchdog, trained_action_name);
         if (trains) stop_listen(); // else there is nothing to save
+        if (trains && is_main(t)) printing_begin(watch_row(&t->watch));
         device_open(t->place.rank_here);
         comm_open_device(&t->world);
     }
@@ -2198,6 +2201,7 @@ int main(int argc, char** argv) {
     const bool speaks = is_main(t);
     comm_close(&t->world);
     watch_close(&t->watch);
+    printing_end();
     return status != EXIT_AGAIN ? status : speaks ? stop_status() : 0;
 }
 #endif

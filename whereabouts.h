@@ -37,13 +37,22 @@ typedef enum {
     WHERE_REPORTING,
     WHERE_SAVING,
     WHERE_SAMPLING,
+    WHERE_PRINTING,
     WHERE_ENDING,
     WHERE_PHASES // how many there are
 } WherePhase;
 
 static inline const char* where_phase_name(WherePhase phase) {
-    static const char* const names[] = {"starting",  "loading the weights", "training", "validating", "evaluating",
-                                        "reporting", "saving a checkpoint", "sampling", "ending"};
+    static const char* const names[] = {"starting",
+                                        "loading the weights",
+                                        "training",
+                                        "validating",
+                                        "evaluating",
+                                        "reporting",
+                                        "saving a checkpoint",
+                                        "sampling",
+                                        "printing, its standard output is full",
+                                        "ending"};
     return (unsigned)phase < WHERE_PHASES ? names[phase] : "unknown phase";
 }
 

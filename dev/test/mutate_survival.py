@@ -117,7 +117,7 @@ FAULTS = [
     # Two runs
     ("a lock is not asked for", "checkpoint", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
     ("a run shares a folder from the start", "checkpoint", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),
-    ("the main rank never shares", "checkpoint", FOLDER, "if (lock >= 0) flock(lock, LOCK_SH);", "(void)lock;"),
+    ("the main rank never shares", "checkpoint", FOLDER, "return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0", "return lock < 0 || true"),
     # Taking up
     ("the position in the data is lost", "kills", TRAINER, "t->step = state.step, t->sequences = state.sequences;", "t->step = state.step;"),
     ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(", "if (ok && (what == 1 || local)) set_values("),

@@ -134,6 +134,57 @@ kill -TERM $supervisor
 wait $supervisor
 is "SIGTERM in a pause ends it" "1 1" "$? $(wc -l <runs)"
 
+# ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
+seq 1 4000 | tr '\n' ' ' >text.txt
+alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 --data text.txt --eval-every 0 --sample-every 0 --steps 60)
+timeout 150 "$train" "${alone[@]}" --out headless 2>err </dev/null | head -n 1 >out
+is "whose reader goes after a line, it ends well" "0 step_00000060" "${PIPESTATUS[0]} $(ls headless | grep step)"
+timeout 150 "$train" "${alone[@]}" --out closed <&- >&- 2>&-
+is "without the three standard descriptors: lines of log.jsonl" "0 60 60" "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
+timeout 300 python3 - "$train" "${alone[@]}" >out 2>err <<'PY'
+import fcntl, os, socket, subprocess, sys, time
+command = sys.argv[1:]
+
+def wait(what, condition):
+    end = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"not {what}")
+        time.sleep(0.02)
+
+# A pipe of a page that nobody reads: the run comes to its end all the same, and what it printed is there then.
+reader, writer = os.pipe()
+fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+run = subprocess.Popen([*command, "--out", "unread"], stdin=subprocess.DEVNULL, stdout=writer)
+os.close(writer)
+wait("saved", lambda: os.path.isdir("unread/step_00000060"))
+said = os.fdopen(reader).read()
+print("unread:", run.wait(), said.count("\nstep "), "done" in said)
+
+# Where that cannot be, the watchdog says what is waited for.
+ours, theirs = socket.socketpair()
+theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+run = subprocess.run([*command, "--steps", "10000", "--watchdog", "2"], stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True)
+print("watchdog:", run.returncode, "its standard output is full" in run.stderr)
+
+# A run that waits for a folder that another one has, which begins meanwhile.
+os.mkdir("both")
+lock = os.open("both", os.O_RDONLY)
+fcntl.flock(lock, fcntl.LOCK_SH)
+run = subprocess.Popen([*command, "--out", "both"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def waits():
+    fds = f"/proc/{run.pid}/fd"
+    return any(os.path.realpath(f"{fds}/{fd}") == os.path.realpath("both") for fd in os.listdir(fds))
+wait("waiting", waits)
+open("both/log.jsonl", "w").write("theirs")
+os.close(lock)
+said = run.communicate()[1]
+print("both:", run.returncode, "--resume" in said, open("both/log.jsonl").read())
+PY
+is "a reader that stands still does not hold up training" "unread: 0 60 True" "$(grep ^unread out)"
+is "and where it does the watchdog names it" "watchdog: 1 True" "$(grep ^watchdog out)"
+is "a folder that gets a run while another waits for it" "both: 2 True theirs" "$(grep ^both out)"
+
 # ---- the trainer
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
     echo "left out: several ranks, there is no MPI"

@@ -43,8 +43,16 @@ static WhereTable* table_new(int rows, int members) {
 // What a row says
 
 static void check_place(void) {
-    static const char* const phases[] = {"starting",  "loading the weights", "training", "validating", "evaluating",
-                                         "reporting", "saving a checkpoint", "sampling", "ending"};
+    static const char* const phases[] = {"starting",
+                                         "loading the weights",
+                                         "training",
+                                         "validating",
+                                         "evaluating",
+                                         "reporting",
+                                         "saving a checkpoint",
+                                         "sampling",
+                                         "printing, its standard output is full",
+                                         "ending"};
     WhereTable* table = table_new(1, 1);
     WhereRow* row = where_row(table, 0);
     bool ok = true;
