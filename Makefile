@@ -1,5 +1,6 @@
 # make              build ./train_gpt and ./plan for this machine, and build/tokenize, make_vocab and make_choices for its data
-# make test         run all tests; the last line is "N passed, N failed"; LONG=1 make test: more meshes and sanitizers
+# make test         run all tests; the last line is "N passed, N failed"
+# make test-full    the same as LONG=1 make test: more meshes and sanitizers, launchers with sshd, Slurm and torchrun where they are
 # make compare      a step on the device beside the CPU's: forward, loss, every gradient and update, a row each (MODEL=gpt2-124M)
 # make equivalence  every layout against one process: the whole product of them, where make test takes a few
 # make kernel_faults  more tests of the CUDA kernels; and faults planted in them, each of which has to be seen
@@ -333,6 +334,9 @@ compare: report test_gpt $(BUILD)/test_gpt
 	./test_gpt --compare $(addprefix $(BUILD)/compare/,$(compared))
 endif
 
+test-full:
+	@LONG=1 $(MAKE) --no-print-directory test
+
 equivalence: report $(BUILD)/test_equivalence
 	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
 
@@ -445,6 +449,6 @@ clean:
 	rm -rf $(BUILD) train_gpt test_gpt plan
 
 always:
-.PHONY: always all assembly assembly_check compare report test equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line install clean build_tests build_benches \
+.PHONY: always all assembly assembly_check compare report test test-full equivalence check_precision check_transformers compare_tokenizers torture network gpu_check bench planner pictures help run_line install clean build_tests build_benches \
     data_faults datacenter_faults evaluation_faults health_faults kernel_faults plan_faults planner_faults pretrained_faults report_faults site_faults survival_faults text_faults tokenizer_faults watch_faults
 -include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)

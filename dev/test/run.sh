@@ -115,6 +115,7 @@ one "compilers" dev/test/test_compilers.sh
 one "data tools" dev/test/test_data.sh
 twice "GPU check" dev/test/test_gpu_check.sh
 twice "launchers" dev/test/test_launch.sh
+[ -z "${LONG:-}" ] || twice "launchers with real programs" dev/test/test_launch_real.sh
 twice "runs that stop" dev/test/test_stop.sh
 twice "evaluations" dev/test/test_evaluations.py
 one "a run as a page" dev/test/test_report.py
