@@ -194,7 +194,7 @@ all: report train_gpt plan $(DATA_TOOLS:%=$(BUILD)/%)
 gpus = $(or $(shell nvidia-smi -L 2>/dev/null | wc -l),0)
 ranks = $(if $(filter cuda,$(DEVICE)),$(firstword $(foreach n,16 8 4 2,$(shell [ $(gpus) -lt $(n) ] || echo $(n))) 1),2)
 launcher := $(if $(MPIRUN),$(shell command -v $(MPIRUN)))
-launch = $(if $(launcher),$(if $(filter mpirun,$(MPIRUN)),,MPIRUN=$(MPIRUN) )scripts/mpirun.sh -np $(ranks) ./train_gpt,./train_gpt)
+launch = $(if $(and $(launcher),$(filter-out 1,$(ranks))),$(if $(filter mpirun,$(MPIRUN)),,MPIRUN=$(MPIRUN) )scripts/mpirun.sh -np $(ranks) ./train_gpt,./train_gpt)
 run_line = run: $(launch)$(if $(launcher),, (one process: there is no $(or $(MPIRUN),MPI)))
 run_line:
 	@echo "$(run_line)"
