@@ -969,6 +969,10 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
         ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
     const char* rounds = "";
     ok = ok && json_get_string(&rounds, json, json->nodes, "rounds", error);
+    for (const char* c = rounds; *c && ok; c++) { // it is shown where another run's is not the same
+        if (*c < 32 || *c > 126 || c - rounds >= CHECKPOINT_PLAN_TEXT - 1)
+            ok = fail(error, "%s: \"rounds\" is %s, which no run has", json->path, json_quoted(rounds).text);
+    }
     memset(state->rounds, 0, sizeof state->rounds);
     snprintf(state->rounds, sizeof state->rounds, "%s", ok ? rounds : "");
     state->val_loss = (double)NAN;

@@ -64,7 +64,8 @@ static inline void json_free(Json* json) {
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
-// A foreign string, made fit for an error's one line: in quotes, at most 200 bytes of it, control characters as '?'.
+// A foreign string, made fit for an error's one line: in quotes, at most 200 bytes of it, control characters as '?', those
+// too that are two bytes (U+0080 to U+009F), which terminals obey as well.
 typedef struct {
     char text[208];
 } JsonQuoted;
@@ -73,7 +74,11 @@ static inline JsonQuoted json_quoted(const char* s) {
     JsonQuoted q;
     size_t n = 0;
     q.text[n++] = '"';
-    for (; *s && n < 201; s++) q.text[n++] = (unsigned char)*s < 32 || *s == 127 ? '?' : *s;
+    for (; *s && n < 201; s++) {
+        const bool two = (unsigned char)s[0] == 0xC2 && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xA0;
+        q.text[n++] = (unsigned char)*s < 32 || *s == 127 || two ? '?' : *s;
+        s += two;
+    }
     if (*s) {
         while ((*s & 0xC0) == 0x80 && n > 1) n--, s--; // not in the middle of a character
         memcpy(q.text + n, "...", 3);

@@ -46,7 +46,9 @@ static inline void text_writer_put(TextWriter* w, int byte) {
     }
     w->bytes[w->count++] = (char)byte;
     if (w->count < w->length) return;
-    if (!json_utf8_bytes((const unsigned char*)w->bytes, (size_t)w->count)) { // overlong, a surrogate, beyond Unicode
+    const bool obeyed = (unsigned char)w->bytes[0] == 0xC2 && (unsigned char)w->bytes[1] < 0xA0; // U+0080 to U+009F
+    // overlong, a surrogate, beyond Unicode; or a control character of two bytes
+    if (obeyed || !json_utf8_bytes((const unsigned char*)w->bytes, (size_t)w->count)) {
         text_writer_end(w);
         return;
     }

@@ -1832,6 +1832,11 @@ static bool resume_checkpoint(Trainer* t) {
         }
     }
     resume_data(t, &state, path);
+    // No run has any other position; one far away would be other data, or beyond what a number can count.
+    if (state.sequences / state.global_batch != state.step || state.sequences % state.global_batch != 0)
+        die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
+                  "folder away, and an older checkpoint is taken",
+                  path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
     t->step = state.step, t->sequences = state.sequences;
     round_parameters(&t->stage, o, updates_at(t, t->step));
     t->stage.grads.due = true; // what is due in the next step was read

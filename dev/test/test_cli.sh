@@ -194,6 +194,28 @@ for arch in gpt2 llama; do
     check "$arch: --init starts from a checkpoint's weights" "grep -q '^step ' out"
 done
 refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
+# forge KEY VALUE: a copy of that run whose trainer.json has another value, and a checksum that fits
+forge() {
+    rm -rf forged && cp -r whole_gpt2 forged && python3 - "$1" "$2" "$source/dev/test" <<'PY'
+import re, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[3])
+from check_checkpoint import checksum
+path = "forged/step_00000012/trainer.json"
+text = open(path).read()
+text, n = re.subn(r'("%s": )[^,]*' % sys.argv[1], lambda m: m.group(1) + sys.argv[2], text, count=1)
+head = text[:text.rindex('"checksum": "') + len('"checksum": "')]
+open(path, "w").write(head + "%016x" % checksum(head.encode()) + '"\n}\n')
+assert n == 1
+PY
+}
+for sequences in 9223372036854775807 47 0; do
+    forge sequences $sequences
+    refuses 2 "do not fit" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
+done
+forge rounds '"\u001b[2Jsites"'
+refuses 1 "none of the 1 checkpoints" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
+check "what it says is shown without control characters" "grep -qF 'is \"?[2Jsites\"' out && ! grep -q \$'\\033' out err"
 refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --out whole_gpt2 --resume
 refuses 2 "as many tokens as" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2

@@ -227,6 +227,10 @@ static void test_errors(void) {
     check(!parse_bytes(&json, text, strlen(text), &error) && !strchr(error.text, 27) &&
               strstr(error.text, "...\" is there twice"),
           "a long and hostile name: %s", error.text);
+    const JsonQuoted shown = json_quoted("\x1b[\x7f\xC2\x9B"
+                                         "1m\xC2\xA0\xC3\xA9");
+    check(strcmp(shown.text, "\"?[??1m\xC2\xA0\xC3\xA9\"") == 0, "what a terminal would obey is shown as ?: %s",
+          shown.text);
     int broken = 0; // characters of two, three and four bytes are not cut in two
     for (int shift = 0; shift < 4; shift++)
         for (int k = 0; k < 3; k++) {

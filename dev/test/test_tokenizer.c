@@ -730,8 +730,8 @@ static void test_wrong_files(void) {
 
 static void test_writer(void) {
     Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1);
-    const unsigned char text[] =
-        "a\xE4\xB8\xAD\x01\xE4\xB8z\n\xFF\xF0\x9F\x98\x80\xF0\x8A\x84\x8E\xED\xA0\x80\xF4\x90\x80\x80<|endoftext|>";
+    const unsigned char text[] = "a\xE4\xB8\xAD\xC2\x9B\xC2\xA1\x01\xE4\xB8z\n\xFF\xF0\x9F\x98\x80\xF0\x8A\x84\x8E\xED"
+                                 "\xA0\x80\xF4\x90\x80\x80<|endoftext|>";
     TokenList list = {NULL, 0, 0};
     encode(&list, &t, text, sizeof text - 1, true);
     char* got = NULL;
@@ -742,7 +742,7 @@ static void test_writer(void) {
     text_writer_put_token(&w, &t, t.vocab);
     text_writer_end(&w);
     fclose(w.out);
-    check(strcmp(got, "a\xE4\xB8\xAD??z\n?\xF0\x9F\x98\x80???"
+    check(strcmp(got, "a\xE4\xB8\xAD?\xC2\xA1??z\n?\xF0\x9F\x98\x80???"
                       "<|endoftext|>?") == 0,
           "a terminal gets characters, and '?' for what is none: %s", got);
     free(got);
