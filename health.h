@@ -17,7 +17,9 @@ in the device's memory, and tells the other ranks four numbers: the sums over th
 All ranks then have all numbers, and come to the same end. If they differ, tensors are gone through one by one, and each that
 differs is named, with the ranks that differ from most others; where no value has a majority, with all. Every
 parameter is held by d ranks at least, so with d = 1 only norms and their like are watched. The optimizer's moments are not
-compared: a wrong one makes a wrong update, and that is seen (not with ZeRO, where one rank updates for all).
+compared: a wrong one makes a wrong update, and that is seen. Not so with ZeRO: one rank owns a weight and its moments, updates
+for all, and the others take over what it has. What changes on the owner between two updates is in all copies after the
+next one; what changes on another rank is overwritten then, after it was used for a step.
 
 Where does a NaN come from? A gradient that is no number is found in the sum over all ranks (run_norm), where nobody can tell
 any more whose it was. But as long as nothing was updated the step can be computed again, to the same bits, and this time
