@@ -169,20 +169,34 @@ static bool read_llmc(const char* path, const char* text, size_t size, Error* er
     return true;
 }
 
-// What stays of a log is the beginning of what was there, in whole lines.
+// What stays of a log are whole lines of it, in their order; and all of them stay when it is opened again.
 static bool read_log(const char* path, const char* text, size_t size, Error* error) {
     static Health health;
     Lines log;
     MappedFile file;
-    memset(&health, 0, sizeof health);
-    log_open(&log, folder, "log.jsonl", true, 3, &health);
-    lines_close(&log);
-    if (!file_map(&file, path, error)) die("%s", error->text);
-    REQUIRE(file.size <= size && (file.size == 0 || file.data[file.size - 1] == '\n'));
-    REQUIRE(file.size == 0 || memcmp(file.data, text, file.size) == 0);
-    const bool some = file.size > 0;
-    file_unmap(&file);
-    return some || fail(error, "%s: nothing of it", path);
+    FILE* said = stdout;
+    size_t from = 0, kept = 0;
+    for (int time = 0; time < 2; time++) {
+        memset(&health, 0, sizeof health);
+        stdout = nowhere; // damaged lines are reported
+        log_open(&log, folder, "log.jsonl", true, 3, &health);
+        stdout = said;
+        lines_close(&log);
+        if (!file_map(&file, path, error)) die("%s", error->text);
+        REQUIRE(time == 0 || file.size == kept);
+        REQUIRE(file.size <= size && (file.size == 0 || file.data[file.size - 1] == '\n'));
+        for (size_t at = 0, bytes = 0; at < file.size && time == 0; at += bytes) {
+            bytes = (size_t)((const unsigned char*)memchr(file.data + at, '\n', file.size - at) - file.data) + 1 - at;
+            while (from + bytes <= size && memcmp(text + from, file.data + at, bytes) != 0) {
+                while (from < size && text[from++] != '\n') continue;
+            }
+            REQUIRE(from + bytes <= size);
+            from += bytes;
+        }
+        kept = file.size;
+        file_unmap(&file);
+    }
+    return kept > 0 || fail(error, "%s: nothing of it", path);
 }
 
 static char* text_of_options(const Option* table, int n) {
