@@ -64,9 +64,11 @@ typedef struct {
     int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
     int64_t data_mix;                             // of several sources: sources and weights; the same; else 0
     char rounds[CHECKPOINT_PLAN_TEXT];            // the plan of the sites, in words; the same; "" where all wait
-    double val_loss;                              // not finite if it was not validated at this step
-    uint64_t data_checksum;                       // of the content of --data (sources_checksum); 0: not known
-    int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
+    char optimizer[16];                           // as --optimizer names it; the same
+    char tuning[CHECKPOINT_PLAN_TEXT]; // the learning rate's curve and more, as options; may change. "": not known
+    double val_loss;                   // not finite if it was not validated at this step
+    uint64_t data_checksum;            // of the content of --data (sources_checksum); 0: not known
+    int64_t held_out;                  // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -757,6 +759,8 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
                           "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n",
                           (long long)s->step, (long long)s->sequences, (long long)s->seed, (long long)s->global_batch,
                           (long long)s->seq, (long long)s->data_tokens, s->rounds);
+    n += (size_t)snprintf(text + n, size - n, "  \"optimizer\": \"%s\",\n", s->optimizer);
+    if (s->tuning[0]) n += (size_t)snprintf(text + n, size - n, "  \"tuning\": \"%s\",\n", s->tuning);
     if (s->data_mix) n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)s->data_mix);
     if (isfinite(s->val_loss)) n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", s->val_loss);
     checkpoint_hex(hex, s->data_checksum);
@@ -954,6 +958,29 @@ static inline bool checkpoint_load_files(CheckpointList* list, const Json* json,
     return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
 }
 
+// A text that may be missing: "" then. It is shown to people, so it has to be printable.
+static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
+    const char* value = "";
+    memset(text, 0, size);
+    if (json_get(json->nodes, key) && !json_get_string(&value, json, json->nodes, key, error)) return false;
+    for (const char* c = value; *c; c++) {
+        if (*c < 32 || *c > 126 || c - value >= (int64_t)size - 1)
+            return fail(error, "%s: \"%s\" is %s, which no run has", json->path, key, json_quoted(value).text);
+    }
+    snprintf(text, size, "%s", value);
+    return true;
+}
+
+// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW went without saying.
+static inline void checkpoint_split_rounds(CheckpointState* state) {
+    static const char word[] = ", sgd";
+    char* at = strstr(state->rounds, word);
+    snprintf(state->optimizer, sizeof state->optimizer, "%s", at ? "sgd" : "adamw");
+    if (!at) return;
+    memmove(at, at + sizeof word - 1, strlen(at + sizeof word - 1) + 1);
+    if (strcmp(state->rounds, "--dp-mode sync") == 0) state->rounds[0] = 0;
+}
+
 static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
     const struct {
         const char* name;
@@ -967,14 +994,11 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     state->data_mix = 0;
     if (ok && json_get(json->nodes, "data_mix"))
         ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
-    const char* rounds = "";
-    ok = ok && json_get_string(&rounds, json, json->nodes, "rounds", error);
-    for (const char* c = rounds; *c && ok; c++) { // it is shown where another run's is not the same
-        if (*c < 32 || *c > 126 || c - rounds >= CHECKPOINT_PLAN_TEXT - 1)
-            ok = fail(error, "%s: \"rounds\" is %s, which no run has", json->path, json_quoted(rounds).text);
-    }
-    memset(state->rounds, 0, sizeof state->rounds);
-    snprintf(state->rounds, sizeof state->rounds, "%s", ok ? rounds : "");
+    ok = ok && json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
+         checkpoint_load_text(state->rounds, sizeof state->rounds, json, "rounds", error) &&
+         checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
+         checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
+    if (ok && !state->optimizer[0]) checkpoint_split_rounds(state);
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
@@ -1054,6 +1078,17 @@ static inline bool checkpoint_load_weights_list(CheckpointList* list, const char
     }
     list->files = kept;
     return checkpoint_check_sizes(list, folder, error);
+}
+
+// Whether a checkpoint's config.json is what was written.
+static inline bool checkpoint_config_is_sound(const char* folder) {
+    char path[CHECKPOINT_PATH];
+    CheckpointList list;
+    CheckpointFile now;
+    Error error;
+    return checkpoint_load_weights_list(&list, folder, folder, &error) &&
+           checkpoint_path(path, &error, "%s/config.json", folder) && checkpoint_sum_file(&now, path, &error) &&
+           now.checksum == list.file[list.files - 1].checksum; // config.json comes last
 }
 
 // What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.

@@ -293,6 +293,42 @@ static inline const char* config_decimal(char text[32], double x) {
     return text;
 }
 
+// Refuses to continue what was trained as model `then`, in path, as model `now`: names the first field that differs, with both values.
+static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
+    const RopeScaling *a = &now->rope_scaling, *b = &then->rope_scaling;
+    const struct {
+        const char *name, *option; // option: NULL where none says it
+        double now, then;
+    } fields[] = {{"layers", "layers", (double)now->L, (double)then->L},
+                  {"channels", "hidden", (double)now->C, (double)then->C},
+                  {"heads", "heads", (double)now->NH, (double)then->NH},
+                  {"key/value heads", "kv-heads", (double)now->NKV, (double)then->NKV},
+                  {"channels inside the mlp", "ffn", (double)now->F, (double)then->F},
+                  {"positions", "seq", (double)now->T, (double)then->T},
+                  {"vocabulary", "vocab", (double)now->V, (double)then->V},
+                  {"tied embeddings", NULL, (double)now->tied, (double)then->tied},
+                  {"epsilon of the norms", NULL, now->eps, then->eps},
+                  {"rope_theta", NULL, now->rope_theta, then->rope_theta},
+                  {"factor of rope_scaling", NULL, a->factor, b->factor},
+                  {"low_freq_factor of rope_scaling", NULL, a->low, b->low},
+                  {"high_freq_factor of rope_scaling", NULL, a->high, b->high},
+                  {"original positions of rope_scaling", NULL, a->original, b->original}};
+    char here[32], there[32];
+    if (now->arch != then->arch)
+        return fail(error, "%s is another architecture than this run: give --arch %s", path,
+                    then->arch == ARCH_GPT2 ? "gpt2" : "llama");
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const char* option = fields[i].option;
+        if (fields[i].now == fields[i].then) continue;
+        if (option)
+            return fail(error, "%s: %s %.0f, and %.0f in this run: give --%s %.0f", path, fields[i].name,
+                        fields[i].then, fields[i].now, option, fields[i].then);
+        return fail(error, "%s: %s %s, and %s in this run: give neither --model nor sizes, and the checkpoint's hold",
+                    path, fields[i].name, config_decimal(there, fields[i].then), config_decimal(here, fields[i].now));
+    }
+    return true;
+}
+
 enum { CONFIG_TEXT = 4096 };
 
 // config.json of a model. dtype: of its weights, "float32" or "bfloat16"; more: further members, each with a comma before it.

@@ -131,12 +131,6 @@ static inline bool option_given(Option* table, int n, const char* name) {
     return o && o->given;
 }
 
-// The same, but not by a file.
-static inline bool option_is_typed(Option* table, int n, const char* name) {
-    const Option* o = option_find(table, n, name);
-    return o && o->given && o->line == 0;
-}
-
 // The message about a name that the table does not have: what it is called here, or what is spelt most like it.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
     const Option* nearest = NULL;

@@ -66,7 +66,8 @@ typedef struct {
     Lines log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
     bool logged;                      // a step, since this process began: its line has the version
     Trace trace, *tracing;            // the second is NULL where nothing is recorded
-    char* config;                     // --config's text: settings point into it
+    char* config;                     // the text of a file of options: settings point into it
+    char init_path[CHECKPOINT_PATH];  // the checkpoint that --init means, where it names the folder of a run
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated

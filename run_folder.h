@@ -105,6 +105,26 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
 }
 
+// The checkpoint that the folder of a run stands for: the best one by validation, to which OUT/best points, or the newest. False: there
+// is none, or the folder holds a model itself.
+static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** kind, const char* out) {
+    char link[CHECKPOINT_PATH], target[64];
+    Error error;
+    path[0] = 0;
+    if (!checkpoint_path(link, &error, "%s/config.json", out) || access(link, F_OK) == 0) return false;
+    if (!checkpoint_path(link, &error, "%s/best", out)) return false;
+    const ssize_t length = readlink(link, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = 0;
+    *kind = "best";
+    if (strncmp(target, "step_", 5) == 0 && !strchr(target, '/') && access(link, F_OK) == 0 &&
+        checkpoint_path(path, &error, "%s/%s", out, target))
+        return true;
+    *kind = "newest";
+    if (checkpoint_newest(path, CHECKPOINT_PATH, out)) return true;
+    path[0] = 0;
+    return false;
+}
+
 // Rank 0, when the checkpoint of step `last` was published: of those up to it removes all but the newest `keep` (0: none but that of
 // step `passing`) and the best, to which OUT/best points. Later ones, which the run could not be taken up from, are not counted, and
 // stay until their step is there. One goes as it came: it loses its name first, so that no half of one has it.

@@ -49,6 +49,7 @@ typedef struct {
     int on_nan; // choice
     double outlier, save_minutes;
     bool resume, dry_run, version;
+    bool mesh_of_run; // a run is resumed with the mesh of its own options.txt
     int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": all of it in short
 } Settings;
@@ -308,31 +309,32 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
 // positions may be fewer, and, where they have no table, more.
 static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
                                             const char* path) {
-    const bool gpt2 = stored->arch == ARCH_GPT2;
-    const ModelConfig* preset = option_given(table, n, "model") ? model_find_preset(s->model) : NULL;
+    const bool gpt2 = stored->arch == ARCH_GPT2, named = option_given(table, n, "model"),
+               arch_given = option_given(table, n, "arch");
+    const ModelConfig meant =
+        named ? settings_model(s, table, n, 0) : *stored; // --model, changed by what is given beside
     const struct {
         const char* name;
-        int64_t given, preset, stored; // 0: not given
-    } sizes[] = {{"layers", s->layers, preset ? preset->L : 0, stored->L},
-                 {"hidden", s->hidden, preset ? preset->C : 0, stored->C},
-                 {"heads", s->heads, preset ? preset->NH : 0, stored->NH},
-                 {"kv-heads", s->kv_heads, preset ? preset->NKV : 0, stored->NKV},
-                 {"ffn", s->ffn, preset ? preset->F : 0, stored->F},
-                 {"vocab", s->vocab, preset ? preset->V : 0, stored->V},
-                 {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, 0, stored->T}};
-    if (option_given(table, n, "model") && !preset) settings_model(s, table, n, 0); // refuses it
-    if ((option_given(table, n, "arch") || preset) &&
-        (option_given(table, n, "arch") ? (Arch)s->arch : preset->arch) != stored->arch)
-        die_usage("--%s %s, but %s is a %s", option_given(table, n, "arch") ? "arch" : "model",
-                  option_given(table, n, "arch") ? (s->arch ? "llama" : "gpt2") : s->model, path,
+        int64_t given, meant, stored; // 0: not given
+    } sizes[] = {{"layers", s->layers, meant.L, stored->L},
+                 {"hidden", s->hidden, meant.C, stored->C},
+                 {"heads", s->heads, meant.NH, stored->NH},
+                 {"kv-heads", s->kv_heads, meant.NKV, stored->NKV},
+                 {"ffn", s->ffn, meant.F, stored->F},
+                 {"vocab", s->vocab, meant.V, stored->V},
+                 {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, stored->T, stored->T}};
+    if ((arch_given ? (Arch)s->arch : meant.arch) != stored->arch)
+        die_usage("--%s %s, but %s is a %s: give --arch %s, or drop it", arch_given ? "arch" : "model",
+                  arch_given ? (s->arch ? "llama" : "gpt2") : s->model, path, gpt2 ? "gpt2" : "llama",
                   gpt2 ? "gpt2" : "llama");
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].given && sizes[i].given != sizes[i].stored)
-            die_usage("--%s %lld, but %s has %lld", sizes[i].name, (long long)sizes[i].given, path,
+            die_usage("--%s %lld, but %s has %lld: give --%s %lld, or drop it", sizes[i].name,
+                      (long long)sizes[i].given, path, (long long)sizes[i].stored, sizes[i].name,
                       (long long)sizes[i].stored);
-        if (!sizes[i].given && sizes[i].preset && sizes[i].preset != sizes[i].stored)
-            die_usage("--model %s has --%s %lld, but %s has %lld", s->model, sizes[i].name, (long long)sizes[i].preset,
-                      path, (long long)sizes[i].stored);
+        if (!sizes[i].given && sizes[i].meant != sizes[i].stored)
+            die_usage("--model %s has --%s %lld, but %s has %lld: drop --model, as the weights say what they are",
+                      s->model, sizes[i].name, (long long)sizes[i].meant, path, (long long)sizes[i].stored);
     }
     ModelConfig m = *stored;
     if (s->seq > m.T) m.T = (int)s->seq;
@@ -393,14 +395,41 @@ static inline bool settings_saves(const Settings* o) {
     return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
 }
 
+// Writes what a resumed run may change about its updates, as options: the learning rate's curve, and what the optimizer reads.
+static inline void settings_tuning(char* text, size_t size, const Settings* s) {
+    static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
+                                        "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
+    Settings copy = *s;
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &copy);
+    char value[64];
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        option_text(value, sizeof value, option_find(table, n, names[i]));
+        append_text(text, size, "%s--%s %s", i ? " " : "", names[i], value);
+    }
+}
+
+// Appends what differs between two such texts, "--decay linear (was cosine)"; "" if nothing does.
+static inline void settings_tuning_changes(char* text, size_t size, const char* now, const char* then) {
+    char option[32], value[64], was[64];
+    text[0] = 0;
+    for (int used = 0; sscanf(now, " %31s %63s%n", option, value, &used) == 2; now += used) {
+        const char* at = strstr(then, option);
+        while (at && at[strlen(option)] != ' ') at = strstr(at + 1, option);
+        if (!at || sscanf(at + strlen(option), " %63s", was) != 1 || strcmp(value, was) == 0) continue;
+        append_text(text, size, "%s%s %s (was %s)", text[0] ? ", " : "", option, value, was);
+    }
+}
+
 // Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
 static inline bool settings_train(const Settings* o) { return o->steps > 0; }
 
-// What --steps are where only other work is asked for. What counts is what was typed: a file of options is that of a run that has
-// trained.
-static inline void settings_steps(Settings* o, Option* table, int n) {
-    const bool asks = o->generate || option_is_typed(table, n, "evaluate") || option_is_typed(table, n, "export");
-    if (asks && !option_is_typed(table, n, "steps")) o->steps = 0;
+// Whether only other work than training is asked for. To be called before a file of options is read, which is that of a run that
+// has trained: what counts is what was typed.
+static inline bool settings_only_use(const Settings* o, Option* table, int n) {
+    const bool asks = o->generate || option_given(table, n, "evaluate") || option_given(table, n, "export");
+    return option_given(table, n, "steps") ? o->steps == 0 : asks;
 }
 
 // Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
@@ -532,15 +561,17 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
 static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
     const bool imagined = o->dry_run && there == 1;
+    const char* resumed_mesh =
+        o->mesh_of_run ? "; the run's options.txt says so: give --tp and --pp for the ranks that are here" : "";
     if (!imagined && there % model_ranks != 0) {
-        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
-                  (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
-                  there == 1 ? "; start more with scripts/mpirun.sh -np N" : "");
+        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s%s",
+                  (long long)o->tp, (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
+                  there == 1 ? "; start more with scripts/mpirun.sh -np N" : "", resumed_mesh);
     }
     if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
     if (!imagined && o->dp * model_ranks != there) {
-        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started", (long long)o->tp,
-                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there);
+        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s", (long long)o->tp,
+                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, resumed_mesh);
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);

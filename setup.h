@@ -35,23 +35,46 @@ static inline void check_ranks(Trainer* t, int argc, char** argv) {
     comm_check_same(&t->world, "executable", build, "copy one build to all machines");
 }
 
-// --config FILE: the main rank reads it and tells all. The text stays: it holds the values of strings.
-static inline void read_config(Trainer* t, Option* table, int n) {
-    const char* path = t->settings.config;
+// A file of options: the main rank reads it and tells all. The text stays: it holds the values of strings. option: for messages.
+static inline void read_config(Trainer* t, Option* table, int n, const char* path, const char* option) {
     MappedFile file = {NULL, 0};
     Error error, why;
-    bool ok = !is_main(t) || file_map(&file, path, &why) || fail(&error, "--config %.900s", why.text);
+    bool ok = !is_main(t) || file_map(&file, path, &why) || fail(&error, "%s%.900s", option, why.text);
     if (ok && (file.size > 1 << 20 || (file.size && memchr(file.data, 0, file.size))))
-        ok = fail(&error, "--config %s: not a file of options, one --name value a line", path);
+        ok = fail(&error, "%s%.900s: not a file of options, one --name value a line", option, path);
     agree_on(t, ok ? 0 : EXIT_ARGUMENTS, &error);
     int64_t size = (int64_t)file.size;
     comm_broadcast(&t->world, &size, 1, COMM_INT64, 0);
-    char* text = (char*)checked_calloc((size_t)size + 1, 1, "--config");
+    char* text = (char*)checked_calloc((size_t)size + 1, 1, "a file of options");
     if (size && is_main(t)) memcpy(text, file.data, (size_t)size);
     file_unmap(&file);
     comm_broadcast(&t->world, text, size, COMM_BYTE, 0);
     t->config = text;
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
+}
+
+// The options that a run has left in --out are those of its resumption, as far as the command line does not say otherwise. A mesh on the
+// command line takes the place of the run's as a whole: the others of its group are as usual then. The main rank looks whether there are
+// any.
+static inline void read_run_options(Trainer* t, Option* table, int n) {
+    Settings* o = &t->settings;
+    char path[CHECKPOINT_PATH];
+    bool held[MAX_OPTIONS];
+    Error error;
+    int32_t found = checkpoint_path(path, &error, "%s/options.txt", o->out) && access(path, F_OK) == 0;
+    comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
+    if (!found) return;
+    if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
+    memset(held, 0, sizeof held);
+    o->mesh_of_run = !option_given(table, n, "mesh") && !option_given(table, n, "tp") &&
+                     !option_given(table, n, "pp") && !option_given(table, n, "dp");
+    for (Option* row = option_find(table, n, "mesh"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
+        if (!row->given) held[row - table] = row->given = true;
+    }
+    read_config(t, table, n, path, "");
+    for (int i = 0; i < n; i++) {
+        if (held[i]) table[i].given = false;
+    }
 }
 
 // --help, --version, --completion: what needs no run. Returns whether it was asked for.
@@ -226,12 +249,40 @@ static inline void settle_vocabulary(Trainer* t, int V) {
     tokenizer_bytes(&t->tokenizer);
 }
 
-// The model: what the weights to start from say that it is (a folder of Hugging Face's, or llm.c's weights), or what --model and the
-// sizes do. data_vocab: of the data's tokens, 0: not known.
+// --init of a folder of a run means one of its checkpoints: the main rank looks, and says which. A run that is resumed needs none.
+static inline void find_init(Trainer* t) {
+    Settings* o = &t->settings;
+    char newest[CHECKPOINT_PATH];
+    const char* kind = "";
+    t->init_path[0] = 0;
+    const bool resumes = o->resume && checkpoint_newest(newest, sizeof newest, o->out);
+    if (is_main(t) && !resumes && checkpoint_of_run(t->init_path, &kind, o->init))
+        printf("init      %s, the %s checkpoint of %s\n", t->init_path, kind, o->init);
+    comm_broadcast(&t->world, t->init_path, sizeof t->init_path, COMM_BYTE, 0);
+    if (t->init_path[0]) o->init = t->init_path;
+}
+
+// The newest checkpoint of --out that says soundly of which model it is. The main rank looks.
+static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
+    int64_t* steps = NULL;
+    Error error;
+    const int n = is_main(t) ? checkpoint_steps(&steps, t->settings.out) : 0;
+    int32_t found = 0;
+    for (int i = 0; i < n && !found; i++)
+        found = checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)steps[i]) &&
+                checkpoint_config_is_sound(path);
+    free(steps);
+    comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
+    comm_broadcast(&t->world, path, CHECKPOINT_PATH, COMM_BYTE, 0);
+    return found;
+}
+
+// The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or llm.c's
+// weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
 static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
-    char newest[CHECKPOINT_PATH];
-    const bool resumes = o->resume && !settings_train(o) && checkpoint_newest(newest, sizeof newest, o->out);
+    char newest[CHECKPOINT_PATH] = "";
+    const bool resumes = o->resume && find_model(t, newest);
     const char* path = resumes ? newest : o->init;
     ModelConfig stored;
     bool told = false;

@@ -1614,14 +1614,14 @@ static CheckpointState checkpoint_state(const Trainer* t) {
                              sources_tokens(&t->train_files),
                              sources_mix(&t->train_files),
                              "",
+                             "",
+                             "",
                              t->val_loss,
                              t->data_checksum,
                              t->held_out};
     rounds_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
-    if (o->optimizer == OPTIMIZER_SGD) {
-        const size_t used = strlen(state.rounds);
-        snprintf(state.rounds + used, sizeof state.rounds - used, "%ssgd", used ? ", " : "--dp-mode sync, ");
-    }
+    snprintf(state.optimizer, sizeof state.optimizer, "%s", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw");
+    settings_tuning(state.tuning, sizeof state.tuning, o);
     for (int i = 0; i < t->train_files.count && o->documents; i++) {
         const size_t used = strlen(state.rounds);
         char text[64];
@@ -1727,10 +1727,12 @@ static bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, con
     return first_reason(t, ok ? 0 : EXIT_RUN, error) < 0;
 }
 
-// Whether a checkpoint is what was written.
-static bool checkpoint_is_sound(Trainer* t, const char* folder, int64_t step, Error* error) {
+// Whether a checkpoint is what was written, or (weights) what --init needs of it.
+static bool checkpoint_is_sound(Trainer* t, const char* folder, int64_t step, bool weights, Error* error) {
     CheckpointList list;
-    const bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error);
+    const bool loaded = weights ? checkpoint_load_weights_list(&list, folder, folder, error)
+                                : checkpoint_load_list(&list, folder, error);
+    const bool ok = loaded && checkpoint_check_step(&list, folder, step, error);
     return files_are_sound(t, ok, &list, folder, error);
 }
 
@@ -1749,29 +1751,39 @@ static void check_initial_weights(Trainer* t, const char* path) {
     comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
 }
 
+// Of n checkpoints, whose steps the main rank has, the first that is sound, or of which (weights) the weights are.
+static bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n, bool weights) {
+    for (int i = 0; i < n; i++) {
+        Error error;
+        int64_t step = is_main(t) ? steps[i] : 0;
+        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
+        if (checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)step) &&
+            checkpoint_is_sound(t, path, step, weights, &error))
+            return true;
+        if (is_main(t) && !weights) printf("resume    not from step %lld: %s\n", (long long)step, error.text);
+    }
+    return false;
+}
+
 // The newest sound checkpoint of --out; those that are not are told. False: there is none at all. If there are only unsound
 // ones the run ends: a new one would take their place.
 static bool find_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     const char* out = t->settings.out;
     int64_t* steps = NULL;
-    Error error;
+    char text[3 * CHECKPOINT_PATH];
     if (is_main(t) && settings_train(&t->settings)) checkpoint_clean(out);
     int32_t n = is_main(t) ? checkpoint_steps(&steps, out) : 0;
     comm_broadcast(&t->world, &n, 1, COMM_INT32, 0);
-    bool found = false;
-    for (int i = 0; i < n && !found; i++) {
-        int64_t step = is_main(t) ? steps[i] : 0;
-        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
-        found = checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)step) &&
-                checkpoint_is_sound(t, path, step, &error);
-        if (!found && is_main(t)) printf("resume    not from step %lld: %s\n", (long long)step, error.text);
+    const bool found = first_sound(t, path, steps, n, false);
+    if (!found && n > 0) {
+        const bool weights = first_sound(t, path, steps, n, true);
+        snprintf(text, sizeof text,
+                 "--resume: none of the %d checkpoints in %s is sound; move them away to start anew%s%s", n, out,
+                 weights ? ", or continue in another --out from weights that are whole, with --init " : "",
+                 weights ? path : "");
+        comm_die_together(&t->world, EXIT_RUN, text);
     }
     free(steps);
-    if (!found && n > 0) {
-        snprintf(error.text, sizeof error.text,
-                 "--resume: none of the %d checkpoints in %s is sound; move them away to start anew", n, out);
-        comm_die_together(&t->world, EXIT_RUN, error.text);
-    }
     return found;
 }
 
@@ -1781,15 +1793,34 @@ static void resume_data(Trainer* t, const CheckpointState* state, const char* pa
     const Settings* o = &t->settings;
     const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
     if (state->data_checksum && state->data_checksum != t->data_checksum && is_main(t))
-        fprintf(stderr,
-                "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
-                process.name, path);
+        fprintf(
+            stderr,
+            "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
+            process.name, path);
     if (held_out == 0 && t->held_out > 0)
-        die_usage("%s was trained on all of --data, so that nothing is left to validate on: give --val, or --eval-every 0",
-                  path);
+        die_usage(
+            "%s was trained on all of --data, so that nothing is left to validate on: give --val, or --eval-every 0",
+            path);
     if (held_out == t->held_out) return;
     open_loaders(t, held_out);
     if (o->eval_every) prove_validation(t);
+}
+
+// Refuses to continue a run as another model. Its model was read from a checkpoint (choose_model), so this differs only where that
+// was not the one that is taken up.
+static void check_same_model(Trainer* t, const char* folder) {
+    ModelConfig then;
+    bool told;
+    Error error;
+    agree(t, checkpoint_model(&then, &told, folder, &error), &error);
+    agree_on(t, !told || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS, &error);
+}
+
+// What a resumed run changes about its updates is reported: it may be what is wanted.
+static void tell_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
+    char changes[2 * CHECKPOINT_PLAN_TEXT];
+    settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
+    if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
 }
 
 // Takes up the newest sound checkpoint of --out; returns false if there is none.
@@ -1805,8 +1836,14 @@ static bool resume_checkpoint(Trainer* t) {
     CheckpointState state = now;
     const CheckpointSites sites = site_values(&t->stage).list;
     Error error;
+    check_same_model(t, path);
     agree(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
     agree(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
+    if (strcmp(now.optimizer, state.optimizer) != 0)
+        die_usage(
+            "--optimizer %s, but %s is of a run with --optimizer %s: give --optimizer %s, or begin a new run with "
+            "--init %s",
+            now.optimizer, path, state.optimizer, state.optimizer, path);
     if (strcmp(now.rounds, state.rounds) != 0)
         die_usage(
             "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
@@ -1841,6 +1878,7 @@ static bool resume_checkpoint(Trainer* t) {
     round_parameters(&t->stage, o, updates_at(t, t->step));
     t->stage.grads.due = true; // what is due in the next step was read
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
+    tell_tuning(t, &now, &state);
     // The run may have been killed when it was about to do this, after its last save.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))
         fprintf(stderr, "%s: --keep: %s\n", process.name, error.text);
@@ -1990,13 +2028,13 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     warm_up(t);
     const bool resumed = set_weights(t);
     if (!resumed) stage_begin(&t->stage);
-    const bool ended = t->step >= o->steps; // a resumed run that has nothing to do but to write its last sample
+    const bool ended = t->step >= o->steps; // resumed, with nothing to train: what comes at the end is done again
     const bool logs = o->out && is_main(t);
     if (logs) log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
     if (resumed) comm_broadcast(&t->world, &t->health.skipped_in_row, 1, COMM_INT32, 0);
     if (logs && o->sample_every)
         log_open(&t->samples, o->out, "samples.jsonl", resumed, ended ? t->step - 1 : t->step, NULL);
-    if (logs) write_options(t, table, n);
+    if (logs && !ended) write_options(t, table, n);
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
@@ -2037,8 +2075,11 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - loop_started);
     end_line();
-    if (is_main(t)) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
-    const bool whole = t->step == o->steps;
+    if (is_main(t) && !ended) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
+    if (is_main(t) && ended)
+        printf("done      nothing to train: step %lld is reached, and --steps is %lld; more --steps continue the run\n",
+               (long long)t->step, (long long)o->steps);
+    const bool whole = t->step >= o->steps;
     if (is_main(t) && !whole)
         printf("stopped   after step %lld of %lld, as a signal has asked; %s\n", (long long)t->step,
                (long long)o->steps,
@@ -2125,12 +2166,17 @@ int main(int argc, char** argv) {
         comm_close(&t->world);
         return 0;
     }
-    if (o->config) read_config(t, table, n);
-    settings_steps(o, table, n);
+    const bool only_use = settings_only_use(o, table, n);
+    if (o->config)
+        read_config(t, table, n, o->config, "--config ");
+    else if (o->resume && o->out && !only_use)
+        read_run_options(t, table, n);
+    if (only_use) o->steps = 0;
     const bool trains = settings_train(o);
     if (o->generate && !trains && !o->dry_run) t->text = part_stdout();
     if (o->out && trains && !options_check_file(table, n, &error)) die_usage("%s", error.text);
     check_settings(o);
+    if (o->init) find_init(t);
     if (!o->dry_run) {
         watch_open(&t->watch, &t->world, (double)o->watchdog, trained_action_name);
         if (trains) stop_listen(); // else there is nothing to save

@@ -73,7 +73,7 @@ FAULTS = [
     ("use: the common weights stay", USE, TRAINER, "if (evaluates || t->evaluated) stage_leave_common", "if (evaluates && !t->evaluated) stage_leave_common"),
     ("use: in every step", USE, TRAINER, "t->evaluations.count > 0 && (last ||", "t->evaluations.count > 0 && (true || last ||"),
     ("use: not at the end", USE, TRAINER, "t->evaluations.count > 0 && (last ||", "t->evaluations.count > 0 && ("),
-    ("use: alone it trains", USE, SETTINGS, 'o->generate || option_is_typed(table, n, "evaluate")', "o->generate"),
+    ("use: alone it trains", USE, SETTINGS, 'o->generate || option_given(table, n, "evaluate")', "o->generate"),
     ("use: a text for tokens", USE, EVALUATE, "e->stream.format == TOKENS_TEXT && !bytes)", "false && !bytes)"),
     ("use: other tokens than those learned from", USE, EVALUATE, "if (!formats_agree(files->format, e->stream.format))", "if (0)"),
     ("use: the log has acc twice", USE, TELL, '{"acc_norm", s.acc_norm, is_choice(e)}', '{"acc_norm", s.perplexity, is_choice(e)}'),

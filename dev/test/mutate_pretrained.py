@@ -79,7 +79,7 @@ ON_MESHES = [
     ("weights: the first part of a name is needed", CHECKPOINT, "ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name",
      "ok = slice_read(params + s.offset, &file, name"),
     ("shape: contradictions are let through", SETTINGS, "if (sizes[i].given && sizes[i].given != sizes[i].stored)", "if (false)"),
-    ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : preset->arch) != stored->arch)", "(Arch)s->arch : preset->arch) == (Arch)7)"),
+    ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : meant.arch) != stored->arch)", "(Arch)s->arch : meant.arch) == (Arch)7)"),
     ("init: checksums of a checkpoint are not asked", TRAIN, "if (ours && !files_are_sound(", "if (false && !files_are_sound("),
     ("init: one rank of several looks at its part", TRAIN, "checkpoint_add_up(sums, list, folder, world->rank, world->size, error);",
      "checkpoint_add_up(sums, list, folder, 0, world->size, error);"),

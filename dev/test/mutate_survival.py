@@ -13,8 +13,8 @@ import sys
 
 import mutate
 
-FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER = (
-    "run_folder.h", "tell.h", "checkpoint.h", "save.h", "lines.h", "checksum.h", "safetensors.h", "train_gpt.cu")
+FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
+    "run_folder.h", "tell.h", "checkpoint.h", "save.h", "lines.h", "checksum.h", "safetensors.h", "train_gpt.cu", "config_json.h")
 COMMANDS = {
     "model": ("build/test_gpt", ["build/test_gpt", "--short"]),
     "checkpoint": ("build/test_checkpoint", ["build/test_checkpoint", "--short"]),
@@ -112,8 +112,12 @@ FAULTS = [
     ("what waits is written again", "lines", LINES, "    l->used = 0, l->lines = 0;\n    return true;", "    l->lines = 0;\n    return true;"),
     ("lines go to a file that has another name now", "lines", LINES, "    if (!lines_find(l, error)) return false;\n", ""),
     ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
-    ("a resumed run keeps later lines", "kills", TELL, "sscanf(line, \"{\\\"step\\\":%ld\", &logged) == 1 && logged <= step &&",
-     "sscanf(line, \"{\\\"step\\\":%ld\", &logged) == 1 &&"),
+    ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
+    # What a resumed run has in common with what it was
+    ("another field of the model is let through", "checkpoint", CONFIG, "if (fields[i].now == fields[i].then) continue;",
+     "if (!option || fields[i].now == fields[i].then) continue;"),
+    ("older checkpoints were all made with AdamW", "checkpoint", CHECKPOINT, 'at ? "sgd" : "adamw"', '"adamw"'),
+    ("a run's best checkpoint is not looked for", "checkpoint", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
     # Two runs
     ("a lock is not asked for", "checkpoint", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
     ("a run shares a folder from the start", "checkpoint", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),

@@ -233,7 +233,7 @@ static bool save_state(const char* out, const CheckpointState* state, const Mode
 }
 
 static bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed, Error* error) {
-    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.5, 0, 0};
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, INT64_MAX, "", "adamw", "", 0.5, 0, 0};
     return save_state(out, &state, m, z, seed, error);
 }
 
@@ -241,7 +241,7 @@ static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7
 
 // What publishing a checkpoint without any of its values needs: the sum of zeros, said to be complete.
 static bool publish_empty(const char* out, int64_t step, Error* error) {
-    const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", 0.5, 0, 0};
+    const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", "adamw", "", 0.5, 0, 0};
     const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
     return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, NULL, error);
 }
@@ -427,9 +427,10 @@ static void test_state(void) {
     check(!checkpoint_newest(found, sizeof found, "nowhere"), "a folder that is not there has none either");
     const Sizes one = {1, 1, 1, 0, 0};
     const CheckpointState states[] = {
-        {0, 0, 0, 1, 1, 0, 0, "", 0, 0, -1},
-        {9, 90, 7, 8, 1024, 1, 123, "dc-s3gd of 4 sites", (double)NAN, UINT64_MAX - 1, 64},
-        {1234567890123, INT64_MAX, 3, 2, 1, 5, INT64_MAX, "", 1.0 / 3, 1, 0}};
+        {0, 0, 0, 1, 1, 0, 0, "", "adamw", "", 0, 0, -1},
+        {9, 90, 7, 8, 1024, 1, 123, "dc-s3gd of 4 sites", "sgd", "--lr 0.1 --eps 1e-08", (double)NAN, UINT64_MAX - 1,
+         64},
+        {1234567890123, INT64_MAX, 3, 2, 1, 5, INT64_MAX, "", "adamw", "", 1.0 / 3, 1, 0}};
     for (size_t i = 0; i < 3; i++) {
         CheckpointState state;
         CheckpointReader r;
@@ -618,7 +619,7 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
 
 // Makes the folder hold nothing but an older run's step 2.
 static void make_older(const ModelConfig* m, const Sizes* z) {
-    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", 0.5, 0, 0};
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", "adamw", "", 0.5, 0, 0};
     Error error;
     if (entries("calls") == 1 && find_step(m, z) == OLDER) return;
     run_command("rm -rf calls && mkdir calls");
@@ -747,7 +748,7 @@ static void test_taken(void) {
 
 // A checkpoint with holes: as many values as the model has have to be written, no fewer and no more.
 static void test_holes(void) {
-    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", 0.5, 0, 0};
+    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", "adamw", "", 0.5, 0, 0};
     new_folder("holes");
     for (int off = -1; off <= 1; off += 2) {
         const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};
@@ -1062,7 +1063,7 @@ static void test_unsound(void) {
     new_folder("unsound"), new_folder("another");
     ModelConfig other = gpt2_tied;
     other.eps = 2e-5; // as large, but another model
-    const CheckpointState same = {1, 7, 42, 8, 16, INT64_MAX, INT64_MAX, "", 0.25, 0, 0};
+    const CheckpointState same = {1, 7, 42, 8, 16, INT64_MAX, INT64_MAX, "", "adamw", "", 0.25, 0, 0};
     if (!save("unsound", 1, &gpt2_tied, &z, 1, &error) || !save("unsound", 2, &gpt2_tied, &z, 1, &error) ||
         !save_state("another", &same, &other, &z, 1, &error))
         die("%s", error.text);
@@ -1134,7 +1135,7 @@ static void test_folder(void) {
     int64_t* steps;
     new_folder("run");
     for (int i = 0; i < 6; i++) {
-        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", losses[i], 0, 0};
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", "adamw", "", losses[i], 0, 0};
         if (!save_state("run", &state, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
         const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
         const int n = checkpoint_steps(&steps, "run");
@@ -1218,6 +1219,101 @@ static void test_rename_new(void) {
               "a name that is free is given");
     }
     calls.plain = false;
+}
+
+// The checkpoint that the folder of a run stands for: the best by validation, else the newest.
+static void test_of_run(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    char path[CHECKPOINT_PATH];
+    const char* kind = "";
+    new_folder("of");
+    check(!checkpoint_of_run(path, &kind, "of") && !checkpoint_of_run(path, &kind, "nowhere") && path[0] == 0,
+          "an empty folder stands for none");
+    if (!save("of", 1, &gpt2_tied, &one, 1, &error) || !save("of", 2, &gpt2_tied, &one, 1, &error))
+        die("%s", error.text);
+    check(checkpoint_of_run(path, &kind, "of") && strcmp(path, "of/step_00000002") == 0 && strcmp(kind, "newest") == 0,
+          "without a best one it is the newest: %s", path);
+    run_command("ln -s step_00000001 of/best");
+    check(checkpoint_of_run(path, &kind, "of") && strcmp(path, "of/step_00000001") == 0 && strcmp(kind, "best") == 0,
+          "then the best: %s", path);
+    run_command("ln -sfn step_00000003 of/best");
+    check(checkpoint_of_run(path, &kind, "of") && strcmp(path, "of/step_00000002") == 0, "not one that is gone: %s",
+          path);
+    run_command("mkdir elsewhere && ln -sfn ../elsewhere of/best");
+    check(checkpoint_of_run(path, &kind, "of") && strcmp(path, "of/step_00000002") == 0, "nor another folder: %s",
+          path);
+    check(!checkpoint_of_run(path, &kind, "of/step_00000002"), "a checkpoint is taken as it is");
+}
+
+// Writes trainer.json of an older program: without "optimizer", with these "rounds".
+static void older_trainer(const char* path, const char* rounds) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    char text[4096], hex[17];
+    const char* begin = (const char*)file.data;
+    const char *from = strstr(begin, "  \"rounds\""), *to = strstr(begin, "  \"files\"");
+    const char* last = strstr(to, "\n  \"checksum\"");
+    snprintf(text, sizeof text, "%.*s  \"rounds\": \"%s\",\n%.*s\n  %s", (int)(from - begin), begin, rounds,
+             (int)(last - to), to, checkpoint_last_key);
+    file_unmap(&file);
+    checkpoint_hex(hex, checksum_of(text, (int64_t)strlen(text), 0));
+    if (!checkpoint_write_text(path, &error, "%s%s\"\n}\n", text, hex)) die("%s", error.text);
+}
+
+// Checkpoints from before the optimizer had a field of its own.
+static void test_older(void) {
+    static const char* const cases[][3] = {
+        {"", "", "adamw"},
+        {"--dp-mode sync, sgd", "", "sgd"},
+        {"diloco of 2 sites, merged later, sgd", "diloco of 2 sites, merged later", "sgd"},
+        {"--dp-mode sync, every file is a document", "--dp-mode sync, every file is a document", "adamw"},
+        {"--dp-mode sync, sgd, every file is a document", "--dp-mode sync, every file is a document", "sgd"}};
+    const Sizes one = {1, 1, 1, 0, 0};
+    Error error = {""};
+    CheckpointList list;
+    new_folder("older");
+    if (!save("older", 1, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        older_trainer("older/step_00000001/trainer.json", cases[i][0]);
+        const bool ok = checkpoint_load_list(&list, "older/step_00000001", &error);
+        check(ok && strcmp(list.state.rounds, cases[i][1]) == 0 && strcmp(list.state.optimizer, cases[i][2]) == 0 &&
+                  list.state.tuning[0] == 0,
+              "an older trainer.json, \"%s\": %s", cases[i][0], ok ? list.state.optimizer : error.text);
+    }
+}
+
+// A run is not continued as another model: every field that config.json has and that changes what is computed.
+static void test_same_model(void) {
+    const ModelConfig base = {"", ARCH_LLAMA, 4, 64, 8, 4, 128, 32, 100, false, 1e-5, 10000, {8, 1, 4, 8192}};
+    ModelConfig other[14];
+    static const char* const names[14] = {"--layers 4",
+                                          "--hidden 64",
+                                          "--heads 8",
+                                          "--kv-heads 4",
+                                          "--ffn 128",
+                                          "--seq 32",
+                                          "--vocab 100",
+                                          "tied",
+                                          "epsilon",
+                                          "rope_theta 10000.0",
+                                          "factor of rope_scaling 8.0",
+                                          "low_freq_factor of rope_scaling 1.0",
+                                          "high_freq_factor of rope_scaling 4.0",
+                                          "original positions of rope_scaling 8192.0"};
+    Error error = {""};
+    for (int i = 0; i < 14; i++) other[i] = base;
+    other[0].L = 5, other[1].C = 128, other[2].NH = 16, other[3].NKV = 8, other[4].F = 64, other[5].T = 64;
+    other[6].V = 101, other[7].tied = true, other[8].eps = 1e-6, other[9].rope_theta = 500;
+    other[10].rope_scaling.factor = 2, other[11].rope_scaling.low = 2, other[12].rope_scaling.high = 5;
+    other[13].rope_scaling.original = 4096;
+    check(config_compare(&base, &base, "x", &error), "a model is the same as itself");
+    for (int i = 0; i < 14; i++)
+        check(!config_compare(&other[i], &base, "x", &error) && strstr(error.text, names[i]), "another %s: %s",
+              names[i], error.text);
+    other[0] = base, other[0].arch = ARCH_GPT2;
+    check(!config_compare(&other[0], &base, "x", &error) && strstr(error.text, "--arch llama"), "%s", error.text);
 }
 
 // A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its own.
@@ -1341,6 +1437,9 @@ int main(int argc, char** argv) {
     test_folder();
     test_links();
     test_rename_new();
+    test_of_run();
+    test_older();
+    test_same_model();
     test_prune_later();
     test_says();
     test_lock();

@@ -216,12 +216,76 @@ done
 forge rounds '"\u001b[2Jsites"'
 refuses 1 "none of the 1 checkpoints" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
 check "what it says is shown without control characters" "grep -qF 'is \"?[2Jsites\"' out && ! grep -q \$'\\033' out err"
-refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --out whole_gpt2 --resume
+refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --global-batch 2 --out whole_gpt2 --resume
 refuses 2 "as many tokens as" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2
 refuses 2 "make tables of more than" --data text.txt --micro-batch 1 --global-batch 4194304 --dry-run
 refuses 2 "micro-batches are more than a schedule takes" --dry-run --layers 64 --pp 64 --seq 2 \
     --micro-batch 1 --eval-sequences 100000
+# ---- --out DIR --resume alone: the model is the checkpoint's, the other options are those of DIR/options.txt
+resumed() { # resumed FOLDER OPTIONS...: a copy of it
+    rm -rf resumed && cp -r "$1" resumed && timeout 60 "$fast" --out resumed --resume "${@:2}" >out 2>err
+    status=$?
+}
+resumed whole_llama --steps 14
+check "it needs nothing else" "[ $status = 0 ] && [ ! -s err ] && grep -q '^options .*resumed/options.txt' out && grep -q '^resume .*step 12$' out"
+cp -r whole_llama explicit && "$fast" $small --arch llama --data text.txt --steps 14 --global-batch 4 --eval-every 0 --out explicit --resume >out 2>err
+check "and is the run of the whole command line" "for f in model optimizer; do cmp explicit/step_00000014/\$f.safetensors resumed/step_00000014/\$f.safetensors || exit 1; done"
+check "its options are those, and --steps" "grep -qx -- '--steps 14' resumed/options.txt && grep -qx -- '--arch llama' resumed/options.txt"
+resumed whole_llama --config run/options.txt --steps 14 --arch gpt2
+check "a --config takes their place" "[ $status = 2 ] && ! grep -q '^options ' out && grep -q -- '--arch gpt2, but resumed/step_00000012 is a llama' err"
+for steps in 12 5; do
+    resumed whole_llama --steps $steps
+    check "beyond --steps $steps there is nothing to train, which is success" "[ $status = 0 ] && [ ! -s err ] && grep -q '^done .*nothing to train' out && ! grep -q '^stopped' out && [ ! -e resumed/step_00000013 ]"
+    check "and its options stay" "cmp {whole_llama,resumed}/options.txt"
+done
+for option in "--heads 4" "--kv-heads 1" "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2"; do
+    resumed whole_llama --steps 14 $option
+    check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '^train_gpt: $option, but resumed/step_00000012 .*: give --' err"
+done
+resumed whole_llama --model llama-130M
+check "--model is refused: $(cat err)" "[ $status = 2 ] && grep -q -- 'drop --model' err"
+resumed whole_llama --optimizer sgd
+check "another optimizer is refused: $(cat err)" "[ $status = 2 ] && grep -q -- 'give --optimizer adamw' err"
+resumed whole_llama --steps 14 --decay linear --clip 2
+check "another curve is reported: $(grep '^resume    with' out)" "[ $status = 0 ] && grep -q -- '--decay linear (was cosine)' out && grep -q -- '--clip 2 (was 1)' out && ! grep -q -- '--lr' out"
+"$fast" $small --arch llama --data text.txt --steps 1 --export theta >out 2>err
+sed -i 's/"rope_theta": 10000.0/"rope_theta": 500.0/; s/"rms_norm_eps": 1e-05/"rms_norm_eps": 0.001/' theta/config.json
+"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --out theta_run >out 2>err
+rm theta_run/options.txt
+"$fast" $small --arch llama --data text.txt --steps 5 --eval-every 0 --out theta_run --resume >out 2>err
+check "what shapes and options do not say is the checkpoint's" "[ $? = 0 ] && grep -q '\"rope_theta\": 500.0' theta_run/step_00000005/config.json && grep -q '\"rms_norm_eps\": 0.001' theta_run/step_00000005/config.json"
+"$fast" $small --documents --data text.txt --steps 1 --eval-every 0 --out flag >out 2>err
+resumed flag --documents=no --steps 2
+check "a flag is switched off: $(cat err)" "[ $status = 2 ] && grep -q 'every file is a document' err"
+"$fast" $small --sequence-parallel=no --data text.txt --steps 1 --eval-every 0 --out flag_off >out 2>err
+check "which options.txt remembers" "[ $? = 0 ] && grep -qx -- '--sequence-parallel no' flag_off/options.txt && '$fast' --steps 2 --out flag_off --resume >out 2>err"
+
+# ---- --init of the folder of a run; weights whose optimizer is gone
+"$fast" $small --init run --data text.txt --steps 1 --out from_run >out 2>err
+check "--init takes a run's best checkpoint" "[ $? = 0 ] && grep -q '^init .*run/step_00000004, the best ' out && grep -qx -- '--init run/step_00000004' from_run/options.txt"
+cp -r run unlinked && rm unlinked/best && mkdir unlinked/step_00000009.tmp
+check "or the newest" "'$fast' --init unlinked --generate 12 --tokens 3 2>err >out && grep -q '^init .*unlinked/step_00000004, the newest ' err && [ \$(wc -c <out) -ge 6 ]"
+refuses 1 "nowhere" $small --init nowhere --data text.txt
+rm -rf resumed && cp -r whole_gpt2 resumed && rm resumed/step_00000012/optimizer.safetensors
+refuses 1 "with --init resumed/step_00000012" --out resumed --resume
+printf x >>resumed/step_00000012/model.safetensors
+check "but not weights that are damaged" "! '$fast' --out resumed --resume >out 2>err && ! grep -q -- --init err && grep -q 'none of the 1 checkpoints' err"
+
+# ---- a log with a damaged line
+rm -rf resumed && cp -r whole_llama resumed
+python3 - <<'PY'
+lines = open("resumed/log.jsonl").read().splitlines(True)
+lines[2] = lines[2].replace(":", "\0", 2)
+lines[6] = "\n"
+lines[9] = lines[9][:50] + "\n"
+open("resumed/log.jsonl", "w").write("".join(lines) + lines[11].replace('"step":12', '"step":14') + '{"step":13,"lo')
+PY
+"$fast" --out resumed --resume --steps 14 >out 2>err
+status=$?
+check "the other lines stay, and it is said: $(grep '^log ' out)" "[ $status = 0 ] && grep -q '^log .* 3 of 14 lines .* line 3$' out && [ \"\$(sed 's/,.*//; s/.*://' resumed/log.jsonl | tr '\n' ' ')\" = '1 2 4 5 6 8 9 11 12 13 14 ' ]"
+check "each as it was" "[ \"\$(head -n 9 resumed/log.jsonl | cksum)\" = \"\$(sed '3d;7d;10d;13,\$d' whole_llama/log.jsonl | cksum)\" ] && [ -z \"\$(find resumed -name '*.tmp')\" ]"
+
 refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012/model.safetensors

@@ -427,9 +427,10 @@ done
 trains "1:" "${packed[@]}" --out unpacked
 check "documents make other losses" "! python3 check.py same packed0 unpacked 1e-3 2>/dev/null"
 rm -r packed1/step_00000006
-trains "1:" "${packed[@]}" --documents --out packed1 --resume
+refuses 2 "for the ranks that are here" 1 --out packed1 --resume
+trains "1:" --tp 1 --out packed1 --resume
 verify_py "documents, taken up by one rank, to the bit:" same packed0 packed1 0
-refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --out packed1 --resume
+refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --documents=no --out packed1 --resume
 refuses 2 "this is one with --dp-mode sync, every file is a document" 2 "${packed[@]}" --documents --out unpacked --resume
 
 # ---- checkpoints of one mesh, taken up on another: from step 3 as if the run had been there from the start
@@ -454,6 +455,17 @@ done
 trains "1:" "${short[@]}" --steps 2 --init mesh8/step_00000006 --out init0
 trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --init mesh3/step_00000006 --out init1
 verify_py "--init from another mesh's checkpoint:" same init0 init1 1e-5
+
+# --out alone says how a run is resumed, on as many ranks; or a mesh does that is given beside it
+for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--mesh given"; do
+    rm -rf on && cp -r mesh5 on && rm -r on/step_00000006
+    trains "$resumed" --out on --resume || continue
+    verify_py "[${meshes[5]}] resumed with [$resumed] alone:" same mesh0 on 1e-5
+    [ "$resumed" != 4: ] || check "its mesh is the run's" "grep -qx -- '--sequence-parallel' on/options.txt"
+    [ "$resumed" = 4: ] || check "its mesh is not the run's" "! grep -q -- '^--sequence-parallel\|^--pp' on/options.txt"
+done
+rm -rf on && cp -r mesh5 on
+refuses 2 "give --tp and --pp for the ranks that are here" 2 --out on --resume --steps 7
 
 # killed at any moment, with a checkpoint a step, again and again, until it is through
 options=("${short[@]}" --steps 24 --save-every 1 --tp 2 --zero 1)
@@ -747,7 +759,7 @@ refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llam
 refuses 2 "--sync 1.5" 2 "${small[@]}" --tp 2 --sync 1.5
 refuses 2 "--sync-scale needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-scale init
 refuses 2 "--sync-gradient needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-gradient same
-refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --out caat2 --resume
+refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --sync 0.5 --out caat2 --resume
 refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4" 2 "${short[@]}" --tp 2 --sync 0.4 --init caat0/step_00000006
 refuses 1 "is of a CAAT-Net: give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-ranks 4 --sync 0.5 --init caat0/step_00000006
 refuses 1 "is of a model without partial sums" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
