@@ -318,7 +318,7 @@ refuses 2 "needs --out" --resume
 refuses 2 "needs --out" --save-every 3
 refuses 2 "needs --out" --save-minutes 3
 refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
-refuses 1 "GB of memory" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 1 --data text.txt # more than any machine has
+refuses 1 "use a smaller --micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 1 --data text.txt # more than any machine has
 refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
 refuses 2 "--min-lr 0.01 is above --lr 0.003" $small --data text.txt --min-lr 1e-2
 refuses 2 "out of range" --beta2 0.99999999
