@@ -745,7 +745,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
         !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, values_here(), &error))
         die("%s", error.text);
-    open_loaders(t);
+    open_loaders(t, held_out_blocks(&t->settings));
     stage_allocate(&t->stage);
     groups_open(&t->groups, &t->world, &t->stage.layout, run->model);
     t->stage.groups = &t->groups;
