@@ -533,7 +533,7 @@ for kind in cut flipped gone; do
 done
 rm broken/step_00000006/config.json broken/step_00000003/model.safetensors
 refuses 1 "none of the 2 checkpoints in broken is sound" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
-refuses 1 "GB of memory" 2 --model llama-7B --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
+refuses 1 "GB of memory" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
 mkdir full
 if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
     mounted=$work/full
