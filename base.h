@@ -74,11 +74,23 @@ static inline void end_line(void) {
     fflush(stdout);
 }
 
+// A message quotes files, which anybody may have written: what a terminal would obey, control characters of one byte and of
+// two (U+0080 to U+009F), becomes '?'.
+static inline void hide_controls(char* text) {
+    for (unsigned char* c = (unsigned char*)text; *c; c++) {
+        if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
+            c[0] = c[1] = '?';
+        else if (*c < ' ' || *c == 127)
+            *c = '?';
+    }
+}
+
 // One line, written at once. Wrong arguments are found by all ranks alike, so one of them speaks for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";
     end_line();
     vsnprintf(text, sizeof text, format, args);
+    hide_controls(text);
     if (status != EXIT_ARGUMENTS && process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
     if (status != EXIT_ARGUMENTS || process.rank <= 0) fprintf(stderr, "%s: %s%s\n", process.name, rank, text);
     if (process.stop) process.stop(status);
@@ -117,16 +129,13 @@ __attribute__((format(printf, 3, 4))) static inline void append_text(char* text,
     va_end(args);
 }
 
-// Fills *error; always returns false, so that callers can write: return fail(error, "...", ...). Control characters, which a
-// foreign file may have sent to the terminal by way of its message, become '?'.
+// Fills *error; always returns false, so that callers can write: return fail(error, "...", ...).
 __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, const char* format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error->text, sizeof error->text, format, args);
     va_end(args);
-    for (char* c = error->text; *c; c++) {
-        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
-    }
+    hide_controls(error->text);
     return false;
 }
 

@@ -99,6 +99,8 @@ refuses 2 "belongs on the command line" --config wrong.txt
 printf -- '--steps 4\0' >wrong.txt
 refuses 2 "not a file of options" --config wrong.txt
 refuses 2 "--config nowhere.txt: cannot open" --config nowhere.txt
+printf -- '--model \033[31mred\302\233\n' >wrong.txt
+refuses 2 "--model ?[31mred??" --config wrong.txt
 refuses 2 "not a regular file" --config .
 refuses 2 "--data: a value with a line break" $small --data "text.txt " --out nothing
 check "which leaves nothing" "[ ! -e nothing ]"

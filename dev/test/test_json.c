@@ -231,6 +231,8 @@ static void test_errors(void) {
                                          "1m\xC2\xA0\xC3\xA9");
     check(strcmp(shown.text, "\"?[??1m\xC2\xA0\xC3\xA9\"") == 0, "what a terminal would obey is shown as ?: %s",
           shown.text);
+    fail(&error, "%s", "a\x1b[2J\xC2\x85\xC2\xA1\x7f\xC3\xA9\xC2");
+    check(strcmp(error.text, "a?[2J??\xC2\xA1?\xC3\xA9\xC2") == 0, "in any message: %s", error.text);
     int broken = 0; // characters of two, three and four bytes are not cut in two
     for (int shift = 0; shift < 4; shift++)
         for (int k = 0; k < 3; k++) {
