@@ -208,6 +208,40 @@ static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transpo
     return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
 }
 
+// Whether a path has the form of a model's name on huggingface.co: NAME, or OWNER/NAME.
+static inline bool checkpoint_is_hub_name(const char* path) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    static const char* const endings[] = {".safetensors", ".bin", ".json", ".gguf", ".pt", ".pth"};
+    const size_t first = strspn(path, letters), n = strlen(path);
+    const char* name = path[first] == '/' ? path + first + 1 : path;
+    bool is = first > 0 && path[0] != '.' && *name && name[strspn(name, letters)] == 0;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        const size_t m = strlen(endings[i]);
+        is = is && !(n > m && strcmp(path + n - m, endings[i]) == 0);
+    }
+    return is;
+}
+
+// Whether there are weights to start from at path; looks: also whether they can be opened. If not, what to do.
+static inline bool checkpoint_find_weights(const char* path, bool looks, Error* error) {
+    struct stat st;
+    SafeTensorsModel file;
+    bool transposed;
+    const bool there = stat(path, &st) == 0;
+    if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {
+        const char *slash = strchr(path, '/'), *name = slash ? slash + 1 : path;
+        return fail(error,
+                    "--init %.300s: there is no such file or folder here. A model of this name on huggingface.co: "
+                    "pip install huggingface_hub && hf download %.300s --local-dir %.300s, then --init %.300s",
+                    path, path, name, name);
+    }
+    if (!there) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    if (!looks) return true;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    safetensors_model_close(&file);
+    return true;
+}
+
 // A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
 // each. It reads little, so that any rank can look at all files, also at what others read.
 static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {

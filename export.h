@@ -46,14 +46,30 @@ static bool export_name(Export* x, uint64_t number, Error* error) {
            checkpoint_path(x->file, error, x->llmc ? "%s" : "%s/model.safetensors", x->temporary);
 }
 
+// Formats that are not written, by the ending of their files.
+static bool export_check_ending(const char* path, Error* error) {
+    static const struct {
+        const char *ending, *what;
+    } others[] = {{".safetensors", "a folder is written, with model.safetensors in it"},
+                  {".gguf", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes such a file"},
+                  {".ggml", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes a .gguf"},
+                  {".onnx", "a folder is written, of which optimum-cli export onnx makes such a file"},
+                  {".pt", "a folder is written, with safetensors that torch loads through transformers"},
+                  {".pth", "a folder is written, with safetensors that torch loads through transformers"}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (export_ends_with(path, others[i].ending))
+            return fail(error, "--export %.512s: %s; name the folder, or a file of llm.c's .bin", path, others[i].what);
+    }
+    return true;
+}
+
 // All ranks: whether a model can be written to path, which nothing may be at.
 static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const Sync* sync, Error* error) {
     struct stat st;
     Error why;
     memset(x, 0, sizeof *x);
     x->path = path, x->dtype = bf16 ? SAFE_BF16 : SAFE_F32, x->llmc = export_ends_with(path, ".bin");
-    if (export_ends_with(path, ".safetensors"))
-        return fail(error, "--export %s: a folder is written, with model.safetensors in it; name the folder", path);
+    if (!export_check_ending(path, error)) return false;
     if (x->llmc && !llmc_check(m, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
     if (x->llmc && sync->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);

@@ -265,12 +265,46 @@ static inline bool safetensors_parse(SafeTensors* st, const char* path, const un
     return true;
 }
 
+// How weights that PyTorch has pickled in a folder become safetensors.
+static inline bool safe_fail_pickled(const char* path, const char* folder, Error* error) {
+    return fail(error,
+                "%.300s: weights pickled by PyTorch are not read; in a folder of Hugging Face's this writes "
+                "model.safetensors beside them: python3 -c \"from transformers import AutoModelForCausalLM as M; "
+                "M.from_pretrained('%.300s', torch_dtype='auto').save_pretrained('%.300s')\"",
+                path, folder, folder);
+}
+
+// Of what is no safetensors file: whether it is something that people pass instead, by its first bytes.
+static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
+    static const struct {
+        const char* magic;
+        size_t bytes;
+        const char* what; // NULL: pickled
+    } foreign[] = {{"PK\3\4", 4, NULL},
+                   {"\x80\2", 2, NULL},
+                   {"GGUF", 4, "weights of llama.cpp, which are not read; take the model's safetensors"},
+                   {"\x89HDF", 4, "weights of TensorFlow, which are not read; take the model's safetensors"},
+                   {"version https://git-lfs", 23,
+                    "a pointer of Git LFS, not the file itself: git lfs pull, in its folder, downloads that"}};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        if (file->size < foreign[i].bytes || memcmp(file->data, foreign[i].magic, foreign[i].bytes) != 0) continue;
+        const char* slash = strrchr(path, '/');
+        char folder[512];
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+        if (foreign[i].what)
+            fail(error, "%s: %s", path, foreign[i].what);
+        else
+            safe_fail_pickled(path, folder, error);
+    }
+}
+
 // Maps and checks a file. On failure nothing has to be closed.
 static inline bool safetensors_open(SafeTensors* st, const char* path, Error* error) {
     memset(st, 0, sizeof *st);
     MappedFile file;
     if (!file_map(&file, path, error)) return false;
     const bool ok = safetensors_parse(st, path, file.data, file.size, error);
+    if (!ok) safe_name_foreign(path, &file, error);
     if (ok)
         st->file = file;
     else
@@ -451,13 +485,18 @@ static inline bool safe_model_open_index(SafeTensorsModel* model, const char* pa
 // A folder: with one file, or with an index and the files that it names.
 static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* folder, Error* error) {
     char *single = safe_join(folder, "model.safetensors"), *index = safe_join(folder, "model.safetensors.index.json");
+    char *pickled = safe_join(folder, "pytorch_model.bin"), *parts = safe_join(folder, "pytorch_model.bin.index.json");
     bool ok;
     if (access(single, F_OK) == 0)
         ok = safe_model_open_file(model, single, error);
     else if (access(index, F_OK) == 0)
         ok = safe_model_open_index(model, index, error);
+    else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)
+        ok = safe_fail_pickled(access(pickled, F_OK) == 0 ? pickled : parts, folder, error);
     else
         ok = fail(error, "%s: neither model.safetensors nor model.safetensors.index.json is in this folder", folder);
+    free(pickled);
+    free(parts);
     free(single);
     free(index);
     return ok;

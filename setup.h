@@ -287,6 +287,7 @@ static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int dat
     ModelConfig stored;
     bool told = false;
     Error error;
+    if (o->init && !resumes) agree(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
     agree(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
     char text[CONFIG_TEXT] = "no config.json"; // ranks with models that differ would wait for each other for ever
     if (told) config_write(text, &stored, "", "");

@@ -254,7 +254,7 @@ def test_conversions(work):
         model, config = make_model(shapes, "BF16" if tied else "F32", 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
         inverse = [("model.layers.0.self_attn.rotary_emb.inv_freq", ((C // NH // 2,), array("f", [1] * (C // NH // 2))))]
         write_folder(f"{work}/{name}", config, model, "BF16" if tied else "F32", bare=tied, constants=inverse)
-        for i, mesh in enumerate(["1 rank", "t=2"] if tied else ["t=2 p=2 v=2"]):
+        for i, mesh in enumerate(["1 rank", "t=2"] if tied or os.environ.get("MPIRUN") == "" else ["t=2 p=2 v=2"]):
             convert(name, mesh, f"{work}/{name}", f"{work}/{name}.{i}", folder(), model)
         written = json.load(open(f"{work}/{name}.0/config.json"))
         check(all(written[key] == value for key, value in config.items()), f"{name}: its config.json says the same")
@@ -279,6 +279,27 @@ def test_refused(work):
     refused("a place that is not there", "cannot write in", "--init", folder, "--export", f"{work}/no/where", "--steps", "0")
     refused("a file for a folder", "a folder is written", "--init", folder, "--export", f"{work}/a.safetensors", "--steps", "0")
     refused("numbers of nothing", "needs --export", "--init", folder, "--export-dtype", "bfloat16", "--steps", "0")
+    for ending, said in ((".gguf", "convert_hf_to_gguf.py"), (".pt", "safetensors"), (".pth", "safetensors"), (".onnx", "onnx")):
+        refused("a format that is not written", said, "--init", folder, "--export", f"{work}/a{ending}", "--steps", "0")
+        check(not os.path.exists(f"{work}/a{ending}"), "and nothing is there")
+    for name, local in (("openai-community/gpt2", "gpt2"), ("SmolLM-135M", "SmolLM-135M"), ("meta-llama/Llama-3.2-1B", "Llama-3.2-1B")):
+        refused("a name of the hub", f"hf download {name} --local-dir {local}", "--init", name, "--steps", "0")
+    for path in (f"{work}/none/such", "./gpt2", "a/b/c", "gpt2.safetensors", "gpt2/", "~/gpt2"):
+        done = train_gpt(1, "--init", path, "--steps", "0")
+        check(done.returncode == 1 and "cannot open" in done.stderr and "hf download" not in done.stderr, f"no name of the hub: {words(done)}")
+    foreign = {"pytorch_model.bin": (b"PK\x03\x04" + bytes(200), "save_pretrained('"), "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
+               "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"), "tf_model.h5": (b"\x89HDF" + bytes(200), "TensorFlow"),
+               "model.safetensors": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull")}
+    os.mkdir(f"{work}/foreign")
+    json.dump(GPT2, open(f"{work}/foreign/config.json", "w"))
+    for name, (data, said) in foreign.items():
+        open(f"{work}/foreign/{name}", "wb").write(data)
+        refused("another format", said, "--init", f"{work}/foreign/{name}", "--steps", "0")
+    refused("a pointer in a folder", "git lfs pull", "--init", f"{work}/foreign", "--steps", "0")
+    os.unlink(f"{work}/foreign/model.safetensors")
+    refused("pickles in a folder", f"save_pretrained('{work}/foreign')", "--init", f"{work}/foreign", "--steps", "0")
+    os.rename(f"{work}/foreign/pytorch_model.bin", f"{work}/foreign/pytorch_model.bin.index.json")
+    refused("pickles in several files", f"save_pretrained('{work}/foreign')", "--init", f"{work}/foreign", "--steps", "0")
     check(not [name for name in os.listdir(work) if name.endswith(".tmp")], "nothing is left of what was refused")
     write_folder(f"{work}/qwen", {**LLAMA, "model_type": "qwen2"}, {}, "F32")
     refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")
@@ -339,7 +360,7 @@ def test_checkpoints(work):
     open(f"{damaged}/config.json", "w").write(text.replace("1e-05", "2e-05"))
     refused("a configuration that has changed", "config.json: its checksum is", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
     os.unlink(f"{damaged}/model.safetensors")
-    refused("weights that are gone", "model.safetensors: is missing", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
+    refused("weights that are gone", "model.safetensors", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
 
 
 # A vocabulary as Hugging Face's library writes it: the bytes, two merges and an end of text. numbers: token -> name
@@ -384,7 +405,7 @@ def test_whole(work):
     check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"), "bytes: no token ends a text")
     names = write_vocabulary(f"{work}/words")
     check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)}, "bytes: the vocabulary is that of the bytes")
-    done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume")
+    done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume", "--export", f"{work}/bytes.again")
     check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"), "bytes: resumed on the text")
     check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
     done = train_gpt(1, "--init", run, "--generate", "A te", "--tokens", "3")
