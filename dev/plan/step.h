@@ -916,6 +916,9 @@ static inline double step_bound(const StepSetup* s) {
         update = fmax(update, own);
     }
     longest += *cost_of(&x.costs, NORM, 0) + (x.plan.clip ? update : 0); // without clipping, inside the cool-down
+    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) { // fmax has left out what is not a number
+        if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
+    }
     step_prices_free(&x);
     return longest;
 }

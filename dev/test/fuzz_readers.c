@@ -75,7 +75,7 @@ static bool read_network(const char* path, const char* text, size_t size, Error*
     (void)text, (void)size;
     Network net;
     if (!network_build(&net, path, error)) return false;
-    for (int a = 0; a < ALGORITHMS && net.ranks <= 16 && net.vertices <= 64 && net.links <= 1000; a++) {
+    for (int a = 0; a < ALGORITHMS && net.ranks <= 8 && net.vertices <= 32 && net.links <= 100; a++) {
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             Plan plan;
             Error why;
@@ -138,6 +138,7 @@ static bool read_checkpoint(const char* path, const char* text, size_t size, Err
     REQUIRE(checkpoint_load_list(&again, folder, &why));
     REQUIRE(again.files == list.files && memcmp(again.file, list.file, sizeof list.file) == 0);
     REQUIRE(strcmp(again.state.rounds, list.state.rounds) == 0);
+    REQUIRE(again.state.data_checksum == list.state.data_checksum && again.state.held_out == list.state.held_out);
     return true;
 }
 
@@ -354,6 +355,7 @@ static void add_checkpoint(void) {
     memset(&list, 0, sizeof list);
     list.state.step = 3, list.state.sequences = 48, list.state.seed = 42, list.state.global_batch = 16;
     list.state.seq = 64, list.state.data_tokens = 1000, list.state.data_mix = 7, list.state.val_loss = 3.25;
+    list.state.data_checksum = 12345, list.state.held_out = 20;
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1; i++) {
         CheckpointFile* f = &list.file[list.files++];
         snprintf(f->name, sizeof f->name, "%s", checkpoint_files[i]);

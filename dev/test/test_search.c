@@ -540,6 +540,9 @@ static void test_refusals(void) {
     q.schedule = INTERLEAVED, q.v = 3, refuse(&q, "has what is settled already"), q = usual;
     q.cluster = &selene, q.ranks = 8192, q.batch = 8192, refuse(&q, "of 4480"), q = usual;
     q.T = 1 << 24, q.B = 128, q.batch = 1024, refuse(&q, "2^31 tokens"), q = usual;
+    Cluster unknown = cluster; // without multiprocessors the time of a product is 0 / 0
+    unknown.device.sms = 0;
+    q.cluster = &unknown, q.p = 4, q.v = 1, refuse(&q, "does not say what all operations take"), q = usual;
     Cluster little = cluster;
     little.device.memory = 1e5, q.cluster = &little;
     bool found = search(&a, &q, &error);
