@@ -9,6 +9,8 @@ set -u
 mkdir -p "$BUILD/log"
 passed=0 failed=0 left_out=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+# Two tests at a time have more threads than there are cores: one that waits must not keep a core from one that works.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 limit=${RANKS_TIMEOUT:-900} # seconds for a run with several ranks: waiting for each other for ever is a failure
 
 # run LABEL COMMAND...: its output, exit status and seconds go to files
