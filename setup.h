@@ -262,16 +262,22 @@ static inline void find_init(Trainer* t) {
     if (t->init_path[0]) o->init = t->init_path;
 }
 
-// The newest checkpoint of --out that says soundly of which model it is. The main rank looks.
-static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
+// The newest checkpoint of a run that says soundly of which model it is.
+static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
     int64_t* steps = NULL;
     Error error;
-    const int n = is_main(t) ? checkpoint_steps(&steps, t->settings.out) : 0;
-    int32_t found = 0;
+    const int n = checkpoint_steps(&steps, out);
+    bool found = false;
     for (int i = 0; i < n && !found; i++)
-        found = checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)steps[i]) &&
+        found = checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)steps[i]) &&
                 checkpoint_config_is_sound(path);
     free(steps);
+    return found;
+}
+
+// The same for all ranks: the main one looks.
+static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
+    int32_t found = is_main(t) && newest_model(path, t->settings.out);
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
     comm_broadcast(&t->world, path, CHECKPOINT_PATH, COMM_BYTE, 0);
     return found;
@@ -314,7 +320,7 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
 // Hugging Face's.
 static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     struct stat st;
-    if (o->resume && checkpoint_newest(folder, size, o->out)) return true;
+    if (o->resume && newest_model(folder, o->out)) return true;
     if (!o->init || llmc_is_file(o->init)) return false;
     if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode))
         snprintf(folder, size, "%s", o->init);
