@@ -188,7 +188,7 @@ MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]
 
 def train_gpt(ranks, *options):
     command = ["scripts/mpirun.sh", "-np", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*command, PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    return subprocess.run([*command, PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
