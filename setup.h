@@ -53,6 +53,20 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
 }
 
+// A resumed run whose options name an --export that is there already has written it when it ended before: it does not write it again.
+static inline void drop_done_export(Trainer* t, Option* table, int n) {
+    Settings* o = &t->settings;
+    struct stat st;
+    int32_t there = is_main(t) && o->export_to && lstat(o->export_to, &st) == 0;
+    comm_broadcast(&t->world, &there, 1, COMM_INT32, 0);
+    if (!there) return;
+    if (is_main(t))
+        printf("export    %s is there already; --export PATH writes the weights to another\n", o->export_to);
+    o->export_to = NULL;
+    o->export_dtype = 0;
+    option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
+}
+
 // The options that a run has left in --out are those of its resumption, as far as the command line does not say otherwise. A mesh on the
 // command line takes the place of the run's as a whole: the others of its group are as usual then. The main rank looks whether there are
 // any.
@@ -61,6 +75,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     char path[CHECKPOINT_PATH];
     bool held[MAX_OPTIONS];
     Error error;
+    const bool exports = option_given(table, n, "export") || option_given(table, n, "export-dtype");
     int32_t found = checkpoint_path(path, &error, "%s/options.txt", o->out) && access(path, F_OK) == 0;
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
     if (!found) return;
@@ -75,6 +90,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     for (int i = 0; i < n; i++) {
         if (held[i]) table[i].given = false;
     }
+    if (!exports) drop_done_export(t, table, n);
 }
 
 // --help, --version, --completion: what needs no run. Returns whether it was asked for.

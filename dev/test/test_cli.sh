@@ -236,6 +236,9 @@ check "and is the run of the whole command line" "for f in model optimizer; do c
 check "its options are those, and --steps" "grep -qx -- '--steps 14' resumed/options.txt && grep -qx -- '--arch llama' resumed/options.txt"
 resumed whole_llama --config run/options.txt --steps 14 --arch gpt2
 check "a --config takes their place" "[ $status = 2 ] && ! grep -q '^options ' out && grep -q -- '--arch gpt2, but resumed/step_00000012 is a llama' err"
+resumed whole_llama --steps 13 --export weights_13
+"$fast" --out resumed --resume --steps 14 >out 2>err
+check "an export that was written stays as it is" "[ $? = 0 ] && [ ! -s err ] && grep -q '^export .*weights_13 is there already' out && ! grep -q '^--export' resumed/options.txt && rm -r weights_13"
 for steps in 12 5; do
     resumed whole_llama --steps $steps
     check "beyond --steps $steps there is nothing to train, which is success" "[ $status = 0 ] && [ ! -s err ] && grep -q '^done .*nothing to train' out && ! grep -q '^stopped' out && [ ! -e resumed/step_00000013 ]"
