@@ -505,13 +505,17 @@ static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Er
     if (!told) return true;
     if (then.ranks == now->ranks && (then.ranks == 0 || (then.share == now->share && then.scale == now->scale)))
         return true;
+    char here[128] = "an ordinary model";
+    if (now->ranks > 0)
+        snprintf(here, sizeof here, "--sync %g --sync-ranks %d --sync-scale %s", now->share, now->ranks,
+                 sync_scale_names[now->scale]);
     if (then.ranks == 0)
         return fail(error,
-                    "%s is of a model without partial sums: leave --sync and --sync-ranks away; or --init from its "
-                    ".safetensors file, to make a CAAT-Net of it",
-                    folder);
-    return fail(error, "%s is of a CAAT-Net: give --sync %g --sync-ranks %d --sync-scale %s", folder, then.share,
-                then.ranks, sync_scale_names[then.scale]);
+                    "%s is an ordinary model, this run has %s: drop these options; or --init from its .safetensors "
+                    "file, to make a CAAT-Net of it",
+                    folder, here);
+    return fail(error, "%s is a CAAT-Net, this run has %s: give --sync %g --sync-ranks %d --sync-scale %s", folder,
+                here, then.share, then.ranks, sync_scale_names[then.scale]);
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",

@@ -759,10 +759,10 @@ refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llam
 refuses 2 "--sync 1.5" 2 "${small[@]}" --tp 2 --sync 1.5
 refuses 2 "--sync-scale needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-scale init
 refuses 2 "--sync-gradient needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-gradient same
-refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --sync 0.5 --out caat2 --resume
-refuses 1 "is of a CAAT-Net: give --sync 0.4 --sync-ranks 4" 2 "${short[@]}" --tp 2 --sync 0.4 --init caat0/step_00000006
-refuses 1 "is of a CAAT-Net: give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-ranks 4 --sync 0.5 --init caat0/step_00000006
-refuses 1 "is of a model without partial sums" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
+refuses 1 "is a CAAT-Net, this run has --sync 0.5 --sync-ranks 2 --sync-scale runtime: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --sync 0.5 --out caat2 --resume
+refuses 1 "give --sync 0.4 --sync-ranks 4" 2 "${short[@]}" --tp 2 --sync 0.4 --init caat0/step_00000006
+refuses 1 "give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-ranks 4 --sync 0.5 --init caat0/step_00000006
+refuses 1 "is an ordinary model, this run has --sync 0.5" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
 trains "2:--tp 2" "${short[@]}" --steps 1 --sync 0.5 --init mesh0/step_00000006/model.safetensors &&
     ok "a file of weights may become a CAAT-Net"
 cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
