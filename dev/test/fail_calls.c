@@ -11,7 +11,9 @@ fail_calls.c: a library for LD_PRELOAD under which one system call of a run fail
 
 Calls that remove what is there are left alone: nobody can clean up on a disk that does not let him.
 */
+#ifndef _GNU_SOURCE // g++ defines it
 #define _GNU_SOURCE
+#endif
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

@@ -490,7 +490,7 @@ int flock(int file, int how) { return (void)file, (void)how, errno = ENOLCK, -1;
 ${CC:-gcc} -shared -fPIC unlocked.c -o unlocked.so
 # shellcheck disable=SC2086
 LD_PRELOAD=$PWD/unlocked.so "$fast" $small --data text.txt --steps 1 --out unlocked >out 2>err
-check "where folders cannot be locked it says so: $(cat err)" "[ $? = 0 ] && [ \$(wc -l <err) = 1 ] && grep -q -- '--out unlocked .*flock' err"
+check "where folders cannot be locked it says so: $(cat err)" "[ $? = 0 ] && [ \$(wc -l <err) = 1 ] && grep -q -- '--out unlocked: .*flock' err"
 
 # ---- the default: no option at all
 timeout 600 "$fast" --steps 20 >out 2>err
