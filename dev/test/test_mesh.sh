@@ -272,8 +272,7 @@ def plan(out, t, p, d, L, C, V, T, zero):
     print(f'{found:.1f} MB, {4 * held / 1e6:.1f} expected')
 
 def weights(a, b, bound):
-    """Two model.safetensors: the same header, every number alike to bound x the largest of its tensor. Ten times that
-    for c_attn.bias: the keys' third has no gradient (softmax does not see it) but rounding, which Adam magnifies."""
+    """Two model.safetensors: the same header, every number alike to bound x the largest of its tensor."""
     def read(path):
         data = open(path, 'rb').read()
         n = struct.unpack('<Q', data[:8])[0]
@@ -285,8 +284,7 @@ def weights(a, b, bound):
     worst = 0
     for name, x in ha.items():
         u, v = (d[slice(*x['data_offsets'])].cast('f') for d in (da, db))
-        off = max(abs(i - j) for i, j in zip(u, v)) / max(map(abs, u))
-        worst = max(worst, off / 10 if name.endswith('c_attn.bias') else off)
+        worst = max(worst, max(abs(i - j) for i, j in zip(u, v)) / max(map(abs, u)))
     assert worst <= float(bound), f'{worst:.1e}'
     print(f'{worst:.1e}, bound {float(bound):.0e}')
 
@@ -307,7 +305,8 @@ fi
 
 seq 1 12000 | tr '\n' ' ' >text.txt
 data=(--data text.txt)
-model=(--layers 4 --hidden 32 --heads 4 --seq 32 --warmup 2)
+# --eps: AdamW divides by the size of the gradient, so that of an entry without a gradient it would make a step out of rounding alone.
+model=(--layers 4 --hidden 32 --heads 4 --seq 32 --warmup 2 --eps 1e-5)
 batch=(--global-batch 8 --micro-batch 1)
 small=("${model[@]}" "${batch[@]}" "${data[@]}")
 quiet=(--eval-every 0 --sample-every 0)
@@ -336,7 +335,8 @@ for i in "${!meshes[@]}"; do
     read -ra tpd <<<"${sizes[$i]}"
     verify_py "$mesh: bytes, counted and by formula:" traffic "out$i" "mesh$i" "${tpd[@]}" "$mesh"
     check "$mesh: checkpoints, and nothing temporary" "[ '$(cd "mesh$i" && echo ./*)' = './best ./log.jsonl ./options.txt ./step_00000003 \
-./step_00000006' ] && [ \$(ls mesh$i/step_00000006 | wc -l) = 4 ]"
+./step_00000006' ] && [ '$(LC_ALL=C && cd "mesh$i/step_00000006" && echo ./*.*)' = \
+'./config.json ./generation_config.json ./model.safetensors ./optimizer.safetensors ./tokenizer.json ./tokenizer_config.json ./trainer.json' ]"
 done
 for i in 2 3; do
     for file in model optimizer; do
