@@ -560,8 +560,9 @@ static inline bool path_list_append_below(PathList* list, const char* folder, Er
     DIR* open = opendir(*folder ? folder : ".");
     if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
     PathList names = {NULL, 0};
-    for (struct dirent* entry; (entry = readdir(open));)
+    for (const struct dirent* entry = readdir(open); entry; entry = readdir(open)) {
         if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
+    }
     closedir(open);
     if (names.count) qsort(names.path, (size_t)names.count, sizeof(char*), compare_paths);
     const char* between = *folder && !name_ends_with(folder, "/") ? "/" : "";

@@ -240,6 +240,9 @@ hello="import socket; socket.create_connection(('localhost', $((port + 2))), 1).
 (for _ in $(seq 40); do ! python3 -c "$hello" 2>/dev/null || break; done) &
 odd_rank=1 odd=LATE=1
 loop_ranks 2 sh late.sh
+if grep -q 'rank 0: a connection from .* is of another program.*: dropped$' out; then ok "a stranger is named"
+else bad "a stranger is named: $(head -c 700 out)"; fi
+sed -i '/rank 0: a connection from .*: dropped$/d' out
 fine "a stranger comes to the port, before rank 1 does"
 odd_rank=none
 echo "$passed passed, $failed failed"
