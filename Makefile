@@ -27,7 +27,7 @@
 # make planner DATA=text.txt  step times that the planner predicts for this machine, beside measured ones (15 minutes)
 # make build/roofline  how fast a training step on a GPU can be at all, operation by operation: build/roofline --model gpt2-124M
 # make check_precision DATA=text.txt  training in bf16 and fp16 beside float32, on the emulated GPU: 200 steps (10 minutes)
-# make pictures     draw the pipeline schedules and collectives: dev/draw/*.svg
+# make pictures     draw the pipeline schedules and collectives: docs/images/*.svg
 # make gpu_check    on a machine with a GPU: every kernel, the trainer and the meshes on it, then measurements
 # make install PREFIX=/usr/local  the programs, and what completes their options in bash and fish; DESTDIR= goes before it
 # make help         this list, and what was found
@@ -179,10 +179,10 @@ NVCC_HOST := -Wall,-Wextra$(if $(OPENMP),$(comma)-fopenmp,$(comma)-Wno-unknown-p
 NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(NCCL_FLAGS) $(precision_flag) -x cu
 NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(NCCL_LIBS) -lcublasLt -lm
 
-TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c)) test_gpt
-# Of the whole trainer under the sanitizers, test_sites and the meshes' tests are enough; LONG=1: all of it.
+TESTS := $(patsubst dev/test/unit/%.c,%,$(wildcard dev/test/unit/test_*.c)) test_gpt
+# Of the whole trainer under the sanitizers, test_async_dp and the meshes' tests are enough; LONG=1: all of it.
 SANITIZED_TESTS := $(if $(LONG),$(TESTS),$(filter-out test_equivalence test_gpt,$(TESTS)))
-FUZZERS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/fuzz_*.c))
+FUZZERS := $(patsubst dev/test/fuzz/%.c,%,$(wildcard dev/test/fuzz/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 
 DATA_TOOLS := tokenize make_vocab make_choices
@@ -228,7 +228,7 @@ test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),test_gpt,$(DEVICE)/$(PRECISION)/
 	cp $< $@
 
 # The planner, which needs no device.
-plan: dev/plan/plan.c $(BUILD)/flags $(BUILD)/version
+plan: planner/plan.c $(BUILD)/flags $(BUILD)/version
 	$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
 
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
@@ -237,7 +237,7 @@ $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 # The GPU's side, in every precision: on the emulator, that under the sanitizers (AddressSanitizer with UBSan; ThreadSanitizer,
 # whose threads are those of CUDA, so OpenMP's stay out), and by nvcc. $(BUILD)/WHERE/PRECISION/PROGRAM. -O0: gcc takes three
 # times as long to optimise what AddressSanitizer has added as the tests need to run without that.
-CUDA_TESTS := $(patsubst dev/test/%.cu,%,$(wildcard dev/test/cuda_*.cu))
+CUDA_TESTS := $(patsubst dev/test/cuda/%.cu,%,$(wildcard dev/test/cuda/cuda_*.cu))
 ASAN := -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
 TSAN := -O1 -g1 -fsanitize=thread $(ARCH_FLAG)
 define build_gpu
@@ -298,8 +298,8 @@ $(BUILD)/emulated/fp16/train_gpt: EMULATED_FAST := $(subst -O2,-O1,$(EMULATED_FA
 GPU_TESTS_MORE += emulated/bf16/bench_gpu
 endif
 
-vpath %.c dev/test dev/bench dev/draw dev/plan dev/data
-vpath %.cu dev/test dev/bench
+vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot planner dev/data
+vpath %.cu dev/test/cuda dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(FAST) $< -o $@ $(LIBS)
 
@@ -307,17 +307,17 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 	$(COMPILE) $(SANITIZED) $< -o $@ $(LIBS)
 
 # What takes longer to optimise than to run; and what takes longer to run than to optimise.
-$(addprefix $(BUILD)/sanitized/,train_gpt plan test_sites test_health test_evaluate test_measured test_search test_comm_plan test_comm_thread \
-    test_comm test_plan test_rounds test_safetensors test_trace fuzz_readers): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
+$(addprefix $(BUILD)/sanitized/,train_gpt plan test_async_dp test_health test_evaluate test_planner_measured test_planner_search test_comm_planned test_comm_progress_thread \
+    test_comm test_layout test_async_schedule test_safetensors test_trace fuzz_readers): SANITIZED := $(subst -O1,-O0,$(SANITIZED))
 $(addprefix $(BUILD)/sanitized/,test_matmul test_kernels test_attention): SANITIZED := $(subst -O1,-O2,$(SANITIZED))
-$(addprefix $(BUILD)/,test_sites test_health test_evaluate test_measured test_search): FAST := $(subst -O3,-O1,$(FAST))
+$(addprefix $(BUILD)/,test_async_dp test_health test_evaluate test_planner_measured test_planner_search): FAST := $(subst -O3,-O1,$(FAST))
 
 build_tests: train_gpt $(BUILD)/roofline $(BUILD)/sanitized/plan $(DATA_TOOLS:%=$(BUILD)/sanitized/%) $(BUILD)/encode_file $(TESTS:%=$(BUILD)/%) $(SANITIZED_TESTS:%=$(BUILD)/sanitized/%) $(FUZZERS:%=$(BUILD)/sanitized/%) $(BUILD)/sanitized/train_gpt \
     $(GPU_TESTS:%=$(BUILD)/%) $(GPU_TRAINERS:%=$(BUILD)/%)
 
 # Beside Hugging Face's library only where it is.
 test: report build_tests
-	@! dev/test/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
+	@! dev/test/system/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
 	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" SANITIZED_TESTS="$(SANITIZED_TESTS)" FUZZERS="$(FUZZERS)" MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" \
 	    GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
 
@@ -338,7 +338,7 @@ test-full:
 	@LONG=1 $(MAKE) --no-print-directory test
 
 equivalence: report $(BUILD)/test_equivalence
-	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/equivalence.sh
+	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/system/equivalence.sh
 
 # What make test leaves out of the CUDA kernels' tests for want of time; then the planted faults.
 kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
@@ -346,7 +346,7 @@ kernel_faults: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	    case $$test in asan/*|tsan/*) short=--short ;; */bench_gpu) short=--tiny ;; *) short= ;; esac; \
 	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
-	@python3 dev/test/mutate_kernels.py
+	@python3 dev/test/mutants/kernels.py
 
 ifeq ($(NVCC),)
 assembly assembly_check:
@@ -357,72 +357,72 @@ assembly: $(call assembly_of,$(PRECISION)) $(BUILD)/emulated/$(PRECISION)/launch
 	@dev/bench/assembly.py --launches $(BUILD)/emulated/$(PRECISION)/launches $(if $(KERNEL),--all --only "$(KERNEL)") $(call assembly_of,$(PRECISION))
 
 assembly_check: $(call assembly_of,bf16) $(BUILD)/emulated/bf16/launches
-	@dev/test/check_assembly.py --faults --launches $(BUILD)/emulated/bf16/launches $(call assembly_of,bf16)
+	@dev/test/system/check_assembly.py --faults --launches $(BUILD)/emulated/bf16/launches $(call assembly_of,bf16)
 endif
 
 plan_faults:
-	@python3 dev/test/mutate_plans.py
+	@python3 dev/test/mutants/plans.py
 
 data_faults:
-	@python3 dev/test/mutate_data.py
-	@python3 dev/test/mutate_documents.py
+	@python3 dev/test/mutants/data.py
+	@python3 dev/test/mutants/documents.py
 
 site_faults:
-	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_sites.py
+	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutants/async_dp.py
 
 health_faults:
-	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_health.py
+	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutants/health.py
 
 datacenter_faults:
-	@python3 dev/test/mutate_datacenter.py
+	@python3 dev/test/mutants/datacenter.py
 
 tokenizer_faults:
-	@python3 dev/test/mutate_tokenizer.py
+	@python3 dev/test/mutants/tokenizer.py
 
 text_faults:
-	@python3 dev/test/mutate_generate.py
+	@python3 dev/test/mutants/generate.py
 
 compare_tokenizers: $(BUILD)/encode_file
-	@python3 dev/test/compare_tokenizers.py $(BUILD)/encode_file $(VOCAB)
+	@python3 dev/test/system/compare_tokenizers.py $(BUILD)/encode_file $(VOCAB)
 
 planner_faults:
-	@python3 dev/test/mutate_planner.py
+	@python3 dev/test/mutants/planner.py
 
 check_transformers: train_gpt $(BUILD)/logits
-	@BUILD="$(BUILD)" dev/test/check_transformers.py
+	@BUILD="$(BUILD)" dev/test/system/check_transformers.py
 
 pretrained_faults:
-	@python3 dev/test/mutate_pretrained.py
+	@python3 dev/test/mutants/pretrained.py
 
 # KILLS=, BROKEN=, MINUTES=, SEED=: other numbers than torture.py's own.
 torture: report train_gpt
-	@MPIRUN="$(MPIRUN)" python3 dev/test/torture.py $(KILLS:%=--kills %) $(BROKEN:%=--broken %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %)
+	@MPIRUN="$(MPIRUN)" python3 dev/test/system/torture.py $(KILLS:%=--kills %) $(BROKEN:%=--broken %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %)
 
 evaluation_faults:
-	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutate_evaluate.py
+	@OMPI_MCA_mpi_yield_when_idle=1 python3 dev/test/mutants/evaluate.py
 
 survival_faults:
-	@python3 dev/test/mutate_survival.py
+	@python3 dev/test/mutants/survival.py
 
 watch_faults:
-	@python3 dev/test/mutate_watch.py
+	@python3 dev/test/mutants/watch.py
 report_faults:
-	@python3 dev/test/mutate_report.py
+	@python3 dev/test/mutants/report.py
 
 network: report build_benches
-	@dev/bench/network.py --plot dev/draw/network.svg
+	@dev/experiments/network.py --plot docs/images/network.svg
 
 gpu_check:
-	@scripts/gpu_check.sh
+	@dev/test/gpu_check.sh
 
 check_precision: $(foreach p,fp32 bf16 fp16,$(BUILD)/emulated/$(p)/train_gpt)
-	@dev/test/check_precision.py --build $(BUILD)/emulated $(DATA)
+	@dev/test/system/check_precision.py --build $(BUILD)/emulated $(DATA)
 
 planner: report build_benches
 	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
 
 pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
-	@dev/draw/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
+	@dev/plot/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 build_benches: train_gpt $(BENCHES:%=$(BUILD)/%) $(BUILD)/draw_schedule $(BUILD)/draw_collective \
     $(BUILD)/network_links $(BUILD)/simulate $(BUILD)/calibrate plan

@@ -22,7 +22,7 @@ in one direction are also to be received in the order in which they are sent. Me
 ranks never hold each other up where comm_open_lanes was called for their group; other messages of device memory do.
 
 MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress
-now and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_thread.h). The forms without
+now and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_progress_thread.h). The forms without
 _start do it all at once, by MPI's blocking calls, whose algorithms are better (in a group with a thread they are its, too).
 
 A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
@@ -40,16 +40,16 @@ Times. `waited` and the spans in the trace are those of the host. With NCCL the 
 seen to be over when somebody asks: they say little there.
 
 Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_die_together). Whether all were
-started alike is in alike.h, which cores of the machine are whose in cores.h. comm/ has the
-carriers, comm_mpi.h, comm_device.h and comm_nccl.h, and comm_types.h, what they need to know of groups and operations.
+started alike is in comm/check_same.h, which cores of the machine are whose in comm/cpu_affinity.h. comm/ has the
+carriers, comm_mpi.h, comm_gpu.h and comm_nccl.h, and comm_types.h, what they need to know of groups and operations.
 */
 #ifndef COMM_H
 #define COMM_H
 
-#include "comm/comm_device.h"
+#include "comm/comm_gpu.h"
 #include "comm/comm_mpi.h"
-#include "comm/comm_plan.h"
-#include "comm/comm_thread.h"
+#include "comm/comm_planned.h"
+#include "comm/comm_progress_thread.h"
 #include "comm/comm_types.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ static inline void comm_carry(CommRequest* r) {
 #endif
 }
 
-// The rank waits for an operation from now on (whereabouts.h).
+// The rank waits for an operation from now on (util/heartbeat.h).
 static inline void comm_wait_begins(const CommRequest* r) {
     const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE;
     where_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);

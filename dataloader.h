@@ -1,5 +1,5 @@
 /*
-dataloader.h: from streams of tokens (tokens.h) to the sequences a model is trained on.
+dataloader.h: from streams of tokens (dataloader/token_files.h) to the sequences a model is trained on.
 
     DataLoader  a part of a stream, cut into sequences of T tokens, in an order that is a formula.
     Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin".
@@ -58,7 +58,7 @@ what all of them can be divided by is.
 #ifndef DATALOADER_H
 #define DATALOADER_H
 
-#include "tokens.h"
+#include "dataloader/token_files.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // The order of the sequences
@@ -121,7 +121,7 @@ static inline bool dataloader_sequence(int32_t* inputs, int32_t* targets, const 
     return true;
 }
 
-// positions (T) of the inputs of sequence n, each in its document, so far as that is in the sequence (tokens.h).
+// positions (T) of the inputs of sequence n, each in its document, so far as that is in the sequence (dataloader/token_files.h).
 static inline void dataloader_positions(int32_t* positions, const int32_t* inputs, const DataLoader* loader,
                                         uint64_t n) {
     tokens_positions(positions, loader->files, inputs, dataloader_begin(loader, n), loader->T);

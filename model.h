@@ -19,7 +19,7 @@ they are the one matrix that a single matrix product uses, while a file sees eac
 #ifndef MODEL_H
 #define MODEL_H
 
-#include "base.h"
+#include "util/base.h"
 #include "kernels/rope_table.h"
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;

@@ -39,9 +39,9 @@ element), are the same on every mesh.
 #ifndef PARALLEL_H
 #define PARALLEL_H
 
-#include "base.h"
+#include "util/base.h"
 #include "model.h"
-#include "schedule.h"
+#include "parallel/schedule.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
@@ -59,14 +59,14 @@ typedef struct {
 
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
-    int v;                         // chunks, virtual stages, that each pipeline rank holds; see schedule.h
+    int v;                         // chunks, virtual stages, that each pipeline rank holds; see parallel/schedule.h
     ScheduleKind schedule;         // says which ones, and the order of the work
     int tensor, pipeline, data;    // this rank's coordinates
     int first_layers, last_layers; // blocks of the first and of the last virtual stage; 0: their even share
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
-    int sites;                     // into which the d replicas are divided, in order (rounds.h)
+    int sites;                     // into which the d replicas are divided, in order (methods/async_schedule.h)
     Recompute recompute;
     Sync sync;
 } Mesh;
@@ -224,7 +224,7 @@ typedef struct {
     int chunk; // that its gradients come from; -1: they are a part, and another rank has the other (layout_is_tied)
 } Bucket;
 
-// One of the virtual stages (schedule.h) that a rank holds: consecutive blocks.
+// One of the virtual stages (parallel/schedule.h) that a rank holds: consecutive blocks.
 typedef struct {
     int number;              // of the virtual stage
     int first_layer, layers; // of the model

@@ -2,7 +2,7 @@
 test_gpt.c: tests of the whole model, on the trainer's own code (this file includes train_gpt.cu).
 
     against PyTorch      logits, loss, every gradient, ten AdamW steps of six small models, of which two are CAAT-Nets: numbers
-                         made in float64 by dev/test/make_reference.py, so that what is measured is our own rounding
+                         made in float64 by dev/test/reference/make_reference.py, so that what is measured is our own rounding
     finite differences   the gradient of every tensor of CAAT-Nets with 1, 2, 4 states and any part of the channels shared
     against itself       the same bits for any number of threads, any cut of a batch into micro-batches, both halves of
                          the backward pass together or apart, and a run that was stopped and taken up again
@@ -17,7 +17,7 @@ Run from the project's folder:
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
 #include "train_gpt.cu"
 
-#include "dev/test/test.h"
+#include "dev/test/unit/test.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Against PyTorch
@@ -33,14 +33,14 @@ typedef struct {
 
 static double metadata_number(const Reference* r, const char* key) {
     const char* text = safetensors_metadata(&r->file.files[0], key);
-    if (!text) die("%s has no %s: make it again with dev/test/make_reference.py", r->file.path, key);
+    if (!text) die("%s has no %s: make it again with dev/test/reference/make_reference.py", r->file.path, key);
     return atof(text);
 }
 
 static void reference_open(Reference* r, const char* path) {
     Error error;
     memset(r, 0, sizeof *r);
-    if (!safetensors_model_open(&r->file, path, &error)) die("%s; make it with dev/test/make_reference.py", error.text);
+    if (!safetensors_model_open(&r->file, path, &error)) die("%s; make it with dev/test/reference/make_reference.py", error.text);
     const char* arch = safetensors_metadata(&r->file.files[0], "arch");
     ModelConfig* m = &r->model;
     m->name = path;
@@ -348,7 +348,7 @@ static void compare_update(const Reference* r, const Stage* s, const float* para
     }
 }
 
-// Beside a file of numbers (dev/test/make_reference.py). rows: each tensor by itself.
+// Beside a file of numbers (dev/test/reference/make_reference.py). rows: each tensor by itself.
 static void test_reference(const char* path, bool rows) {
     Reference reference;
     Reference* r = &reference;

@@ -6,10 +6,10 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
     3. around it     validation, sampling, checkpoints
     4. main
 
-A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, schedule.h in which
-order it works, stage.h which memory it has for that, exchange.h what it says to the others, sites.h what sites do that do
-not wait for each other; a process started alone is the mesh 1 x 1 x 1. What it holds is in run.h, what it opens and plans
-before it begins in setup.h, what it says in tell.h; save.h, health.h, watch.h and stop.h look after long runs.
+A process is one rank of a mesh t x p x d. parallel.h says which slices of which tensors it holds, parallel/schedule.h in which
+order it works, parallel/stage.h which memory it has for that, parallel/exchange.h what it says to the others, methods/async_dp.h what sites do that do
+not wait for each other; a process started alone is the mesh 1 x 1 x 1. What it holds is in trainer/trainer.h, what it opens and plans
+before it begins in trainer/setup.h, what it says in trainer/logger.h; checkpoint/async_save.h, trainer/health.h, trainer/watchdog.h and trainer/graceful_stop.h look after long runs.
 
 The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, device.h memory. Parameters and
 activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's memory,
@@ -22,40 +22,40 @@ A rank of a CAAT-Net (--sync) may hold several states (parallel.h), each with a 
 its own. They lie one behind the other, so for all that works on rows, heads or numbers they are more sequences: B counts
 those of all states, N their rows. Only what multiplies by a matrix, and what meets tokens, goes state by state.
 */
-#include "alike.h"
-#include "base.h"
-#include "checkpoint.h"
-#include "collective.h"
+#include "comm/check_same.h"
+#include "util/base.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/collectives/collectives.h"
 #include "comm.h"
-#include "cores.h"
+#include "comm/cpu_affinity.h"
 #include "dataloader.h"
-#include "dev/plan/choose.h"
-#include "evaluate.h"
-#include "exchange.h"
-#include "export.h"
-#include "health.h"
-#include "json.h"
+#include "planner/flags.h"
+#include "dataloader/eval_loader.h"
+#include "parallel/exchange.h"
+#include "checkpoint/export.h"
+#include "trainer/health.h"
+#include "util/json.h"
 #include "kernels/kernels.h"
-#include "lines.h"
+#include "util/append_log.h"
 #include "model.h"
 #include "parallel.h"
-#include "rounds.h"
-#include "sampling.h"
-#include "save.h"
-#include "schedule.h"
-#include "settings.h"
-#include "setup.h"
-#include "sites.h"
-#include "stage.h"
-#include "stop.h"
-#include "tell.h"
-#include "tokenizer.h"
-#include "trace.h"
-#include "watch.h"
+#include "methods/async_schedule.h"
+#include "trainer/sampler.h"
+#include "checkpoint/async_save.h"
+#include "parallel/schedule.h"
+#include "trainer/settings.h"
+#include "trainer/setup.h"
+#include "methods/async_dp.h"
+#include "parallel/stage.h"
+#include "trainer/graceful_stop.h"
+#include "trainer/logger.h"
+#include "dataloader/tokenizer.h"
+#include "util/trace.h"
+#include "trainer/watchdog.h"
 #include <signal.h>
 
 // ================================================================================================================
-// 1. A stage: the blocks that this process holds. What memory it has, Stage and all that is in it, is in stage.h.
+// 1. A stage: the blocks that this process holds. What memory it has, Stage and all that is in it, is in parallel/stage.h.
 
 // ----------------------------------------------------------------------------------------------------------------
 // Forward. What stands between two lines of sum_rows and gather_rows is one rank's share of a block.
@@ -120,7 +120,7 @@ static void sum_shared(const Stage* s, const Activations* a, floatX* z, const fl
     }
 }
 
-// While a step is repeated: looks at what this rank has made itself at a place of the computation (health.h), before it is added
+// While a step is repeated: looks at what this rank has made itself at a place of the computation (trainer/health.h), before it is added
 // to what others have. layer: of this rank, if the place is in a block.
 static void look(const Stage* s, const Activations* a, StepPlace place, int layer, const floatX* x, int64_t n) {
     if (!s->probe) return;
@@ -402,7 +402,7 @@ static const floatX* branch_gradient(const Backward* w, floatX* all) {
     return all;
 }
 
-// Buckets of gradients (exchange.h): begin before something is added, end when nothing more will be.
+// Buckets of gradients (parallel/exchange.h): begin before something is added, end when nothing more will be.
 static void gradients_begin(const Backward* w, int layer, TensorKind kind) {
     bucket_begin(&w->s->grads, &w->s->layout, layout_slice(&w->s->layout, layer, kind)->bucket);
 }
@@ -1654,7 +1654,7 @@ static bool check_late_gradient(Trainer* t, bool timed) {
     return false;
 }
 
-// Ends the run where ranks hold different bits of what ought to be the same (health.h): ranks of a site, or (meets), where sites
+// Ends the run where ranks hold different bits of what ought to be the same (trainer/health.h): ranks of a site, or (meets), where sites
 // have the same weights, of all.
 static void check_replicas(Trainer* t, bool meets) {
     Stage* s = &t->stage;
@@ -1913,7 +1913,7 @@ static void write_trace(Trainer* t) {
     agree(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
     const Pipeline* plan = &t->schedule.plan;
     const Mesh* mesh = &t->stage.layout.mesh;
-    char about[256]; // what dev/draw needs to know
+    char about[256]; // what dev/plot needs to know
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s,"
              "\"clip\":%s}",

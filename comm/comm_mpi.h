@@ -1,6 +1,6 @@
 /*
 comm_mpi.h: operations on host memory, carried by MPI: its blocking calls and those that do not block. (Plans call MPI in
-comm_plan.h, a group's thread in comm_thread.h.)
+comm_planned.h, a group's thread in comm_progress_thread.h.)
 
 MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no
 16-bit floats: they travel as uint16_t, and reductions of them are functions of ours.
@@ -13,7 +13,7 @@ MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever par
 #ifdef USE_MPI
 #include <pthread.h>
 
-// comm_thread.h
+// comm_progress_thread.h
 static inline void comm_thread_check_idle(const Comm* c, const char* what);
 static inline void comm_free_threads(CommJob* job);
 static inline bool comm_stop_threads(CommJob* job);
@@ -238,7 +238,7 @@ static inline void comm_stop(int status) {
 }
 
 static inline void comm_mpi_open(Comm* world) {
-    int provided = 0; // multiple: a group's thread talks too (comm_thread.h); funneled: the main thread alone
+    int provided = 0; // multiple: a group's thread talks too (comm_progress_thread.h); funneled: the main thread alone
     comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), world, "MPI_Init");
     world->job = comm_job_new();
     world->job->threads = provided >= MPI_THREAD_MULTIPLE;

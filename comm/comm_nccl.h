@@ -18,7 +18,7 @@ waits on the GPU until its message comes; everything behind it on its stream wai
 receives long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other
 for ever. Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of
 these two ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That
-is what schedule_check (schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of
+is what schedule_check (parallel/schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of
 each lane are received in the order in which they are sent.
 
 A kernel that waits forbids some things to the host until its message has come, because they wait for all kernels:

@@ -1,14 +1,14 @@
 /*
 comm_types.h: what a group of ranks is, and what an operation is: for comm.h, which explains both, and for those that
-carry operations: comm_mpi.h, comm_device.h.
+carry operations: comm_mpi.h, comm_gpu.h.
 */
 #ifndef COMM_TYPES_H
 #define COMM_TYPES_H
 
-#include "../base.h"
+#include "../util/base.h"
 #include "../kernels/device.h"
-#include "../trace.h"
-#include "../whereabouts.h"
+#include "../util/trace.h"
+#include "../util/heartbeat.h"
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX // C++ compilers: the C interface is enough
 #define MPICH_SKIP_MPICXX
@@ -57,9 +57,9 @@ typedef struct {
 #ifdef USE_MPI
     MPI_Op sixteen[2][3];      // reductions of bf16 and fp16: sum, max, min
     bool planned;              // some groups have plans
-    struct PlanRun* runs;      // operations by plan that are not over (comm_plan.h)
+    struct PlanRun* runs;      // operations by plan that are not over (comm_planned.h)
     bool threads;              // several threads may call MPI at once
-    struct CommThread* thread; // a list of those that carry groups (comm_thread.h)
+    struct CommThread* thread; // a list of those that carry groups (comm_progress_thread.h)
 #endif
 #ifdef USE_NCCL
     NcclGroup* open;        // all communicators
@@ -81,13 +81,13 @@ typedef struct {
     double waited;           // seconds that this rank has spent waiting in this group
     int64_t piece;           // COMM_PIECE; the same on all ranks
     Trace* trace;            // or NULL
-    WhereRow* row;           // where this rank writes what it waits for (watch.h), or NULL, ...
+    WhereRow* row;           // where this rank writes what it waits for (trainer/watchdog.h), or NULL, ...
     int row_group;           // ... and the group's number there; -1: none
     CommJob* job;            // NULL for a process that no launcher has started
-    struct CommPlans* plans; // that its operations follow (comm_plan.h), or NULL
+    struct CommPlans* plans; // that its operations follow (comm_planned.h), or NULL
 #ifdef USE_MPI
     MPI_Comm mpi;              // MPI_COMM_NULL for a group of one, and where MPI has not started the job
-    struct CommThread* thread; // that carries its operations (comm_thread.h), or NULL
+    struct CommThread* thread; // that carries its operations (comm_progress_thread.h), or NULL
 #endif
 #ifdef USE_NCCL
     NcclGroup* nccl;  // NULL for a group of one, and where device memory goes through the host

@@ -42,8 +42,8 @@ the next port then.
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
 
-#include "../base.h"
-#include "sha256.h"
+#include "../util/base.h"
+#include "../util/sha256.h"
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -11,7 +11,7 @@ is cut. That is why groups begin where first + i is a multiple of 4.
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 // x, rounded to a neighbour: of what T cannot hold, the last bits (bf16: 16, fp16: 13) become 0 after a random number of as
 // many bits was added. Numbers that T holds stay what they are, and finite ones finite.

@@ -15,7 +15,7 @@ Every element is on its own, so any slice may be updated alone (ZeRO does), with
 #ifndef ADAMW_H
 #define ADAMW_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 // p, m, v (n) are updated from g (n). step counts from 1. master, key and first are for parameters of 16 bits (adamw.cuh):
 // here p is float32, master is NULL, and nothing is rounded.

@@ -48,7 +48,7 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 
-#include "attention_blocks.cuh"
+#include "attention_common.cuh"
 #include "attention_hopper.cuh"
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ nothing depends on the number of threads or on the other sequences, and no outpu
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
-#include "../base.h"
-#include "vec.h"
+#include "../util/base.h"
+#include "fast_math.h"
 
 #ifdef _OPENMP
 #include <omp.h>

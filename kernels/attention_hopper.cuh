@@ -55,9 +55,9 @@ work for nothing, an H200 would do in TFLOP/s at T = 1024, 2048, 4096 (causal co
 #ifndef ATTENTION_HOPPER_CUH
 #define ATTENTION_HOPPER_CUH
 
-#include "attention_blocks.cuh"
+#include "attention_common.cuh"
 #include "hopper.cuh"
-#include "sum.cuh" // gpu_properties
+#include "row_sum.cuh" // gpu_properties
 
 enum {
     PIECE = 128,          // rows of a piece of work, and of its tiles but for the queries that meet keys
@@ -162,7 +162,7 @@ __device__ __forceinline__ void load_head(floatX* tiles, const TensorMap& map, i
     }
 }
 
-// Accumulators as the functions of attention_blocks.cuh have them.
+// Accumulators as the functions of attention_common.cuh have them.
 template <int N>
 __device__ __forceinline__ float (&by_columns(float (&c)[N]))[N / 4][4] {
     return reinterpret_cast<float(&)[N / 4][4]>(c);

@@ -1,12 +1,12 @@
 /*
-checksum.cuh: checksum.h on a GPU. Every word is read once. Blocks add up their parts by atomics: these are whole numbers, so
+checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by atomics: these are whole numbers, so
 the order does not matter.
 */
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH
 
-#include "../checksum.h"
-#include "sum.cuh"
+#include "../util/checksum.h"
+#include "row_sum.cuh"
 
 enum { CHECKSUM_THREADS = 256, CHECKSUM_WORDS = 16 }; // words that a thread takes
 

@@ -17,7 +17,7 @@ So what concerns few logits is not asked of each: where the row ends, and where 
 #ifndef CROSSENTROPY_CUH
 #define CROSSENTROPY_CUH
 
-#include "sum.cuh"
+#include "row_sum.cuh"
 
 // Threads for a row of n logits.
 static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }

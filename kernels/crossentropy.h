@@ -23,8 +23,8 @@ logits (N, stride): a row is `stride` floats, of which the first V_local count; 
 #ifndef CROSSENTROPY_H
 #define CROSSENTROPY_H
 
-#include "sum.h"
-#include "vec.h"
+#include "row_sum.h"
+#include "fast_math.h"
 
 // The largest of n logits, -infinity if there is none. It passes over a NaN: the sum will not.
 static inline float row_largest(const float* x, int n) {

@@ -4,7 +4,7 @@ except through the kernels and these functions, so the same text runs on
 
     CPU cores       device memory is host memory and a copy is a memcpy                      (kernels/NAME.h)
     a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
-    an emulated GPU USE_CUDA, compiled by g++: the same through kernels/cuda_on_cpu.h
+    an emulated GPU USE_CUDA, compiled by g++: the same through dev/emulator/cuda_emulator.h
 
     floatX          the type of parameters and activations: float32 on the CPU, by default bf16 on a GPU
     Arena           one block of device memory per purpose, sized by a plan before it is taken
@@ -15,7 +15,7 @@ device_synchronize wait for what was started before.
 #ifndef DEVICE_H
 #define DEVICE_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 #include <sys/resource.h>
 #ifdef __GLIBC__
@@ -26,7 +26,7 @@ device_synchronize wait for what was started before.
 #endif
 
 #ifdef USE_CUDA
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 #else
 typedef float floatX;
 #endif

@@ -22,7 +22,7 @@ long way alone. Memory: C numbers of dout for each n, a row of the table read an
 #ifndef EMBEDDING_CUH
 #define EMBEDDING_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 template <int W>
 __global__ static void __launch_bounds__(256)

@@ -26,7 +26,7 @@ one thread. So they do not depend on the number of threads, nor on how a batch i
 #ifndef EMBEDDING_H
 #define EMBEDDING_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 // out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
 static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens, const float* wte, int N, int C,

@@ -8,7 +8,7 @@ __fdividef (2 units in the last place; 0 where the divisor is above 2^126).
 #ifndef GELU_CUH
 #define GELU_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 constexpr float GELU_SCALE = 1.5957691216f, GELU_CUBIC = 0.044715f; // 2 sqrt(2/pi)
 

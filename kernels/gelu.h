@@ -11,8 +11,8 @@ near -1. With du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2) and s' = s (1 - s) 2 du/
 #ifndef GELU_H
 #define GELU_H
 
-#include "../base.h"
-#include "vec.h"
+#include "../util/base.h"
+#include "fast_math.h"
 
 static const float GELU_SCALE = 1.5957691216f; // 2 sqrt(2/pi)
 static const float GELU_CUBIC = 0.044715f;

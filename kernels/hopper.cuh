@@ -1,7 +1,7 @@
 /*
 hopper.cuh: what a Hopper GPU (compute capability 9.0) adds, as functions with names: matrix products of four warps whose
 operands lie in shared memory (wgmma), copies of whole tiles by an engine of their own (TMA), and barriers that count bytes
-(mbarrier). On the emulator the same names mean the same: hopper_on_cpu.h, which is stricter than the GPU.
+(mbarrier). On the emulator the same names mean the same: hopper_emulator.h, which is stricter than the GPU.
 
     Barrier                          .init .arrive .arrive_expect .wait; barriers_fence()
     TensorMap, tensor_map()          what TMA has to know of a matrix in global memory: made by the host
@@ -75,13 +75,13 @@ and have a plain kernel beside it.
 
 Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented order.
 
-Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda_hopper.cu have one HGMMA for each wgmma(), of which only a group's
+Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda/cuda_hopper.cu have one HGMMA for each wgmma(), of which only a group's
 last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas had to serialise.
 */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 #ifdef __CUDACC__
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -418,7 +418,7 @@ __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4]
 #undef HOPPER_ASM
 
 #else
-#include "hopper_on_cpu.h"
+#include "../dev/emulator/hopper_emulator.h"
 #endif
 
 #endif

@@ -14,7 +14,7 @@ the registers of a block is cut into slabs, and the blocks of each slab read all
 #ifndef LAYERNORM_CUH
 #define LAYERNORM_CUH
 
-#include "sum.cuh"
+#include "row_sum.cuh"
 
 // ADD: x is the residual stream, and sum = x + (branch + bias) is stored and normalised instead of x.
 template <int W, bool ADD>

@@ -17,7 +17,7 @@ results do not depend on the number of threads, nor on how a batch is cut into m
 #define LAYERNORM_H
 
 #include "residual.h"
-#include "sum.h"
+#include "row_sum.h"
 
 static inline float term_squared_deviation(SumRow row, int c) { // k: the mean
     const float d = row.x[c] - row.k;

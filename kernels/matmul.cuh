@@ -48,7 +48,7 @@ choose differently where times are close; results then differ in the last bit. T
     MATMUL_LIST=1        rank 0 prints its choices to stderr
 
 Float32 builds are there to be compared with the reference: they multiply in float32, not in TF32, and use no epilogue
-but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU (cuda_on_cpu.h)
+but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU (cuda_emulator.h)
 there is no cuBLASLt: the reference's products stand in. With -DFAKE_CUBLASLT, for tests, the calls of cuBLASLt run
 against a model.
 
@@ -57,7 +57,7 @@ Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA
 #ifndef MATMUL_CUH
 #define MATMUL_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 #if defined(CUDA_ON_CPU) && !defined(FAKE_CUBLASLT)
 #ifdef _OPENMP

@@ -43,7 +43,7 @@ promises nothing.
 #ifndef MATMUL_H
 #define MATMUL_H
 
-#include "../base.h"
+#include "../util/base.h"
 #include "gelu.h"
 #ifdef _OPENMP
 #include <omp.h>

@@ -5,7 +5,7 @@ memory an element, one pack of 16 bytes a thread. (In front of a norm, layernorm
 #ifndef RESIDUAL_CUH
 #define RESIDUAL_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 template <int W>
 __global__ static void __launch_bounds__(256) residual_kernel(floatX* out, const floatX* residual, const floatX* branch,

@@ -10,7 +10,7 @@ its sum over rows, linear_backward_bias in matmul.h).
 #ifndef RESIDUAL_H
 #define RESIDUAL_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 // out (N, C) may be residual or branch itself; bias (C) or NULL.
 static inline void residual_forward(float* out, const float* residual, const float* branch, const float* bias, int N,

@@ -6,7 +6,7 @@ threads as in layernorm.cuh: forward, a row is read once and kept in shared memo
 #ifndef RMSNORM_CUH
 #define RMSNORM_CUH
 
-#include "sum.cuh"
+#include "row_sum.cuh"
 
 // ADD: x is the residual stream, and sum = x + (branch + bias) is stored and normalised instead of x.
 template <int W, bool ADD>

@@ -13,7 +13,7 @@ Threads own rows of out and dx, and columns of dw, where rows are added in order
 #define RMSNORM_H
 
 #include "residual.h"
-#include "sum.h"
+#include "row_sum.h"
 
 static inline float term_square(SumRow row, int c) { return row.x[c] * row.x[c]; }
 static inline float term_product3(SumRow row, int c) { return row.x[c] * row.y[c] * row.z[c]; }

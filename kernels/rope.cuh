@@ -6,7 +6,7 @@ partners of the second half; threads run along a head, then over heads, then ove
 #ifndef ROPE_CUH
 #define ROPE_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 #include "rope_table.h"
 
 // table (T, HS) in device memory.

@@ -11,7 +11,7 @@ Models that were made for short texts and then trained on long ones turn their s
 #ifndef ROPE_TABLE_H
 #define ROPE_TABLE_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 // All 0: none. original = 0: linear.
 typedef struct {

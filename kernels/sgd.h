@@ -13,7 +13,7 @@ Every element is on its own, so any slice may be updated alone (ZeRO does), with
 #ifndef SGD_H
 #define SGD_H
 
-#include "../base.h"
+#include "../util/base.h"
 
 // p, m (n) are updated from g (n). master, step, key and first are for parameters of 16 bits (sgd.cuh): here p is float32,
 // master is NULL, and nothing is rounded.

@@ -5,7 +5,7 @@ Exponential and division are the fast ones, as in gelu.cuh.
 #ifndef SWIGLU_CUH
 #define SWIGLU_CUH
 
-#include "gpu.cuh"
+#include "cuda_utils.cuh"
 
 template <int W>
 __global__ static void __launch_bounds__(256)

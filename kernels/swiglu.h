@@ -11,8 +11,8 @@ s):
 #ifndef SWIGLU_H
 #define SWIGLU_H
 
-#include "../base.h"
-#include "vec.h"
+#include "../util/base.h"
+#include "fast_math.h"
 
 // out (N, F) from gate_up (N, 2F).
 static inline void swiglu_forward(float* RESTRICT out, const float* RESTRICT gate_up, int N, int F) {

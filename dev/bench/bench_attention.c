@@ -5,12 +5,12 @@ The last rows are sequences packed from documents of about so many tokens, whose
 are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
-query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/peak.h), the
+query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/mfu.h), the
 forward and the backward pass take turns; each number is the median over the rounds, percentages taken round by round.
 */
-#include "../../base.h"
+#include "../../util/base.h"
 #include "../../kernels/attention.h"
-#include "../../kernels/peak.h"
+#include "../../kernels/mfu.h"
 
 enum { ROUNDS = 15 };
 

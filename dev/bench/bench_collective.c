@@ -1,5 +1,5 @@
 /*
-bench_collective.c: all-reduces by plan (collective.h, comm/comm_plan.h) beside the one of the MPI library, on the ranks
+bench_collective.c: all-reduces by plan (comm/collectives/collectives.h, comm/comm_planned.h) beside the one of the MPI library, on the ranks
 that mpirun starts. Algorithms take turns; a time is the longest of all ranks', and the median over the rounds. Every result
 is compared with the sum that it has to be, and its bits with rank 0's.
 
@@ -10,11 +10,11 @@ algorithm for it where the result takes the place of the operand).
 
 "bus" is what a link has to carry at least, 2 (N - 1) / N times the vector, over the time: comparable between numbers of
 ranks (NCCL's tests call it that too). The machine's memory is the network here, unless ranks are on several machines or
-in namespaces (scripts/net_torus.sh).
+in namespaces (dev/experiments/net_torus.sh).
 */
-#include "../../collective.h"
+#include "../../comm/collectives/collectives.h"
 #include "../../comm.h"
-#include "../../options.h"
+#include "../../util/options.h"
 
 enum { MOST = 16, ROUNDS = 101 };
 

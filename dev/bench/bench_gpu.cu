@@ -365,7 +365,7 @@ static void bench_memory(const Roofline* r, const RooflineRow* given) {
     arrays_free(&a);
 }
 
-// CAAT-Net's: half of the channels are put together, and taken apart. Their bytes: sync.cuh.
+// CAAT-Net's: half of the channels are put together, and taken apart. Their bytes: caat.cuh.
 static void bench_sync(const Roofline* r) {
     Arrays a = arrays_of(r);
     const double values = (double)a.N * a.C;

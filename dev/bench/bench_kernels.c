@@ -3,14 +3,14 @@ Time of the kernels that are not matrix products, at the shapes of GPT-2 124M (o
 = 1024 rows. The peer is memcpy by all threads: for each kernel, a copy that moves as many bytes (read and written), so
 that it finds them in the same cache. Each line is the median of 9 rounds in which kernel and copy take turns.
 */
-#include "../../base.h"
+#include "../../util/base.h"
 #include "../../kernels/adamw.h"
 #include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/gelu.h"
 #include "../../kernels/layernorm.h"
-#include "../../kernels/norm.h"
+#include "../../kernels/global_norm.h"
 #include "../../kernels/residual.h"
 #include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"

@@ -10,7 +10,7 @@ A line is: where the kernel is in this program, counted from main; blocks; threa
 memory. nm(1) knows which kernel that is.
 */
 #define launch launch_on_emulator
-#include "../../kernels/gpu.cuh"
+#include "../../kernels/cuda_utils.cuh"
 #undef launch
 
 int main(void);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU and of scripts/gpu_check.sh on a GPU.
+peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU and of dev/test/gpu_check.sh on a GPU.
 
     python3 dev/bench/peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
     python3 dev/bench/peer_pytorch.py --device cuda --compile --model gpt2-124M --B 64 --T 1024 [--micro 32] --vocab 50304

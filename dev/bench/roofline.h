@@ -8,7 +8,7 @@ product, copy: what this GPU was measured to reach with a large matrix product a
 bench_gpu measures both. The exponentials are the third limit of attention: 16 a clock and multiprocessor. Operations run
 one after the other, so a step's floor is the sum. (Williams, Waterman and Patterson 2009: "Roofline".)
 
-Which operations there are is not written here: work.h has the trainer's, block by block, for the planner. Here they get
+Which operations there are is not written here: ops.h has the trainer's, block by block, for the planner. Here they get
 what a bound needs to the byte:
 
     product      2 m n k FLOP. Operands once, the result once; the gradient of a weight is float32 and is added to:
@@ -17,7 +17,7 @@ what a bound needs to the byte:
     attention    FLOP of the lower triangle only, backward 2.5 times forward: five products instead of two (Dao 2023).
                  Bytes as the kernels of attention.cuh move them. Backward, these kernels make seven products
                  (`executed`), and every exponential twice: the price of sums in a fixed order
-    memory       every array as often as the kernel reads or writes it (work.h); here no row statistics, which are
+    memory       every array as often as the kernel reads or writes it (ops.h); here no row statistics, which are
                  8 bytes of a row of 2 C
 
 No credit for what is still in L2, so an operation on small arrays may beat its floor.
@@ -33,8 +33,8 @@ share of the copy. `stretch` is what the best of them reach.
 #ifndef ROOFLINE_H
 #define ROOFLINE_H
 
-#include "../plan/memory.h"
-#include "../plan/work.h"
+#include "../../planner/memory.h"
+#include "../../planner/ops.h"
 
 // What a GPU reaches, a second.
 typedef struct {
@@ -61,7 +61,7 @@ static const RooflineCase roofline_cases[] = {{"gpt2-124M", 64, 1024},  {"gpt2-3
 enum { ROOFLINE_CASES = sizeof roofline_cases / sizeof roofline_cases[0] };
 
 typedef struct {
-    Op op; // shapes: see work.h
+    Op op; // shapes: see ops.h
     char name[64];
     int count;            // in a step
     int launches;         // of one of them

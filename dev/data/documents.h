@@ -16,7 +16,7 @@ document, its end is.
 #define DOCUMENTS_H
 
 #include "../../dataloader.h"
-#include "../../jsonl.h"
+#include "../../dataloader/jsonl.h"
 #include <pthread.h>
 #include <sched.h>
 

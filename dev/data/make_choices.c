@@ -1,5 +1,5 @@
 /*
-make_choices.c: questions of multiple choice as HellaSwag has them, in tokens: a file for train_gpt --evaluate (evaluate.h).
+make_choices.c: questions of multiple choice as HellaSwag has them, in tokens: a file for train_gpt --evaluate (dataloader/eval_loader.h).
 
     scripts/download_data.sh hellaswag
     build/make_choices --tokenizer gpt2/ --data data/hellaswag/hellaswag_val.jsonl --out data/hellaswag/val.bin
@@ -9,9 +9,9 @@ A line of the JSONL is an object with "ctx", the context; "endings", of which on
 those of llm.c's own files: of the context, and of a blank and the ending, each by itself. The format has 16 bits for a token, so a
 vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
 */
-#include "../../evaluate.h"
-#include "../../json.h"
-#include "../../options.h"
+#include "../../dataloader/eval_loader.h"
+#include "../../util/json.h"
+#include "../../util/options.h"
 
 typedef struct {
     const char *tokenizer, *data, *out, *split;

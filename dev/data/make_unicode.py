@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """
-make_unicode.py: writes tokenizer/unicode.h, the classes of characters that cut a text into words.
+make_unicode.py: writes dataloader/tokenizer/unicode.h, the classes of characters that cut a text into words.
 
-    python3 dev/data/make_unicode.py > tokenizer/unicode.h
+    python3 dev/data/make_unicode.py > dataloader/tokenizer/unicode.h
 
 Letters are the general categories L*, numbers N*; white space is Unicode's property White_Space, which Python does not know
 but which is Zs, Zl, Zp and six control characters (str.isspace() has four more). The version of Unicode is that of the
@@ -19,7 +19,7 @@ OTHER, LETTER, NUMBER, SPACE = range(4)
 PAGE = 256  # characters
 
 TEXT = '''/*
-tokenizer/unicode.h: letter, number, white space or something else? Made by dev/data/make_unicode.py from Unicode {version}; not by hand.
+dataloader/tokenizer/unicode.h: letter, number, white space or something else? Made by dev/data/make_unicode.py from Unicode {version}; not by hand.
 
 A page is {page} characters, two bits each; pages that are alike are stored once. Behind U+{last:04X} nothing is a letter, a
 number or white space.

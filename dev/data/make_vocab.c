@@ -1,13 +1,13 @@
 /*
-make_vocab.c: a vocabulary from your own texts (tokenizer/learn.h), written as a tokenizer.json that Hugging Face's tokenizers loads.
+make_vocab.c: a vocabulary from your own texts (dataloader/tokenizer/bpe_train.h), written as a tokenizer.json that Hugging Face's tokenizers loads.
 
     build/make_vocab --data tinyshakespeare.txt --vocab 4096 --out tokenizer.json
     build/tokenize --tokenizer tokenizer.json --data tinyshakespeare.txt --out data/shakespeare --val 0.1
 
 The words are counted on all cores. The same texts give the same vocabulary, whatever the number of threads.
 */
-#include "../../options.h"
-#include "../../tokenizer/learn.h"
+#include "../../util/options.h"
+#include "../../dataloader/tokenizer/bpe_train.h"
 #include "documents.h"
 
 typedef struct {

@@ -10,7 +10,7 @@ beside the shards as tokenizer.json, where train_gpt finds it.
 
 Shards and vocabulary get their names when all of them are written. The same texts give the same bytes, whatever the number of threads.
 */
-#include "../../options.h"
+#include "../../util/options.h"
 #include "documents.h"
 
 typedef struct {

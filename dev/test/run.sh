@@ -77,7 +77,7 @@ both() {
 # ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
 # after "ranks sanitized:" where it says so, fewer, because that is slow
 ranks_of() {
-    source=dev/test/$1.c
+    source=dev/test/unit/$1.c
     [ -f "$source" ] || source=$1.c
     numbers=$(sed -n '/^[ *\/]*ranks'"${2:-}"':/{s/.*: *//;s/\*\/.*//;p;};/\*\//q' "$source")
     if [ -z "$numbers" ] && [ -n "${2:-}" ]; then ranks_of "$1"; else echo "${numbers:-1}"; fi
@@ -110,34 +110,34 @@ for test in $TESTS; do all "$test" "$BUILD/$test"; done
 for test in ${SANITIZED_TESTS-$TESTS}; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
 both
 # Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
-[ -z "${MPIRUN:-}" ] || run "meshes" dev/test/test_mesh.sh &
+[ -z "${MPIRUN:-}" ] || run "meshes" dev/test/system/test_mesh.sh &
 for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
-one "command line" dev/test/test_cli.sh
-one "compilers" dev/test/test_compilers.sh
-one "data tools" dev/test/test_data.sh
-twice "GPU check" dev/test/test_gpu_check.sh
-twice "launchers" dev/test/test_launch.sh
-[ -z "${LONG:-}" ] || twice "launchers with real programs" dev/test/test_launch_real.sh
-twice "runs that stop" dev/test/test_stop.sh
-twice "evaluations" dev/test/test_evaluations.py
-one "a run as a page" dev/test/test_report.py
-if dev/test/check_generate.py --installed; then one "text beside PyTorch" dev/test/check_generate.py
+one "command line" dev/test/system/test_cli.sh
+one "compilers" dev/test/system/test_compilers.sh
+one "data tools" dev/test/system/test_data.sh
+twice "GPU check" dev/test/system/test_gpu_check.sh
+twice "launchers" dev/test/system/test_launch.sh
+[ -z "${LONG:-}" ] || twice "launchers with real programs" dev/test/system/test_launch_real.sh
+twice "runs that stop" dev/test/system/test_stop.sh
+twice "evaluations" dev/test/system/test_evaluations.py
+one "a run as a page" dev/test/system/test_report.py
+if dev/test/system/check_generate.py --installed; then one "text beside PyTorch" dev/test/system/check_generate.py
 else echo "without torch texts are not compared with PyTorch's (apt-get install python3-torch)"; fi
-one "weights of others" dev/test/test_pretrained.py
-if dev/test/check_transformers.py --installed; then one "transformers" dev/test/check_transformers.py
+one "weights of others" dev/test/system/test_pretrained.py
+if dev/test/system/check_transformers.py --installed; then one "transformers" dev/test/system/check_transformers.py
 else echo "without torch and transformers models are not compared with theirs (make check_transformers)"; fi
 wait
 if [ -n "${MPIRUN:-}" ]; then
-    again "meshes" dev/test/test_mesh.sh
-    twice "runs that hang" dev/test/test_watch.sh
+    again "meshes" dev/test/system/test_mesh.sh
+    twice "runs that hang" dev/test/system/test_watch.sh
     short=--short
     [ -z "${LONG:-}" ] || short=""
-    twice "replicas beside PyTorch" dev/test/check_replicas.py ${short:+"$short"}
-    twice "survival" dev/test/torture.py --short --seed "$(date +%j)"
-    [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/check_replicas.py --mesh
-    [ -z "${LONG:-}" ] || one "several paths" dev/test/test_paths.sh
+    twice "replicas beside PyTorch" dev/test/system/check_replicas.py ${short:+"$short"}
+    twice "survival" dev/test/system/torture.py --short --seed "$(date +%j)"
+    [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/system/check_replicas.py --mesh
+    [ -z "${LONG:-}" ] || one "several paths" dev/experiments/test_paths.sh
 else left_out=$((left_out + 1)); fi
-if [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda_tests.sh
+if [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
 else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"

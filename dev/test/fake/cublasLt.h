@@ -1,6 +1,6 @@
 /*
 cublasLt.h: a model of the part of NVIDIA's cuBLASLt that kernels/matmul.cuh uses, for tests without a GPU:
--DFAKE_CUBLASLT, with kernels/cuda_on_cpu.h. Names and numbers are those of the real header; what the calls do is taken
+-DFAKE_CUBLASLT, with dev/emulator/cuda_emulator.h. Names and numbers are those of the real header; what the calls do is taken
 from its comments and from the documentation of CUDA 13.0 ("Using the cuBLASLt API"), as literally as possible, and
 knows nothing of matmul.cuh:
 
@@ -23,7 +23,7 @@ Time is make-believe: products take what fake_cublaslt.milliseconds says, all el
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 
-#include "../../../kernels/gpu.cuh"
+#include "../../../kernels/cuda_utils.cuh"
 
 #include <map>
 

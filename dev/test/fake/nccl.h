@@ -1,6 +1,6 @@
 /*
-nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_device.h use, for tests without a GPU: with the
-emulated CUDA of kernels/cuda_on_cpu.h, found by -Idev/test/fake. Names and numbers are those of the real header; what
+nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_gpu.h use, for tests without a GPU: with the
+emulated CUDA of dev/emulator/cuda_emulator.h, found by -Idev/test/fake. Names and numbers are those of the real header; what
 the calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream Semantics", "Point-to-point
 communication", "Fault Tolerance"), and knows nothing of comm.h.
 
@@ -13,7 +13,7 @@ Where the documentation leaves a choice, the strictest or latest one is taken, s
 wrong with NCCL always does:
 
     operations      begin and end in the order of their stream, when somebody waits or asks
-                    (kernels/cuda_runtime_on_cpu.h). What is going to be overwritten is 0xff in every byte from the
+                    (dev/emulator/cuda_runtime_emulator.h). What is going to be overwritten is 0xff in every byte from the
                     begin to the end
     groups          the calls of one (messages only here, on one stream) begin together and end together
     a send          ends when its receiver has taken the message: none is kept on its way
@@ -30,7 +30,7 @@ wrong with NCCL always does:
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 
-#include "../../../kernels/gpu.cuh"
+#include "../../../kernels/cuda_utils.cuh"
 #include <dirent.h>
 #include <limits.h>
 #include <sys/file.h>

@@ -1,0 +1,490 @@
+/*
+checkpoint/async_save.h: from the stages of all ranks to a checkpoint on the disk, while training goes on; and back.
+
+A save has two halves. In the first one training stands still: what is on its way between ranks is waited for, the main
+rank makes the folder and its files, and every rank copies what is its to write into a snapshot in host memory. In the second
+one a thread of each rank writes the snapshot and flushes it, while the ranks train on. It never talks to other ranks by MPI,
+whose calls belong to the main threads. The ranks' threads meet in the folder itself:
+
+    every rank       writes its slices, flushes them, and then rank_00003: how much it was, and what it adds up to
+    the main rank    waits for rank_00000, rank_00001, ..., adds up, removes them, and publishes (checkpoint/checkpoint.h)
+
+    training  -- step -- step --|settle, copy|-- step -- step -- step -- step --|settle, copy|--
+    thread                                   '--- write, flush, publish ---'                 '---
+
+A rank that cannot write says so on stderr and leaves no rank_N. Before the next save, and at the end, all ranks meet (saver_meet):
+each waits for its own writing, they tell each other whether it went well, and if it did not the main rank gives up what was
+begun. So nobody waits for ever, a save that failed is not the end of the run, and there is one save at a time.
+
+The last save of a run has nothing to go on beside it: it is written from where the values lie, without a copy.
+
+What a checkpoint holds: weights in float32, both moments, and what sites have of their own. Data ranks hold the same slices
+and take buckets in turn; with ZeRO they first put their shares of a bucket together.
+*/
+#ifndef SAVE_H
+#define SAVE_H
+
+#include "checkpoint_dir.h"
+#include "../parallel/stage.h"
+#include "../util/heartbeat.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a checkpoint holds of a stage, and where it lies
+
+// A value of the parameters, as it lies on this rank: float32, layout.elements of them, or, with ZeRO, shares of the buckets.
+typedef struct {
+    float* at;
+    bool share;
+} Values;
+
+// Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
+// beside the rounded ones. The weights of sites that go their own way are the common point.
+static Values stage_values(const Stage* s, int what) {
+    float* weights = HAS_MASTERS ? s->master : (float*)s->params;
+    if (rounds_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
+    const Values values = {what == 0   ? weights
+                           : what == 1 ? s->moment1
+                                       : s->moment2,
+                           s->layout.mesh.zero && (what > 0 || HAS_MASTERS)};
+    return values;
+}
+
+// What sites have beside them, and where it lies.
+typedef struct {
+    CheckpointSites list;
+    Values of[CHECKPOINT_KINDS];
+} SiteValues;
+
+static void add_site_values(SiteValues* v, const char* kind, float* at, bool share) {
+    const Values values = {at, share};
+    v->of[v->list.kinds] = values;
+    v->list.kind[v->list.kinds++] = kind;
+}
+
+static SiteValues site_values(const Stage* s) {
+    const Rounds* r = &s->rounds;
+    const Sites* sites = &s->sites;
+    const bool zero = s->layout.mesh.zero > 0, local = rounds_are_local(r), diloco = r->mode == DP_DILOCO;
+    SiteValues v;
+    memset(&v, 0, sizeof v);
+    v.list.copies = local ? r->sites : 1;
+    if (s->grads.late) add_site_values(&v, "gradient", zero ? s->grads.shares : s->grads.all, zero); // alike on all
+    if (s->before) add_site_values(&v, "before", s->before, zero);
+    if (local) add_site_values(&v, "weight", sites->own, false);
+    if (local) add_site_values(&v, "exp_avg", s->moment1, false);
+    if (local) add_site_values(&v, "exp_avg_sq", s->moment2, false);
+    if (diloco) add_site_values(&v, "velocity", sites->velocity, false);
+    if (diloco && r->delay > 0) add_site_values(&v, "sum", sites->sum, false);
+    if (r->eager) add_site_values(&v, "old", sites->old, false);
+    if (r->eager) add_site_values(&v, "base", sites->base, false);
+    if (r->bits < 32) add_site_values(&v, "residue", sites->residue, false);
+    return v;
+}
+
+// Brings together what checkpoints hold, once nothing is on its way: what eager sites have in common is formed, and every
+// member of a site gets what each has lost by rounding.
+static void settle_values(Stage* s) {
+    const Layout* layout = &s->layout;
+    if (s->rounds.eager) sites_common(&s->sites, s->grads.all);
+    for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
+        comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
+                        s->sites.residue + bucket_part_offset(layout, b), bucket_part(layout, b), COMM_FLOAT);
+}
+
+// One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
+static const float* whole_values(const Stage* s, int b, Values values, float* copy) {
+    const Layout* layout = &s->layout;
+    const int64_t n = bucket_share(layout, b);
+    if (values.share) {
+        float* mine = copy + layout->mesh.data * n;
+        device_to_host(mine, values.at + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
+        comm_all_gather(zero_group(s->groups), copy, mine, n, COMM_FLOAT);
+        return copy;
+    }
+    if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;
+    device_to_host(copy, values.at + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
+    return copy;
+}
+
+// Sets values of a bucket from `whole` (the bucket's elements, host memory).
+static void set_values(const Stage* s, int b, Values values, const float* whole) {
+    const Layout* layout = &s->layout;
+    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_share(layout, b);
+    if (values.share)
+        device_from_host(values.at + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
+                         (size_t)share * sizeof(float));
+    else
+        device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
+}
+
+// The weights that are computed with: rounded, and in float32 where they are kept so.
+static void set_bucket_weights(const Stage* s, int b, const float* whole) {
+    const Values masters = {s->master, s->layout.mesh.zero > 0};
+    device_from_floats(s->params + s->layout.bucket[b].offset, whole, s->layout.bucket[b].elements);
+    if (s->master) set_values(s, b, masters, whole);
+}
+
+// Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
+static bool read_slices(const Stage* s, const CheckpointReader* reader, WhereRow* row, Error* error) {
+    const Layout* layout = &s->layout;
+    const SiteValues sites = site_values(s);
+    const bool local = rounds_are_local(&s->rounds);
+    const int copy = local ? mesh_site(&layout->mesh) : 0;
+    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
+    bool ok = true;
+    for (int b = 0; b < layout->buckets && ok; b++) {
+        where_carry(row);
+        for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
+            ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
+            if (ok && what == 0) set_bucket_weights(s, b, whole);
+            if (ok && (what > 0 || local)) set_values(s, b, stage_values(s, what), whole);
+        }
+        for (int kind = 0; kind < sites.list.kinds && ok; kind++) {
+            ok = checkpoint_read_bucket(reader, layout, b, checkpoint_value_of_site(&sites.list, kind, copy), whole,
+                                        error);
+            if (ok) set_values(s, b, sites.of[kind], whole);
+        }
+    }
+    free(whole);
+    return ok;
+}
+
+// Whether this data rank writes a value of a bucket that all sites have alike (site = -1), or that one of them has.
+static bool writes_bucket(const Mesh* mesh, int b, int site) {
+    if (site < 0) return b % mesh->d == mesh->data;
+    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_site_place(mesh);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A save
+
+typedef enum { SAVE_NONE, SAVE_RUNS, SAVE_DONE, SAVE_FAILED } SaveEnd;
+
+// One value of one bucket in the snapshot.
+typedef struct {
+    int bucket, value;
+    int64_t at;
+} SavedValue;
+
+// What a rank needs to save. It must not be copied: the writer refers to its paths.
+typedef struct {
+    const Stage* stage;
+    const char* out;
+    int rank, ranks;
+    int64_t keep;          // checkpoints; 0: all
+    const HubFiles* files; // that stand beside the model, or NULL
+    bool mounted;          // out is where a disk is mounted
+    WhereRow* row;         // progress that the watchdog sees, or NULL
+    // The save that runs, or the last one.
+    CheckpointState state;
+    CheckpointSites sites;
+    CheckpointWriter writer;
+    SavedValue* list; // in the snapshot
+    int n, room;
+    float* snapshot;
+    int64_t floats, used;
+    bool timed;      // it is one that --save-minutes asks for; set before saver_begin
+    int64_t passing; // the step of the last such one, on the main rank; -1: none
+    int64_t left;    // the step of a save that failed and may have left its .tmp, on a disk that was away; -1: none
+    int64_t attempt; // a number that ranks of a run that was killed, and is not quite dead, do not know
+    pthread_t thread;
+    bool begun, threaded; // there is a save to be ended, a thread to be joined
+    // By __atomic: this rank's part is over, well (wrote) or not; all ranks' parts are; the main rank is not to publish.
+    bool written, all_written, give_up;
+    bool wrote;
+    SaveEnd end; // by __atomic; of the main rank's
+    bool told;   // to people
+    Error error; // of what failed first
+    double started, stall, seconds;
+} Saver;
+
+// The value of number v on this rank: what checkpoint/checkpoint.h calls it, where it lies, and whose it is (-1: alike on all sites).
+typedef struct {
+    Values values;
+    int number, site;
+} SavedPart;
+
+static SavedPart saved_part(const Stage* s, const SiteValues* sites, int v) {
+    const bool local = rounds_are_local(&s->rounds);
+    const int own = local ? mesh_site(&s->layout.mesh) : 0, kind = v - CHECKPOINT_VALUES;
+    if (v < CHECKPOINT_VALUES) { // moments that are not alike: those of the first site
+        const SavedPart part = {stage_values(s, v), v, local && v > 0 ? 0 : -1};
+        return part;
+    }
+    const SavedPart part = {sites->of[kind], checkpoint_value_of_site(&sites->list, kind, own), local ? own : -1};
+    return part;
+}
+
+// Floats of the snapshot.
+static int64_t snapshot_floats(const Stage* s) {
+    const SiteValues sites = site_values(s);
+    int64_t n = 0;
+    for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
+        const int b = i % s->layout.buckets, v = i / s->layout.buckets;
+        if (writes_bucket(&s->layout.mesh, b, saved_part(s, &sites, v).site)) n += s->layout.bucket[b].elements;
+    }
+    return n;
+}
+
+// Whether a folder is where a disk is mounted.
+static bool folder_is_mount(const char* path) {
+    char above[CHECKPOINT_PATH];
+    struct stat here, there;
+    Error error;
+    return checkpoint_path(above, &error, "%s/..", path) && stat(path, &here) == 0 && stat(above, &there) == 0 &&
+           here.st_dev != there.st_dev;
+}
+
+// Without its disk a folder takes files all the same, onto another disk, where nobody looks for them.
+static bool saver_disk_is_there(const Saver* x, Error* error) {
+    return !x->mounted || folder_is_mount(x->out) || fail(error, "%s: its disk is not mounted any more", x->out);
+}
+
+static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks, WhereRow* row) {
+    memset(x, 0, sizeof *x);
+    x->stage = s, x->out = out, x->keep = keep, x->rank = rank, x->ranks = ranks, x->row = row;
+    x->mounted = folder_is_mount(out), x->left = -1, x->passing = -1;
+}
+
+static void saver_free(Saver* x) {
+    free(x->snapshot), free(x->list);
+    memset(x, 0, sizeof *x);
+}
+
+// All that this rank writes of its stage goes to `take` (NULL: nowhere), in the same order on all ranks: with ZeRO they put each
+// bucket together. After a failure it goes on with what the others wait for.
+static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
+    const Stage* s = x->stage;
+    const SiteValues sites = site_values(s);
+    float* copy = (float*)checked_malloc((size_t)largest_bucket(&s->layout) * sizeof(float), "the values of a bucket");
+    bool ok = true;
+    for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
+        const int b = i / (CHECKPOINT_VALUES + sites.list.kinds), v = i % (CHECKPOINT_VALUES + sites.list.kinds);
+        const SavedPart part = saved_part(s, &sites, v);
+        const float* whole = whole_values(s, b, part.values, copy);
+        const SavedValue value = {b, part.number, x->used};
+        if (ok && take && writes_bucket(&s->layout.mesh, b, part.site)) ok = take(x, value, whole, error);
+        where_carry(x->row);
+    }
+    free(copy);
+    return ok;
+}
+
+static bool take_to_disk(Saver* x, SavedValue v, const float* whole, Error* error) {
+    return checkpoint_write_value(&x->writer, &x->stage->layout, v.bucket, v.value, whole, error);
+}
+
+static bool take_to_snapshot(Saver* x, SavedValue v, const float* whole, Error* error) {
+    const int64_t n = x->stage->layout.bucket[v.bucket].elements;
+    (void)error;
+    if (x->n == x->room) x->list = (SavedValue*)checked_grow(x->list, &x->room, 64, sizeof *x->list, "a snapshot");
+    x->list[x->n++] = v;
+    memcpy(x->snapshot + v.at, whole, (size_t)n * sizeof(float));
+    x->used += n;
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Meeting in the folder
+
+static bool rank_file(char path[CHECKPOINT_PATH], const Saver* x, int rank, Error* error) {
+    return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", x->out, (long long)x->state.step, rank);
+}
+
+// rank_N: that this rank has written all, and what. Complete if it ends with a line feed. It is not flushed to the disk: the main
+// rank may have read it by the time that this fails.
+static bool rank_reports(const Saver* x, Error* error) {
+    char path[CHECKPOINT_PATH];
+    const CheckpointSum* sum = &x->writer.sum;
+    if (!rank_file(path, x, x->rank, error)) return false;
+    FILE* out = fopen(path, "w");
+    const bool ok = out && fprintf(out, "%lld %lld %llx %llx %llx\n", (long long)x->attempt, (long long)sum->elements,
+                                   (unsigned long long)sum->checksum[0], (unsigned long long)sum->checksum[1],
+                                   (unsigned long long)sum->checksum[2]) > 0;
+    return (out && fclose(out) == 0 && ok) || fail(error, "%s: cannot write: %s", path, strerror(errno));
+}
+
+// Adds what a rank has reported. False: it has not yet, or (*code, errno) that cannot be read.
+static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, int* code) {
+    long long number, elements;
+    unsigned long long c[3];
+    char end = 0;
+    FILE* in = fopen(path, "r");
+    *code = in || errno == ENOENT || errno == ESTALE ? 0 : errno;
+    if (!in) return false;
+    const int read = fscanf(in, "%lld %lld %llx %llx %llx%c", &number, &elements, &c[0], &c[1], &c[2], &end);
+    fclose(in);
+    if (read != 6 || end != '\n' || number != attempt) return false;
+    const CheckpointSum one = {elements, {c[0], c[1], c[2]}};
+    checkpoint_sum_add(sum, &one);
+    return true;
+}
+
+enum { REPORTS_WAIT = 120 }; // seconds until a network's file system shows what other machines have written
+
+// The main rank waits for the others' reports. False if it was told that one will not come, or the folder is gone.
+static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
+    char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH];
+    useconds_t pause = 500;
+    double all_since = INFINITY; // when all had written
+    int code;
+    if (!checkpoint_path(folder, error, "%s/step_%08lld.tmp", x->out, (long long)x->state.step)) return false;
+    memset(sum, 0, sizeof *sum);
+    for (int rank = 0; rank < x->ranks;) {
+        if (!rank_file(path, x, rank, error)) return false;
+        if (rank_collect(sum, path, x->attempt, &code)) {
+            where_carry(x->row);
+            rank++;
+        } else if (__atomic_load_n(&x->give_up, __ATOMIC_ACQUIRE)) {
+            return fail(error, "%s/step_%08lld: another rank could not write its part", x->out,
+                        (long long)x->state.step);
+        } else if (!checkpoint_is_there(folder, error)) {
+            return false;
+        } else if (code) {
+            return fail(error, "%s: cannot read: %s", path, strerror(code));
+        } else if (seconds_now() > all_since + REPORTS_WAIT) {
+            return fail(error,
+                        "%s: is not there, though rank %d has written it; do all ranks see the same file system?", path,
+                        rank);
+        } else {
+            if (isinf(all_since) && __atomic_load_n(&x->all_written, __ATOMIC_ACQUIRE)) all_since = seconds_now();
+            usleep(pause);
+            if (pause < 100000) pause *= 2;
+        }
+    }
+    for (int rank = 0; rank < x->ranks; rank++) {
+        if (rank_file(path, x, rank, error)) unlink(path);
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing
+
+// This rank's part: from the snapshot (list), or from where the values lie.
+static bool write_part(Saver* x, bool from_snapshot, Error* error) {
+    const Stage* s = x->stage;
+    Error late;
+    bool ok = checkpoint_join(&x->writer, x->out, x->state.step, &s->model, &x->sites, error);
+    if (!ok) { // nothing is open: all that is left to do is what the others wait for
+        if (!from_snapshot) walk_values(x, NULL, &late);
+        return false;
+    }
+    for (int i = 0; i < x->n && ok && from_snapshot; i++) {
+        const SavedValue* v = &x->list[i];
+        ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, x->snapshot + v->at, error);
+        where_carry(x->row);
+    }
+    if (!from_snapshot) ok = walk_values(x, take_to_disk, error);
+    return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);
+}
+
+// The main rank's part behind it.
+static bool publish_part(Saver* x, Error* error) {
+    CheckpointSum sum;
+    const Stage* s = x->stage;
+    if (!ranks_collect(x, &sum, error)) return false;
+    if (!checkpoint_publish(x->out, &x->state, &s->model, &s->layout.mesh.sync, &x->sites, &sum, x->files, error))
+        return false;
+    Error why;
+    if (!checkpoint_prune(x->out, x->keep, x->state.step, x->passing, &why))
+        fprintf(stderr, "%s: --keep: %s\n", process.name, why.text);
+    x->passing = x->timed ? x->state.step : -1;
+    return true;
+}
+
+static void say_not_saved(const Saver* x) {
+    end_line();
+    fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, x->rank,
+            (long long)x->state.step, x->error.text);
+}
+
+static void save_ends(Saver* x, bool ok) {
+    x->seconds = seconds_now() - x->started;
+    __atomic_store_n(&x->end, ok ? SAVE_DONE : SAVE_FAILED, __ATOMIC_RELEASE);
+}
+
+// The second half of a save.
+static void save_write(Saver* x, bool from_snapshot) {
+    Error gone;
+    char folder[CHECKPOINT_PATH];
+    const bool named = checkpoint_path(folder, &gone, "%s/step_%08lld.tmp", x->out, (long long)x->state.step);
+    x->wrote = write_part(x, from_snapshot, &x->error);
+    const bool is_gone = !x->wrote && named && !checkpoint_is_there(folder, &gone);
+    if (is_gone) x->error = gone;
+    if (!x->wrote && (!is_gone || x->rank == 0)) // else the main rank says it for all
+        say_not_saved(x);
+    if (x->rank > 0) save_ends(x, x->wrote);
+    __atomic_store_n(&x->written, true, __ATOMIC_RELEASE);
+}
+
+// The main rank goes on with it.
+static void save_publish(Saver* x) {
+    const bool ok = x->wrote && publish_part(x, &x->error);
+    if (x->wrote && !ok && !__atomic_load_n(&x->give_up, __ATOMIC_ACQUIRE)) say_not_saved(x); // else another rank has
+    save_ends(x, ok);
+}
+
+static void* save_thread(void* context) {
+    Saver* x = (Saver*)context;
+    // Training comes first, where the two share a core.
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5);
+    save_write(x, true);
+    if (x->rank == 0) save_publish(x);
+    return NULL;
+}
+
+// All ranks: the end of the save that was begun last, if there is one. SAVE_NONE, SAVE_DONE or SAVE_FAILED, the same on all ranks.
+static SaveEnd saver_meet(Saver* x, Comm* world) {
+    if (!x->begun) return SAVE_NONE;
+    while (!__atomic_load_n(&x->written, __ATOMIC_ACQUIRE)) usleep(500);
+    int32_t ok = x->wrote;
+    comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
+    __atomic_store_n(ok ? &x->all_written : &x->give_up, true, __ATOMIC_RELEASE);
+    if (x->threaded) pthread_join(x->thread, NULL);
+    if (!x->threaded && x->rank == 0) save_publish(x);
+    ok = x->end == SAVE_DONE;
+    comm_broadcast(world, &ok, 1, COMM_INT32, 0);
+    // Not before all have met: others were still at work in it.
+    if (!ok && x->rank == 0 && !checkpoint_abandon(x->out, x->state.step)) x->left = x->state.step;
+    x->threaded = x->begun = false;
+    return ok ? SAVE_DONE : SAVE_FAILED;
+}
+
+// All ranks, once nothing is on its way: saves the stage. The main rank makes the files; then goes on in a thread
+// (background), or to the end, which saver_meet tells. False, with the reason, on all ranks, if not even a beginning could be made.
+// started: when training stopped for it.
+static bool saver_begin(Saver* x, Comm* world, const CheckpointState* state, bool background, double started,
+                        Error* error) {
+    const Stage* s = x->stage;
+    if (x->rank == 0 && x->left >= 0 && checkpoint_abandon(x->out, x->left)) x->left = -1;
+    x->state = *state, x->sites = site_values(s).list;
+    x->n = 0, x->used = 0, x->written = x->all_written = x->give_up = x->told = false;
+    x->started = started;
+    x->attempt = (int64_t)time(NULL) << 24 ^ getpid();
+    if (x->rank == 0 &&
+        !(saver_disk_is_there(x, error) && checkpoint_begin(x->out, state->step, &s->model, &x->sites, error)))
+        x->attempt = 0;
+    comm_broadcast(world, &x->attempt, 1, COMM_INT64, 0);
+    if (!x->attempt) return false;
+    x->begun = true, x->end = SAVE_RUNS;
+    if (background) {
+        const int64_t floats = snapshot_floats(s);
+        if (!x->snapshot || floats != x->floats) {
+            free(x->snapshot);
+            x->snapshot = (float*)checked_malloc((size_t)floats * sizeof(float), "a snapshot for checkpoints");
+            x->floats = floats;
+        }
+        walk_values(x, take_to_snapshot, error);
+        x->threaded = pthread_create(&x->thread, NULL, save_thread, x) == 0;
+    }
+    if (!x->threaded) save_write(x, background);
+    x->stall = seconds_now() - started;
+    return true;
+}
+
+#endif

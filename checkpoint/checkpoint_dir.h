@@ -1,0 +1,156 @@
+/*
+checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (checkpoint/checkpoint.h) in it: whose it is, what killed runs have left there,
+which checkpoints stay.
+
+    folder_lock         a folder is one run's until its last rank is gone
+    checkpoint_clean    what killed runs have left goes, or comes back
+    checkpoint_prune    the newest stay, and the best; OUT/best points to that
+*/
+#ifndef RUN_FOLDER_H
+#define RUN_FOLDER_H
+
+#include "checkpoint.h"
+#include <sys/file.h>
+
+// A folder belongs to one run as long as any of its ranks lives, also where mpirun was killed and they do not know it yet: each
+// holds a lock on it, which the system takes back at its end, whatever that is. The main rank first asks to be alone
+// (alone), for at most so many seconds, and then shares (folder_share). A folder that cannot be locked, as on some
+// network file systems, is used without.
+enum { FOLDER_UNLOCKED = -1, FOLDER_TAKEN = -2 };
+
+static inline int folder_lock(const char* path, bool alone, double seconds) {
+    const double end = seconds_now() + seconds;
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd >= 0 && flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+        const bool taken = errno == EWOULDBLOCK;
+        if (errno != EINTR && (!taken || seconds_now() > end)) {
+            close(fd);
+            return taken ? FOLDER_TAKEN : FOLDER_UNLOCKED;
+        }
+        usleep(20000);
+    }
+    return fd >= 0 ? fd : FOLDER_UNLOCKED;
+}
+
+// False: another run was alone there in the moment in between.
+static inline bool folder_share(int lock) {
+    return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+// Opens a file of the run's folder to write it anew. Of a link only the link goes.
+static inline FILE* folder_create(const char* path) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return fd >= 0 ? fdopen(fd, "w") : NULL;
+}
+
+// What killed runs have left in `out`, before anybody saves there: .tmp goes, and so does .old, unless it has to be taken back
+// because its run was killed before the new one had the name. Best effort: what cannot be removed is in nobody's way.
+static inline void checkpoint_clean(const char* out) {
+    char name[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
+    Error error;
+    DIR* folder = opendir(out);
+    for (const struct dirent* entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
+        const char* dot = strchr(entry->d_name, '.');
+        if (strncmp(entry->d_name, "step_", 5) != 0 || !dot) continue;
+        if (strspn(entry->d_name + 5, "0123456789") != (size_t)(dot - entry->d_name - 5)) continue;
+        const bool old = strcmp(dot, ".old") == 0;
+        if (!checkpoint_path(path, &error, "%s/%s", out, entry->d_name)) continue;
+        if (!checkpoint_path(name, &error, "%s/%.*s", out, (int)(dot - entry->d_name), entry->d_name)) continue;
+        CheckpointList list;
+        if (old && access(name, F_OK) != 0 && checkpoint_load_list(&list, path, &error) && rename(path, name) == 0)
+            continue;
+        if (old || strcmp(dot, ".tmp") == 0) checkpoint_remove(path);
+    }
+    if (folder) closedir(folder);
+}
+
+// The loss on the validation text that a checkpoint has, NaN if it has none or is none.
+static inline double checkpoint_val_loss(const char* folder) {
+    CheckpointList list;
+    Error error;
+    return checkpoint_load_list(&list, folder, &error) ? list.state.val_loss : (double)NAN;
+}
+
+// The step of the checkpoint with the lowest loss, of n, the newest of equals; -1: none was validated.
+static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int n) {
+    char path[CHECKPOINT_PATH];
+    double lowest = INFINITY;
+    int64_t best = -1;
+    Error error;
+    for (int i = 0; i < n; i++) {
+        if (!checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)steps[i])) continue;
+        const double loss = checkpoint_val_loss(path);
+        if (loss < lowest) lowest = loss, best = steps[i];
+    }
+    return best;
+}
+
+// OUT/best -> step_N, in one moment; somebody's file of that name is left alone.
+static inline bool checkpoint_link_best(const char* out, int64_t best, Error* error) {
+    char link[CHECKPOINT_PATH], fresh[CHECKPOINT_PATH], target[64];
+    struct stat st;
+    if (!checkpoint_path(link, error, "%s/best", out) || !checkpoint_path(fresh, error, "%s/best.tmp", out))
+        return false;
+    if (lstat(link, &st) == 0 && !S_ISLNK(st.st_mode)) return true;
+    snprintf(target, sizeof target, "step_%08lld", (long long)best);
+    if (lstat(fresh, &st) == 0 && S_ISLNK(st.st_mode)) unlink(fresh); // left by a run that was killed
+    const bool made = symlink(target, fresh) == 0;
+    if (made && rename(fresh, link) == 0) return true;
+    const int code = errno;
+    if (made) unlink(fresh);
+    // Some file systems have no links: it is a comfort, not the checkpoint.
+    return code == EPERM || code == ENOSYS || code == EOPNOTSUPP ||
+           fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
+}
+
+// The checkpoint that the folder of a run stands for: the best one by validation, to which OUT/best points, or the newest. False: there
+// is none, or the folder holds a model itself.
+static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** kind, const char* out) {
+    char link[CHECKPOINT_PATH], target[64];
+    Error error;
+    path[0] = 0;
+    if (!checkpoint_path(link, &error, "%s/config.json", out) || access(link, F_OK) == 0) return false;
+    if (!checkpoint_path(link, &error, "%s/best", out)) return false;
+    const ssize_t length = readlink(link, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = 0;
+    *kind = "best";
+    if (strncmp(target, "step_", 5) == 0 && !strchr(target, '/') && access(link, F_OK) == 0 &&
+        checkpoint_path(path, &error, "%s/%s", out, target))
+        return true;
+    *kind = "newest";
+    if (checkpoint_newest(path, CHECKPOINT_PATH, out)) return true;
+    path[0] = 0;
+    return false;
+}
+
+// Rank 0, when the checkpoint of step `last` was published: of those up to it removes all but the newest `keep` (0: none but that of
+// step `passing`) and the best, to which OUT/best points. Later ones, which the run could not be taken up from, are not counted, and
+// stay until their step is there. One goes as it came: it loses its name first, so that no half of one has it.
+static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, int64_t passing, Error* error) {
+    char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
+    int64_t* steps;
+    const int n = checkpoint_steps(&steps, out);
+    int first = 0;
+    while (first < n && steps[first] > last) first++;
+    const int64_t best = checkpoint_best(out, steps + first, n - first);
+    const bool linked = best < 0 || checkpoint_link_best(out, best, error); // if not: room is made all the same
+    Error why, *reason = linked ? error : &why;
+    bool ok = true;
+    for (int64_t i = first + keep; i < n && ok; i++) {
+        const long long step = (long long)steps[i];
+        if (steps[i] == best || (keep == 0 && (steps[i] != passing || steps[i] == last))) continue;
+        ok = checkpoint_path(path, reason, "%s/step_%08lld", out, step) &&
+             checkpoint_path(old, reason, "%s/step_%08lld.old", out, step);
+        Error somebodys;
+        if (!ok || !checkpoint_is_replaceable(path, &somebodys)) continue;
+        checkpoint_remove(old);
+        if (rename(path, old) != 0) ok = fail(reason, "%s: cannot remove: %s", path, strerror(errno));
+        checkpoint_remove(old);
+    }
+    free(steps);
+    return ok && linked;
+}
+
+#endif

@@ -1,0 +1,364 @@
+/*
+checkpoint/hf_config.h: a model's shape in the words of Hugging Face: config.json, read and written.
+
+    GPT-2 (GPT2LMHeadModel)             Llama (LlamaForCausalLM: also Llama 3.x, TinyLlama, SmolLM)
+    n_layer                             num_hidden_layers
+    n_embd                              hidden_size
+    n_head                              num_attention_heads, num_key_value_heads [as many]
+    n_inner [4 n_embd]                  intermediate_size
+    n_positions [1024]                  max_position_embeddings [2048]
+    vocab_size                          vocab_size
+    layer_norm_epsilon [1e-5]           rms_norm_eps [1e-6]
+    activation_function [gelu_new]      hidden_act [silu]
+    tie_word_embeddings [true]          tie_word_embeddings [false]
+    bos_token_id, eos_token_id [50256]  bos_token_id [1], eos_token_id [2]
+                                        rope_theta [10000], rope_scaling, or both in rope_parameters
+
+[In brackets: what transformers takes where the file says nothing, or null.] A file may ask for other mathematics than
+the trainer's: biases that Llama has not, another activation function, another kind of rotary positions, numbers of fewer bits.
+Weights would load and the model would be wrong. So all that transformers knows for these two architectures is looked at,
+and what is not ours is refused by name. Dropout and initial values say nothing about what a trained model computes.
+*/
+#ifndef CONFIG_JSON_H
+#define CONFIG_JSON_H
+
+#include "../util/json.h"
+#include "../model.h"
+
+// The members of an object; null counts as if it were not there.
+typedef struct {
+    const Json* json;
+    const JsonNode* object;
+    Error* error;
+} ConfigReader;
+
+static inline const JsonNode* config_get(const ConfigReader* r, const char* key) {
+    const JsonNode* node = json_get(r->object, key);
+    return node && node->type != JSON_NULL ? node : NULL;
+}
+
+// An integer from 1 to `most`. usual: what it is where nothing is said; 0: it has to be said.
+static inline bool config_int(int* out, const ConfigReader* r, const char* key, int64_t most, int usual) {
+    int64_t value = usual;
+    if ((config_get(r, key) || usual == 0) && !json_get_integer(&value, r->json, r->object, key, 1, most, r->error))
+        return false;
+    *out = (int)value;
+    return true;
+}
+
+// A number above 0 and finite.
+static inline bool config_number(double* out, const ConfigReader* r, const char* key, double usual) {
+    const JsonNode* node = config_get(r, key);
+    *out = usual;
+    if (!node && usual > 0) return true;
+    if (!json_get_number(out, r->json, r->object, key, r->error)) return false;
+    return *out > 0 || json_fail(r->json, node, r->error, "\"%s\" is %g; it has to be above 0", key, *out);
+}
+
+static inline bool config_bool(bool* out, const ConfigReader* r, const char* key, bool usual) {
+    *out = usual;
+    return !config_get(r, key) || json_get_bool(out, r->json, r->object, key, r->error);
+}
+
+// A switch that changes what the model computes has to stand as it does here.
+static inline bool config_switch(const ConfigReader* r, const char* key, bool ours) {
+    bool value;
+    if (!config_bool(&value, r, key, ours)) return false;
+    return value == ours ||
+           json_fail(r->json, config_get(r, key), r->error, "\"%s\" is %s: that is another model than the one here",
+                     key, value ? "true" : "false");
+}
+
+// A name has to be one of `ours`, each with a blank behind it.
+static inline bool config_name(const ConfigReader* r, const char* key, const char* ours) {
+    const char* value = "";
+    char word[128];
+    if (!config_get(r, key)) return true;
+    if (!json_get_string(&value, r->json, r->object, key, r->error)) return false;
+    snprintf(word, sizeof word, "%s ", value);
+    const char* at = strchr(value, ' ') ? NULL : strstr(ours, word);
+    return (at && *value && (at == ours || at[-1] == ' ')) ||
+           json_fail(r->json, config_get(r, key), r->error, "\"%s\" is %s, which is not supported; there is %s", key,
+                     json_quoted(value).text, ours);
+}
+
+// What must not be there at all, because nothing here computes it.
+static inline bool config_absent(const ConfigReader* r, const char* key) {
+    const JsonNode* node = config_get(r, key);
+    return !node || json_fail(r->json, node, r->error, "\"%s\" is not supported", key);
+}
+
+// "rope_scaling", or what stands beside "rope_theta" in "rope_parameters".
+static inline bool config_rope_scaling(RopeScaling* scaling, const ConfigReader* r) {
+    const char *key = config_get(r, "rope_type") ? "rope_type" : "type", *kind = "default";
+    memset(scaling, 0, sizeof *scaling);
+    if (config_get(r, key) && !json_get_string(&kind, r->json, r->object, key, r->error)) return false;
+    if (strcmp(kind, "default") == 0) return true;
+    const bool llama3 = strcmp(kind, "llama3") == 0;
+    if (!llama3 && strcmp(kind, "linear") != 0)
+        return json_fail(r->json, config_get(r, key), r->error,
+                         "rotary positions of type %s are not supported; there is default, linear and llama3",
+                         json_quoted(kind).text);
+    if (!config_number(&scaling->factor, r, "factor", 0)) return false;
+    int original;
+    if (!llama3) return true;
+    if (!config_number(&scaling->low, r, "low_freq_factor", 0) ||
+        !config_number(&scaling->high, r, "high_freq_factor", 0) ||
+        !config_int(&original, r, "original_max_position_embeddings", 1 << 24, 0))
+        return false;
+    scaling->original = original;
+    return scaling->low < scaling->high ||
+           json_fail(r->json, r->object, r->error, "\"low_freq_factor\" %g is not below \"high_freq_factor\" %g",
+                     scaling->low, scaling->high);
+}
+
+static inline bool config_read_rope(ModelConfig* m, const ConfigReader* r) {
+    const JsonNode *both = config_get(r, "rope_parameters"), *old = config_get(r, "rope_scaling");
+    const ConfigReader inner = {r->json, both ? both : old, r->error};
+    if (inner.object && inner.object->type != JSON_OBJECT)
+        return json_fail(r->json, inner.object, r->error, "\"%s\" has to be an object", inner.object->name);
+    return config_number(&m->rope_theta, both ? &inner : r, "rope_theta", 10000) &&
+           (!inner.object || config_rope_scaling(&m->rope_scaling, &inner));
+}
+
+static inline bool config_read_gpt2(ModelConfig* m, const ConfigReader* r) {
+    m->arch = ARCH_GPT2;
+    return config_int(&m->L, r, "n_layer", 10000, 0) && config_int(&m->C, r, "n_embd", 1 << 20, 0) &&
+           config_int(&m->NH, r, "n_head", 1 << 16, 0) && config_int(&m->NKV, r, "n_head", 1 << 16, 0) &&
+           config_int(&m->F, r, "n_inner", 1 << 22, 4 * m->C) && config_int(&m->T, r, "n_positions", 1 << 24, 1024) &&
+           config_number(&m->eps, r, "layer_norm_epsilon", 1e-5) &&
+           config_bool(&m->tied, r, "tie_word_embeddings", true) &&
+           config_name(r, "activation_function", "gelu_new gelu_pytorch_tanh gelu_fast ") &&
+           config_switch(r, "scale_attn_weights", true) && config_switch(r, "scale_attn_by_inverse_layer_idx", false) &&
+           config_switch(r, "add_cross_attention", false);
+}
+
+static inline bool config_read_llama(ModelConfig* m, const ConfigReader* r) {
+    m->arch = ARCH_LLAMA;
+    if (!config_int(&m->L, r, "num_hidden_layers", 10000, 0) || !config_int(&m->C, r, "hidden_size", 1 << 20, 0) ||
+        !config_int(&m->NH, r, "num_attention_heads", 1 << 16, 0) ||
+        !config_int(&m->NKV, r, "num_key_value_heads", 1 << 16, m->NH) ||
+        !config_int(&m->F, r, "intermediate_size", 1 << 22, 0) ||
+        !config_int(&m->T, r, "max_position_embeddings", 1 << 24, 2048) ||
+        !config_number(&m->eps, r, "rms_norm_eps", 1e-6) || !config_bool(&m->tied, r, "tie_word_embeddings", false) ||
+        !config_name(r, "hidden_act", "silu swish ") || !config_switch(r, "attention_bias", false) ||
+        !config_switch(r, "mlp_bias", false) || !config_absent(r, "sliding_window") || !config_read_rope(m, r))
+        return false;
+    double rotated;
+    int HS;
+    if (!config_number(&rotated, r, "partial_rotary_factor", 1) || !config_int(&HS, r, "head_dim", 1 << 20, 1))
+        return false;
+    if (rotated != 1)
+        return json_fail(r->json, config_get(r, "partial_rotary_factor"), r->error,
+                         "\"partial_rotary_factor\" is %g: here heads are rotated whole", rotated);
+    return !config_get(r, "head_dim") || HS * (int64_t)m->NH == m->C ||
+           json_fail(r->json, config_get(r, "head_dim"), r->error,
+                     "\"head_dim\" is %d: here it is hidden_size / num_attention_heads = %d / %d", HS, m->C, m->NH);
+}
+
+// "gpt2" or "llama": by "model_type", or where that is missing by "architectures".
+static inline bool config_kind(const char** kind, const ConfigReader* r) {
+    const JsonNode *type = config_get(r, "model_type"), *list = config_get(r, "architectures");
+    const JsonNode* first = list && list->type == JSON_ARRAY ? json_first(list) : NULL;
+    *kind = "";
+    if (type) return json_get_string(kind, r->json, r->object, "model_type", r->error);
+    if (!first || !json_is_plain_string(first))
+        return json_fail(r->json, r->object, r->error, "\"model_type\" is missing: of which architecture is it?");
+    *kind = strcmp(first->value.string, "GPT2LMHeadModel") == 0    ? "gpt2"
+            : strcmp(first->value.string, "LlamaForCausalLM") == 0 ? "llama"
+                                                                   : first->value.string;
+    return true;
+}
+
+// The name of the published model that has this shape, positions aside.
+static inline const char* config_known_name(const ModelConfig* m) {
+    int n;
+    const ModelConfig* presets = model_presets(&n);
+    for (int i = 0; i < n; i++) {
+        const ModelConfig* p = &presets[i];
+        if (p->arch == m->arch && p->L == m->L && p->C == m->C && p->NH == m->NH && p->NKV == m->NKV && p->F == m->F &&
+            p->V == m->V && p->tied == m->tied)
+            return p->name;
+    }
+    return "custom";
+}
+
+// The shape that a config.json describes; refuses, by name and place, what is not supported.
+static inline bool config_read(ModelConfig* m, const char* path, Error* error) {
+    Json json;
+    const char* kind;
+    memset(m, 0, sizeof *m);
+    if (!json_open(&json, path, error)) return false;
+    const ConfigReader r = {&json, json.nodes, error};
+    bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
+    ok = ok && config_kind(&kind, &r);
+    if (ok && strcmp(kind, "gpt2") != 0 && strcmp(kind, "llama") != 0)
+        ok = json_fail(&json, json.nodes, error, "a model of type %s; there is gpt2 and llama", json_quoted(kind).text);
+    ok = ok && config_absent(&r, "quantization_config") && config_int(&m->V, &r, "vocab_size", 1 << 30, 0) &&
+         (strcmp(kind, "gpt2") == 0 ? config_read_gpt2(m, &r) : config_read_llama(m, &r));
+    Error why;
+    if (ok && !model_check(m, &why)) ok = fail(error, "%s: %.512s", path, why.text);
+    if (ok) m->name = config_known_name(m);
+    json_free(&json);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tokens with a role
+
+// The tokens that begin a text, end it, and fill up a batch. A text may have several ends.
+typedef enum { ROLE_BOS, ROLE_EOS, ROLE_PAD, TOKEN_ROLES } TokenRole;
+enum { ROLE_TOKENS = 16, CONFIG_ROLES_TEXT = 1024 };
+static const char* const token_role_names[TOKEN_ROLES] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+typedef struct {
+    int n[TOKEN_ROLES]; // 0: there is none
+    int id[TOKEN_ROLES][ROLE_TOKENS];
+} TokenRoles;
+
+// Where nothing is said: as transformers has it. V: the vocabulary, whose tokens alone count.
+static inline TokenRoles config_usual_roles(Arch arch, int V) {
+    TokenRoles roles;
+    memset(&roles, 0, sizeof roles);
+    for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
+        roles.id[role][0] = arch == ARCH_GPT2 ? 50256 : role == ROLE_BOS ? 1 : 2;
+        roles.n[role] = roles.id[role][0] < V;
+    }
+    return roles;
+}
+
+// Adds a token to a role. One that the vocabulary does not have, as -1 or 50256 of 256, never comes: it is left out.
+static inline bool config_add_role(TokenRoles* roles, int role, int V, const Json* json, const JsonNode* node,
+                                   Error* error) {
+    if (node->type != JSON_INTEGER)
+        return json_fail(json, node, error, "\"%s\" has to be the number of a token, or a list of such",
+                         token_role_names[role]);
+    if (node->value.integer < 0 || node->value.integer >= V) return true;
+    if (roles->n[role] == ROLE_TOKENS)
+        return json_fail(json, node, error, "\"%s\" has more than %d tokens", token_role_names[role], ROLE_TOKENS);
+    roles->id[role][roles->n[role]++] = (int)node->value.integer;
+    return true;
+}
+
+// The roles that a config.json describes, of a model with V tokens.
+static inline bool config_read_roles(TokenRoles* roles, const char* path, int V, Error* error) {
+    Json json;
+    const char* kind;
+    if (!json_open(&json, path, error)) return false;
+    const ConfigReader r = {&json, json.nodes, error};
+    bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
+    ok = ok && config_kind(&kind, &r);
+    if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? ARCH_GPT2 : ARCH_LLAMA, V);
+    for (int role = 0; role < TOKEN_ROLES && ok; role++) {
+        const JsonNode* node = json_get(json.nodes, token_role_names[role]);
+        if (!node) continue;
+        roles->n[role] = 0;
+        if (node->type == JSON_NULL) continue;
+        const bool list = node->type == JSON_ARRAY;
+        for (const JsonNode* one = list ? json_first(node) : node; one && ok; one = list ? json_next(one) : NULL)
+            ok = config_add_role(roles, role, V, &json, one, error);
+    }
+    json_free(&json);
+    return ok;
+}
+
+// The same as further members for config_write. What ends a text is said in any case: transformers would take what is usual.
+static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRoles* roles) {
+    size_t n = 0;
+    text[0] = 0;
+    for (int role = 0; role < TOKEN_ROLES; role++) {
+        const int count = roles->n[role];
+        if (count == 0 && role == ROLE_PAD) continue;
+        n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, ",\n  \"%s\": %s", token_role_names[role],
+                              count == 0  ? "null"
+                              : count > 1 ? "["
+                                          : "");
+        for (int i = 0; i < count; i++)
+            n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "%s%d", i ? ", " : "", roles->id[role][i]);
+        if (count > 1) n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "]");
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing
+
+// The shortest decimal that is read as the same double; a float in Python's eyes, which is what transformers wants.
+static inline const char* config_decimal(char text[32], double x) {
+    snprintf(text, 32, "%.1f", x);
+    if (x == floor(x) && x < 1e15) return text;
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return text;
+}
+
+// Refuses to continue what was trained as model `then`, in path, as model `now`: names the first field that differs, with both values.
+static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
+    const RopeScaling *a = &now->rope_scaling, *b = &then->rope_scaling;
+    const struct {
+        const char *name, *option; // option: NULL where none says it
+        double now, then;
+    } fields[] = {{"layers", "layers", (double)now->L, (double)then->L},
+                  {"channels", "hidden", (double)now->C, (double)then->C},
+                  {"heads", "heads", (double)now->NH, (double)then->NH},
+                  {"key/value heads", "kv-heads", (double)now->NKV, (double)then->NKV},
+                  {"channels inside the mlp", "ffn", (double)now->F, (double)then->F},
+                  {"positions", "seq", (double)now->T, (double)then->T},
+                  {"vocabulary", "vocab", (double)now->V, (double)then->V},
+                  {"tied embeddings", NULL, (double)now->tied, (double)then->tied},
+                  {"epsilon of the norms", NULL, now->eps, then->eps},
+                  {"rope_theta", NULL, now->rope_theta, then->rope_theta},
+                  {"factor of rope_scaling", NULL, a->factor, b->factor},
+                  {"low_freq_factor of rope_scaling", NULL, a->low, b->low},
+                  {"high_freq_factor of rope_scaling", NULL, a->high, b->high},
+                  {"original positions of rope_scaling", NULL, a->original, b->original}};
+    char here[32], there[32];
+    if (now->arch != then->arch)
+        return fail(error, "%s is another architecture than this run: give --arch %s", path,
+                    then->arch == ARCH_GPT2 ? "gpt2" : "llama");
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const char* option = fields[i].option;
+        if (fields[i].now == fields[i].then) continue;
+        if (option)
+            return fail(error, "%s: %s %.0f, and %.0f in this run: give --%s %.0f", path, fields[i].name,
+                        fields[i].then, fields[i].now, option, fields[i].then);
+        return fail(error, "%s: %s %s, and %s in this run: give neither --model nor sizes, and the checkpoint's hold",
+                    path, fields[i].name, config_decimal(there, fields[i].then), config_decimal(here, fields[i].now));
+    }
+    return true;
+}
+
+enum { CONFIG_TEXT = 4096 };
+
+// config.json of a model. dtype: of its weights, "float32" or "bfloat16"; more: further members, each with a comma before it.
+static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {
+    const RopeScaling* r = &m->rope_scaling;
+    char scaling[320] = "", a[32], b[32], c[32];
+    if (r->factor > 0 && r->original > 0)
+        snprintf(scaling, sizeof scaling,
+                 "  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
+                 "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %.0f},\n",
+                 config_decimal(a, r->factor), config_decimal(b, r->low), config_decimal(c, r->high), r->original);
+    else if (r->factor > 0)
+        snprintf(scaling, sizeof scaling, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %s},\n",
+                 config_decimal(a, r->factor));
+    config_decimal(a, m->eps), config_decimal(b, m->rope_theta);
+    if (m->arch == ARCH_GPT2)
+        snprintf(text, CONFIG_TEXT,
+                 "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"n_layer\": %d,\n"
+                 "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n"
+                 "  \"vocab_size\": %d,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %s,\n"
+                 "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
+                 m->L, m->C, m->NH, m->F, m->T, m->V, a, m->tied ? "true" : "false", dtype, more);
+    else
+        snprintf(text, CONFIG_TEXT,
+                 "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
+                 "  \"num_hidden_layers\": %d,\n  \"hidden_size\": %d,\n  \"num_attention_heads\": %d,\n"
+                 "  \"num_key_value_heads\": %d,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": %d,\n"
+                 "  \"vocab_size\": %d,\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %s,\n  \"rope_theta\": %s,\n"
+                 "%s  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
+                 m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, a, b, scaling, m->tied ? "true" : "false", dtype, more);
+}
+
+#endif

@@ -1,0 +1,143 @@
+/*
+checkpoint/hub_files.h: what a folder of Hugging Face's holds beside the model, so that AutoTokenizer loads it and generate() ends where a text ends.
+
+    config.json                which tokens begin and end a text (bos_token_id, eos_token_id); the rest is checkpoint/hf_config.h's
+    generation_config.json     the same, and how to sample: of the weights to start from, where they have one
+    tokenizer.json             the vocabulary: the file that is used, or, where that is of another format, written from what was read;
+                               of a run on bytes, bytes
+    tokenizer_config.json      what transformers makes of it, special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
+                               merges.txt: those of the vocabulary's folder; the first is written where there is none
+
+All of it is gathered before a run begins and kept in memory, as the folders that it came from may be removed meanwhile (--keep).
+*/
+#ifndef HUB_FILES_H
+#define HUB_FILES_H
+
+#include "checkpoint.h"
+#include "../dataloader/tokenizer.h"
+
+// What the files are made from.
+typedef struct {
+    const Tokenizer* tokenizer; // vocab 0: not known
+    const char* vocabulary;     // the file that it was read from; "": none
+    const char* weights;        // the folder of the weights to start from; "": none
+    int positions;
+    TokenRoles roles;
+} HubSources;
+
+static inline int hub_index(const char* name) {
+    int i = 0;
+    while (strcmp(checkpoint_hub_files[i], name) != 0) i++;
+    return i;
+}
+
+static inline void hub_files_free(HubFiles* h) {
+    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) free(h->text[i]);
+    memset(h, 0, sizeof *h);
+}
+
+// Takes a file from a folder, if it is there and was not taken from another one before.
+static inline bool hub_take(HubFiles* h, const char* folder, const char* name, Error* error) {
+    const int i = hub_index(name);
+    char path[CHECKPOINT_PATH];
+    MappedFile file;
+    if (h->text[i]) return true;
+    if (!checkpoint_path(path, error, "%s/%s", folder, name)) return false;
+    if (access(path, F_OK) != 0) return true;
+    if (!file_map(&file, path, error)) return false;
+    h->text[i] = (char*)checked_malloc(file.size + 1, "a tokenizer's file");
+    h->size[i] = file.size;
+    if (file.size) memcpy(h->text[i], file.data, file.size);
+    file_unmap(&file);
+    return true;
+}
+
+// A stream into a file that nobody has; ends with hub_written. NULL: it was taken from a folder.
+static inline FILE* hub_write(HubFiles* h, const char* name) {
+    const int i = hub_index(name);
+    if (h->text[i]) return NULL;
+    FILE* f = open_memstream(&h->text[i], &h->size[i]);
+    if (!f) die("out of memory: %s", name);
+    return f;
+}
+
+static inline void hub_written(FILE* f) {
+    if (fclose(f) != 0) die("out of memory: the files of a tokenizer");
+}
+
+// Whether a folder has the vocabulary that is used; path: its file. Then the files around it are that folder's.
+static inline bool hub_has_vocabulary(char* path, size_t size, const char* folder, const Tokenizer* used) {
+    Tokenizer other;
+    Error error;
+    if (!tokenizer_in_folder(path, size, folder) || !tokenizer_open(&other, path, -1, &error)) return false;
+    const bool same = strcmp(tokenizer_checksum(&other).text, tokenizer_checksum(used).text) == 0;
+    tokenizer_free(&other);
+    return same;
+}
+
+// The vocabulary's files: taken from the folder of the weights if it has the same one, else from where it was read. Not from around
+// a file that is not the vocabulary of its folder.
+static inline bool hub_take_vocabulary(HubFiles* h, const HubSources* s, Error* error) {
+    char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH], of_folder[CHECKPOINT_PATH];
+    const bool known = s->tokenizer->vocab > 0; // else it is none that is read here, but transformers may
+    if (!known || !s->weights[0] || !hub_has_vocabulary(path, sizeof path, s->weights, s->tokenizer))
+        snprintf(path, sizeof path, "%s", s->vocabulary);
+    beside(folder, sizeof folder, path, "");
+    if (!path[0] || !tokenizer_in_folder(of_folder, sizeof of_folder, folder[0] ? folder : ".")) return true;
+    if (strcmp(strrchr(of_folder, '/') + 1, path + strlen(folder)) != 0) return true;
+    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
+        const bool sampling = strcmp(checkpoint_hub_files[i], "generation_config.json") == 0;
+        if (!sampling && !hub_take(h, folder[0] ? folder : ".", checkpoint_hub_files[i], error)) return false;
+    }
+    return true;
+}
+
+// The name of the token with a role, in JSON, if it is an added one.
+static inline void hub_write_role(FILE* f, const char* key, const HubSources* s, int role) {
+    const Tokenizer* t = s->tokenizer;
+    const int token = s->roles.n[role] > 0 ? s->roles.id[role][0] : -1;
+    if (token < 0 || token >= t->vocab || !t->is_added[token]) return;
+    char* name = strndup((const char*)t->bytes + t->begin[token], token_bytes(t, (uint32_t)token));
+    if (!name) die("out of memory for the name of a token");
+    fprintf(f, ",\n  \"%s\": ", key);
+    json_write_string(f, name);
+    free(name);
+}
+
+// Writes what no folder had.
+static inline void hub_write_rest(HubFiles* h, const HubSources* s) {
+    FILE* f = hub_write(h, "generation_config.json");
+    if (f) {
+        fprintf(f, "{\n  %s\n}\n", h->config + strlen(",\n  "));
+        hub_written(f);
+    }
+    if (!s->tokenizer->vocab) return;
+    f = hub_write(h, "tokenizer.json");
+    if (f) {
+        write_tokenizer(f, s->tokenizer);
+        hub_written(f);
+    }
+    f = hub_write(h, "tokenizer_config.json");
+    if (!f) return;
+    fprintf(f, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %d", s->positions);
+    hub_write_role(f, "bos_token", s, ROLE_BOS);
+    hub_write_role(f, "eos_token", s, ROLE_EOS);
+    hub_write_role(f, "pad_token", s, ROLE_PAD);
+    fputs(",\n  \"clean_up_tokenization_spaces\": false\n}\n", f);
+    hub_written(f);
+}
+
+// Gathers all of it. On failure there is nothing to free.
+static inline bool hub_files_gather(HubFiles* h, const HubSources* s, Error* error) {
+    memset(h, 0, sizeof *h);
+    config_roles_text(h->config, &s->roles);
+    const bool ok = (!s->weights[0] || hub_take(h, s->weights, "generation_config.json", error)) &&
+                    hub_take_vocabulary(h, s, error);
+    if (ok)
+        hub_write_rest(h, s);
+    else
+        hub_files_free(h);
+    return ok;
+}
+
+#endif

@@ -1,0 +1,166 @@
+/*
+checkpoint/llmc_format.h: llm.c's weights (gpt2_124M.bin and others), as one more file of tensors under Hugging Face's names.
+
+    1024 bytes   256 int32: 20240326; version, 3 = float32 or 5 = bf16; positions, V, L, NH, C, V with padding; zeros
+    the rest     the 16 kinds of tensors of a GPT-2, one kind behind the other, each of all layers:
+                 wte (Vp, C), wpe (T, C), then ln_1 w and b (L, C), qkv w (L, 3C, C) and b (L, 3C), attn.c_proj w (L, C, C)
+                 and b, ln_2, c_fc w (L, 4C, C) and b (L, 4C), mlp.c_proj w (L, C, 4C) and b; ln_f w and b (C)
+
+(llm.c, train_gpt2.py, write_model.) That is the order of TensorKind in model.h, and every matrix lies (out, in), as it is computed
+with, where Hugging Face's GPT-2 files have (in, out). So all that has to be known is where each tensor begins: llmc_open
+makes of a file what safetensors_model_open makes of a folder, and llmc_plan what safetensors_plan does; who reads or
+writes slices says of their tensors that they are not transposed, and needs to know nothing else. The rows that pad the vocabulary are
+zeros when written and are not looked at when read.
+
+A file is not believed: the sizes in its header have to make a model, and the file has to have exactly their bytes.
+*/
+#ifndef LLMC_H
+#define LLMC_H
+
+#include "hf_config.h"
+#include "safetensors.h"
+
+enum { LLMC_MAGIC = 20240326, LLMC_FLOAT32 = 3, LLMC_BF16 = 5, LLMC_HEADER_BYTES = 1024, LLMC_PADDED_TO = 128 };
+
+// Whether the file at path begins as one of llm.c's does.
+static inline bool llmc_is_file(const char* path) {
+    int32_t magic = 0;
+    struct stat st;
+    const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    FILE* in = regular ? fopen(path, "rb") : NULL;
+    const bool is = in && fread(&magic, sizeof magic, 1, in) == 1 && magic == LLMC_MAGIC;
+    if (in) fclose(in);
+    return is;
+}
+
+// Sets where the tensors (list[i] of model[i], n of them) lie in a file, in bytes; returns where the last one ends.
+static inline int64_t llmc_place(SafeTensor* list, const Tensor* model, int n, int padded_V, SafeDtype dtype) {
+    int64_t end = LLMC_HEADER_BYTES;
+    for (int kind = 0; kind < TENSOR_KINDS; kind++)
+        for (int i = 0; i < n; i++) {
+            if ((int)model[i].kind != kind) continue;
+            SafeTensor* t = &list[i];
+            t->name = model[i].name, t->dtype = dtype, t->ndim = model[i].vector ? 1 : 2;
+            t->shape[0] = model[i].rows, t->shape[1] = model[i].cols;
+            safetensors_size(t);
+            t->offset = end;
+            end += kind == WTE ? t->bytes / model[i].rows * padded_V : t->bytes;
+        }
+    return end;
+}
+
+// The shape that a header describes.
+static inline bool llmc_read_header(ModelConfig* m, int* padded_V, SafeDtype* dtype, const char* path,
+                                    const MappedFile* file, Error* error) {
+    int32_t word[8] = {0};
+    if (file->size < LLMC_HEADER_BYTES)
+        return fail(error, "%s: has %zu bytes, llm.c's weights have a header of %d", path, file->size,
+                    LLMC_HEADER_BYTES);
+    memcpy(word, file->data, sizeof word);
+    if (word[0] != LLMC_MAGIC)
+        return fail(error, "%s: begins with %d, and llm.c's weights with %d", path, word[0], LLMC_MAGIC);
+    if (word[1] != LLMC_FLOAT32 && word[1] != LLMC_BF16)
+        return fail(error, "%s: is of llm.c's version %d; 3 (float32) and 5 (bf16) are read", path, word[1]);
+    *dtype = word[1] == LLMC_FLOAT32 ? SAFE_F32 : SAFE_BF16;
+    const struct {
+        const char* name;
+        int value, most;
+    } sizes[] = {{"positions", word[2], 1 << 24}, {"tokens in the vocabulary", word[3], 1 << 30},
+                 {"layers", word[4], 10000},      {"heads", word[5], 1 << 16},
+                 {"channels", word[6], 1 << 20},  {"tokens in the padded vocabulary", word[7], 1 << 30}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return fail(error, "%s: its header says %d %s; it can be 1 to %d", path, sizes[i].value, sizes[i].name,
+                        sizes[i].most);
+    }
+    if (word[7] < word[3])
+        return fail(error, "%s: its header says %d tokens in the vocabulary, padded to %d", path, word[3], word[7]);
+    memset(m, 0, sizeof *m);
+    m->arch = ARCH_GPT2, m->T = word[2], m->V = word[3], m->L = word[4], m->NH = m->NKV = word[5], m->C = word[6];
+    m->F = 4 * m->C, m->tied = true, m->eps = 1e-5;
+    m->name = config_known_name(m);
+    *padded_V = word[7];
+    Error why;
+    return model_check(m, &why) || fail(error, "%s: %.512s", path, why.text);
+}
+
+// The list of a model's tensors, to be freed; *n: how many.
+static inline Tensor* llmc_tensors(const ModelConfig* m, int* n) {
+    *n = model_tensors(NULL, m);
+    Tensor* list = (Tensor*)checked_malloc((size_t)*n * sizeof *list, "the list of tensors");
+    model_tensors(list, m);
+    return list;
+}
+
+// The tensors of a file whose header was read, sorted by name; their names are file->header's.
+static inline bool llmc_list(SafeTensors* file, const ModelConfig* m, int padded_V, SafeDtype dtype, Error* error) {
+    int n;
+    Tensor* model = llmc_tensors(m, &n);
+    const size_t room = sizeof model->name;
+    file->tensors = (SafeTensor*)checked_calloc((size_t)n, sizeof *file->tensors, "the list of tensors");
+    file->header.strings = (char*)checked_calloc((size_t)n, room, "names of tensors");
+    const int64_t bytes = llmc_place(file->tensors, model, n, padded_V, dtype);
+    for (int i = 0; i < n; i++) {
+        char* name = file->header.strings + (size_t)i * room;
+        memcpy(name, model[i].name, room);
+        file->tensors[i].name = name;
+    }
+    free(model);
+    file->count = n;
+    qsort(file->tensors, (size_t)n, sizeof *file->tensors, safe_compare_names);
+    return bytes == (int64_t)file->file.size ||
+           fail(error, "%s: has %zu bytes, and a model of its sizes %lld: cut off, or not written by llm.c", file->path,
+                file->file.size, (long long)bytes);
+}
+
+// Opens llm.c's weights; *m: their shape. On failure nothing has to be closed.
+static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* m, const char* path, Error* error) {
+    int padded_V = 0;
+    SafeDtype dtype = SAFE_F32;
+    memset(model, 0, sizeof *model);
+    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a file of weights");
+    model->path = (char*)checked_malloc(strlen(path) + 1, "a path");
+    strcpy(model->path, path);
+    SafeTensors* file = model->files;
+    model->file_count = 1;
+    file->path = model->path;
+    bool ok = file_map(&file->file, path, error);
+    file->data = file->file.data;
+    ok = ok && llmc_read_header(m, &padded_V, &dtype, path, &file->file, error) &&
+         llmc_list(file, m, padded_V, dtype, error);
+    if (ok)
+        safe_model_list(model);
+    else
+        safetensors_model_close(model);
+    return ok;
+}
+
+// Refuses a model that llm.c has no file for.
+static inline bool llmc_check(const ModelConfig* m, Error* error) {
+    if (m->arch != ARCH_GPT2) return fail(error, "llm.c's files hold a gpt2, and this is a llama");
+    if (!m->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
+    if (m->F != 4 * m->C)
+        return fail(error, "llm.c's models have 4 x %d channels inside the mlp, and this one has %d", m->C, m->F);
+    return m->eps == 1e-5 || fail(error, "llm.c's norms add 1e-5 to the variance, and this model's %g", m->eps);
+}
+
+// Plans a file of a model, as float32 or bf16: its header, its size, and in list (model_tensors(NULL, m)) where the tensors are, in
+// the model's order. On failure nothing has to be freed.
+static inline bool llmc_plan(SafeTensorsPlan* plan, SafeTensor* list, const ModelConfig* m, SafeDtype dtype,
+                             Error* error) {
+    if (!llmc_check(m, error)) return false;
+    const int padded_V = (int)round_up((size_t)m->V, LLMC_PADDED_TO);
+    const int32_t word[8] = {LLMC_MAGIC, dtype == SAFE_F32 ? LLMC_FLOAT32 : LLMC_BF16, m->T, m->V, m->L, m->NH, m->C,
+                             padded_V};
+    int n;
+    Tensor* model = llmc_tensors(m, &n);
+    plan->header_bytes = LLMC_HEADER_BYTES;
+    plan->header = (char*)checked_calloc(1, LLMC_HEADER_BYTES, "a header");
+    memcpy(plan->header, word, sizeof word);
+    plan->file_bytes = llmc_place(list, model, n, padded_V, dtype);
+    for (int i = 0; i < n; i++) list[i].name = NULL; // it was the model's list's
+    free(model);
+    return true;
+}
+
+#endif

@@ -1,0 +1,752 @@
+/*
+checkpoint/safetensors.h: reads and writes the file format of weights on the Hugging Face hub. Knows tensors, no models.
+
+    8 bytes     n, the length of the header, little-endian
+    n bytes     JSON: {"wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}, ...,
+                       "__metadata__": {"format": "pt"}}
+    the rest    the tensors, row-major; data_offsets count from here
+
+A file is not believed. Before anything is read, the whole header is checked with the rules of Hugging Face's own reader
+(github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; the bytes a tensor takes are
+those its shape and type need; the tensors lie end to end, without holes and without overlaps, from the first byte of
+the data to the last. So a truncated file is found when it is opened, and a file says nothing that is not in its header.
+Stricter than theirs: no name may be there twice, no name contains a NUL, and tensors have at most 8 dimensions.
+
+    SafeTensors         one file, mapped. Find a tensor, read any range of its elements as float32.
+    SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, which
+                        says in "weight_map" which of several files (shards) in the folder has which tensor.
+    SafeTensorsPlan     writing: the plan says where every tensor will be, before there is a file. So any number of
+                        processes make the same plan, one creates the file, and each writes its slices in its place.
+
+A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
+*/
+#ifndef SAFETENSORS_H
+#define SAFETENSORS_H
+
+#include "../util/base.h"
+#include "../util/json.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors files are little-endian, and are used as they lie in memory"
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a tensor is
+
+// clang-format off
+typedef enum {
+    SAFE_C64, SAFE_F64, SAFE_I64, SAFE_U64, SAFE_F32, SAFE_I32, SAFE_U32, SAFE_F16, SAFE_BF16, SAFE_I16, SAFE_U16,
+    SAFE_I8, SAFE_U8, SAFE_BOOL, SAFE_F8_E4M3, SAFE_F8_E5M2, SAFE_F8_E8M0, SAFE_F8_E4M3FNUZ, SAFE_F8_E5M2FNUZ,
+    SAFE_F6_E2M3, SAFE_F6_E3M2, SAFE_F4, SAFE_DTYPES
+} SafeDtype;
+
+typedef struct {
+    const char* name;
+    int bits; // of an element
+} SafeDtypeFacts;
+
+static const SafeDtypeFacts safe_dtypes[SAFE_DTYPES] = {
+    {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64}, {"F32", 32}, {"I32", 32}, {"U32", 32}, {"F16", 16},
+    {"BF16", 16}, {"I16", 16}, {"U16", 16}, {"I8", 8}, {"U8", 8}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+};
+// clang-format on
+
+enum { SAFE_MAX_DIMS = 8, SAFE_MAX_HEADER = 100 * 1000 * 1000 };
+
+// Who reads gets all of it. Who writes fills the first four fields, and safetensors_plan() the others.
+typedef struct {
+    const char* name;
+    SafeDtype dtype;
+    int ndim;                     // 0: a scalar, one element
+    int64_t shape[SAFE_MAX_DIMS]; // a zero in it: no elements
+    int64_t elements, bytes;
+    int64_t offset; // from the beginning of the file, in bytes
+} SafeTensor;
+
+// The shape as Python writes it, but for (5,): "(50257, 768)", "(5)", "()". Returns text.
+static inline const char* safetensors_shape_text(char* text, size_t size, const SafeTensor* tensor) {
+    size_t n = (size_t)snprintf(text, size, "(");
+    for (int i = 0; i < tensor->ndim && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    if (n < size) snprintf(text + n, size - n, ")");
+    return text;
+}
+
+// Sets elements and bytes from shape and dtype. False if they do not fit int64, or do not fill whole bytes.
+static inline bool safetensors_size(SafeTensor* tensor) {
+    int64_t bits;
+    tensor->elements = 1;
+    for (int i = 0; i < tensor->ndim; i++)
+        if (__builtin_mul_overflow(tensor->elements, tensor->shape[i], &tensor->elements)) return false;
+    if (__builtin_mul_overflow(tensor->elements, safe_dtypes[tensor->dtype].bits, &bits)) return false;
+    tensor->bytes = bits / 8;
+    return bits % 8 == 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reading one file
+
+typedef struct {
+    const char* path;
+    const unsigned char* data; // the whole file
+    MappedFile file;           // where it is mapped; empty if the caller owns the bytes
+    Json header;
+    SafeTensor* tensors; // sorted by name (strcmp)
+    int64_t count;
+} SafeTensors;
+
+static inline void safetensors_close(SafeTensors* st) {
+    free(st->tensors);
+    json_free(&st->header);
+    file_unmap(&st->file);
+    memset(st, 0, sizeof *st);
+}
+
+static inline int safe_compare_offsets(const void* a, const void* b) {
+    const SafeTensor *x = (const SafeTensor*)a, *y = (const SafeTensor*)b;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1; // empty ones before the one they share a place with
+    return strcmp(x->name, y->name);
+}
+
+static inline int safe_compare_names(const void* a, const void* b) {
+    return strcmp(((const SafeTensor*)a)->name, ((const SafeTensor*)b)->name);
+}
+
+// "shape": an array of integers that are not negative.
+static inline bool safe_parse_shape(SafeTensor* tensor, const JsonNode* shape, const Json* json, Error* error) {
+    if (shape->count > SAFE_MAX_DIMS)
+        return json_fail(json, shape, error, "tensor %s has %u dimensions; %d are the limit",
+                         json_quoted(tensor->name).text, shape->count, SAFE_MAX_DIMS);
+    for (const JsonNode* n = json_first(shape); n; n = json_next(n)) {
+        if (n->type != JSON_INTEGER || n->value.integer < 0)
+            return json_fail(json, n, error, "tensor %s: a dimension has to be an integer and not negative",
+                             json_quoted(tensor->name).text);
+        tensor->shape[tensor->ndim++] = n->value.integer;
+    }
+    return true;
+}
+
+// "data_offsets": [begin, end] inside the data, as many bytes as the tensor has.
+static inline bool safe_parse_offsets(SafeTensor* tensor, const JsonNode* offsets, int64_t data_bytes, const Json* json,
+                                      Error* error) {
+    const JsonQuoted name = json_quoted(tensor->name);
+    const JsonNode *first = json_first(offsets), *second = first ? json_next(first) : NULL;
+    if (offsets->count != 2 || first->type != JSON_INTEGER || second->type != JSON_INTEGER)
+        return json_fail(json, offsets, error, "tensor %s: data_offsets have to be two integers", name.text);
+    const int64_t begin = first->value.integer, end = second->value.integer;
+    if (begin < 0 || end < begin)
+        return json_fail(json, offsets, error, "tensor %s: data_offsets [%lld, %lld] are no range", name.text,
+                         (long long)begin, (long long)end);
+    if (end > data_bytes)
+        return json_fail(json, offsets, error,
+                         "tensor %s ends at byte %lld of the data, but the file has %lld bytes of data; "
+                         "download or write it again",
+                         name.text, (long long)end, (long long)data_bytes);
+    if (end - begin != tensor->bytes) {
+        char shape[256];
+        return json_fail(json, offsets, error, "tensor %s has data_offsets for %lld bytes, but %s %s is %lld bytes",
+                         name.text, (long long)(end - begin), safe_dtypes[tensor->dtype].name,
+                         safetensors_shape_text(shape, sizeof shape, tensor), (long long)tensor->bytes);
+    }
+    tensor->offset = begin;
+    return true;
+}
+
+// One member of the header. The offset that it leaves counts from the beginning of the data.
+static inline bool safe_parse_tensor(SafeTensor* tensor, const JsonNode* node, int64_t data_bytes, const Json* json,
+                                     Error* error) {
+    memset(tensor, 0, sizeof *tensor);
+    tensor->name = node->name;
+    const JsonQuoted name = json_quoted(node->name);
+    if (strlen(node->name) != node->name_bytes)
+        return json_fail(json, node, error, "tensor %s: a name must not contain a NUL character", name.text);
+    const JsonNode *dtype = json_get(node, "dtype"), *shape = json_get(node, "shape");
+    const JsonNode* offsets = json_get(node, "data_offsets");
+    if (!dtype || !json_is_plain_string(dtype))
+        return json_fail(json, node, error, "tensor %s has no \"dtype\" that is a string", name.text);
+    if (!shape || shape->type != JSON_ARRAY)
+        return json_fail(json, node, error, "tensor %s has no \"shape\" that is an array", name.text);
+    if (!offsets || offsets->type != JSON_ARRAY)
+        return json_fail(json, node, error, "tensor %s has no \"data_offsets\" that is an array", name.text);
+    int type = 0;
+    while (type < SAFE_DTYPES && strcmp(safe_dtypes[type].name, dtype->value.string) != 0) type++;
+    if (type == SAFE_DTYPES)
+        return json_fail(json, dtype, error, "tensor %s: the dtype %s is not known", name.text,
+                         json_quoted(dtype->value.string).text);
+    tensor->dtype = (SafeDtype)type;
+    if (!safe_parse_shape(tensor, shape, json, error)) return false;
+    if (!safetensors_size(tensor)) {
+        char text[256];
+        return json_fail(json, shape, error, "tensor %s: %s %s does not fit 2^63 bits, or is no number of whole bytes",
+                         name.text, dtype->value.string, safetensors_shape_text(text, sizeof text, tensor));
+    }
+    return safe_parse_offsets(tensor, offsets, data_bytes, json, error);
+}
+
+// "__metadata__": an object of strings.
+static inline bool safe_check_metadata(const JsonNode* node, const Json* json, Error* error) {
+    if (node->type != JSON_OBJECT) return json_fail(json, node, error, "\"__metadata__\" has to be an object");
+    for (const JsonNode* n = json_first(node); n; n = json_next(n))
+        if (n->type != JSON_STRING)
+            return json_fail(json, n, error, "\"__metadata__\": %s has to be a string, not %s",
+                             json_quoted(n->name).text, json_type_name(n->type));
+    return true;
+}
+
+// The tensors, sorted by place, lie end to end from the first byte of the data to the last.
+static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, Error* error) {
+    int64_t end = 0;
+    for (int64_t i = 0; i < st->count; i++) {
+        const SafeTensor* t = &st->tensors[i];
+        const JsonQuoted name = json_quoted(t->name);
+        if (t->offset > end)
+            return fail(error, "%s: bytes %lld to %lld of the data, before tensor %s, belong to no tensor", st->path,
+                        (long long)end, (long long)t->offset, name.text);
+        if (t->offset < end)
+            return fail(error, "%s: tensor %s begins at byte %lld of the data, but tensor %s ends at %lld", st->path,
+                        name.text, (long long)t->offset, json_quoted(t[-1].name).text, (long long)end);
+        end += t->bytes;
+    }
+    if (end == data_bytes) return true;
+    return fail(error, "%s: the last tensor ends at byte %lld of the data, but the file has %lld bytes of data",
+                st->path, (long long)end, (long long)data_bytes);
+}
+
+// Reads and checks a header: JSON that stands between the first 8 bytes of a file and `data_bytes` of data.
+// On failure nothing has to be closed.
+static inline bool safetensors_parse_header(SafeTensors* st, const char* path, const void* header, int64_t header_bytes,
+                                            int64_t data_bytes, Error* error) {
+    memset(st, 0, sizeof *st);
+    if (header_bytes == 0 || *(const char*)header != '{')
+        return fail(error, "%s: not a safetensors file: its header does not begin with '{'", path);
+    if (!json_parse(&st->header, path, header, (size_t)header_bytes, error)) return false;
+    const Json* json = &st->header;
+    st->path = json->path;
+    st->tensors = (SafeTensor*)malloc((json->nodes->count + 1) * sizeof *st->tensors);
+    bool ok = st->tensors || fail(error, "%s: out of memory for %u tensors", path, json->nodes->count);
+    for (const JsonNode* node = json_first(json->nodes); node && ok; node = json_next(node)) {
+        if (json_is_named(node, "__metadata__"))
+            ok = safe_check_metadata(node, json, error);
+        else
+            ok = safe_parse_tensor(&st->tensors[st->count++], node, data_bytes, json, error);
+    }
+    if (ok) qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_offsets);
+    ok = ok && safe_check_cover(st, data_bytes, error);
+    for (int64_t i = 0; i < st->count && ok; i++) st->tensors[i].offset += 8 + header_bytes;
+    if (ok)
+        qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_names);
+    else
+        safetensors_close(st);
+    return ok;
+}
+
+// Reads and checks a file that is in memory, which has to stay there. On failure nothing has to be closed.
+static inline bool safetensors_parse(SafeTensors* st, const char* path, const unsigned char* data, size_t size,
+                                     Error* error) {
+    memset(st, 0, sizeof *st);
+    uint64_t header_bytes;
+    if (size < sizeof header_bytes) return fail(error, "%s: not a safetensors file: it has %zu bytes", path, size);
+    memcpy(&header_bytes, data, sizeof header_bytes);
+    if (header_bytes > size - sizeof header_bytes)
+        return fail(error,
+                    "%s: its first 8 bytes say that a header of %llu bytes follows, but %zu follow; "
+                    "it is not a safetensors file, or only the beginning of one",
+                    path, (unsigned long long)header_bytes, size - sizeof header_bytes);
+    if (header_bytes > SAFE_MAX_HEADER)
+        return fail(error, "%s: a header of %llu bytes; the format allows %d", path, (unsigned long long)header_bytes,
+                    SAFE_MAX_HEADER);
+    const size_t data_bytes = size - sizeof header_bytes - header_bytes;
+    if (!safetensors_parse_header(st, path, data + sizeof header_bytes, (int64_t)header_bytes, (int64_t)data_bytes,
+                                  error))
+        return false;
+    st->data = data;
+    return true;
+}
+
+// How weights that PyTorch has pickled in a folder become safetensors.
+static inline bool safe_fail_pickled(const char* path, const char* folder, Error* error) {
+    return fail(error,
+                "%.300s: weights pickled by PyTorch are not read; in a folder of Hugging Face's this writes "
+                "model.safetensors beside them: python3 -c \"from transformers import AutoModelForCausalLM as M; "
+                "M.from_pretrained('%.300s', torch_dtype='auto').save_pretrained('%.300s')\"",
+                path, folder, folder);
+}
+
+// Of what is no safetensors file: whether it is something that people pass instead, by its first bytes.
+static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
+    static const struct {
+        const char* magic;
+        size_t bytes;
+        const char* what; // NULL: pickled
+    } foreign[] = {{"PK\3\4", 4, NULL},
+                   {"\x80\2", 2, NULL},
+                   {"GGUF", 4, "weights of llama.cpp, which are not read; take the model's safetensors"},
+                   {"\x89HDF", 4, "weights of TensorFlow, which are not read; take the model's safetensors"},
+                   {"version https://git-lfs", 23,
+                    "a pointer of Git LFS, not the file itself: git lfs pull, in its folder, downloads that"}};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        if (file->size < foreign[i].bytes || memcmp(file->data, foreign[i].magic, foreign[i].bytes) != 0) continue;
+        const char* slash = strrchr(path, '/');
+        char folder[512];
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+        if (foreign[i].what)
+            fail(error, "%s: %s", path, foreign[i].what);
+        else
+            safe_fail_pickled(path, folder, error);
+    }
+}
+
+// Maps and checks a file. On failure nothing has to be closed.
+static inline bool safetensors_open(SafeTensors* st, const char* path, Error* error) {
+    memset(st, 0, sizeof *st);
+    MappedFile file;
+    if (!file_map(&file, path, error)) return false;
+    const bool ok = safetensors_parse(st, path, file.data, file.size, error);
+    if (!ok) safe_name_foreign(path, &file, error);
+    if (ok)
+        st->file = file;
+    else
+        file_unmap(&file);
+    return ok;
+}
+
+// The tensor of this name, or NULL.
+static inline const SafeTensor* safetensors_find(const SafeTensors* st, const char* name) {
+    SafeTensor key;
+    key.name = name;
+    return (const SafeTensor*)bsearch(&key, st->tensors, (size_t)st->count, sizeof key, safe_compare_names);
+}
+
+// What "__metadata__" says for this key, or NULL.
+static inline const char* safetensors_metadata(const SafeTensors* st, const char* key) {
+    const JsonNode* metadata = json_get(st->header.nodes, "__metadata__");
+    const JsonNode* value = metadata ? json_get(metadata, key) : NULL;
+    return value ? value->value.string : NULL;
+}
+
+// dst[0, count) = elements [first, first + count) of a tensor, as float32: exact from F32, F16 and BF16, rounded to
+// nearest from F64. Other types are an error.
+static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const SafeTensor* tensor, int64_t first,
+                                        int64_t count, Error* error) {
+    if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
+        return fail(error, "%s: elements %lld + %lld of tensor %s, which has %lld", st->path, (long long)first,
+                    (long long)count, json_quoted(tensor->name).text, (long long)tensor->elements);
+    const unsigned char* src = st->data + tensor->offset + first * (safe_dtypes[tensor->dtype].bits / 8);
+    uint16_t half; // the elements of a foreign file may lie unaligned: memcpy
+    double wide;
+    switch (tensor->dtype) {
+    case SAFE_F32:
+        if (count > 0) memcpy(dst, src, (size_t)count * sizeof *dst);
+        return true;
+    case SAFE_F16:
+        for (int64_t i = 0; i < count; i++) memcpy(&half, src + 2 * i, 2), dst[i] = f16_to_f32(half);
+        return true;
+    case SAFE_BF16:
+        for (int64_t i = 0; i < count; i++) memcpy(&half, src + 2 * i, 2), dst[i] = bf16_to_f32(half);
+        return true;
+    case SAFE_F64:
+        for (int64_t i = 0; i < count; i++) memcpy(&wide, src + 8 * i, 8), dst[i] = (float)wide;
+        return true;
+    default:
+        return fail(error, "%s: tensor %s is %s; only F32, F16, BF16 and F64 are read", st->path,
+                    json_quoted(tensor->name).text, safe_dtypes[tensor->dtype].name);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reading a model: one file, or several
+
+typedef struct {
+    const SafeTensor* tensor;
+    const SafeTensors* file;
+} SafeTensorsEntry;
+
+typedef struct {
+    char* path; // as it was asked for
+    SafeTensors* files;
+    int64_t file_count;
+    SafeTensorsEntry* entries; // sorted by name
+    int64_t tensors;           // entries
+} SafeTensorsModel;
+
+static inline void safetensors_model_close(SafeTensorsModel* model) {
+    for (int64_t i = 0; i < model->file_count; i++) safetensors_close(&model->files[i]);
+    free(model->files);
+    free(model->entries);
+    free(model->path);
+    memset(model, 0, sizeof *model);
+}
+
+// FOLDER/NAME, to be freed.
+static inline char* safe_join(const char* folder, const char* name) {
+    const size_t size = strlen(folder) + strlen(name) + 2;
+    char* path = (char*)checked_malloc(size, "a path");
+    snprintf(path, size, "%s/%s", folder, name);
+    return path;
+}
+
+static inline int safe_compare_entries(const void* a, const void* b) {
+    return strcmp(((const SafeTensorsEntry*)a)->tensor->name, ((const SafeTensorsEntry*)b)->tensor->name);
+}
+
+// Of a model that is one file: its tensors are the model's.
+static inline void safe_model_list(SafeTensorsModel* model) {
+    model->file_count = 1;
+    model->tensors = model->files->count;
+    model->entries =
+        (SafeTensorsEntry*)checked_calloc((size_t)model->tensors, sizeof *model->entries, "names of tensors");
+    for (int64_t i = 0; i < model->tensors; i++) {
+        model->entries[i].tensor = &model->files->tensors[i];
+        model->entries[i].file = model->files;
+    }
+}
+
+static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
+    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
+    if (!safetensors_open(model->files, path, error)) return false;
+    safe_model_list(model);
+    return true;
+}
+
+static inline int safe_compare_shards(const void* a, const void* b) { // members of "weight_map", by file
+    const JsonNode *x = *(const JsonNode*const*)a, *y = *(const JsonNode*const*)b;
+    const int order = strcmp(x->value.string, y->value.string);
+    return order != 0 ? order : x < y ? -1 : x > y;
+}
+
+// A member of "weight_map": the name of a tensor, and that of a file in the same folder.
+static inline bool safe_check_index_entry(const JsonNode* node, const Json* json, Error* error) {
+    const JsonQuoted name = json_quoted(node->name);
+    if (strlen(node->name) != node->name_bytes)
+        return json_fail(json, node, error, "tensor %s: a name must not contain a NUL character", name.text);
+    if (!json_is_plain_string(node))
+        return json_fail(json, node, error, "tensor %s: this has to be the name of a file", name.text);
+    const char* file = node->value.string;
+    if (!*file || strchr(file, '/') || strcmp(file, ".") == 0 || strcmp(file, "..") == 0)
+        return json_fail(json, node, error, "tensor %s: %s is not the name of a file in the same folder", name.text,
+                         json_quoted(file).text);
+    return true;
+}
+
+// Opens the files that the members of "weight_map", sorted by file, name, and finds every tensor in its file. Tensors
+// that a file has beyond those are not part of the model.
+static inline bool safe_model_open_shards(SafeTensorsModel* model, const JsonNode** members, int64_t n,
+                                          const Json* json, Error* error) {
+    int64_t shards = 0;
+    for (int64_t i = 0; i < n; i++)
+        shards += i == 0 || strcmp(members[i]->value.string, members[i - 1]->value.string) != 0;
+    model->files = (SafeTensors*)checked_calloc((size_t)shards, sizeof *model->files, "safetensors files");
+    model->entries = (SafeTensorsEntry*)checked_calloc((size_t)n, sizeof *model->entries, "names of tensors");
+    const SafeTensors* file = NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (i == 0 || strcmp(members[i]->value.string, members[i - 1]->value.string) != 0) {
+            char* path = safe_join(model->path, members[i]->value.string);
+            const bool ok = safetensors_open(&model->files[model->file_count], path, error);
+            free(path);
+            if (!ok) return false;
+            file = &model->files[model->file_count++];
+        }
+        SafeTensorsEntry* entry = &model->entries[model->tensors++];
+        entry->file = file;
+        entry->tensor = safetensors_find(file, members[i]->name);
+        if (!entry->tensor)
+            return json_fail(json, members[i], error, "tensor %s should be in %s, but is not",
+                             json_quoted(members[i]->name).text, json_quoted(members[i]->value.string).text);
+    }
+    qsort(model->entries, (size_t)n, sizeof *model->entries, safe_compare_entries);
+    return true;
+}
+
+static inline bool safe_model_open_index(SafeTensorsModel* model, const char* path, Error* error) {
+    Json json;
+    if (!json_open(&json, path, error)) return false;
+    const JsonNode* map = json_require(&json, json.nodes, "weight_map", JSON_OBJECT, error);
+    bool ok = map != NULL;
+    if (ok && map->count == 0) ok = json_fail(&json, map, error, "\"weight_map\" is empty");
+    if (ok) {
+        const JsonNode** members = (const JsonNode**)checked_malloc(map->count * sizeof *members, "names of tensors");
+        int64_t n = 0;
+        for (const JsonNode* m = json_first(map); m && ok; m = json_next(m)) {
+            ok = safe_check_index_entry(m, &json, error);
+            members[n++] = m;
+        }
+        if (ok) {
+            qsort(members, (size_t)n, sizeof *members, safe_compare_shards);
+            ok = safe_model_open_shards(model, members, n, &json, error);
+        }
+        free(members);
+    }
+    json_free(&json);
+    return ok;
+}
+
+// A folder: with one file, or with an index and the files that it names.
+static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* folder, Error* error) {
+    char *single = safe_join(folder, "model.safetensors"), *index = safe_join(folder, "model.safetensors.index.json");
+    char *pickled = safe_join(folder, "pytorch_model.bin"), *parts = safe_join(folder, "pytorch_model.bin.index.json");
+    bool ok;
+    if (access(single, F_OK) == 0)
+        ok = safe_model_open_file(model, single, error);
+    else if (access(index, F_OK) == 0)
+        ok = safe_model_open_index(model, index, error);
+    else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)
+        ok = safe_fail_pickled(access(pickled, F_OK) == 0 ? pickled : parts, folder, error);
+    else
+        ok = fail(error, "%s: neither model.safetensors nor model.safetensors.index.json is in this folder", folder);
+    free(pickled);
+    free(parts);
+    free(single);
+    free(index);
+    return ok;
+}
+
+// Opens the file, or the folder, at path, and every file that belongs to it. On failure nothing has to be closed.
+static inline bool safetensors_model_open(SafeTensorsModel* model, const char* path, Error* error) {
+    memset(model, 0, sizeof *model);
+    struct stat st;
+    if (stat(path, &st) != 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return fail(error, "%s: neither a file nor a folder", path);
+    model->path = (char*)checked_malloc(strlen(path) + 1, "a path");
+    strcpy(model->path, path);
+    if (S_ISDIR(st.st_mode) ? safe_model_open_folder(model, path, error) : safe_model_open_file(model, path, error))
+        return true;
+    safetensors_model_close(model);
+    return false;
+}
+
+// The name of tensor i of model->tensors, in the order of strcmp.
+static inline const char* safetensors_model_name(const SafeTensorsModel* model, int64_t i) {
+    return model->entries[i].tensor->name;
+}
+
+// The tensor of this name, and in *file the file that it is in, for safetensors_read_f32; or NULL.
+static inline const SafeTensor* safetensors_model_find(const SafeTensorsModel* model, const char* name,
+                                                       const SafeTensors** file) {
+    SafeTensor tensor;
+    tensor.name = name;
+    SafeTensorsEntry key = {&tensor, NULL};
+    const SafeTensorsEntry* entry = (const SafeTensorsEntry*)bsearch(&key, model->entries, (size_t)model->tensors,
+                                                                     sizeof key, safe_compare_entries);
+    *file = entry ? entry->file : NULL;
+    return entry ? entry->tensor : NULL;
+}
+
+// dst[0, count) = elements [first, first + count) of the tensor of this name, as float32.
+static inline bool safetensors_model_read_f32(float* dst, const SafeTensorsModel* model, const char* name,
+                                              int64_t first, int64_t count, Error* error) {
+    const SafeTensors* file;
+    const SafeTensor* tensor = safetensors_model_find(model, name, &file);
+    if (!tensor) return fail(error, "%s: tensor %s is not there", model->path, json_quoted(name).text);
+    return safetensors_read_f32(dst, file, tensor, first, count, error);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing: the plan
+
+typedef struct {
+    const char *key, *value;
+} SafeMetadata;
+
+typedef struct {
+    char* header;         // the file's first bytes: length and JSON
+    int64_t header_bytes; // a multiple of 8: data begins here
+    int64_t file_bytes;
+} SafeTensorsPlan;
+
+static inline void safetensors_plan_free(SafeTensorsPlan* plan) {
+    free(plan->header);
+    memset(plan, 0, sizeof *plan);
+}
+
+// Wide elements first, as in Hugging Face's writer: then each lies at a multiple of its size though nothing is padded.
+static const int safe_widths[] = {64, 32, 16, 8, 6, 4};
+enum { SAFE_WIDTHS = sizeof safe_widths / sizeof *safe_widths };
+
+static inline void safe_write_tensor(FILE* f, const SafeTensor* t) {
+    json_write_string(f, t->name);
+    fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", safe_dtypes[t->dtype].name);
+    for (int i = 0; i < t->ndim; i++) fprintf(f, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    fprintf(f, "],\"data_offsets\":[%lld,%lld]}", (long long)t->offset, (long long)(t->offset + t->bytes));
+}
+
+// The header of a plan: its length, JSON, and spaces up to a multiple of 8.
+static inline bool safe_write_header(SafeTensorsPlan* plan, const SafeTensor* tensors, int64_t n,
+                                     const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
+    size_t size = 0;
+    uint64_t json_bytes = 0;
+    FILE* f = open_memstream(&plan->header, &size);
+    if (!f) return fail(error, "out of memory for a safetensors header");
+    fwrite(&json_bytes, sizeof json_bytes, 1, f); // its place, for now
+    fputc('{', f);
+    if (metadata_count > 0) fputs("\"__metadata__\":{", f);
+    for (int64_t i = 0; i < metadata_count; i++) {
+        if (i > 0) fputc(',', f);
+        json_write_string(f, metadata[i].key);
+        fputc(':', f);
+        json_write_string(f, metadata[i].value);
+    }
+    if (metadata_count > 0) fputs(n > 0 ? "}," : "}", f);
+    for (int64_t i = 0; i < n; i++) {
+        if (i > 0) fputc(',', f);
+        safe_write_tensor(f, &tensors[i]);
+    }
+    fputc('}', f);
+    for (long at = ftell(f); at % 8 != 0; at++) fputc(' ', f);
+    const bool failed = ferror(f) != 0;
+    if (fclose(f) != 0 || failed) return fail(error, "out of memory for a safetensors header");
+    json_bytes = size - sizeof json_bytes;
+    memcpy(plan->header, &json_bytes, sizeof json_bytes);
+    plan->header_bytes = (int64_t)size;
+    return true;
+}
+
+// What the writer promises, the reader has to accept, and to find under the same names.
+static inline bool safe_check_plan(const SafeTensorsPlan* plan, const SafeTensor* tensors, int64_t n, Error* error) {
+    SafeTensors st;
+    if (plan->header_bytes - 8 > SAFE_MAX_HEADER)
+        return fail(error, "a safetensors header of %lld bytes; the format allows %d", (long long)plan->header_bytes,
+                    SAFE_MAX_HEADER);
+    if (!safetensors_parse_header(&st, "the header to be written", plan->header + 8, plan->header_bytes - 8,
+                                  plan->file_bytes - plan->header_bytes, error))
+        return false;
+    bool ok = true;
+    for (int64_t i = 0; i < n && ok; i++) {
+        const SafeTensor* t = safetensors_find(&st, tensors[i].name);
+        if (!t || t->offset != tensors[i].offset)
+            ok = fail(error, "tensor %s: the name has to be UTF-8", json_quoted(tensors[i].name).text);
+    }
+    safetensors_close(&st);
+    return ok;
+}
+
+// Plans a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their elements, bytes and
+// offset. The same arguments give the same plan, everywhere. Refuses what safetensors_open() would refuse: equal names,
+// sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
+static inline bool safetensors_plan(SafeTensorsPlan* plan, SafeTensor* tensors, int64_t n, const SafeMetadata* metadata,
+                                    int64_t metadata_count, Error* error) {
+    memset(plan, 0, sizeof *plan);
+    for (int64_t i = 0; i < n; i++) {
+        SafeTensor* t = &tensors[i];
+        bool ok = (unsigned)t->dtype < SAFE_DTYPES && t->ndim >= 0 && t->ndim <= SAFE_MAX_DIMS;
+        for (int d = 0; ok && d < t->ndim; d++) ok = t->shape[d] >= 0;
+        if (!ok || !safetensors_size(t))
+            return fail(error, "tensor %s cannot be written: its dtype, number of dimensions or size is not possible",
+                        json_quoted(t->name).text);
+    }
+    int64_t end = 0;
+    for (int w = 0; w < SAFE_WIDTHS; w++)
+        for (int64_t i = 0; i < n; i++) {
+            if (safe_dtypes[tensors[i].dtype].bits != safe_widths[w]) continue;
+            tensors[i].offset = end;
+            if (__builtin_add_overflow(end, tensors[i].bytes, &end))
+                return fail(error, "tensor %s: the file becomes larger than 2^63 bytes",
+                            json_quoted(tensors[i].name).text);
+        }
+    bool ok = safe_write_header(plan, tensors, n, metadata, metadata_count, error);
+    if (ok && __builtin_add_overflow(end, plan->header_bytes, &plan->file_bytes))
+        ok = fail(error, "the file becomes larger than 2^63 bytes");
+    for (int64_t i = 0; i < n && ok; i++) tensors[i].offset += plan->header_bytes;
+    ok = ok && safe_check_plan(plan, tensors, n, error);
+    if (!ok) safetensors_plan_free(plan);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing: the bytes
+
+typedef struct {
+    int fd;
+    const char* path; // the caller's
+    int64_t bytes;
+} SafeTensorsFile;
+
+// Why writing failed, and what to do: a full disk is not a broken one.
+static inline bool safe_write_failed(const SafeTensorsFile* file, const char* what, int code, Error* error) {
+    char advice[128] = "";
+    if (code == ENOSPC || code == EDQUOT)
+        snprintf(advice, sizeof advice, "; the whole file has %lld bytes: free some, or write elsewhere",
+                 (long long)file->bytes);
+    else if (code == EFBIG)
+        snprintf(advice, sizeof advice, "; %lld bytes are more than the file system or ulimit -f allows",
+                 (long long)file->bytes);
+    else if (code == EIO)
+        snprintf(advice, sizeof advice, "; the disk, or the network to it, is failing: do not rely on this file");
+    return fail(error, "%s: cannot %s: %s%s", file->path, what, strerror(code), advice);
+}
+
+// Takes the place for the whole file now, so that a full disk is told before the work and not in the middle of it.
+static inline bool safe_reserve(const SafeTensorsFile* file, Error* error) {
+    int result = -1;
+#ifdef __linux__
+    do result = fallocate(file->fd, 0, 0, (off_t)file->bytes);
+    while (result != 0 && errno == EINTR);
+#else
+    errno = EOPNOTSUPP;
+#endif
+    // Not every file system can promise space. There the file only gets its size, and a full disk is found later.
+    // (posix_fallocate would write into every block instead, which on a network's file system is the whole file.)
+    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) result = ftruncate(file->fd, (off_t)file->bytes);
+    return result == 0 || safe_write_failed(file, "reserve space", errno, error);
+}
+
+// Writes bytes at a place inside the file, which no other process has to know about.
+static inline bool safetensors_write_at(const SafeTensorsFile* file, int64_t offset, const void* data, int64_t bytes,
+                                        Error* error) {
+    if (offset < 0 || bytes < 0 || offset > file->bytes || bytes > file->bytes - offset)
+        return fail(error, "%s: %lld bytes at %lld are outside the file's %lld", file->path, (long long)bytes,
+                    (long long)offset, (long long)file->bytes);
+    for (const char* from = (const char*)data; bytes > 0;) {
+        const ssize_t n = pwrite(file->fd, from, (size_t)bytes, (off_t)offset); // Linux writes at most 2 GB at once
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return safe_write_failed(file, "write", n < 0 ? errno : ENOSPC, error);
+        from += n;
+        offset += n;
+        bytes -= n;
+    }
+    return true;
+}
+
+// Creates the file, or empties it, with its header and its final size. Of the processes that write one file, one does
+// this, before the others join. On failure the file is removed.
+static inline bool safetensors_create(SafeTensorsFile* file, const char* path, const SafeTensorsPlan* plan,
+                                      Error* error) {
+    file->path = path;
+    file->bytes = plan->file_bytes;
+    file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (file->fd < 0) return safe_write_failed(file, "create", errno, error);
+    if (safe_reserve(file, error) && safetensors_write_at(file, 0, plan->header, plan->header_bytes, error))
+        return true;
+    close(file->fd);
+    unlink(path);
+    file->fd = -1;
+    return false;
+}
+
+// Opens a file that another process has created from the same plan.
+static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsPlan* plan,
+                                    Error* error) {
+    struct stat st;
+    memset(&st, 0, sizeof st);
+    file->path = path;
+    file->bytes = plan->file_bytes;
+    file->fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (file->fd < 0) return safe_write_failed(file, "open", errno, error);
+    if (fstat(file->fd, &st) == 0 && (int64_t)st.st_size == file->bytes) return true;
+    close(file->fd);
+    file->fd = -1;
+    return fail(error, "%s: has %lld bytes and should have %lld; do all ranks see the same file system?", path,
+                (long long)st.st_size, (long long)file->bytes);
+}
+
+// Everything is on the disk when this returns true. The file is closed either way.
+static inline bool safetensors_finish(SafeTensorsFile* file, Error* error) {
+    const int flushed = fsync(file->fd) == 0 ? 0 : errno;
+    const int closed = close(file->fd) == 0 ? 0 : errno;
+    file->fd = -1;
+    if (flushed) return safe_write_failed(file, "flush to the disk", flushed, error);
+    return !closed || safe_write_failed(file, "close", closed, error);
+}
+
+#endif

@@ -1,0 +1,494 @@
+/*
+topology.h: what the ranks of a collective are joined by: ranks, switches, and links with a bandwidth and a latency. It is
+data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/) sends
+messages over it.
+
+    ring:N        N ranks, each joined to the two beside it
+    mesh:AxB      A rows of B ranks, each joined to those around it; mesh:AxBxC in three dimensions
+    torus:AxB     a mesh whose first and last rows and columns are joined too (a side of 2 has one link, not two)
+    full:N        every rank joined to every other
+    fattree:K,L   K-ary tree of L levels of switches: K^L ranks, L K^(L-1) switches, none narrower than another (Leiserson
+                  1985; in this form Petrini, Vanneschi 1997, "k-ary n-trees"). L = 1: one switch
+    bigraph:MxN   N switches of M ranks each; every one of the first N/2 switches is joined to every one of the others
+                  (Dong et al. 2020, "EFLOPS: algorithm and system co-design for a high performance distributed training
+                  platform", HPCA)
+    dgx           16 ranks on 2 switches, which are joined by 8 links, as in a DGX-2
+    FILE          anything else. Lines of words; # begins a comment:
+                      ranks 4
+                      switches 1                        these are numbered after the ranks: 4, 5, ...
+                      link A B [bandwidth [latency]]    both ways; "oneway" instead of "link": from A to B
+                  Bandwidths are written 16GB/s, 200Mbit/s (GB, MB, KB, Gbit, Mbit, kbit), latencies 150ns, 20us, 1ms.
+                  Two lines with the same ends are two links.
+
+All links are directed: "joined" means two of them. The links out of a vertex have an order, its ports; plans depend on
+it. On a grid it is that of the authors of MultiTree: North, South, West, East (the first dimension down and up, then the
+next); elsewhere ranks come before switches, then the order of lines.
+
+Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
+last one first; elsewhere, where several next vertices are as near, the one whose turn the number of the destination is,
+which spreads the traffic over the upper switches of a fat tree.
+*/
+#ifndef NETWORK_H
+#define NETWORK_H
+
+#include "../../util/base.h"
+
+// What the links of named networks are like, and those of files that do not say: the paper's (Huang et al. 2021).
+#define NETWORK_BANDWIDTH 16e9 // bytes/s
+#define NETWORK_LATENCY 150e-9 // s
+enum { NETWORK_LARGEST = 1 << 14, NETWORK_DIMENSIONS = 3 };
+
+typedef struct {
+    int from, to;
+    double bandwidth, latency; // bytes/s; s from a bit's leaving to its arrival
+} Link;
+
+typedef struct {
+    char name[80];
+    int ranks, vertices; // ranks 0 .. ranks - 1, then switches
+    int links;
+    Link* link;                    // (links), by `from`, then in the order of ports
+    int* first;                    // (vertices + 1): link[first[v]] is v's first port
+    int dimensions;                // of a ring, mesh or torus; 0: something else
+    int sides[NETWORK_DIMENSIONS]; // ranks along each, the last one running fastest
+    bool wraps;                    // torus
+    int reach;                     // switches on the way of a tree's edge, at most
+    int capacity;                  // of `link`
+} Network;
+
+static inline void network_free(Network* net) {
+    free(net->link);
+    free(net->first);
+    memset(net, 0, sizeof *net);
+}
+
+static inline bool network_has_switches(const Network* net) { return net->vertices > net->ranks; }
+
+// The first link from a to b, or -1.
+static inline int network_link(const Network* net, int a, int b) {
+    for (int i = net->first[a]; i < net->first[a + 1]; i++) {
+        if (net->link[i].to == b) return i;
+    }
+    return -1;
+}
+
+// Whether any two vertices are joined twice.
+static inline bool network_has_parallel_links(const Network* net) {
+    for (int i = 0; i < net->links; i++) {
+        if (network_link(net, net->link[i].from, net->link[i].to) != i) return true;
+    }
+    return false;
+}
+
+// Where rank r is along a dimension.
+static inline int network_coordinate(const Network* net, int r, int dimension) {
+    for (int i = net->dimensions - 1; i > dimension; i--) r /= net->sides[i];
+    return r % net->sides[dimension];
+}
+
+// The rank that stands `by` places (negative: before) further along a dimension, around the end.
+static inline int network_along(const Network* net, int r, int dimension, int by) {
+    int stride = 1;
+    for (int i = net->dimensions - 1; i > dimension; i--) stride *= net->sides[i];
+    const int side = net->sides[dimension], at = network_coordinate(net, r, dimension);
+    return r + stride * (((at + by) % side + side) % side - at);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Build
+
+static inline void network_add(Network* net, int from, int to, double bandwidth, double latency) {
+    if (net->links == net->capacity)
+        net->link = (Link*)checked_grow(net->link, &net->capacity, 64, sizeof(Link), "the links of a network");
+    const Link link = {from, to, bandwidth, latency};
+    net->link[net->links++] = link;
+}
+
+static inline void network_join(Network* net, int a, int b) {
+    network_add(net, a, b, NETWORK_BANDWIDTH, NETWORK_LATENCY);
+    network_add(net, b, a, NETWORK_BANDWIDTH, NETWORK_LATENCY);
+}
+
+// Puts the links in the order of ports: by `from`, those to ranks first, else as they were added.
+static inline void network_sort(Network* net) {
+    Link* sorted = (Link*)checked_malloc((size_t)net->links * sizeof(Link), "the links of a network");
+    int* next = (int*)checked_calloc((size_t)net->vertices * 2 + 1, sizeof(int), "the links of a network");
+    net->first = (int*)checked_calloc((size_t)net->vertices + 1, sizeof(int), "the links of a network");
+    for (int i = 0; i < net->links; i++) next[2 * net->link[i].from + (net->link[i].to >= net->ranks) + 1]++;
+    for (int i = 0; i < 2 * net->vertices; i++) next[i + 1] += next[i];
+    for (int v = 0; v <= net->vertices; v++) net->first[v] = next[2 * v];
+    for (int i = 0; i < net->links; i++)
+        sorted[next[2 * net->link[i].from + (net->link[i].to >= net->ranks)]++] = net->link[i];
+    free(net->link);
+    free(next);
+    net->link = sorted;
+    net->capacity = net->links;
+}
+
+static inline void network_build_grid(Network* net) {
+    for (int r = 0; r < net->ranks; r++) {
+        for (int i = 0; i < net->dimensions; i++) {
+            for (int by = -1; by <= 1; by += 2) {
+                const int at = network_coordinate(net, r, i) + by, side = net->sides[i];
+                const bool around = at < 0 || at >= side;
+                if (side == 1 || (around && (!net->wraps || side == 2))) continue;
+                network_add(net, r, network_along(net, r, i, by), NETWORK_BANDWIDTH, NETWORK_LATENCY);
+            }
+        }
+    }
+}
+
+static inline void network_build_full(Network* net) {
+    for (int a = 0; a < net->ranks; a++) {
+        for (int b = 0; b < net->ranks; b++) {
+            if (a != b) network_add(net, a, b, NETWORK_BANDWIDTH, NETWORK_LATENCY);
+        }
+    }
+}
+
+// Every switch has a number of L - 1 digits to base K. One of level l is joined to those of level l + 1 whose numbers
+// differ in digit l alone, or not at all. Ranks hang on level 0.
+static inline void network_build_fattree(Network* net, int k, int levels) {
+    const int per_level = net->ranks / k;
+    for (int r = 0; r < net->ranks; r++) network_join(net, r, net->ranks + r / k);
+    int stride = 1;
+    for (int l = 0; l + 1 < levels; l++, stride *= k) {
+        for (int w = 0; w < per_level; w++) {
+            const int without = w - w / stride % k * stride, below = net->ranks + l * per_level + w;
+            for (int digit = 0; digit < k; digit++)
+                network_join(net, below, net->ranks + (l + 1) * per_level + without + digit * stride);
+        }
+    }
+    net->reach = 2 * levels - 1;
+}
+
+static inline void network_build_bigraph(Network* net, int per_switch, int switches) {
+    for (int r = 0; r < net->ranks; r++) network_join(net, r, net->ranks + r / per_switch);
+    for (int a = 0; a < switches / 2; a++) {
+        for (int b = switches / 2; b < switches; b++) network_join(net, net->ranks + a, net->ranks + b);
+    }
+    net->reach = 2;
+}
+
+static inline void network_build_dgx(Network* net) {
+    for (int r = 0; r < 16; r++) network_join(net, r, 16 + r / 8);
+    for (int i = 0; i < 8; i++) network_join(net, 16, 17);
+    net->reach = 2;
+}
+
+// Reads up to three numbers of at least 1 between separators; the number of them, or 0 where the text is not of this form.
+static inline int network_numbers(const char* text, char separator, int* numbers) {
+    for (int n = 0; n < 3;) {
+        char* end;
+        const long x = strtol(text, &end, 10);
+        if (end == text || x < 1 || x > NETWORK_LARGEST || *text < '0' || *text > '9') return 0;
+        numbers[n++] = (int)x;
+        if (*end == 0) return n;
+        if (*end != separator) return 0;
+        text = end + 1;
+    }
+    return 0;
+}
+
+static inline bool network_size(Network* net, int64_t ranks, int64_t switches, Error* error) {
+    if (ranks < 1 || ranks + switches > NETWORK_LARGEST)
+        return fail(error,
+                    "network %s: %lld ranks and %lld switches; at least 1 rank and at most %d of both are possible",
+                    net->name, (long long)ranks, (long long)switches, NETWORK_LARGEST);
+    net->ranks = (int)ranks;
+    net->vertices = (int)(ranks + switches);
+    net->reach = (int)max_i64(1, switches);
+    return true;
+}
+
+// A network from one of the names above. 1: it is made; 0: this is no name of this kind; -1: a wrong one.
+static inline int network_from_name(Network* net, const char* name, Error* error) {
+    int n[3] = {1, 1, 1};
+    const char* colon = strchr(name, ':');
+    const size_t kind = colon ? (size_t)(colon - name) : strlen(name);
+#define IS(text) (kind == strlen(text) && strncmp(name, text, kind) == 0)
+    const bool grid = IS("ring") || IS("mesh") || IS("torus"), fattree = IS("fattree"), bigraph = IS("bigraph");
+    const bool dgx = IS("dgx") && !colon, full = IS("full"), ring = IS("ring");
+    net->wraps = ring || IS("torus");
+#undef IS
+    if (!grid && !fattree && !bigraph && !dgx && !full) return 0;
+    const int numbers = colon ? network_numbers(colon + 1, fattree ? ',' : 'x', n) : 0;
+    const char* form = ring      ? "ring:N"
+                       : grid    ? "torus:AxB, torus:AxBxC or mesh:AxB"
+                       : fattree ? "fattree:K,L"
+                       : bigraph ? "bigraph:MxN"
+                                 : "full:N";
+    if (!dgx && (ring || full ? numbers != 1 : grid ? numbers < 2 : numbers != 2)) {
+        fail(error, "network %s: write %s, numbers from 1 to %d", name, form, NETWORK_LARGEST);
+        return -1;
+    }
+    int64_t ranks = (int64_t)n[0] * n[1] * n[2], switches = 0;
+    if (fattree) {
+        ranks = 1;
+        for (int l = 0; l < n[1] && ranks <= NETWORK_LARGEST; l++) ranks *= n[0];
+        switches = ranks / n[0] * n[1];
+    }
+    if (bigraph) switches = n[1];
+    if (dgx) ranks = 16, switches = 2;
+    if ((bigraph && n[1] % 2 != 0) || (fattree && n[0] < 2)) {
+        fail(error,
+             bigraph ? "network %s: half of the switches are joined to the other half: an even number of them is needed"
+                     : "network %s: K is 2 or more",
+             name);
+        return -1;
+    }
+    if (!network_size(net, ranks, switches, error)) return -1;
+    if (full && ranks > 1024) {
+        fail(error, "network %s: at most 1024 ranks can be joined to all others", name);
+        return -1;
+    }
+    if (grid) {
+        net->dimensions = numbers;
+        memcpy(net->sides, n, sizeof n);
+        network_build_grid(net);
+    } else if (full) {
+        network_build_full(net);
+    } else if (fattree) {
+        network_build_fattree(net, n[0], n[1]);
+    } else if (bigraph) {
+        network_build_bigraph(net, n[0], n[1]);
+    } else {
+        network_build_dgx(net);
+    }
+    network_sort(net);
+    return 1;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Read
+
+// A number with one of the units; false where the text is something else, or not above `least`.
+static inline bool network_quantity(const char* text, const char* const* units, const double* factors, int n,
+                                    double least, double* value) {
+    char* end;
+    const double x = strtod(text, &end);
+    for (int i = 0; i < n; i++) {
+        if (end > text && strcmp(end, units[i]) == 0 && isfinite(x * factors[i]) && x * factors[i] >= least) {
+            *value = x * factors[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+// "16GB/s" in bytes/s, "150ns" in s.
+static inline bool network_bandwidth(const char* text, double* bandwidth) {
+    static const char* const units[] = {"GB/s", "MB/s", "KB/s", "Gbit/s", "Mbit/s", "kbit/s"};
+    static const double factors[] = {1e9, 1e6, 1e3, 1e9 / 8, 1e6 / 8, 1e3 / 8};
+    return network_quantity(text, units, factors, 6, 1, bandwidth);
+}
+static inline bool network_latency(const char* text, double* latency) {
+    static const char* const units[] = {"ns", "us", "ms", "s"};
+    static const double factors[] = {1e-9, 1e-6, 1e-3, 1};
+    return network_quantity(text, units, factors, 4, 0, latency);
+}
+
+static inline bool network_word_number(const char* word, int least, int most, int* number) {
+    char* end;
+    const long x = word ? strtol(word, &end, 10) : 0;
+    if (!word || end == word || *end || x < least || x > most) return false;
+    *number = (int)x;
+    return true;
+}
+
+// One line of a file; its comment is gone.
+static inline bool network_read_line(Network* net, char* line, int number, Error* error) {
+    char *words[6] = {NULL}, *save = NULL;
+    int n = 0;
+    for (char* w = strtok_r(line, " \t\r\n", &save); w && n < 6; w = strtok_r(NULL, " \t\r\n", &save)) words[n++] = w;
+    if (n == 0) return true;
+    int a, b;
+    if (strcmp(words[0], "ranks") == 0 || strcmp(words[0], "switches") == 0) {
+        const bool ranks = words[0][0] == 'r';
+        if (n != 2 || !network_word_number(words[1], ranks, NETWORK_LARGEST, &a) || net->links ||
+            (ranks ? net->ranks > 0 : net->ranks == 0 || network_has_switches(net)))
+            return fail(error, "%s, line %d: \"ranks N\" comes first and once, \"switches N\" may follow", net->name,
+                        number);
+        return ranks ? network_size(net, a, 0, error) : network_size(net, net->ranks, a, error);
+    }
+    const bool both = strcmp(words[0], "link") == 0;
+    if (!both && strcmp(words[0], "oneway") != 0)
+        return fail(error, "%s, line %d: \"%.40s\" is none of ranks, switches, link, oneway", net->name, number,
+                    words[0]);
+    if (net->ranks == 0) return fail(error, "%s, line %d: \"ranks N\" has to come first", net->name, number);
+    double bandwidth = NETWORK_BANDWIDTH, latency = NETWORK_LATENCY;
+    if (n < 3 || n > 5 || !network_word_number(words[1], 0, net->vertices - 1, &a) ||
+        !network_word_number(words[2], 0, net->vertices - 1, &b) || a == b)
+        return fail(error, "%s, line %d: \"%s A B [bandwidth [latency]]\", A and B two different numbers from 0 to %d",
+                    net->name, number, words[0], net->vertices - 1);
+    if (words[3] && !network_bandwidth(words[3], &bandwidth))
+        return fail(error, "%s, line %d: \"%.40s\" is no bandwidth, such as 16GB/s or 200Mbit/s", net->name, number,
+                    words[3]);
+    if (words[4] && !network_latency(words[4], &latency))
+        return fail(error, "%s, line %d: \"%.40s\" is no latency, such as 150ns or 20us", net->name, number, words[4]);
+    network_add(net, a, b, bandwidth, latency);
+    if (both) network_add(net, b, a, bandwidth, latency);
+    return net->links < (1 << 24) || fail(error, "%s: more than 2^24 links", net->name);
+}
+
+static inline bool network_from_file(Network* net, const char* path, Error* error) {
+    FILE* file = fopen(path, "r");
+    if (!file)
+        return fail(
+            error,
+            "network %s: neither a name (ring:N, mesh:AxB, torus:AxB, full:N, fattree:K,L, bigraph:MxN, dgx) nor a "
+            "file that can be read: %s",
+            path, strerror(errno));
+    char line[512];
+    bool ok = true;
+    for (int number = 1; ok && fgets(line, sizeof line, file); number++) {
+        if (!strchr(line, '\n') && !feof(file))
+            ok = fail(error, "%s, line %d: longer than %zu characters", path, number, sizeof line - 2);
+        line[strcspn(line, "#")] = 0;
+        ok = ok && network_read_line(net, line, number, error);
+    }
+    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(file);
+    if (ok && net->ranks == 0) ok = fail(error, "%s: no line \"ranks N\"", path);
+    if (ok) network_sort(net);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Check, routes
+
+// The same vertices, every link the other way round. Ports follow the vertices they lead to.
+static inline Network network_reverse(const Network* net) {
+    Network back = *net;
+    back.link = NULL, back.first = NULL, back.links = back.capacity = 0;
+    for (int i = 0; i < net->links; i++)
+        network_add(&back, net->link[i].to, net->link[i].from, net->link[i].bandwidth, net->link[i].latency);
+    network_sort(&back);
+    return back;
+}
+
+// Whether every link has one beside it that leads back at the same speed.
+static inline bool network_is_symmetric(const Network* net) {
+    for (int i = 0; i < net->links; i++) {
+        const Link* a = &net->link[i];
+        int there = 0, back = 0;
+        for (int k = net->first[a->from]; k < net->first[a->from + 1]; k++)
+            there += net->link[k].to == a->to && net->link[k].bandwidth == a->bandwidth;
+        for (int k = net->first[a->to]; k < net->first[a->to + 1]; k++)
+            back += net->link[k].to == a->from && net->link[k].bandwidth == a->bandwidth;
+        if (there != back) return false;
+    }
+    return true;
+}
+
+// How many links a message from any vertex needs to vertex `to` at least (-1: there is no way); `from_to`: the other way, from
+// `to` to any vertex. hops (vertices), queue (vertices): scratch. back: network_reverse(net), or net itself for from_to.
+static inline void network_hops(const Network* back, int to, int* hops, int* queue) {
+    int head = 0, tail = 0;
+    for (int v = 0; v < back->vertices; v++) hops[v] = -1;
+    hops[to] = 0;
+    queue[tail++] = to;
+    while (head < tail) {
+        const int v = queue[head++];
+        for (int i = back->first[v]; i < back->first[v + 1]; i++) {
+            const int u = back->link[i].to;
+            if (hops[u] >= 0) continue;
+            hops[u] = hops[v] + 1;
+            queue[tail++] = u;
+        }
+    }
+}
+
+// Whether every rank can send to every other one.
+static inline bool network_check(const Network* net, Error* error) {
+    int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "a search in a network");
+    const Network back = network_reverse(net);
+    bool ok = true;
+    for (int way = 0; way < 2 && ok; way++) {
+        network_hops(way ? net : &back, 0, hops, hops + net->vertices);
+        for (int r = 0; r < net->ranks && ok; r++) {
+            if (hops[r] < 0)
+                ok = fail(error, "network %s: no way leads from rank %d to rank %d", net->name, way ? 0 : r,
+                          way ? r : 0);
+        }
+    }
+    Network owned = back;
+    network_free(&owned);
+    free(hops);
+    return ok;
+}
+
+// A network from a name or a file (above), checked.
+static inline bool network_build(Network* net, const char* name, Error* error) {
+    memset(net, 0, sizeof *net);
+    snprintf(net->name, sizeof net->name, "%.79s", name);
+    const int made = network_from_name(net, name, error);
+    const bool ok = made ? made > 0 : network_from_file(net, name, error);
+    if (ok && network_check(net, error)) return true;
+    network_free(net);
+    return false;
+}
+
+// All links alike.
+static inline void network_set_links(Network* net, double bandwidth, double latency) {
+    for (int i = 0; i < net->links; i++) net->link[i].bandwidth = bandwidth, net->link[i].latency = latency;
+}
+
+static inline double network_slowest(const Network* net) {
+    double slowest = net->links ? net->link[0].bandwidth : NETWORK_BANDWIDTH;
+    for (int i = 1; i < net->links; i++) slowest = fmin(slowest, net->link[i].bandwidth);
+    return slowest;
+}
+
+// Fixed ways. next (vertices, ranks): the link that a message at v for rank r takes, -1 at its end. It takes v r ints.
+typedef struct {
+    int ranks;
+    int* next;
+} Routes;
+
+static inline int network_grid_next(const Network* net, int v, int to) {
+    for (int i = net->dimensions - 1; i >= 0; i--) {
+        const int side = net->sides[i], by = network_coordinate(net, to, i) - network_coordinate(net, v, i);
+        if (by == 0) continue;
+        const bool around = net->wraps && side > 2 && 2 * abs(by) > side;
+        return network_link(net, v, network_along(net, v, i, (by > 0) != around ? 1 : -1));
+    }
+    return -1;
+}
+
+static inline Routes network_routes(const Network* net) {
+    Routes routes = {net->ranks,
+                     (int*)checked_malloc((size_t)net->vertices * (size_t)net->ranks * sizeof(int), "routes")};
+    int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "routes");
+    Network back = network_reverse(net);
+    for (int to = 0; to < net->ranks; to++) {
+        if (!net->dimensions) network_hops(&back, to, hops, hops + net->vertices);
+        for (int v = 0; v < net->vertices; v++) {
+            int near = 0, turn, link = -1;
+            if (net->dimensions) {
+                link = network_grid_next(net, v, to);
+            } else {
+                for (int i = net->first[v]; i < net->first[v + 1]; i++) near += hops[net->link[i].to] == hops[v] - 1;
+                turn = near && v != to && hops[v] > 0 ? to % near : -1;
+                for (int i = net->first[v]; i < net->first[v + 1] && turn >= 0; i++) {
+                    if (hops[net->link[i].to] == hops[v] - 1 && turn-- == 0) link = i;
+                }
+            }
+            routes.next[(size_t)v * (size_t)net->ranks + (size_t)to] = link;
+        }
+    }
+    network_free(&back);
+    free(hops);
+    return routes;
+}
+
+static inline int routes_next(const Routes* routes, int v, int to) {
+    return routes->next[(size_t)v * (size_t)routes->ranks + (size_t)to];
+}
+
+static inline void routes_free(Routes* routes) {
+    free(routes->next);
+    routes->next = NULL;
+}
+
+#endif

@@ -1,0 +1,357 @@
+/*
+comm_gpu.h: operations on device memory, and operations carried by way of it. comm.h says which case is whose.
+
+Through the host. Buffers of the device are copied to the host, MPI works on the copies, results are copied back. A copy
+from the device waits for the work that makes what is copied, and a copy to it comes after all that read the place
+before.
+
+By NCCL, on the group's stream; a message on its lane (comm_nccl.h). Without MPI what lies in host memory goes through
+device memory the same way; the host waits for it, asking for errors all the while.
+
+Who shares a GPU. NCCL takes one rank a GPU: two of one communicator would wait for each other's kernels. So all ranks
+show a card with their machine and the address of their GPU, and where two are alike, device memory goes through the
+host, in all groups; without MPI there is no run. A user who makes NCCL take them all the same sets
+NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a NCCL_HOSTID of its own for every rank (any NCCL; then also
+NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
+*/
+#ifndef COMM_DEVICE_H
+#define COMM_DEVICE_H
+
+#include "comm_types.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory of the other kind
+
+// Whether the buffers of an operation are in device memory. Nothing at all is in the host's.
+static inline bool comm_is_on_device(const CommRequest* r) {
+    if (r->n == 0) return false;
+    const bool out = device_holds(r->out), in = device_holds(r->in);
+    if (r->out && r->in && out != in)
+        die("internal error: %s in group \"%s\": one buffer is in host memory and one is not", comm_kind_name(r->kind),
+            r->comm->name);
+    return out || in;
+}
+
+#ifdef USE_CUDA
+// Bytes of this rank's in and out.
+static inline size_t comm_in_bytes(const CommRequest* r) {
+    const size_t whole = (size_t)(r->n * comm_type_bytes(r->type));
+    if (r->kind == COMM_RECEIVE || (r->kind == COMM_BROADCAST && r->peer != r->comm->rank)) return 0;
+    return r->kind == COMM_ALL_GATHER ? whole / (size_t)r->comm->size : whole;
+}
+static inline size_t comm_out_bytes(const CommRequest* r) {
+    const size_t whole = (size_t)(r->n * comm_type_bytes(r->type));
+    if (r->kind == COMM_SEND) return 0;
+    return r->kind == COMM_REDUCE_SCATTER ? whole / (size_t)r->comm->size : whole;
+}
+
+// Where they are in a block of memory of the other kind: in place, but for a reduce-scatter, whose out follows its in.
+static inline size_t comm_staged_in(const CommRequest* r) {
+    return r->kind == COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;
+}
+static inline size_t comm_staged_out(const CommRequest* r) {
+    return r->kind == COMM_REDUCE_SCATTER ? comm_in_bytes(r) : 0;
+}
+static inline size_t comm_staged_bytes(const CommRequest* r) {
+    const size_t in = comm_staged_in(r) + comm_in_bytes(r), out = comm_staged_out(r) + comm_out_bytes(r);
+    return in > out ? in : out;
+}
+
+// What lies in device memory goes to the host, which waits for the work that makes it; MPI works on the copy.
+static inline void comm_stage_to_host(CommRequest* r) {
+    char* block = (char*)checked_malloc(comm_staged_bytes(r), "messages of the GPU");
+    if (comm_in_bytes(r) > 0) device_to_host(block + comm_staged_in(r), r->in, comm_in_bytes(r));
+    r->staged = block;
+    r->deliver = r->out;
+    r->in = block + comm_staged_in(r);
+    r->out = block + comm_staged_out(r);
+}
+
+static inline void comm_deliver(CommRequest* r) {
+    if (comm_out_bytes(r) > 0) device_from_host(r->deliver, r->out, comm_out_bytes(r));
+    free(r->staged);
+    r->staged = NULL;
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Carried by NCCL
+
+#ifdef USE_NCCL
+// A rank has died. It has said why, or this one does.
+__attribute__((noreturn)) static inline void comm_lose(const Rendezvous* r) {
+    if (!r->told)
+        die("rank %d has ended without a word: it was killed, or its machine is lost; see what it printed last",
+            r->lost);
+    fflush(stdout);
+    if (process.stop) process.stop(EXIT_RUN);
+    exit(EXIT_RUN);
+}
+
+// Ends the run if NCCL reports an error or, every tenth of a second, if a rank has died.
+static inline void comm_look(CommJob* job) {
+    ncclResult_t code;
+    const NcclGroup* broken = nccl_find_error(job->open, &code);
+    const double now = seconds_now();
+    if (job->rendezvous && (broken || now - job->looked >= 0.1)) {
+        job->looked = now;
+        if (rendezvous_hear(job->rendezvous, broken ? COMM_FIRST_WORD : 0)) comm_lose(job->rendezvous);
+    }
+    if (!broken) return;
+    if (!job->rendezvous) usleep((useconds_t)(COMM_FIRST_WORD * 1e6)); // mpirun may end this rank meanwhile
+    nccl_fail(code, broken, "an operation");
+}
+
+// The host waits for a stream, and is never left waiting for a rank that has gone.
+static inline void comm_wait_for_stream(CommJob* job, cudaStream_t stream) {
+    for (int looks = 0; !nccl_stream_is_done(stream); looks++) {
+        comm_look(job);
+        if (looks >= 100) usleep(20); // the first ones without: work that is nearly done
+    }
+}
+
+static inline ncclDataType_t comm_nccl_type(CommType type) {
+    switch (type) {
+    case COMM_FLOAT: return ncclFloat32;
+    case COMM_DOUBLE: return ncclFloat64;
+    case COMM_INT32: return ncclInt32;
+    case COMM_INT64: return ncclInt64;
+    case COMM_BF16: return ncclBfloat16;
+    case COMM_FP16: return ncclFloat16;
+    case COMM_BYTE: break;
+    }
+    return ncclUint8;
+}
+
+// Puts the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.
+static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
+    const ncclDataType_t type = comm_nccl_type(r->type);
+    const ncclRedOp_t op = r->op == COMM_SUM ? ncclSum : r->op == COMM_MAX ? ncclMax : ncclMin;
+    const size_t n = (size_t)r->n, part = n / (size_t)g->size;
+    const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;
+    void* scratch = r->comm->job->scratch;
+    ncclResult_t code = ncclSuccess;
+    switch (r->kind) {
+    case COMM_ALL_REDUCE: code = ncclAllReduce(r->in, r->out, n, type, op, g->comm, g->stream); break;
+    case COMM_REDUCE_SCATTER: code = ncclReduceScatter(r->in, r->out, part, type, op, g->comm, g->stream); break;
+    case COMM_ALL_GATHER: code = ncclAllGather(r->in, r->out, part, type, g->comm, g->stream); break;
+    case COMM_BROADCAST: code = ncclBroadcast(r->in, r->out, n, type, peer, g->comm, g->stream); break;
+    case COMM_SEND: code = ncclSend(r->in, n, type, peer, g->comm, g->stream); break;
+    case COMM_RECEIVE: code = ncclRecv(r->out, n, type, peer, g->comm, g->stream); break;
+    case COMM_BARRIER: code = ncclAllReduce(scratch, scratch, 1, ncclInt32, ncclMax, g->comm, g->stream); break;
+    case COMM_ON_DEVICE: break;
+    }
+    nccl_check(code, g, comm_kind_name(r->kind));
+}
+
+static inline void comm_nccl_start(CommRequest* r) {
+    const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE, sends = r->kind == COMM_SEND;
+    const NcclGroup* g = r->comm->nccl;
+    if (message && r->peer == g->rank) {
+        if (!r->comm->lanes)
+            die("internal error: a message to oneself in group \"%s\", which has no lanes", r->comm->name);
+        r->self = &r->comm->lanes->self[r->number & 1];
+        r->message = nccl_to_oneself(r->self, sends, sends ? (void*)(uintptr_t)r->in : r->out,
+                                     sends ? comm_in_bytes(r) : comm_out_bytes(r), r->number);
+        return;
+    }
+    if (message) {
+        const NcclGroup* lane =
+            nccl_lane(r->comm->lanes, sends ? g->rank : r->peer, sends ? r->peer : g->rank, r->number & 1);
+        if (lane) g = lane;
+    }
+    nccl_begin(g);
+    comm_nccl_issue(r, g);
+    r->done = nccl_end(g);
+}
+
+// Device memory for what the host has; kept until more is asked for.
+static inline void* comm_scratch(CommJob* job, size_t bytes) {
+    if (bytes <= job->scratch_bytes) return job->scratch;
+    cuda_check(cudaFree(job->scratch), "cudaFree");
+    job->scratch_bytes = round_up(bytes, (size_t)1 << 20);
+    if (cudaMalloc(&job->scratch, job->scratch_bytes) != cudaSuccess)
+        die("out of GPU memory: %.1f MB for messages of the host", (double)job->scratch_bytes / 1e6);
+    return job->scratch;
+}
+
+// Host memory, by way of the device: there and back on the group's stream.
+static inline void comm_nccl_run_for_host(CommRequest* r) {
+    const NcclGroup* g = r->comm->nccl;
+    r->blocking = true;
+    if (r->n == 0 && r->kind != COMM_BARRIER) return;
+    char* block = (char*)comm_scratch(r->comm->job, comm_staged_bytes(r));
+    CommRequest there = *r;
+    there.in = block + comm_staged_in(r);
+    there.out = block + comm_staged_out(r);
+    if (comm_in_bytes(r) > 0)
+        cuda_check(
+            cudaMemcpyAsync((void*)(uintptr_t)there.in, r->in, comm_in_bytes(r), cudaMemcpyHostToDevice, g->stream),
+            "a copy to the GPU");
+    comm_nccl_issue(&there, g);
+    comm_wait_for_stream(r->comm->job, g->stream);
+    if (comm_out_bytes(r) > 0)
+        cuda_check(cudaMemcpyAsync(r->out, there.out, comm_out_bytes(r), cudaMemcpyDeviceToHost, g->stream),
+                   "a copy from the GPU");
+    cuda_check(cudaStreamSynchronize(g->stream), "a copy from the GPU");
+}
+
+static inline bool comm_nccl_is_done(const CommRequest* r) {
+    if (r->self) return nccl_self_is_done(r->self, r->message);
+    return !r->done || nccl_is_done(r->done);
+}
+
+static inline void comm_nccl_wait(CommRequest* r) {
+    if (r->self && !nccl_self_is_done(r->self, r->message))
+        die("internal error: %s in group \"%s\": the other half of a message to oneself has not been started",
+            comm_kind_name(r->kind), r->comm->name);
+    if (r->done) nccl_wait(r->done);
+    r->done = NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Begin: who has which GPU
+
+// Which machine this is, for comparison: its name, and a number that Linux draws when it starts.
+static inline uint64_t comm_machine(void) {
+    char text[256] = "";
+    gethostname(text, 128);
+    FILE* f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (f && fgets(text + strlen(text), 100, f)) text[sizeof text - 1] = 0;
+    if (f) fclose(f);
+    return hash_string(text);
+}
+
+// process.stop where MPI has not started the job.
+static inline void comm_stop_without_mpi(int status) {
+    CommJob* job = comm_job;
+    process.stop = NULL; // whatever else fails now ends here
+    const bool peace = status == EXIT_ARGUMENTS && rendezvous_meet(job->rendezvous, 'u', COMM_TOGETHER);
+    if (status == EXIT_ARGUMENTS && !peace) comm_say_lonely();
+    if (!peace) rendezvous_say(job->rendezvous, 'd');
+    comm_give_up(job);
+}
+
+// What every rank tells of itself, so that all know who shares a GPU with whom.
+typedef struct {
+    ncclUniqueId id; // rank 0's is the world's
+    uint64_t machine;
+    char gpu[32], host[64];
+    int32_t may_share;
+} CommCard;
+
+// The address of this rank's GPU on its machine.
+static inline void comm_gpu(char address[32]) {
+    int number = 0;
+    cuda_check(cudaGetDevice(&number), "the GPU's number");
+    cuda_check(cudaDeviceGetPCIBusId(address, 32, number), "the GPU's address");
+}
+
+// The user makes NCCL take ranks that share a GPU.
+static inline bool comm_may_share(void) {
+    const char *host = getenv("NCCL_HOSTID"), *enable = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return (host && *host) || (enable && atoi(enable) != 0);
+}
+
+static inline CommCard comm_card(const Comm* world) {
+    CommCard card;
+    memset(&card, 0, sizeof card);
+    if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
+        die("NCCL does not begin: %s; NCCL_DEBUG=WARN tells more", ncclGetLastError(NULL));
+    card.machine = comm_machine();
+    card.may_share = comm_may_share();
+    gethostname(card.host, sizeof card.host - 1);
+    comm_gpu(card.gpu);
+    return card;
+}
+
+// Two ranks that share a GPU: a < b. False if there are none.
+static inline bool comm_find_sharing(const CommCard* cards, int size, int* a, int* b) {
+    for (*b = 1; *b < size; ++*b) {
+        for (*a = 0; *a < *b; ++*a) {
+            if (cards[*a].machine == cards[*b].machine && strcmp(cards[*a].gpu, cards[*b].gpu) == 0) return true;
+        }
+    }
+    return false;
+}
+
+// Decides by the cards of all ranks (size) who carries device memory, and opens the world's communicator. False: NCCL
+// cannot, as ranks a and b share a GPU.
+static inline bool comm_open_nccl(Comm* world, const CommCard* cards, int* a, int* b) {
+    CommJob* job = world->job;
+    int version = 0;
+    bool may_share = true;
+    for (int rank = 0; rank < world->size; rank++) may_share = may_share && cards[rank].may_share;
+    const bool shared = comm_find_sharing(cards, world->size, a, b);
+    if (shared && !may_share) return false;
+    memcpy(job->gpu, cards[world->rank].gpu, sizeof job->gpu);
+    comm_scratch(job, 256);
+    world->nccl = nccl_open(&job->open, world->name, world->rank, world->size, cards[0].id);
+    nccl_check(ncclGetVersion(&version), world->nccl, "the version");
+    snprintf(job->device_text, sizeof job->device_text, "NCCL %d.%d.%d%s", version / 10000, version / 100 % 100,
+             version % 100, shared ? ", ranks share a GPU" : "");
+    return true;
+}
+
+// Joins the ranks that torchrun, srun or a loop in a shell has started. Each takes its GPU now, as even what lies in
+// host memory goes through it.
+static inline void comm_open_without_mpi(Comm* world) {
+    Rendezvous meeting;
+    Error error;
+    int a, b;
+    if (!rendezvous_read(&meeting, &error)) die("%s", error.text);
+    if (meeting.size == 1) return;
+    world->rank = process.rank = meeting.rank;
+    world->size = meeting.size;
+    device_open(meeting.local);
+    CommCard* cards = (CommCard*)checked_calloc((size_t)meeting.size, sizeof(CommCard), "the ranks");
+    const CommCard mine = comm_card(world);
+    if (!rendezvous_join(&meeting, cards, &mine, sizeof mine, &error)) die("%s", error.text);
+    world->job = comm_job_new();
+    world->job->rendezvous = (Rendezvous*)checked_malloc(sizeof meeting, "the rendezvous");
+    *world->job->rendezvous = meeting;
+    process.stop = comm_stop_without_mpi;
+    if (!comm_open_nccl(world, cards, &a, &b))
+        die_usage(
+            "ranks %d and %d share GPU %s of %s, which NCCL refuses: start one rank a GPU, or start them by a build "
+            "with MPI and mpirun: then messages go through the host",
+            a, b, cards[a].gpu, cards[a].host);
+    free(cards);
+}
+
+// The GPU is still the one that comm_open has taken.
+static inline void comm_check_gpu(const CommJob* job) {
+    char gpu[32];
+    comm_gpu(gpu);
+    if (strcmp(gpu, job->gpu) != 0)
+        die("this rank has begun on GPU %s and was then given GPU %s: its number on this machine is not what its "
+            "launcher says (LOCAL_RANK, SLURM_LOCALID)",
+            job->gpu, gpu);
+}
+
+// Ends what NCCL has, groups that were forgotten too. All ranks call it.
+static inline void comm_nccl_end(Comm* world) {
+    CommJob* job = world->job;
+    if (!world->nccl) return;
+    if (job->rendezvous && !rendezvous_meet(job->rendezvous, 'm', INFINITY)) comm_lose(job->rendezvous);
+    comm_give_up(job);
+    cuda_check(cudaFree(job->scratch), "cudaFree");
+    if (job->rendezvous) {
+        rendezvous_close(job->rendezvous);
+        free(job->rendezvous);
+    }
+    world->nccl = NULL;
+}
+
+static inline void comm_nccl_free(Comm* c) {
+    if (!c->nccl) return;
+    for (int i = 0; c->lanes && i < c->lanes->n; i++) comm_wait_for_stream(c->job, c->lanes->lane[i].group->stream);
+    comm_wait_for_stream(c->job, c->nccl->stream);
+    nccl_lanes_close(&c->job->open, c->lanes);
+    nccl_close(&c->job->open, c->nccl);
+    c->lanes = NULL;
+    c->nccl = NULL;
+}
+#endif
+
+#endif

@@ -1,0 +1,700 @@
+/*
+comm_planned.h: runs collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather of a group is then not left
+to MPI or NCCL, but done by point-to-point messages as its plan's table says. comm_use_plans gives a group its plans;
+from then on its operations follow them, started and waited for like others.
+
+A rank's program is what the table says of it, as rows: send these chunks to that rank, or receive from it and add, or
+receive in place. In a step sends come before receives. A row waits for those before it that touch the same chunks: a
+send for what was received there, a receive for that and for what is still being sent from there; and sends to one rank keep
+their order, or what is urgent would stand behind what is not. What else ranks do they do whenever they can: there are no
+steps any more, only these dependencies (compiled once, comm_plan_compile).
+
+Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one slab is
+being added the next is on its way, and what is added is still in the cache. Received sums wait in a few buffers, and
+are added in the order of the rows, whichever comes first: the bits do not depend on who is faster. Receives are posted
+in the order of rows as buffers get free, so the first one that is not over always has one, and its sender's part depends on
+earlier rows only: no rank waits for ever. What is not MPI's work is done when comm_progress or comm_wait is called.
+
+Device memory, NCCL. Step after step on the group's stream: the messages of a step in one NCCL group, then a kernel for
+each sum. The host only enqueues.
+
+16-bit floats are added in float32 and rounded after every addition, as elsewhere.
+*/
+#ifndef COMM_PLAN_H
+#define COMM_PLAN_H
+
+#include "collectives/plan.h"
+#include "comm_gpu.h"
+#include "comm_mpi.h"
+#include "comm_types.h"
+#ifdef USE_NCCL
+#include "../kernels/cuda_utils.cuh"
+#endif
+
+enum {
+    PLAN_BUFFERS = 64,       // for sums that have come, at most, ...
+    PLAN_BUFFERED = 8 << 20, // ... and so many bytes, unless two of them are more
+    PLAN_TAGS = 32767,       // what every MPI allows
+    PLAN_AT_ONCE = 16        // operations of a group on their way whose messages are told apart
+};
+
+typedef struct {
+    int32_t step, chunk, chunks, peer;
+    int32_t number;       // among the messages of the one rank to the other
+    int32_t waits;        // for so many rows before it
+    int32_t follower;     // of a send: the next one to the same rank, or -1
+    bool follows;         // it is one
+    int32_t first, nexts; // rows that wait for it: after[first .. first + nexts)
+    bool send, add;
+} CommRow;
+
+// One rank's program.
+typedef struct {
+    Plan shape; // without transfers
+    int rank, rows, edges, capacity;
+    CommRow* row;
+    int32_t* after;
+    bool single;       // no row of any rank has more than one chunk, so they can be cut
+    int most_messages; // from any rank to another
+} CommPlan;
+
+// Those of a group. of[kind].rows = 0: there is none.
+typedef struct CommPlans {
+    CommPlan of[PLAN_KINDS];
+    int started;   // operations so far: the same number on all ranks
+    int tags;      // that messages can have
+    char* buffers; // of the operation before, for the next one; or NULL
+    size_t buffer_bytes;
+#ifdef USE_MPI
+    MPI_Comm mpi;                       // of their own: their messages meet no others
+    struct PlanRun* last[PLAN_AT_ONCE]; // who has each of PLAN_AT_ONCE ranges of tags
+#endif
+} CommPlans;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Compile
+
+typedef struct {
+    int32_t from, to;
+} CommEdge;
+
+typedef struct {
+    CommEdge* edge;
+    int n, capacity;
+} CommEdges;
+
+static inline void comm_edge(CommEdges* list, CommPlan* p, int from, int to) {
+    if (from < 0 || (list->n > 0 && list->edge[list->n - 1].from == from && list->edge[list->n - 1].to == to)) return;
+    if (list->n == list->capacity)
+        list->edge = (CommEdge*)checked_grow(list->edge, &list->capacity, 64, sizeof(CommEdge), "a plan");
+    const CommEdge edge = {from, to};
+    list->edge[list->n++] = edge;
+    p->row[to].waits++;
+    p->row[from].nexts++;
+}
+
+static inline void comm_plan_add_row(CommPlan* p, const Transfer* t, bool send, int* numbers) {
+    if (p->rows == p->capacity) p->row = (CommRow*)checked_grow(p->row, &p->capacity, 64, sizeof(CommRow), "a plan");
+    const int peer = send ? t->to : t->from;
+    const CommRow row = {t->step, t->chunk, t->chunks, peer,  numbers[2 * peer + send]++, 0, -1, false,
+                         0,       0,        send,      t->add};
+    p->row[p->rows++] = row;
+}
+
+// Who waits for whom: for each chunk, who wrote it last, and who has read it since (a list through `before`).
+static inline void comm_plan_find_edges(CommPlan* p, CommEdges* edges) {
+    typedef struct {
+        int32_t row, before;
+    } Reader;
+    const int chunks = p->shape.chunks;
+    int32_t* writer = (int32_t*)checked_malloc((size_t)chunks * 2 * sizeof(int32_t), "a plan");
+    int32_t* readers = writer + chunks;
+    Reader* reader = NULL;
+    int n = 0, capacity = 0;
+    for (int c = 0; c < 2 * chunks; c++) writer[c] = -1;
+    for (int i = 0; i < p->rows; i++) {
+        for (int c = p->row[i].chunk; c < p->row[i].chunk + p->row[i].chunks; c++) {
+            comm_edge(edges, p, writer[c], i);
+            if (p->row[i].send) {
+                if (n == capacity) reader = (Reader*)checked_grow(reader, &capacity, 64, sizeof(Reader), "a plan");
+                const Reader one = {i, readers[c]};
+                reader[n] = one;
+                readers[c] = n++;
+                continue;
+            }
+            for (int k = readers[c]; k >= 0; k = reader[k].before) comm_edge(edges, p, reader[k].row, i);
+            readers[c] = -1;
+            writer[c] = i;
+        }
+    }
+    free(reader);
+    free(writer);
+}
+
+// What all ranks have to know alike.
+static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
+    int* messages = (int*)checked_calloc((size_t)plan->ranks * (size_t)plan->ranks, sizeof(int), "a plan");
+    p->single = plan_is_single(plan), p->most_messages = 1;
+    for (int64_t i = 0; i < plan->n; i++) {
+        const Transfer* t = &plan->transfers[i];
+        const int n = ++messages[(size_t)t->from * (size_t)plan->ranks + (size_t)t->to];
+        if (n > p->most_messages) p->most_messages = n;
+    }
+    free(messages);
+}
+
+// The rows of one rank, and which of them wait for which.
+static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
+    CommPlan p;
+    memset(&p, 0, sizeof p);
+    p.shape = *plan;
+    p.shape.transfers = NULL, p.shape.way = NULL, p.shape.link = NULL;
+    p.rank = rank;
+    comm_plan_survey(&p, plan);
+    int* numbers = (int*)checked_calloc((size_t)plan->ranks * 2, sizeof(int), "a plan");
+    for (int64_t i = 0, end; i < plan->n; i = end) {
+        for (end = i; end < plan->n && plan->transfers[end].step == plan->transfers[i].step;) end++;
+        for (int sends = 1; sends >= 0; sends--) {
+            for (int64_t k = i; k < end; k++) {
+                const Transfer* t = &plan->transfers[k];
+                if ((sends ? t->from : t->to) == rank) comm_plan_add_row(&p, t, sends, numbers);
+            }
+        }
+    }
+    for (int i = p.rows - 1; i >= 0; i--) { // numbers: now the first row so far that goes to each rank, + 1
+        if (i == p.rows - 1) memset(numbers, 0, (size_t)plan->ranks * sizeof(int));
+        if (!p.row[i].send) continue;
+        p.row[i].follower = numbers[p.row[i].peer] - 1;
+        if (p.row[i].follower >= 0) p.row[p.row[i].follower].follows = true;
+        numbers[p.row[i].peer] = i + 1;
+    }
+    free(numbers);
+    CommEdges edges = {NULL, 0, 0};
+    comm_plan_find_edges(&p, &edges);
+    p.edges = edges.n;
+    p.after = (int32_t*)checked_malloc((size_t)edges.n * sizeof(int32_t), "a plan");
+    for (int i = 0, first = 0; i < p.rows; first += p.row[i].nexts, p.row[i++].nexts = 0) p.row[i].first = first;
+    for (int i = 0; i < edges.n; i++) {
+        CommRow* from = &p.row[edges.edge[i].from];
+        p.after[from->first + from->nexts++] = edges.edge[i].to;
+    }
+    free(edges.edge);
+    return p;
+}
+
+static inline void comm_plan_free(CommPlan* p) {
+    free(p->row);
+    free(p->after);
+    memset(p, 0, sizeof *p);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Which operations follow a plan
+
+static inline PlanKind comm_plan_kind(CommKind kind) {
+    return kind == COMM_ALL_REDUCE       ? PLAN_ALL_REDUCE
+           : kind == COMM_REDUCE_SCATTER ? PLAN_REDUCE_SCATTER
+                                         : PLAN_ALL_GATHER;
+}
+
+// The plan that an operation follows, or NULL. All ranks come to the same conclusion.
+static inline const CommPlan* comm_plan_of(const CommRequest* r) {
+    const bool gathers = r->kind == COMM_ALL_GATHER,
+               sums = r->kind == COMM_ALL_REDUCE || r->kind == COMM_REDUCE_SCATTER;
+    const bool floats = r->type == COMM_FLOAT || r->type == COMM_BF16 || r->type == COMM_FP16;
+    if (!r->comm->plans || r->n == 0 || !(gathers || (sums && floats && r->op == COMM_SUM))) return NULL;
+    const CommPlan* plan = &r->comm->plans->of[comm_plan_kind(r->kind)];
+    return plan->rows ? plan : NULL;
+}
+
+// Elements [*start, *start + the result) of the vector: slab k of `slabs` of a row.
+static inline int64_t comm_row_elements(const CommPlan* p, const CommRow* row, int64_t n, int k, int slabs,
+                                        int64_t* start) {
+    const int64_t from = plan_chunk_start(&p->shape, n, row->chunk);
+    const int64_t all = plan_chunk_start(&p->shape, n, row->chunk + row->chunks) - from;
+    *start = from + all * k / slabs;
+    return all * (k + 1) / slabs - all * k / slabs;
+}
+
+// What comm_bytes counts for an operation that follows a plan, times the size of the group.
+static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan* p) {
+    int64_t sent = 0, start;
+    for (int i = 0; i < p->rows; i++) {
+        if (p->row[i].send) sent += comm_row_elements(p, &p->row[i], r->n, 0, 1, &start);
+    }
+    return sent * comm_type_bytes(r->type) * r->comm->size;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Host memory: MPI
+
+#ifdef USE_MPI
+// An operation on its way. An item is a slab of a row: number row * slabs + slab.
+typedef struct PlanRun {
+    struct PlanRun* next_run; // in the job's list of those that are not over, ...
+    bool listed;              // ... where it is until then
+    const CommPlan* plan;
+    Comm* comm;
+    CommType type;
+    int64_t n, left; // items that are not over
+    int slabs, tag;
+    char *vector, *own; // own: a copy that a reduce-scatter works on, or NULL
+    int32_t* waits;     // (items)
+    char** came;        // (items): the buffer of a sum that is on its way or there; NULL
+    bool* there;        // (items)
+    int next;           // the first item that may be a sum whose receive is not posted
+    char* buffers;
+    size_t buffer_bytes;
+    char** free_buffer; // (frees)
+    int frees;
+    int flying; // messages
+    MPI_Request* request;
+    int32_t* item; // (flying): whose it is
+    int* indices;  // scratch for MPI
+} PlanRun;
+
+static inline void plan_run_post(PlanRun* run, int item, char* buffer) {
+    const CommRow* row = &run->plan->row[item / run->slabs];
+    int64_t start;
+    const int64_t n = comm_row_elements(run->plan, row, run->n, item % run->slabs, run->slabs, &start);
+    const int tag = run->tag + row->number * run->slabs + item % run->slabs;
+    const MPI_Datatype type = comm_mpi_type(run->type);
+    MPI_Comm mpi = run->comm->plans->mpi;
+    MPI_Request* q = &run->request[run->flying];
+    if (n > INT32_MAX)
+        die("a message of %lld elements is too long: cut --global-batch or the model into more ranks", (long long)n);
+    comm_mpi_check(row->send ? MPI_Isend(buffer, (int)n, type, row->peer, tag, mpi, q)
+                             : MPI_Irecv(buffer, (int)n, type, row->peer, tag, mpi, q),
+                   run->comm, "a planned message");
+    run->item[run->flying++] = item;
+}
+
+// in (n) is added to sum.
+static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType type) {
+    if (type != COMM_FLOAT) {
+        for (int64_t i = 0; i < n; i += 1 << 30)
+            comm_reduce_sixteen((const uint16_t*)in + i, (uint16_t*)sum + i, (int)min_i64(1 << 30, n - i),
+                                type == COMM_BF16, COMM_SUM);
+        return;
+    }
+    float* RESTRICT a = (float*)sum;
+    const float* RESTRICT b = (const float*)in;
+    for (int64_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+static inline bool plan_row_sums(const CommRow* row) { return !row->send && row->add; }
+
+static inline void plan_run_end_item(PlanRun* run, int item);
+static inline void plan_run_begin_item(PlanRun* run, int item);
+
+// A send is on its way: the next one to the same rank may go.
+static inline void plan_run_pass(PlanRun* run, int item) {
+    const CommRow* row = &run->plan->row[item / run->slabs];
+    const bool last = item % run->slabs == run->slabs - 1;
+    if (!row->send || (last && row->follower < 0)) return;
+    const int next = last ? row->follower * run->slabs : item + 1;
+    if (--run->waits[next] == 0) plan_run_begin_item(run, next);
+}
+
+// Whether an item is a send that waits for the one before it to the same rank.
+static inline bool plan_item_follows(const CommRow* row, int slab) { return row->send && (row->follows || slab > 0); }
+
+// An item has nothing left to wait for: it begins; a sum whose message has come, and an empty one, end at once.
+static inline void plan_run_begin_item(PlanRun* run, int item) {
+    const CommRow* row = &run->plan->row[item / run->slabs];
+    int64_t start;
+    const int64_t n = comm_row_elements(run->plan, row, run->n, item % run->slabs, run->slabs, &start);
+    char* place = run->vector + start * comm_type_bytes(run->type);
+    if (n > 0 && !plan_row_sums(row)) {
+        plan_run_post(run, item, place);
+        plan_run_pass(run, item);
+        return;
+    }
+    if (n > 0) {
+        if (!run->there[item]) return;
+        plan_add_up(place, run->came[item], n, run->type);
+        run->free_buffer[run->frees++] = run->came[item];
+    }
+    plan_run_pass(run, item);
+    plan_run_end_item(run, item);
+}
+
+static inline void plan_run_end_item(PlanRun* run, int item) {
+    const CommRow* row = &run->plan->row[item / run->slabs];
+    run->left--;
+    for (int i = 0; i < row->nexts; i++) {
+        const int next = run->plan->after[row->first + i] * run->slabs + item % run->slabs;
+        if (--run->waits[next] == 0) plan_run_begin_item(run, next);
+    }
+}
+
+// Posts receives of sums, in their order, as long as there are buffers.
+static inline void plan_run_receive(PlanRun* run) {
+    const int items = run->plan->rows * run->slabs;
+    for (; run->next < items && run->frees > 0; run->next++) {
+        const CommRow* row = &run->plan->row[run->next / run->slabs];
+        int64_t start;
+        if (!plan_row_sums(row)) continue;
+        if (comm_row_elements(run->plan, row, run->n, run->next % run->slabs, run->slabs, &start) == 0) continue;
+        run->came[run->next] = run->free_buffer[--run->frees];
+        plan_run_post(run, run->next, run->came[run->next]);
+    }
+}
+
+// A message has gone or come.
+static inline void plan_run_message(PlanRun* run, int item) {
+    where_carry(run->comm->row);
+    if (!plan_row_sums(&run->plan->row[item / run->slabs])) {
+        plan_run_end_item(run, item);
+        return;
+    }
+    run->there[item] = true;
+    if (run->waits[item] == 0) plan_run_begin_item(run, item);
+}
+
+// Goes on with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any more.
+static inline bool plan_run_advance(PlanRun* run, bool wait) {
+    if (!run->listed) return true;
+    while (run->left > 0) {
+        int n = 0;
+        plan_run_receive(run);
+        if (run->flying == 0) die("internal error: plan %s waits for nothing", run->plan->shape.name);
+        const int code = wait ? MPI_Waitsome(run->flying, run->request, &n, run->indices, MPI_STATUSES_IGNORE)
+                              : MPI_Testsome(run->flying, run->request, &n, run->indices, MPI_STATUSES_IGNORE);
+        comm_mpi_check(code, run->comm, "a planned message");
+        if (n == 0) return false;
+        for (int i = 0; i < n; i++) { // from places to items
+            const int place = run->indices[i];
+            run->indices[i] = run->item[place];
+            run->item[place] = -1;
+        }
+        int kept = 0;
+        for (int i = 0; i < run->flying; i++) {
+            if (run->item[i] < 0) continue;
+            run->item[kept] = run->item[i];
+            run->request[kept++] = run->request[i];
+        }
+        run->flying = kept;
+        for (int i = 0; i < n; i++) plan_run_message(run, run->indices[i]);
+    }
+    PlanRun** list = &run->comm->job->runs;
+    while (*list != run) list = &(*list)->next_run;
+    *list = run->next_run;
+    run->listed = false;
+    return true;
+}
+
+// Whether operations by plan are on their way. Then whoever waits for anything calls comm_plans_advance meanwhile: other
+// ranks may wait for messages that only follow from these plans, before they do what this one waits for.
+static inline bool comm_plans_run(const Comm* c) { return c->job && c->job->runs; }
+
+static inline void comm_plans_advance(const Comm* c) {
+    for (PlanRun *run = c->job->runs, *next; run; run = next) {
+        next = run->next_run;
+        plan_run_advance(run, false);
+    }
+}
+
+// Before a blocking call of MPI: plans go on until all members have come to it. Then nobody in there waits for a plan.
+static inline void comm_plans_meet(const Comm* c) {
+    MPI_Request all;
+    int met = 0;
+    if (!c->job->planned) return; // which is so for all ranks, or for none
+    comm_mpi_check(MPI_Ibarrier(c->mpi, &all), c, "barrier");
+    while (!met) {
+        comm_mpi_check(MPI_Test(&all, &met, MPI_STATUS_IGNORE), c, "barrier");
+        if (!met) comm_plans_advance(c);
+    }
+}
+
+static inline void plan_run_wait(PlanRun* run) {
+    if (run->comm->job->runs == run && !run->next_run) plan_run_advance(run, true); // alone: MPI may block
+    while (run->listed) comm_plans_advance(run->comm);
+}
+
+// The vector that a plan works on, from what the operation has been given.
+static inline void plan_run_take(PlanRun* run, const CommRequest* r) {
+    const size_t bytes = (size_t)(r->n * comm_type_bytes(r->type)), part = bytes / (size_t)r->comm->size;
+    run->vector = (char*)r->out;
+    if (r->kind == COMM_REDUCE_SCATTER) {
+        run->vector = run->own = (char*)checked_malloc(bytes, "a reduce-scatter by plan");
+        memcpy(run->own, r->in, bytes);
+    } else if (r->kind == COMM_ALL_GATHER && r->in != run->vector + (size_t)r->comm->rank * part) {
+        memcpy(run->vector + (size_t)r->comm->rank * part, r->in, part);
+    }
+}
+
+// Buffers for sums: those of the operation before, where they are free and large enough.
+static inline void plan_run_take_buffers(PlanRun* run, size_t largest, int sums) {
+    CommPlans* plans = run->comm->plans;
+    int n = (int)min_i64(PLAN_BUFFERS, max_i64(2, PLAN_BUFFERED / (int64_t)max_i64(1, (int64_t)largest)));
+    if (n > sums) n = sums;
+    const size_t bytes = (size_t)n * largest;
+    if (plans->buffers && plans->buffer_bytes >= bytes) {
+        run->buffers = plans->buffers;
+        run->buffer_bytes = plans->buffer_bytes;
+        plans->buffers = NULL;
+    } else {
+        run->buffers = (char*)checked_malloc(bytes, "messages");
+        run->buffer_bytes = bytes;
+    }
+    run->free_buffer = (char**)checked_malloc((size_t)n * sizeof(char*), "messages");
+    for (run->frees = 0; run->frees < n; run->frees++)
+        run->free_buffer[run->frees] = run->buffers + (size_t)run->frees * largest;
+}
+
+// How finely chunks are cut: on all ranks alike, and not beyond what tags can tell apart.
+static inline int comm_plan_slabs(const CommPlan* p, int64_t chunk_bytes, int tags) {
+    return (int)max_i64(1, min_i64(plan_slabs(p->single, chunk_bytes), tags / PLAN_AT_ONCE / p->most_messages));
+}
+
+static inline void comm_plan_start(CommRequest* r) {
+    const CommPlan* p = comm_plan_of(r);
+    CommPlans* plans = r->comm->plans;
+    const int64_t element = comm_type_bytes(r->type), chunk = (r->n + p->shape.chunks - 1) / p->shape.chunks * element;
+    PlanRun* run = (PlanRun*)checked_calloc(1, sizeof *run, "a plan");
+    run->plan = p, run->comm = r->comm, run->type = r->type, run->n = r->n;
+    run->slabs = comm_plan_slabs(p, chunk, plans->tags);
+    PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the one that had these tags has to be over
+    if (*place) plan_run_wait(*place);
+    *place = run;
+    run->tag = (int)(place - plans->last) * (plans->tags / PLAN_AT_ONCE);
+    run->next_run = r->comm->job->runs;
+    r->comm->job->runs = run;
+    run->listed = true;
+    const size_t items = (size_t)p->rows * (size_t)run->slabs;
+    int64_t largest = 0, start;
+    int sums = 0;
+    run->left = (int64_t)items;
+    run->waits = (int32_t*)checked_malloc(items * sizeof(int32_t), "a plan");
+    run->came = (char**)checked_calloc(items, sizeof(char*), "a plan");
+    run->there = (bool*)checked_calloc(items, sizeof(bool), "a plan");
+    run->request = (MPI_Request*)checked_malloc(items * sizeof(MPI_Request), "a plan");
+    run->item = (int32_t*)checked_malloc(items * 2 * sizeof(int32_t), "a plan");
+    run->indices = run->item + items;
+    for (size_t i = 0; i < items; i++) {
+        const CommRow* row = &p->row[i / (size_t)run->slabs];
+        run->waits[i] = row->waits + plan_item_follows(row, (int)(i % (size_t)run->slabs));
+        if (!plan_row_sums(row)) continue;
+        sums++;
+        largest = max_i64(largest,
+                          element * comm_row_elements(p, row, r->n, (int)(i % (size_t)run->slabs), run->slabs, &start));
+    }
+    plan_run_take(run, r);
+    plan_run_take_buffers(run, round_up((size_t)largest, 64), sums);
+    r->run = run;
+    for (size_t i = 0; i < items; i++) {
+        const CommRow* row = &p->row[i / (size_t)run->slabs]; // run->waits may have become 0 meanwhile
+        if (row->waits == 0 && !plan_item_follows(row, (int)(i % (size_t)run->slabs))) plan_run_begin_item(run, (int)i);
+    }
+    plan_run_advance(run, false);
+}
+
+// Whether an operation could begin without waiting for one before it.
+static inline bool comm_plan_may_start(const CommRequest* r) {
+    const CommPlans* plans = r->comm->plans;
+    return !comm_plan_of(r) || !plans->last[plans->started % PLAN_AT_ONCE];
+}
+
+static inline bool comm_plan_is_done(CommRequest* r) { return !r->run || plan_run_advance(r->run, false); }
+
+static inline void comm_plan_wait(CommRequest* r) {
+    PlanRun* run = r->run;
+    if (!run) return;
+    CommPlans* plans = run->comm->plans;
+    plan_run_wait(run);
+    for (int i = 0; i < PLAN_AT_ONCE; i++) {
+        if (plans->last[i] == run) plans->last[i] = NULL;
+    }
+    if (run->own) {
+        const size_t part = (size_t)(run->n * comm_type_bytes(run->type)) / (size_t)run->comm->size;
+        memcpy(r->out, run->own + (size_t)run->comm->rank * part, part);
+    }
+    if (plans->buffers)
+        free(run->buffers);
+    else
+        plans->buffers = run->buffers, plans->buffer_bytes = run->buffer_bytes;
+    free(run->own);
+    free(run->waits);
+    free(run->came);
+    free(run->there);
+    free(run->request);
+    free(run->item);
+    free(run->free_buffer);
+    free(run);
+    r->run = NULL;
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Device memory: NCCL
+
+#ifdef USE_NCCL
+template <class T>
+__global__ static void __launch_bounds__(256)
+    plan_add_kernel(T* __restrict__ sum, const T* __restrict__ in, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) sum[i] = (T)((float)sum[i] + (float)in[i]);
+}
+
+template <class T>
+void plan_add_on(cudaStream_t stream, char* sum, const char* in, int64_t n) {
+    Launch shape = launch_shape(blocks_for(n, 256), 256);
+    shape.stream = stream;
+    launch(shape, plan_add_kernel<T>, (T*)sum, (const T*)in, n);
+}
+
+static inline void plan_add_up_on(cudaStream_t stream, char* sum, const char* in, int64_t n, CommType type) {
+    if (type == COMM_FLOAT) plan_add_on<float>(stream, sum, in, n);
+    if (type == COMM_BF16) plan_add_on<bf16>(stream, sum, in, n);
+    if (type == COMM_FP16) plan_add_on<fp16>(stream, sum, in, n);
+}
+
+// Rows [first, the result) are those of one step.
+static inline int comm_plan_step_end(const CommPlan* p, int first) {
+    int end = first;
+    while (end < p->rows && p->row[end].step == p->row[first].step) end++;
+    return end;
+}
+
+// The part of row i's sum in the block where the sums of a step wait: *bytes from its begin on; afterwards behind it.
+static inline int64_t plan_take_room(const CommPlan* p, int i, int64_t n, int64_t element, int64_t* bytes) {
+    int64_t start;
+    const int64_t at = *bytes;
+    if (!p->row[i].send && p->row[i].add)
+        *bytes += (int64_t)round_up((size_t)(element * comm_row_elements(p, &p->row[i], n, 0, 1, &start)), 256);
+    return at;
+}
+
+// One step on the group's stream.
+static inline void comm_plan_nccl_step(const CommPlan* p, const NcclGroup* g, int first, int end, char* vector,
+                                       char* block, int64_t n, CommType type) {
+    const int64_t element = comm_type_bytes(type);
+    int64_t start, bytes = 0;
+    nccl_check(ncclGroupStart(), g, "a planned step");
+    for (int i = first; i < end; i++) {
+        const CommRow* row = &p->row[i];
+        const size_t count = (size_t)comm_row_elements(p, row, n, 0, 1, &start);
+        char* place = vector + start * element;
+        char* room = block + plan_take_room(p, i, n, element, &bytes);
+        if (count == 0) continue;
+        nccl_check(row->send
+                       ? ncclSend(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream)
+                       : ncclRecv(row->add ? room : place, count, comm_nccl_type(type), row->peer, g->comm, g->stream),
+                   g, "a planned message");
+    }
+    nccl_check(ncclGroupEnd(), g, "a planned step");
+    bytes = 0;
+    for (int i = first; i < end; i++) {
+        const int64_t count = comm_row_elements(p, &p->row[i], n, 0, 1, &start),
+                      at = plan_take_room(p, i, n, element, &bytes);
+        if (!p->row[i].send && p->row[i].add)
+            plan_add_up_on(g->stream, vector + start * element, block + at, count, type);
+    }
+}
+
+static inline void comm_copy_on(const NcclGroup* g, void* to, const void* from, size_t bytes) {
+    if (to != from)
+        cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream), "a copy for a plan");
+}
+
+static inline void comm_plan_nccl_start(CommRequest* r) {
+    const CommPlan* p = comm_plan_of(r);
+    const NcclGroup* g = r->comm->nccl;
+    const int64_t element = comm_type_bytes(r->type);
+    const size_t whole = (size_t)(r->n * element), part = whole / (size_t)g->size, mine = (size_t)g->rank * part;
+    const bool scatters = r->kind == COMM_REDUCE_SCATTER; // works on a copy
+    int64_t most = 0;
+    for (int i = 0, end; i < p->rows; i = end) {
+        int64_t bytes = 0;
+        end = comm_plan_step_end(p, i);
+        for (int k = i; k < end; k++) plan_take_room(p, k, r->n, element, &bytes);
+        most = max_i64(most, bytes);
+    }
+    char* block = NULL;
+    const size_t needed = (size_t)most + (scatters ? whole : 0);
+    if (needed > 0 && cudaMallocAsync(&block, needed, g->stream) != cudaSuccess)
+        die("out of GPU memory: %.1f MB for an operation by plan", (double)needed / 1e6);
+    char* vector = scatters ? block + most : (char*)r->out;
+    nccl_begin(g);
+    if (scatters) comm_copy_on(g, vector, r->in, whole);
+    if (r->kind == COMM_ALL_GATHER) comm_copy_on(g, vector + mine, r->in, part);
+    for (int i = 0, end; i < p->rows; i = end) {
+        end = comm_plan_step_end(p, i);
+        comm_plan_nccl_step(p, g, i, end, vector, block, r->n, r->type);
+    }
+    if (scatters) comm_copy_on(g, r->out, vector + mine, part);
+    if (block) cuda_check(cudaFreeAsync(block, g->stream), "cudaFreeAsync");
+    r->done = nccl_end(g);
+}
+
+// A step's messages are on their way together here, so none may arrive where another one leaves.
+static inline void comm_plan_check_steps(const CommPlan* p) {
+    for (int i = 0; i < p->rows; i++) {
+        for (int k = 0; p->row[i].send && k < p->row[i].nexts; k++) {
+            const CommRow* next = &p->row[p->after[p->row[i].first + k]];
+            if (next->step == p->row[i].step && !next->add)
+                die("internal error: plan %s sends and receives a chunk in step %d", p->shape.name, next->step);
+        }
+    }
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// A group's plans
+
+static inline CommPlans* comm_plans_of(Comm* c) {
+    if (!c->plans) {
+        c->plans = (CommPlans*)checked_calloc(1, sizeof(CommPlans), "the plans of a group");
+#ifdef USE_MPI
+        int* most = NULL;
+        int found = 0;
+        c->plans->mpi = MPI_COMM_NULL;
+        c->plans->tags = PLAN_TAGS;
+        if (comm_has_mpi(c)) {
+            comm_mpi_check(MPI_Comm_dup(c->mpi, &c->plans->mpi), c, "the plans of a group");
+            comm_mpi_check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found), c, "the plans of a group");
+            if (found && *most > PLAN_TAGS) c->plans->tags = *most;
+        }
+#endif
+    }
+    return c->plans;
+}
+
+// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked. In
+// a job that has such a group every rank is in one.
+static inline void comm_use_plan(Comm* c, const Plan* plan) {
+    if (plan->ranks != c->size)
+        die("internal error: a plan for %d ranks in group \"%s\" of %d", plan->ranks, c->name, c->size);
+    if (c->size == 1) return;
+#ifdef USE_MPI
+    comm_thread_check_idle(c, "a plan");
+    if (!c->thread) c->job->planned = true; // the thread looks after its own
+#endif
+    CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
+    comm_plan_free(mine);
+    *mine = comm_plan_compile(plan, c->rank);
+#ifdef USE_NCCL
+    comm_plan_check_steps(mine);
+#endif
+#ifdef USE_MPI
+    if (mine->most_messages > c->plans->tags / PLAN_AT_ONCE)
+        die_usage("the plan %s sends %d messages between two ranks, more than this MPI can tell apart: choose another "
+                  "--allreduce, or "
+                  "fewer pieces",
+                  plan->name, mine->most_messages);
+#endif
+}
+
+static inline void comm_free_plans(Comm* c) {
+    if (!c->plans) return;
+    for (int kind = 0; kind < PLAN_KINDS; kind++) comm_plan_free(&c->plans->of[kind]);
+#ifdef USE_MPI
+    if (c->plans->mpi != MPI_COMM_NULL) comm_mpi_check(MPI_Comm_free(&c->plans->mpi), c, "free");
+#endif
+    free(c->plans->buffers);
+    free(c->plans);
+    c->plans = NULL;
+}
+
+#endif

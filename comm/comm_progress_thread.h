@@ -1,0 +1,376 @@
+/*
+comm_progress_thread.h: operations that go on while the rank computes.
+
+MPI moves large messages only while the program is inside of it, and a plan (comm_planned.h) takes its next step only when
+somebody calls its runner. A rank that computes for a second without a word so holds up all that wait for its part: a long
+message is hidden behind computation on paper only. comm_open_thread gives a group a thread of this process, which does
+nothing but carry the group's operations. comm_start puts an operation into a queue, and returns; comm_wait sleeps until
+the thread says that it is over; comm_progress and comm_is_done look, and help nobody.
+
+    rank's thread     start . . . . computes . . . . . . . . wait   deliver
+    group's thread        \ begin  test  test  test  end /
+
+Who owns what. The thread has a communicator of its own, a duplicate, on which nobody else speaks, and a CommJob of its
+own, so that plans that are on their way there are in no list of the rank's thread. The rank's thread counts bytes, writes
+the trace and copies from and to the device. Between the two there are the queue and, in each operation, whether it is
+over and when: under one lock. While an operation is on its way its buffers, and its request, are the thread's.
+
+Order. Operations begin in the order in which they were started, which is the same on all members, and then are all on
+their way at once. All of them are started by MPI's calls that do not block, the blocking forms (comm_all_reduce) too:
+their sums are, bit for bit, those of comm_all_reduce_start without a thread. Of those that follow plans no more are on
+their way than plans have tags for; the others wait in the queue.
+
+Cost. A thread that only tested would take half of the core that it shares with the computation. So it sleeps between two
+tests, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes 5 to
+30 us of the core, so 0.1 ms of sleep is not enough where nothing moves for long, as the other rank is late: then pauses
+grow, up to 1 ms. With nothing on its way the thread sleeps until there is. Only while its rank waits, and so computes
+nothing, does it look again at once, for a while. What is left is the work itself: copies, and the sums. A message that
+comes during a pause waits for its end: for messages that matter that much a group is better off without a thread.
+
+Where. A thread is for groups whose operations MPI carries. A group of one has none to carry, and what NCCL carries is on
+a stream, which needs no help. It takes an MPI that lets two threads in at once, MPI_THREAD_MULTIPLE. Where there is no
+thread all goes on as before, as far as comm_progress is called: comm_has_thread tells.
+
+An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once one speaks to MPI.
+*/
+#ifndef COMM_THREAD_H
+#define COMM_THREAD_H
+
+#include "comm_mpi.h"
+#include "comm_planned.h"
+#include "comm_types.h"
+#ifdef USE_MPI
+#include <pthread.h>
+#include <sched.h>
+
+// Seconds.
+#define COMM_THREAD_PAUSE 100e-6  // between two tests, ...
+#define COMM_THREAD_SHARE 0.1     // ... or such a part of the time in which nothing has moved, if that is longer, ...
+#define COMM_THREAD_LAZY 1e-3     // ... but no more than this
+#define COMM_THREAD_LONG 4e-6     // a test that took so long has moved something, ...
+#define COMM_THREAD_LONGER 1e-6   // ... and so much more for every operation
+#define COMM_THREAD_HASTE 300e-6  // so long after something has moved there is no pause while the rank waits
+#define COMM_THREAD_LAST_WORD 2.0 // so long a rank that dies waits for its threads to let go of MPI
+
+// An operation, as the thread has it.
+typedef struct CommTask {
+    struct CommTask* next; // started later: in the queue, then among those on their way
+    CommRequest request;   // of the thread's group; the thread's until it is over
+    bool over;
+} CommTask;
+
+typedef struct CommThread {
+    struct CommThread* next; // in the job's list
+    Comm comm;               // the group as the thread sees it, ...
+    CommJob job;             // ... and the job
+    int owed;                // operations started and not waited for; of the rank's thread
+    pthread_t thread;
+    pthread_mutex_t lock; // of what follows, and of `over`
+    pthread_cond_t work, ended;
+    CommTask *first, *last; // the queue
+    bool awaited;           // the rank waits for an operation
+    bool stop, gone;        // the thread has to end; it has
+} CommThread;
+
+// ----------------------------------------------------------------------------------------------------------------
+// The thread
+
+// Until the condition is signaled, at most so many seconds.
+static inline void comm_thread_sleep(CommThread* t, pthread_cond_t* condition, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_cond_timedwait(condition, &t->lock, &until);
+}
+
+// The next operation of the queue, taken out of it; NULL if there is none that can begin.
+static inline CommTask* comm_thread_take(CommThread* t) {
+    CommTask* task = t->first;
+    if (!task || !comm_plan_may_start(&task->request)) return NULL;
+    t->first = task->next;
+    task->next = NULL;
+    return task;
+}
+
+static inline void comm_thread_begin(CommTask* task) {
+    if (comm_plan_of(&task->request))
+        comm_plan_start(&task->request);
+    else
+        comm_mpi_start(&task->request);
+}
+
+// Whether it is over; then all that it held but its memory is free.
+static inline bool comm_thread_ends(CommTask* task) {
+    CommRequest* r = &task->request;
+    if (!comm_plan_is_done(r) || !comm_mpi_is_done(r)) return false;
+    comm_plan_wait(r);
+    comm_mpi_wait(r);
+    r->finished = seconds_now();
+    return true;
+}
+
+// Tests all that are on their way, and returns those that are over, which leave the list. *took_long: something may have
+// moved.
+static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
+    CommTask* over = NULL;
+    double most = COMM_THREAD_LONG;
+    const double begun = seconds_now();
+    for (CommTask** place = flying; *place;) {
+        CommTask* task = *place;
+        most += COMM_THREAD_LONGER;
+        if (!comm_thread_ends(task)) {
+            place = &task->next;
+            continue;
+        }
+        *place = task->next;
+        task->next = over;
+        over = task;
+    }
+    *took_long = seconds_now() - begun > most;
+    return over;
+}
+
+// Between two tests, when nothing has moved for so many seconds.
+static inline void comm_thread_rest(CommThread* t, double still) {
+    if (!t->awaited) {
+        comm_thread_sleep(t, &t->work, fmax(COMM_THREAD_PAUSE, fmin(COMM_THREAD_SHARE * still, COMM_THREAD_LAZY)));
+    } else if (still >= COMM_THREAD_HASTE) {
+        comm_thread_sleep(t, &t->work, COMM_THREAD_PAUSE);
+    } else {
+        pthread_mutex_unlock(&t->lock);
+        sched_yield();
+        pthread_mutex_lock(&t->lock);
+    }
+}
+
+static inline void* comm_thread_run(void* thread) {
+    CommThread* t = (CommThread*)thread;
+    CommTask* flying = NULL; // on their way, in the order of their starts
+    double moved = 0;        // when something has, as far as one can tell
+    bool took_long = false;
+    pthread_mutex_lock(&t->lock);
+    while (!t->stop) {
+        CommTask *task = comm_thread_take(t), *over = NULL, **end = &flying;
+        if (!task && !flying) {
+            pthread_cond_wait(&t->work, &t->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&t->lock);
+        const bool before = took_long; // the first test after a pause always does: the caches are cold
+        if (task) {
+            comm_thread_begin(task);
+            while (*end) end = &(*end)->next;
+            *end = task;
+        } else {
+            over = comm_thread_test(&flying, &took_long);
+        }
+        const double now = seconds_now();
+        const bool again = task || over || took_long;
+        if (task || over || (took_long && before)) moved = now;
+        pthread_mutex_lock(&t->lock);
+        for (CommTask* next; over; over = next) {
+            next = over->next; // afterwards it is the rank's, which frees it
+            over->over = true;
+            pthread_cond_broadcast(&t->ended);
+        }
+        if (!again && !t->stop) comm_thread_rest(t, now - moved);
+    }
+    t->gone = true;
+    pthread_cond_broadcast(&t->ended);
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The rank
+
+// Puts an operation into the queue of its group's thread.
+static inline void comm_thread_start(CommRequest* r) {
+    CommThread* t = r->comm->thread;
+    CommTask* task = (CommTask*)checked_calloc(1, sizeof *task, "an operation");
+    task->request = *r;
+    task->request.comm = &t->comm;
+    task->request.blocking = false;
+    r->task = task;
+    if (t->comm.plans != r->comm->plans) t->comm.plans = r->comm->plans; // both change while nothing is on its way
+    if (t->comm.piece != r->comm->piece) t->comm.piece = r->comm->piece;
+    t->owed++;
+    pthread_mutex_lock(&t->lock);
+    if (t->first)
+        t->last->next = task;
+    else
+        t->first = task;
+    t->last = task;
+    pthread_cond_signal(&t->work);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static inline bool comm_thread_is_done(CommRequest* r) {
+    if (!r->task) return true;
+    CommThread* t = r->comm->thread;
+    pthread_mutex_lock(&t->lock);
+    const bool over = r->task->over;
+    pthread_mutex_unlock(&t->lock);
+    if (over) r->finished = r->task->request.finished;
+    return over;
+}
+
+static inline void comm_thread_wait(CommRequest* r) {
+    if (!r->task) return;
+    CommThread* t = r->comm->thread;
+    while (comm_plans_run(r->comm) && !comm_thread_is_done(r)) comm_plans_advance(r->comm); // those of other groups
+    pthread_mutex_lock(&t->lock);
+    if (!r->task->over) {
+        t->awaited = true;
+        pthread_cond_signal(&t->work);
+        while (!r->task->over) pthread_cond_wait(&t->ended, &t->lock);
+        t->awaited = false;
+    }
+    pthread_mutex_unlock(&t->lock);
+    r->finished = r->task->request.finished;
+    free(r->task);
+    r->task = NULL;
+    t->owed--;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Begin and end
+
+// What is done to a group with a thread only while it has no operations.
+static inline void comm_thread_check_idle(const Comm* c, const char* what) {
+    if (c->thread && c->thread->owed > 0)
+        die("internal error: %s of group \"%s\", with %d operations on their way", what, c->name, c->thread->owed);
+}
+
+static inline void comm_thread_new(Comm* c) {
+    CommThread* t = (CommThread*)checked_calloc(1, sizeof *t, "a thread");
+    pthread_condattr_t clock;
+    t->job = *c->job;
+    t->job.runs = NULL;
+    t->job.thread = NULL;
+    t->comm = *c;
+    t->comm.job = &t->job;
+    t->comm.trace = NULL;
+    comm_mpi_check(MPI_Comm_dup(c->mpi, &t->comm.mpi), c, "a thread");
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->work, &clock);
+    pthread_cond_init(&t->ended, &clock);
+    pthread_condattr_destroy(&clock);
+    const int code = pthread_create(&t->thread, NULL, comm_thread_run, t);
+    if (code != 0) die("no thread for the messages of group \"%s\": %s", c->name, strerror(code));
+    pthread_mutex_lock(&comm_ending);
+    t->next = c->job->thread;
+    c->job->thread = t;
+    pthread_mutex_unlock(&comm_ending);
+    c->thread = t;
+}
+
+// The thread ends: at once, what is on its way stays there.
+static inline void comm_thread_stop(CommThread* t) {
+    pthread_mutex_lock(&t->lock);
+    t->stop = true;
+    pthread_cond_signal(&t->work);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static inline void comm_thread_join(CommThread* t) {
+    pthread_join(t->thread, NULL);
+    pthread_cond_destroy(&t->work);
+    pthread_cond_destroy(&t->ended);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+// With nothing on its way. All members call it.
+static inline void comm_free_thread(Comm* c) {
+    CommThread* t = c->thread;
+    if (!t) return;
+    comm_thread_check_idle(c, "the end");
+    pthread_mutex_lock(&comm_ending);
+    for (CommThread** place = &c->job->thread; *place; place = &(*place)->next) {
+        if (*place != t) continue;
+        *place = t->next;
+        break;
+    }
+    pthread_mutex_unlock(&comm_ending); // or the thread could not die meanwhile
+    MPI_Comm mpi = t->comm.mpi;
+    comm_thread_stop(t);
+    comm_thread_join(t);
+    comm_mpi_check(MPI_Comm_free(&mpi), c, "free");
+    c->thread = NULL;
+}
+
+// The end of the job: of all threads that are left.
+static inline void comm_free_threads(CommJob* job) {
+    for (CommThread* t = job->thread; t; t = t->next) comm_thread_stop(t);
+    for (CommThread *t = job->thread, *next; t; t = next) {
+        next = t->next;
+        comm_thread_join(t);
+    }
+    job->thread = NULL;
+}
+
+// The end of a process that dies, maybe in one of them: whether the others let MPI go, within a while.
+static inline bool comm_stop_threads(CommJob* job) {
+    bool all = true;
+    for (CommThread* t = job->thread; t; t = t->next) comm_thread_stop(t);
+    for (CommThread* t = job->thread; t; t = t->next) {
+        if (pthread_equal(t->thread, pthread_self())) continue;
+        pthread_mutex_lock(&t->lock);
+        const double end = seconds_now() + COMM_THREAD_LAST_WORD;
+        while (!t->gone && seconds_now() < end) comm_thread_sleep(t, &t->ended, 0.1);
+        all = all && t->gone;
+        pthread_mutex_unlock(&t->lock);
+    }
+    return all;
+}
+#endif
+
+// From now on a thread of this process carries the group's operations, which so go on while the caller computes; where
+// it can be had and is of use, see above. All members call it, with nothing in flight. Plans may come before or after.
+static inline void comm_open_thread(Comm* c) {
+    (void)c;
+#ifdef USE_NCCL
+    if (c->nccl) return;
+#endif
+#ifdef USE_MPI
+    if (comm_has_mpi(c) && c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c);
+#endif
+}
+
+// Whether MPI lets two threads in at once, without which there will be none.
+static inline bool comm_can_thread(const Comm* c) {
+    (void)c;
+#ifdef USE_MPI
+    return c->job && c->job->threads;
+#else
+    return false;
+#endif
+}
+
+static inline bool comm_has_thread(const Comm* c) {
+    (void)c;
+#ifdef USE_MPI
+    return c->thread != NULL;
+#else
+    return false;
+#endif
+}
+
+// Processor time that the group's thread has taken so far, in seconds.
+static inline double comm_thread_seconds(const Comm* c) {
+    (void)c;
+#ifdef USE_MPI
+    clockid_t clock;
+    struct timespec t;
+    if (c->thread && pthread_getcpuclockid(c->thread->thread, &clock) == 0 && clock_gettime(clock, &t) == 0)
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    return 0;
+}
+
+#endif

@@ -1,0 +1,184 @@
+/*
+comm/cpu_affinity.h: which ranks share a machine, and which of its cores are whose. A core is what the system schedules threads on.
+
+Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
+that the ranks of a machine may use together are cut into one part for each of them, and each is tied to its part and
+computes with as many threads. Parts are contiguous in an order where hyperthreads of one physical core stand side by
+side, and sockets one after the other. Where the launcher has given every rank cores of its own, or the user has settled
+the number of threads, everything stays as it is.
+
+    comm_share_cores    all ranks call it, once, before the first parallel region
+*/
+#ifndef CORES_H
+#define CORES_H
+
+#include "../comm.h"
+#ifdef __linux__
+#include <sched.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct {
+    int machines;              // of the job
+    int ranks_here, rank_here; // of the job's ranks on this machine
+    int cores_here;            // that they may use together
+    int threads;               // that this rank should compute with: for omp_set_num_threads
+    char host[64];
+} CommPlace;
+
+// True if Open MPI has tied this process to a core or socket although nobody asked for it: it does so by default, with
+// one core for a rank where there are two ranks or fewer. mpirun passes what it was asked for on in these variables.
+static inline bool cores_bound_by_default(void) {
+    static const char* const asked[] = {"OMPI_MCA_hwloc_base_binding_policy", // --bind-to
+                                        "OMPI_MCA_hwloc_base_bind_to_core",   // --bind-to-core
+                                        "OMPI_MCA_hwloc_base_cpu_set",        // --cpu-set
+                                        "OMPI_MCA_hwloc_base_cpu_list",       // --cpu-list
+                                        "OMPI_MCA_rmaps_base_cpus_per_rank",  // --cpus-per-rank
+                                        "OMPI_MCA_rmaps_rank_file_path",      // --rankfile
+                                        "OMPI_MCA_orte_rankfile",             // --rankfile
+                                        NULL};
+    const char* map = getenv("OMPI_MCA_rmaps_base_mapping_policy"); // --map-by socket:PE=4
+    return getenv("OMPI_MCA_orte_bound_at_launch") && !comm_any_set(asked) &&
+           !(map && (strstr(map, "PE=") || strstr(map, "pe=")));
+}
+
+// True if the user has settled himself how many threads there are, or where.
+static inline bool threads_are_settled(void) {
+    static const char* const names[] = {"OMP_NUM_THREADS",   "OMP_PROC_BIND", "OMP_PLACES",
+                                        "GOMP_CPU_AFFINITY", "KMP_AFFINITY",  NULL};
+    return comm_any_set(names);
+}
+
+static inline int openmp_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+// Part [first, return value) of n cores for rank_here of ranks_here: sizes differ by one at most.
+static inline int cores_part(int n, int rank_here, int ranks_here, int* first) {
+    *first = (int)((int64_t)n * rank_here / ranks_here);
+    return (int)((int64_t)n * (rank_here + 1) / ranks_here);
+}
+
+enum { MAX_CORES = 1024 }; // CPU_SETSIZE; on a larger machine nobody is tied to cores
+
+#ifdef __linux__
+// A number from a file such as /sys/devices/system/cpu/cpu3/topology/physical_package_id; of a list "3,11", the first.
+static inline int64_t core_topology(int core, const char* what, int64_t if_missing) {
+    char path[128];
+    long long value;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", core, what);
+    FILE* f = fopen(path, "r");
+    if (!f) return if_missing;
+    const bool found = fscanf(f, "%lld", &value) == 1;
+    fclose(f);
+    return found ? value : if_missing;
+}
+
+static inline int core_compare_keys(const void* a, const void* b) {
+    const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
+    return x < y ? -1 : x > y;
+}
+
+// The place of a core in an order where hyperthreads of one physical core stand side by side, and sockets one after the
+// other (systems number cores in other ways): so that a contiguous part is close together.
+static inline int64_t core_key(int64_t socket, int64_t first_sibling, int core) {
+    return (socket << 40) + (first_sibling << 20) + core;
+}
+
+static inline int core_of_key(int64_t key) { return (int)(key & 0xfffff); }
+
+// The cores that some rank may use, in that order. Returns how many.
+static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CORES]) {
+    int64_t key[MAX_CORES];
+    int n = 0;
+    for (int core = 0; core < MAX_CORES; core++) {
+        if (holders[core] == 0) continue;
+        const int64_t socket = core_topology(core, "physical_package_id", 0);
+        key[n++] = core_key(socket, core_topology(core, "thread_siblings_list", core), core);
+    }
+    qsort(key, (size_t)n, sizeof key[0], core_compare_keys);
+    for (int i = 0; i < n; i++) cores[i] = core_of_key(key[i]);
+    return n;
+}
+
+// holders[core] = 1 for every core that this process may use; all 0 if the system does not tell.
+static inline void cores_own(int32_t holders[MAX_CORES]) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    for (int core = 0; core < MAX_CORES; core++) holders[core] = known && CPU_ISSET(core, &set);
+}
+
+// Ties the process, and the threads that it will make, to n cores. If the system refuses, the run is only slower.
+static inline void cores_tie(const int* cores, int n) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < n; i++) CPU_SET(cores[i], &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+// To all cores: the system keeps to those that the container or the batch system has given to the job.
+static inline void cores_untie(void) {
+    cpu_set_t set;
+    memset(&set, 0xff, sizeof set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+#else
+static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CORES]) {
+    (void)cores, (void)holders;
+    return 0;
+}
+static inline void cores_own(int32_t holders[MAX_CORES]) { memset(holders, 0, MAX_CORES * sizeof *holders); }
+static inline void cores_tie(const int* cores, int n) { (void)cores, (void)n; }
+static inline void cores_untie(void) {}
+#endif
+
+// The union of the local ranks' cores is cut into one part for each of them; this rank is tied to its part. Returns the
+// size of the part: with so many threads it computes. No rank is tied where the launcher has already given each rank
+// cores of its own, nor where there are fewer cores than ranks: one thread each, which the system distributes.
+static inline int cores_take(const CommPlace* place, const int* cores, const int32_t holders[MAX_CORES], int own) {
+    bool shared = false;
+    for (int core = 0; core < MAX_CORES; core++) shared = shared || holders[core] > 1;
+    if (!shared && own > 0) return own;
+    int first;
+    const int end = cores_part(place->cores_here, place->rank_here, place->ranks_here, &first);
+    if (place->cores_here < place->ranks_here) return 1;
+    if (own > 0) cores_tie(cores + first, end - first);
+    return end - first;
+}
+
+// All ranks call it, before the first parallel region: threads that exist already keep to their cores.
+static inline void comm_share_cores(Comm* world, CommPlace* place) {
+    memset(place, 0, sizeof *place);
+    gethostname(place->host, sizeof place->host - 1);
+    Comm machine = comm_split_machine(world);
+    place->ranks_here = machine.size;
+    place->rank_here = machine.rank;
+    int32_t machines = machine.rank == 0;
+    comm_all_reduce(world, &machines, 1, COMM_INT32, COMM_SUM);
+    place->machines = machines;
+
+    if (cores_bound_by_default()) cores_untie();
+    int32_t holders[MAX_CORES]; // how many of the ranks here may use the core
+    int cores[MAX_CORES], own = 0;
+    cores_own(holders);
+    for (int core = 0; core < MAX_CORES; core++) own += holders[core];
+    comm_all_reduce(&machine, holders, MAX_CORES, COMM_INT32, COMM_SUM);
+    comm_free(&machine);
+    place->cores_here = cores_order(cores, holders);
+    if (place->cores_here == 0) place->cores_here = (int)max_i64(1, sysconf(_SC_NPROCESSORS_ONLN));
+
+    const bool launched = comm_is_launched() || world->size > 1;
+    if (!launched || threads_are_settled())
+        place->threads = openmp_threads();
+    else
+        place->threads = cores_take(place, cores, holders, own);
+}
+
+#endif

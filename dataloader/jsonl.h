@@ -1,0 +1,144 @@
+/*
+dataloader/jsonl.h: JSON lines, the format of most data sets of texts. Every line is an object, one of whose fields is a text:
+
+    {"text": "Once upon a time ...", "source": "a book"}
+    {"text": "..."}
+
+jsonl_texts() hands out the texts of a file. jsonl_encode() makes a stream of tokens of such files (TOKENS_JSONL, dataloader/token_files.h), in
+memory and by the vocabulary of the run: bytes where it has none. A line is a document: before it stands the vocabulary's
+token for that; bytes end with a new line instead. Empty texts are left out.
+
+Every rank does this for itself at its start, so it is for texts of some megabytes; build/tokenize does it once, on all cores.
+*/
+#ifndef JSONL_H
+#define JSONL_H
+
+#include "tokenizer.h"
+#include "token_files.h"
+
+static const int64_t jsonl_most = 256 << 20; // bytes that are tokenized at the start of a run
+
+// A text of n > 0 bytes; its line begins at byte `at` of the file.
+typedef void (*TakeText)(void* context, const unsigned char* text, size_t n, size_t at);
+
+static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
+
+// An error in a line of JSON, whose text begins ":1:column: ...": with the file's name and the line's number.
+static inline bool jsonl_fail(const unsigned char* s, size_t at, const char* path, const Error* found, Error* error) {
+    long long line = 1;
+    for (size_t i = 0; i < at; i++) line += s[i] == '\n';
+    return fail(error, "%.400s:%lld%.500s", path, line, found->text + strlen(":1"));
+}
+
+// Hands out the texts of bytes [begin, end) of a file, which are whole lines. False: *error names the first line that is
+// no object with a text in this field.
+static inline bool jsonl_texts(const unsigned char* s, size_t begin, size_t end, const char* field, const char* path,
+                               TakeText take, void* context, Error* error) {
+    for (size_t at = begin, next; at < end; at = next) {
+        const unsigned char* found = (const unsigned char*)memchr(s + at, '\n', end - at);
+        const size_t stop = found ? (size_t)(found - s) : end;
+        next = found ? stop + 1 : stop;
+        size_t first = at;
+        while (first < stop && is_blank(s[first])) first++;
+        if (first == stop) continue;
+        Json json;
+        Error why;
+        if (!json_parse(&json, "", s + at, stop - at, &why)) return jsonl_fail(s, at, path, &why, error);
+        const JsonNode* node = json_require(&json, json.nodes, field, JSON_STRING, &why);
+        if (node && node->count > 0) take(context, (const unsigned char*)node->value.string, node->count, at);
+        json_free(&json);
+        if (!node) return jsonl_fail(s, at, path, &why, error);
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A stream in memory
+
+typedef struct {
+    const Tokenizer* tokenizer;
+    Encoder encoder;
+    TokenList list;        // of one text
+    int width;             // bytes of a token
+    unsigned char* tokens; // (room) bytes, of which `used` are in use
+    int64_t used, room;
+    int64_t* begins; // (begins_room), of each document, in bytes
+    int documents, begins_room;
+} LineTokens;
+
+static inline void take_line(void* context, const unsigned char* text, size_t n, size_t at) {
+    LineTokens* lines = (LineTokens*)context;
+    const Tokenizer* t = lines->tokenizer;
+    TokenList* list = &lines->list;
+    (void)at;
+    list->count = 0;
+    token_list_reserve(list, 1);
+    if (t->document >= 0) list->token[list->count++] = t->document;
+    tokenizer_encode(t, &lines->encoder, list, text, n, false);
+    token_list_reserve(list, 1);
+    if (t->split == SPLIT_BYTES && text[n - 1] != '\n') list->token[list->count++] = '\n';
+    if (lines->documents == lines->begins_room)
+        lines->begins = (int64_t*)checked_grow(lines->begins, &lines->begins_room, 1024, sizeof(int64_t), "documents");
+    lines->begins[lines->documents++] = lines->used;
+    const int64_t needed = lines->used + (int64_t)list->count * lines->width;
+    if (needed > lines->room) {
+        lines->room = 2 * needed + 4096;
+        lines->tokens = (unsigned char*)realloc(lines->tokens, (size_t)lines->room);
+        if (!lines->tokens) die("out of memory: %.1f MB for the tokens of JSON lines", (double)lines->room / 1e6);
+    }
+    for (size_t i = 0; i < list->count; i++, lines->used += lines->width)
+        memcpy(lines->tokens + lines->used, &list->token[i], (size_t)lines->width); // little-endian: the low bytes
+}
+
+// What the lines have become is the file's: as if it were a Megatron data set that has one sequence for each document.
+static inline void lines_become_file(LineTokens* lines, TokenFile* file) {
+    const int64_t D = lines->documents;
+    int64_t* lists = (int64_t*)checked_calloc((size_t)(2 * D + 1), sizeof *lists, "documents");
+    for (int64_t d = 0; d < D; d++) lists[d] = lines->begins[d];
+    for (int64_t d = 0; d <= D; d++) lists[D + d] = d;
+    file->type = lines->width == 1 ? TOKEN_UINT8 : lines->width == 2 ? TOKEN_UINT16 : TOKEN_UINT32;
+    file->count = lines->used / lines->width;
+    file->memory = lines->tokens;
+    file->lists = lists;
+    file->data = file->memory ? file->memory : (const unsigned char*)"";
+    memset(&file->documents, 0, sizeof file->documents);
+    file->documents.type = file->type;
+    file->documents.sequences = file->documents.documents = D;
+    file->documents.tokens = file->count;
+    file->documents.begins = (const unsigned char*)lists;
+    file->documents.ends = (const unsigned char*)(lists + D);
+    lines->tokens = NULL, lines->used = lines->room = lines->documents = 0;
+}
+
+// Makes tokens of files of JSON lines, once. False: *error says which line is wrong, or that there is too much.
+static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, Error* error) {
+    LineTokens lines;
+    memset(&lines, 0, sizeof lines);
+    lines.tokenizer = tokenizer;
+    lines.width = tokenizer->vocab <= 256 ? 1 : tokenizer->vocab <= 65536 ? 2 : 4;
+    if (files->tokens > jsonl_most)
+        return fail(
+            error,
+            "%s: %.1f MB of JSON lines are too much for the start of a run, which takes up to %d MB; make shards "
+            "of them with build/tokenize",
+            files->file[0].path, (double)files->tokens / 1e6, (int)(jsonl_most >> 20));
+    encoder_open(&lines.encoder);
+    bool ok = true;
+    files->tokens = 0;
+    for (int i = 0; i < files->files && ok; i++) {
+        TokenFile* file = &files->file[i];
+        ok = jsonl_texts(file->map.data, 0, file->map.size, "text", file->path, take_line, &lines, error);
+        if (!ok) break;
+        lines_become_file(&lines, file);
+        file->first = files->tokens;
+        files->tokens += file->count;
+        files->documents += file->documents.documents;
+    }
+    encoder_close(&lines.encoder);
+    token_list_free(&lines.list);
+    free(lines.tokens);
+    free(lines.begins);
+    return ok && (files->tokens > 0 || fail(error, "%s: no text in it", files->file[0].path));
+}
+
+#endif

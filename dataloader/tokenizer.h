@@ -1,0 +1,68 @@
+/*
+dataloader/tokenizer.h: text to tokens, and back to text that a terminal can show.
+
+    dataloader/tokenizer/unicode.h   which characters are letters, numbers, white space (generated)
+    dataloader/tokenizer/pretokenize.h     a text becomes words
+    dataloader/tokenizer/bpe.h       words become tokens, by the merges of a vocabulary; and back
+    dataloader/tokenizer/vocab_files.h     vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
+    dataloader/tokenizer/bpe_train.h     a vocabulary from a text (for dev/data/make_vocab.c; not included here)
+
+Without a vocabulary tokens are bytes, 256 of them. What is decoded need not be text: a model that is still learning writes control
+characters, and halves of characters. TextWriter puts bytes together to characters of UTF-8 and shows '?' for what is none.
+*/
+#ifndef TOKENIZER_H
+#define TOKENIZER_H
+
+#include "../util/base.h"
+#include "tokenizer/vocab_files.h"
+
+typedef struct {
+    FILE* out;
+    char bytes[4]; // of a character that is not complete yet
+    int count, length;
+} TextWriter;
+
+// Length of the UTF-8 character that begins with this byte; 0: none does.
+static inline int utf8_length(int byte) {
+    return byte < 0x80 ? 1 : byte < 0xC2 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : byte < 0xF5 ? 4 : 0;
+}
+
+// What is left of a character that was broken off is shown as '?'.
+static inline void text_writer_end(TextWriter* w) {
+    if (w->count) fputc('?', w->out);
+    w->count = 0;
+    fflush(w->out);
+}
+
+// Writes one byte: at once if it is a character, else when the character is complete. What is no byte is shown as '?'.
+static inline void text_writer_put(TextWriter* w, int byte) {
+    const bool continues = (byte & 0xC0) == 0x80;
+    if (w->count && !continues) text_writer_end(w);
+    if (w->count == 0) w->length = utf8_length(byte);
+    const bool control = byte < 32 ? byte != '\n' && byte != '\t' : byte == 127 || byte > 255;
+    if (w->length == 0 || control) {
+        fputc('?', w->out);
+        return;
+    }
+    w->bytes[w->count++] = (char)byte;
+    if (w->count < w->length) return;
+    const bool obeyed = (unsigned char)w->bytes[0] == 0xC2 && (unsigned char)w->bytes[1] < 0xA0; // U+0080 to U+009F
+    // overlong, a surrogate, beyond Unicode; or a control character of two bytes
+    if (obeyed || !json_utf8_bytes((const unsigned char*)w->bytes, (size_t)w->count)) {
+        text_writer_end(w);
+        return;
+    }
+    fwrite(w->bytes, 1, (size_t)w->count, w->out);
+    w->count = 0;
+    fflush(w->out);
+}
+
+// The bytes of one token.
+static inline void text_writer_put_token(TextWriter* w, const Tokenizer* t, int64_t token) {
+    size_t n;
+    const unsigned char* bytes = tokenizer_decode(t, token, &n);
+    for (size_t i = 0; i < n; i++) text_writer_put(w, bytes[i]);
+    if (n == 0) text_writer_put(w, 256); // no token of this vocabulary: '?'
+}
+
+#endif

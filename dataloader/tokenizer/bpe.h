@@ -1,0 +1,550 @@
+/*
+dataloader/tokenizer/bpe.h: byte-level byte-pair encoding (Sennrich et al. 2016; over bytes: Radford et al. 2019).
+
+A vocabulary begins with the 256 bytes. Each merge joins two tokens that stand side by side to a longer one, and has a rank: merges
+that were learned earlier come first. To encode a word (pretokenize.h) is to begin with its bytes and, as long as any two neighbours can be
+merged, to merge those of the lowest rank, the leftmost of several.
+
+    "low"    l o w    (l o) has rank 7, (o w) has rank 3    ->    l ow    (l ow) has rank 90    ->    low
+
+Two families say the same in two ways. Hugging Face lists the pairs, and a pair's place in the list is its rank. tiktoken has no
+pairs: two neighbours can be merged if what they spell is a token, and that token's number is the rank. Here both are one table, from
+a pair of tokens to rank and result; for tiktoken's it has all ways in which a token falls into two others.
+
+How it becomes fast:
+    a heap over a linked list   A word of n bytes costs O(n log n), so that a megabyte without a blank is no disaster. A neighbour's rank
+                                is looked up when the pair comes about, and kept; heap entries that the list has left behind are known
+                                by a rank that is no longer the one kept.
+    a cache of words            Texts repeat their words. A slot is one line of the processor's cache: a word of up to 24 bytes with up
+                                to 8 tokens. Each Encoder has its own, so threads share nothing but the vocabulary.
+
+Added tokens stand beside the merges: "<|endoftext|>" is one token, wherever it is found. Special ones of them are found only if the
+caller asks for it. A text from the web must not be able to say where a document ends, so by default its "<|endoftext|>" is ordinary text.
+
+Any bytes can be encoded, and decoding gives the same bytes again. A decoded token need not be UTF-8 by itself.
+*/
+#ifndef TOKENIZER_BPE_H
+#define TOKENIZER_BPE_H
+
+#include "pretokenize.h"
+
+enum {
+    VOCAB_MOST = 1 << 22, // tokens; more is a damaged file
+    WORD_MOST = 1 << 28,  // bytes of a word
+    CACHE_BITS = 16,      // words that an Encoder remembers: 4 MB
+    CACHED_BYTES = 24,    // of such a word
+    CACHED_TOKENS = 8,
+    NO_RANK = 0x7FFFFFFF // of two tokens that cannot be merged
+};
+
+typedef struct {
+    uint64_t pair; // left << 32 | right; NO_PAIR: the slot is free
+    uint32_t rank, token;
+} Merge;
+
+static const uint64_t NO_PAIR = ~0ull;
+
+// A token that is found in the text as it stands. Hugging Face looks for all that are not "normalized" first, then, in what is
+// between them, for the others.
+typedef struct {
+    uint32_t token;
+    bool special, normalized;
+} AddedToken;
+
+typedef struct {
+    SplitKind split;
+    int vocab;            // tokens are 0 .. vocab - 1; some may have no bytes
+    unsigned char* bytes; // of all tokens, one behind the other
+    uint32_t* begin;      // (vocab + 1): token i is bytes [begin[i], begin[i + 1])
+    uint32_t byte_token[256];
+    Merge* merges; // (merge_mask + 1): a hash table
+    uint64_t merge_mask;
+    int merge_count;
+    uint32_t* token_of; // (token_mask + 1): a hash table of tokens by their bytes; vocab: the slot is free
+    uint64_t token_mask;
+    bool whole_words; // a word that is a token is that token, whatever the merges would make of it
+    AddedToken* added;
+    int added_count;
+    bool* is_added;               // (vocab)
+    bool begins_added[2][2][256]; // [normalized][special]: an added token has this first byte
+    int document;                 // the token that stands before each document; -1: there is none
+} Tokenizer;
+
+static inline void tokenizer_free(Tokenizer* t) {
+    free(t->bytes);
+    free(t->begin);
+    free(t->merges);
+    free(t->token_of);
+    free(t->added);
+    free(t->is_added);
+    memset(t, 0, sizeof *t);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Decoding
+
+static inline uint32_t token_bytes(const Tokenizer* t, uint32_t token) { return t->begin[token + 1] - t->begin[token]; }
+
+// The bytes that a token stands for; *n of them. None for what is no token of this vocabulary.
+static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int64_t token, size_t* n) {
+    const bool known = token >= 0 && token < t->vocab;
+    *n = known ? token_bytes(t, (uint32_t)token) : 0;
+    return known ? t->bytes + t->begin[token] : t->bytes;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Building. A loader (vocab_files.h) knows the tokens' bytes first, then tells the merges, then the added tokens.
+
+static inline uint64_t hash_pair(uint64_t pair) {
+    pair *= 0x9E3779B97F4A7C15ull;
+    return (pair ^ pair >> 32) * 0xD6E8FEB86659FD93ull >> 20;
+}
+
+static inline uint64_t hash_bytes(const unsigned char* s, size_t n) {
+    uint64_t h = 14695981039346656037ull;
+    for (size_t i = 0; i < n; i++) h = (h ^ s[i]) * 1099511628211ull;
+    return h ^ h >> 29;
+}
+
+static inline uint64_t table_mask(uint64_t entries) {
+    uint64_t slots = 16;
+    while (slots < 2 * entries) slots *= 2;
+    return slots - 1;
+}
+
+// The slot of these bytes: of the token that has them, or the free one where it would be.
+static inline uint64_t token_slot(const Tokenizer* t, const unsigned char* s, size_t n) {
+    uint64_t slot = hash_bytes(s, n) & t->token_mask;
+    for (; t->token_of[slot] != (uint32_t)t->vocab; slot = (slot + 1) & t->token_mask) {
+        const uint32_t token = t->token_of[slot];
+        if (token_bytes(t, token) == n && memcmp(t->bytes + t->begin[token], s, n) == 0) break;
+    }
+    return slot;
+}
+
+// The token with these bytes, or -1.
+static inline int64_t tokenizer_find(const Tokenizer* t, const unsigned char* s, size_t n) {
+    const uint32_t token = n > 0 ? t->token_of[token_slot(t, s, n)] : (uint32_t)t->vocab;
+    return token == (uint32_t)t->vocab ? -1 : (int64_t)token;
+}
+
+// The pair's slot, or the free one where it would be.
+static inline Merge* merge_slot(const Tokenizer* t, uint32_t left, uint32_t right) {
+    const uint64_t pair = (uint64_t)left << 32 | right;
+    uint64_t slot = hash_pair(pair) & t->merge_mask;
+    while (t->merges[slot].pair != pair && t->merges[slot].pair != NO_PAIR) slot = (slot + 1) & t->merge_mask;
+    return &t->merges[slot];
+}
+
+// What a token is made of while a vocabulary is read.
+typedef struct {
+    const unsigned char* bytes; // NULL: no token has this number
+    size_t n;
+    bool apart; // not found by its bytes: an added token that the merges do not make
+} TokenText;
+
+static inline bool find_bytes(Tokenizer* t, const char* path, Error* error) {
+    for (int b = 0; b < 256; b++) {
+        const unsigned char byte = (unsigned char)b;
+        const int64_t token = tokenizer_find(t, &byte, 1);
+        if (token < 0)
+            return fail(error,
+                        "%s: no token stands for the byte 0x%02x alone; a byte-level vocabulary has all 256 bytes",
+                        path, b);
+        t->byte_token[b] = (uint32_t)token;
+    }
+    return true;
+}
+
+// Makes a vocabulary of these tokens and no merges. False, *error filled and nothing to free, if two have the same bytes or a byte
+// is missing.
+static inline bool tokenizer_begin(Tokenizer* t, const TokenText* text, int vocab, SplitKind split, const char* path,
+                                   Error* error) {
+    memset(t, 0, sizeof *t);
+    uint64_t total = 0;
+    for (int i = 0; i < vocab; i++) total += text[i].n;
+    if (vocab < 1 || vocab > VOCAB_MOST || total >= UINT32_MAX)
+        return fail(error, "%s: a vocabulary of %d tokens and %llu bytes; at most %d tokens and 4 GB can be read", path,
+                    vocab, (unsigned long long)total, VOCAB_MOST);
+    t->split = split, t->vocab = vocab, t->document = -1;
+    t->bytes = (unsigned char*)checked_malloc(total + 1, "a vocabulary");
+    t->begin = (uint32_t*)checked_malloc(((size_t)vocab + 1) * sizeof *t->begin, "a vocabulary");
+    t->is_added = (bool*)checked_calloc((size_t)vocab, sizeof *t->is_added, "a vocabulary");
+    t->token_mask = table_mask((uint64_t)vocab);
+    t->token_of = (uint32_t*)checked_malloc((t->token_mask + 1) * sizeof *t->token_of, "a vocabulary");
+    for (uint64_t i = 0; i <= t->token_mask; i++) t->token_of[i] = (uint32_t)vocab;
+    t->merge_mask = 0;
+    t->merges = (Merge*)checked_malloc(sizeof *t->merges, "a vocabulary");
+    t->merges[0].pair = NO_PAIR;
+    t->begin[0] = 0;
+    bool ok = true;
+    for (int i = 0; i < vocab && ok; i++) {
+        if (text[i].n) memcpy(t->bytes + t->begin[i], text[i].bytes, text[i].n);
+        t->begin[i + 1] = t->begin[i] + (uint32_t)text[i].n;
+        if (text[i].n == 0 || text[i].apart) continue;
+        uint32_t* slot = &t->token_of[token_slot(t, text[i].bytes, text[i].n)];
+        if (*slot != (uint32_t)vocab)
+            ok = fail(error, "%s: the tokens %u and %d are the same %zu bytes", path, *slot, i, text[i].n);
+        *slot = (uint32_t)i;
+    }
+    ok = ok && find_bytes(t, path, error);
+    if (!ok) tokenizer_free(t);
+    return ok;
+}
+
+// Takes room for so many merges.
+static inline void tokenizer_reserve(Tokenizer* t, int64_t merges) {
+    free(t->merges);
+    t->merge_mask = table_mask((uint64_t)merges);
+    t->merges = (Merge*)checked_malloc((t->merge_mask + 1) * sizeof *t->merges, "a vocabulary's merges");
+    for (uint64_t i = 0; i <= t->merge_mask; i++) t->merges[i].pair = NO_PAIR;
+}
+
+// left and right become `token` at this rank; a pair that is told again has the rank told last, as in Hugging Face's library.
+static inline void tokenizer_merge(Tokenizer* t, uint32_t left, uint32_t right, uint32_t rank, uint32_t token) {
+    Merge* m = merge_slot(t, left, right);
+    if (m->pair == NO_PAIR) t->merge_count++;
+    m->pair = (uint64_t)left << 32 | right, m->rank = rank, m->token = token;
+}
+
+// The merges of a vocabulary whose tokens' numbers are their ranks: all ways in which a token below `ranks` falls into two others.
+static inline void tokenizer_merge_ranks(Tokenizer* t, int ranks) {
+    int64_t count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) tokenizer_reserve(t, count);
+        for (int i = 0; i < ranks; i++) {
+            const unsigned char* s = t->bytes + t->begin[i];
+            const size_t n = token_bytes(t, (uint32_t)i);
+            for (size_t k = 1; k < n; k++) {
+                const int64_t left = tokenizer_find(t, s, k), right = tokenizer_find(t, s + k, n - k);
+                if (left < 0 || right < 0 || left >= ranks || right >= ranks) continue;
+                if (pass == 0)
+                    count++;
+                else
+                    tokenizer_merge(t, (uint32_t)left, (uint32_t)right, (uint32_t)i, (uint32_t)i);
+            }
+        }
+    }
+    t->whole_words = true;
+}
+
+// A token that is found as it stands. It has bytes.
+static inline void tokenizer_add(Tokenizer* t, uint32_t token, bool special, bool normalized) {
+    AddedToken* more = (AddedToken*)realloc(t->added, ((size_t)t->added_count + 1) * sizeof *more);
+    if (!more) die("out of memory for the added tokens of a vocabulary");
+    t->added = more;
+    const AddedToken a = {token, special, normalized};
+    t->added[t->added_count++] = a;
+    t->is_added[token] = true;
+    t->begins_added[normalized][special][t->bytes[t->begin[token]]] = true;
+}
+
+// The added token of this name, or -1.
+static inline int tokenizer_added(const Tokenizer* t, const char* name) {
+    const size_t n = strlen(name);
+    for (int i = 0; i < t->added_count; i++) {
+        const uint32_t token = t->added[i].token;
+        if (token_bytes(t, token) == n && memcmp(t->bytes + t->begin[token], name, n) == 0) return (int)token;
+    }
+    return -1;
+}
+
+// The token that parts documents where the vocabulary's makers have one for that: GPT-2's, which ends a text, Llama 3's, which begins
+// one. Both stand in front of a document here, as in llm.c's files.
+static inline int tokenizer_document(const Tokenizer* t) {
+    static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (tokenizer_added(t, names[i]) >= 0) return tokenizer_added(t, names[i]);
+    return -1;
+}
+
+// Whether a token says that a text, or one's turn to speak, is at its end.
+static inline bool tokenizer_ends(const Tokenizer* t, int64_t token) {
+    static const char* const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "</s>"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && token >= 0; i++)
+        if (tokenizer_added(t, names[i]) == token) return true;
+    return false;
+}
+
+// The vocabulary of the 256 bytes, which needs no file.
+static inline void tokenizer_bytes(Tokenizer* t) {
+    unsigned char all[256];
+    TokenText text[256];
+    Error error;
+    for (int b = 0; b < 256; b++) {
+        all[b] = (unsigned char)b;
+        text[b].bytes = &all[b], text[b].n = 1, text[b].apart = false;
+    }
+    if (!tokenizer_begin(t, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
+}
+
+// Whether a vocabulary is that one, wherever it was read.
+static inline bool tokenizer_is_bytes(const Tokenizer* t) {
+    bool is = t->vocab == 256 && t->merge_count == 0 && t->added_count == 0;
+    for (uint32_t b = 0; b < 256 && is; b++) is = t->byte_token[b] == b;
+    return is;
+}
+
+// A number that differs where vocabularies do, as text.
+typedef struct {
+    char text[64];
+} VocabChecksum;
+
+static inline VocabChecksum tokenizer_checksum(const Tokenizer* t) {
+    VocabChecksum c;
+    const size_t n = t->vocab > 0 ? t->begin[t->vocab] : 0;
+    uint64_t merges = 0; // in any order
+    for (uint64_t i = 0; i <= t->merge_mask && t->vocab > 0; i++)
+        if (t->merges[i].pair != NO_PAIR) merges += hash_pair(t->merges[i].pair + t->merges[i].rank);
+    snprintf(c.text, sizeof c.text, "%d tokens, checksum %016llx", t->vocab,
+             (unsigned long long)(hash_bytes(t->bytes, n) ^ merges * 3 ^ (uint64_t)t->split));
+    return c;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tokens of one word
+
+// Part of a word: a token, what stands beside it, and what it makes with the one to the right.
+typedef struct {
+    uint32_t token, previous, next;
+    uint32_t rank, merged;
+} Symbol;
+
+// A word that was met before; one line of the processor's cache.
+typedef struct {
+    uint64_t text[CACHED_BYTES / 8]; // zeros behind the word
+    uint16_t bytes, count;           // bytes 0: the slot is free
+    uint32_t token[CACHED_TOKENS + 1];
+} CachedWord;
+
+// What a thread needs to encode, beside the vocabulary: memory, no state that changes a result. One for each vocabulary.
+typedef struct {
+    CachedWord* cache;
+    Symbol* symbol; // of the word at work
+    uint64_t* heap; // rank << 32 | symbol
+    size_t room;    // symbols; the heap has three times as many
+} Encoder;
+
+// Tokens in a row.
+typedef struct {
+    int32_t* token;
+    size_t count, room;
+} TokenList;
+
+static inline void encoder_open(Encoder* e) {
+    memset(e, 0, sizeof *e);
+    e->cache = (CachedWord*)checked_calloc((size_t)1 << CACHE_BITS, sizeof *e->cache, "the words of an encoder");
+}
+
+static inline void encoder_close(Encoder* e) {
+    free(e->cache);
+    free(e->symbol);
+    free(e->heap);
+    memset(e, 0, sizeof *e);
+}
+
+static inline void token_list_free(TokenList* list) {
+    free(list->token);
+    memset(list, 0, sizeof *list);
+}
+
+static inline void token_list_reserve(TokenList* list, size_t more) {
+    if (list->count + more <= list->room) return;
+    list->room = 2 * (list->count + more) + 1024;
+    list->token = (int32_t*)realloc(list->token, list->room * sizeof *list->token);
+    if (!list->token) die("out of memory: %.1f MB for tokens", (double)list->room * sizeof(int32_t) / 1e6);
+}
+
+static inline void encoder_reserve(Encoder* e, size_t symbols) {
+    if (symbols <= e->room) return;
+    if (symbols > WORD_MOST)
+        die("a word of %zu bytes without a blank: not a text; the longest that can be encoded has %d", symbols,
+            WORD_MOST);
+    free(e->symbol);
+    free(e->heap);
+    e->room = symbols + symbols / 2 + 64;
+    e->symbol = (Symbol*)checked_malloc(e->room * sizeof *e->symbol, "the symbols of a word");
+    e->heap = (uint64_t*)checked_malloc(3 * e->room * sizeof *e->heap, "the merges of a word");
+}
+
+static inline void heap_push(uint64_t* heap, size_t* count, uint64_t entry) {
+    size_t i = (*count)++;
+    for (; i > 0 && heap[(i - 1) / 2] > entry; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = entry;
+}
+
+static inline uint64_t heap_pop(uint64_t* heap, size_t* count) {
+    const uint64_t top = heap[0], last = heap[--*count];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < *count; i = child) {
+        if (child + 1 < *count && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= last) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+// What symbol i makes with its right neighbour, which has just become so; n: there is none.
+static inline void symbol_meets(const Tokenizer* t, Encoder* e, size_t* heap_count, uint32_t i, uint32_t n) {
+    Symbol* s = &e->symbol[i];
+    s->rank = NO_RANK;
+    if (s->next == n) return;
+    const Merge* m = merge_slot(t, s->token, e->symbol[s->next].token);
+    if (m->pair == NO_PAIR) return;
+    s->rank = m->rank, s->merged = m->token;
+    heap_push(e->heap, heap_count, (uint64_t)m->rank << 32 | i);
+}
+
+// Symbol i takes in its right neighbour.
+static inline void symbol_merge(const Tokenizer* t, Encoder* e, size_t* heap_count, uint32_t i, uint32_t n) {
+    Symbol* s = &e->symbol[i];
+    Symbol* right = &e->symbol[s->next];
+    s->token = s->merged;
+    s->next = right->next;
+    right->rank = NO_RANK;
+    if (s->next != n) e->symbol[s->next].previous = i;
+    symbol_meets(t, e, heap_count, i, n);
+    if (s->previous != n) symbol_meets(t, e, heap_count, s->previous, n);
+}
+
+// Merges the bytes of a word; symbol 0 and those that follow it are what is left. Every merge pushes two entries at most, so
+// that the heap's 3 n are enough.
+static inline void merge_word(const Tokenizer* t, Encoder* e, const unsigned char* s, uint32_t n) {
+    encoder_reserve(e, n);
+    size_t heap_count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const Symbol symbol = {t->byte_token[s[i]], i > 0 ? i - 1 : n, i + 1, NO_RANK, 0};
+        e->symbol[i] = symbol;
+    }
+    for (uint32_t i = 0; i + 1 < n; i++) symbol_meets(t, e, &heap_count, i, n);
+    while (heap_count > 0) {
+        const uint64_t best = heap_pop(e->heap, &heap_count);
+        const uint32_t i = (uint32_t)best;
+        if (e->symbol[i].rank == best >> 32) symbol_merge(t, e, &heap_count, i, n);
+    }
+}
+
+// Appends the tokens of a word, n > 0.
+static inline void encode_word(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n) {
+    token_list_reserve(out, n);
+    const int64_t whole = t->whole_words ? tokenizer_find(t, s, n) : -1;
+    if (whole >= 0) {
+        out->token[out->count++] = (int32_t)whole;
+        return;
+    }
+    if (n > WORD_MOST) encoder_reserve(e, n); // which says so
+    merge_word(t, e, s, (uint32_t)n);
+    for (uint32_t i = 0; i < (uint32_t)n; i = e->symbol[i].next) out->token[out->count++] = (int32_t)e->symbol[i].token;
+}
+
+// The first n <= 8 bytes at s as a number; `readable` of them may be read.
+static inline uint64_t word_of(const unsigned char* s, size_t n, size_t readable) {
+    uint64_t word = 0;
+    if (n == 0) return 0;
+    memcpy(&word, s, readable >= 8 ? 8 : n);
+    return word & (~0ull >> (64 - 8 * n));
+}
+
+// The same for a word of the text, by way of the cache; s has `readable` >= n bytes.
+static inline void encode_cached(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
+                                 size_t readable) {
+    if (n > CACHED_BYTES) {
+        encode_word(t, e, out, s, n);
+        return;
+    }
+    const uint64_t a = word_of(s, n < 8 ? n : 8, readable),
+                   b = n > 8 ? word_of(s + 8, n < 16 ? n - 8 : 8, readable - 8) : 0;
+    const uint64_t c = n > 16 ? word_of(s + 16, n - 16, readable - 16) : 0;
+    uint64_t h = (a + n) * 0x9E3779B97F4A7C15ull;
+    h = ((h ^ h >> 32) + b) * 0xD6E8FEB86659FD93ull;
+    h = ((h ^ h >> 32) + c) * 0x9E3779B97F4A7C15ull;
+    CachedWord* w = &e->cache[h >> (64 - CACHE_BITS)];
+    token_list_reserve(out, CACHED_BYTES);
+    if (w->bytes != n || w->text[0] != a || w->text[1] != b || w->text[2] != c) {
+        const size_t before = out->count;
+        encode_word(t, e, out, s, n);
+        const size_t count = out->count - before;
+        if (count > CACHED_TOKENS) return;
+        w->text[0] = a, w->text[1] = b, w->text[2] = c;
+        w->bytes = (uint16_t)n, w->count = (uint16_t)count;
+        memcpy(w->token, out->token + before, count * sizeof *w->token);
+        return;
+    }
+    memcpy(out->token + out->count, w->token,
+           CACHED_TOKENS * sizeof *w->token); // one copy of a known size; the rest is not counted
+    out->count += w->count;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tokens of a text
+
+// Text without added tokens in it.
+static inline void encode_plain(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n) {
+    for (size_t at = 0, end; at < n; at = end) {
+        end = split_word(t->split, s, n, at);
+        encode_cached(t, e, out, s + at, end - at, n - at);
+    }
+}
+
+// The longest added token that begins at s[0] and is looked for, or NULL.
+static inline const AddedToken* added_at(const Tokenizer* t, const unsigned char* s, size_t n, bool normalized,
+                                         bool special) {
+    const AddedToken* found = NULL;
+    if (!t->begins_added[normalized][0][s[0]] && !(special && t->begins_added[normalized][1][s[0]])) return NULL;
+    for (int i = 0; i < t->added_count; i++) {
+        const AddedToken* a = &t->added[i];
+        const uint32_t bytes = token_bytes(t, a->token);
+        if (a->normalized != normalized || (a->special && !special) || bytes > n) continue;
+        if (found && token_bytes(t, found->token) >= bytes) continue;
+        if (memcmp(t->bytes + t->begin[a->token], s, bytes) == 0) found = a;
+    }
+    return found;
+}
+
+// Looks for added tokens, the ones that are not normalized first; what is between them is plain text.
+static inline void encode_added(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
+                                bool normalized, bool special) {
+    for (size_t begin = 0, at = 0;;) {
+        const AddedToken* found = NULL;
+        while (at < n && !(found = added_at(t, s + at, n - at, normalized, special))) at++;
+        if (normalized)
+            encode_plain(t, e, out, s + begin, at - begin);
+        else
+            encode_added(t, e, out, s + begin, at - begin, true, special);
+        if (!found) return;
+        token_list_reserve(out, 1);
+        out->token[out->count++] = (int32_t)found->token;
+        begin = at += token_bytes(t, found->token);
+    }
+}
+
+// True if there are added tokens to look for.
+static inline bool looks_for_added(const Tokenizer* t, bool special) {
+    for (int i = 0; i < t->added_count; i++)
+        if (special || !t->added[i].special) return true;
+    return false;
+}
+
+// Appends the tokens of a text of n bytes to *out. special: special tokens are found in it, too; otherwise they are text.
+static inline void tokenizer_encode(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
+                                    bool special) {
+    if (looks_for_added(t, special))
+        encode_added(t, e, out, s, n, false, special);
+    else
+        encode_plain(t, e, out, s, n);
+}
+
+// Where a text may be cut, from `at` on, so that its parts' tokens are those of the whole; n: nowhere. Such a place lies before a
+// blank or a new line; where an added token with one inside is looked for, there is none.
+static inline size_t tokenizer_cut(const Tokenizer* t, const unsigned char* s, size_t n, size_t at, bool special) {
+    for (int i = 0; i < t->added_count; i++) {
+        const uint32_t token = t->added[i].token;
+        const unsigned char* bytes = t->bytes + t->begin[token];
+        const size_t count = token_bytes(t, token);
+        if ((special || !t->added[i].special) && (memchr(bytes, ' ', count) || memchr(bytes, '\n', count))) return n;
+    }
+    return split_cut(s, n, at);
+}
+
+#endif

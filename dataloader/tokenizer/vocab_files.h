@@ -1,0 +1,790 @@
+/*
+dataloader/tokenizer/vocab_files.h: vocabularies on disk. What a file holds is told by its content, as in dataloader.h:
+
+    tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, all in one.
+    vocab.json and merges.txt      GPT-2's, as Hugging Face keeps it; OpenAI called them encoder.json and vocab.bpe. Either may be
+                                   named, the other one has to lie beside it.
+    tiktoken                       lines of base64 and a rank (cl100k_base.tiktoken, Llama 3's tokenizer.model). It says neither how
+                                   text is split nor what the special tokens are: for the vocabularies listed in `families` that
+                                   is known from their size, for others the caller has to say.
+    llm.c                          gpt2_tokenizer.bin: the tokens' bytes, in the order of their ranks.
+
+A folder is searched for the first of these that it has.
+
+In JSON a token's bytes are written as characters, one for each byte: printable ones of Latin-1 as themselves, the other 68 as U+0100
+and the following, in their order. A blank is so a "\u0120".
+
+Nothing in these files is believed. What would make other tokens than their own program (a normalizer, a prefix of words, a split that
+pretokenize.h does not have, tokens that take blanks with them) is refused by its name. What only changes what stands around a text
+(post_processor, truncation, padding) is not looked at: documents are put together elsewhere.
+*/
+#ifndef TOKENIZER_FILES_H
+#define TOKENIZER_FILES_H
+
+#include "bpe.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Bytes as characters
+
+static inline bool byte_is_printable(int b) { return (b > 32 && b < 127) || (b > 160 && b != 173); }
+
+static inline uint32_t byte_to_letter(int b) {
+    if (byte_is_printable(b)) return (uint32_t)b;
+    return 256u + (uint32_t)(b <= 32 ? b : b <= 160 ? b - 127 + 33 : 67);
+}
+
+// The byte that this character stands for, or -1.
+static inline int letter_to_byte(uint32_t c) {
+    if (c < 256) return byte_is_printable((int)c) ? (int)c : -1;
+    if (c > 256 + 67) return -1;
+    return c <= 256 + 32 ? (int)c - 256 : c < 256 + 67 ? (int)c - 256 - 33 + 127 : 173;
+}
+
+// Writes the bytes of a name (n bytes of UTF-8) to out, which has room for n. -1: it has a character that stands for no byte.
+static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t n) {
+    const unsigned char* s = (const unsigned char*)name;
+    int64_t count = 0;
+    for (size_t at = 0, bytes; at < n; at += bytes) {
+        bytes = json_utf8_bytes(s + at, n - at);
+        const int b = bytes ? letter_to_byte(utf8_code(s + at, bytes)) : -1;
+        if (b < 0) return -1;
+        out[count++] = (unsigned char)b;
+    }
+    return count;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reading: what all formats share
+
+// A vocabulary while it is read.
+typedef struct {
+    TokenText* text; // (room), by number
+    int vocab, room;
+    unsigned char* bytes; // what text[].bytes points into, where that is not the file
+    size_t used;
+} TokenTexts;
+
+static inline void token_texts_open(TokenTexts* v, size_t bytes) {
+    memset(v, 0, sizeof *v);
+    v->bytes = (unsigned char*)checked_malloc(bytes, "a vocabulary");
+}
+
+static inline void token_texts_free(TokenTexts* v) {
+    free(v->text);
+    free(v->bytes);
+}
+
+// Token number i, 0 <= i < VOCAB_MOST, which is there from now on.
+static inline TokenText* token_text(TokenTexts* v, int64_t i) {
+    while (i >= v->room) {
+        const int before = v->room;
+        v->text = (TokenText*)checked_grow(v->text, &v->room, 65536, sizeof *v->text, "a vocabulary");
+        memset(v->text + before, 0, (size_t)(v->room - before) * sizeof *v->text);
+    }
+    if (i >= v->vocab) v->vocab = (int)i + 1;
+    return &v->text[i];
+}
+
+// A vocabulary whose file does not say how text is split and what the special tokens are.
+typedef struct {
+    int ranks; // how many the file has, less those that stand behind a special token
+    int vocab; // special tokens included
+    SplitKind split;
+    struct {
+        int token;
+        const char* name;
+    } special[5];
+} TokenFamily;
+
+static const TokenFamily token_families[] = {
+    {50256,
+     50257,
+     SPLIT_GPT2,
+     {{50256, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}}, // gpt2, r50k_base
+    {50281, 50281, SPLIT_GPT2, {{50256, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}}, // p50k_base
+    {100256,
+     100277,
+     SPLIT_CL100K,
+     {{100257, "<|endoftext|>"},
+      {100258, "<|fim_prefix|>"},
+      {100259, "<|fim_middle|>"},
+      {100260, "<|fim_suffix|>"},
+      {100276, "<|endofprompt|>"}}},
+    {128000,
+     128256,
+     SPLIT_LLAMA3,
+     {{128000, "<|begin_of_text|>"},
+      {128001, "<|end_of_text|>"},
+      {128006, "<|start_header_id|>"},
+      {128007, "<|end_header_id|>"},
+      {128009, "<|eot_id|>"}}},
+};
+
+// A file of this many ranks. NULL: not known.
+static inline const TokenFamily* token_family(int ranks) {
+    for (size_t i = 0; i < sizeof token_families / sizeof token_families[0]; i++)
+        if (token_families[i].ranks == ranks) return &token_families[i];
+    return NULL;
+}
+
+// Puts a family's special tokens into the vocabulary. Other numbers up to its size have no bytes: they are reserved.
+static inline void name_special_tokens(TokenTexts* v, const TokenFamily* family) {
+    for (int i = 0; i < 5 && family->special[i].name; i++) {
+        TokenText* text = token_text(v, family->special[i].token);
+        text->bytes = (const unsigned char*)family->special[i].name;
+        text->n = strlen(family->special[i].name);
+        text->apart = true;
+    }
+    token_text(v, family->vocab - 1);
+}
+
+// The vocabulary of a family that is all read: ranks, then special tokens.
+static inline bool family_finish(Tokenizer* t, TokenTexts* v, const TokenFamily* family, SplitKind split,
+                                 const char* path, Error* error) {
+    name_special_tokens(v, family);
+    if (!tokenizer_begin(t, v->text, v->vocab, split, path, error)) return false;
+    tokenizer_merge_ranks(t, family->ranks);
+    for (int i = 0; i < 5 && family->special[i].name; i++)
+        tokenizer_add(t, (uint32_t)family->special[i].token, true, false);
+    t->document = tokenizer_document(t);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// tiktoken
+
+// The 6 bits of a base64 digit, or -1.
+static inline int base64_digit(int c) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char* at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+// Bytes of base64 to out; the number of them, or -1: not base64.
+static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, size_t n) {
+    if (n % 4 != 0) return -1;
+    const size_t padding = n < 4 ? 0 : (size_t)(s[n - 1] == '=') + (s[n - 1] == '=' && s[n - 2] == '=');
+    int64_t count = 0;
+    uint32_t bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int digit = i < n - padding ? base64_digit(s[i]) : 0;
+        if (digit < 0) return -1;
+        bits = bits << 6 | (uint32_t)digit;
+        if (i % 4 != 3) continue;
+        for (int k = 16; k >= 0; k -= 8) out[count++] = (unsigned char)(bits >> k);
+        bits = 0;
+    }
+    return count - (int64_t)padding;
+}
+
+// The decimal number that fills n bytes, below VOCAB_MOST; -1: it is none.
+static inline int64_t rank_of(const unsigned char* s, size_t n) {
+    int64_t value = 0;
+    if (n == 0 || n > 9) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9') return -1;
+        value = value * 10 + (s[i] - '0');
+    }
+    return value < VOCAB_MOST ? value : -1;
+}
+
+// The next line of a text, from *at on, without its end ("\n" or "\r\n"); its length. *at moves behind it.
+static inline size_t next_line(const unsigned char** line, const unsigned char* s, size_t size, size_t* at) {
+    *line = s + *at;
+    const unsigned char* end = (const unsigned char*)memchr(s + *at, '\n', size - *at);
+    size_t n = end ? (size_t)(end - *line) : size - *at;
+    *at += n + (end != NULL);
+    return n > 0 && (*line)[n - 1] == '\r' ? n - 1 : n;
+}
+
+static inline bool read_ranks(TokenTexts* v, const unsigned char* s, size_t size, const char* path, Error* error) {
+    int number = 0;
+    for (size_t at = 0; at < size;) {
+        const unsigned char* line;
+        const size_t n = next_line(&line, s, size, &at);
+        number++;
+        if (n == 0) continue;
+        const unsigned char* blank = (const unsigned char*)memchr(line, ' ', n);
+        const size_t digits = blank ? (size_t)(blank - line) : n;
+        const int64_t rank = blank ? rank_of(blank + 1, n - digits - 1) : -1;
+        const int64_t bytes = rank < 0 ? -1 : base64_decode(v->bytes + v->used, line, digits);
+        if (bytes <= 0) return fail(error, "%s:%d: base64 of some bytes, a blank and a rank expected", path, number);
+        TokenText* text = token_text(v, rank);
+        if (text->n) return fail(error, "%s:%d: the rank %lld is there twice", path, number, (long long)rank);
+        text->bytes = v->bytes + v->used, text->n = (size_t)bytes;
+        v->used += (size_t)bytes;
+    }
+    return true;
+}
+
+static inline bool open_ranks(Tokenizer* t, const MappedFile* file, const char* path, int split, Error* error) {
+    TokenTexts v;
+    token_texts_open(&v, file->size);
+    bool ok = read_ranks(&v, file->data, file->size, path, error);
+    const TokenFamily* known = ok ? token_family(v.vocab) : NULL;
+    const TokenFamily other = {
+        v.vocab, v.vocab + 1, SPLIT_GPT2, {{v.vocab, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}};
+    if (ok && !known && split < 0)
+        ok = fail(error, "%s: %d ranks are no vocabulary that is known here: say how its texts are split (--split)",
+                  path, v.vocab);
+    if (ok && !known && v.vocab >= VOCAB_MOST) ok = fail(error, "%s: more than %d tokens", path, VOCAB_MOST);
+    const TokenFamily* family = known ? known : &other;
+    ok = ok && family_finish(t, &v, family, split >= 0 ? (SplitKind)split : family->split, path, error);
+    token_texts_free(&v);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// llm.c: 256 uint32 (magic number, version, number of tokens, from version 2 on the token that ends a text), then for each token
+// its length as a byte, and its bytes.
+
+enum { LLMC_TOKENIZER_MAGIC = 20240328 };
+
+static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* path, Error* error) {
+    uint32_t header[256];
+    if (file->size < sizeof header) return fail(error, "%s: ends within its header; make it again with llm.c", path);
+    memcpy(header, file->data, sizeof header);
+    const TokenFamily* family =
+        header[1] == 1 || header[1] == 2 ? token_family((int)(header[2] - 1) & INT32_MAX) : NULL;
+    if (!family || header[2] != (uint32_t)family->vocab ||
+        (header[1] == 2 && header[3] != (uint32_t)family->special[0].token))
+        return fail(error, "%s: version %u, %u tokens; versions 1 and 2 of GPT-2's 50257 tokens can be read", path,
+                    header[1], header[2]);
+    TokenTexts v;
+    token_texts_open(&v, 1);
+    size_t at = sizeof header;
+    bool ok = true;
+    for (uint32_t i = 0; i < header[2] && ok; i++) {
+        const size_t n = at < file->size ? file->data[at] : 0;
+        if (n == 0 || file->size - at - 1 < n) {
+            ok = fail(error, "%s: token %u of %u is empty or cut off; make it again with llm.c", path, i, header[2]);
+            break;
+        }
+        TokenText* text = token_text(&v, i);
+        text->bytes = file->data + at + 1, text->n = n;
+        at += 1 + n;
+    }
+    if (ok && at != file->size)
+        ok = fail(error, "%s: %zu bytes behind the last token; make it again with llm.c", path, file->size - at);
+    ok = ok && family_finish(t, &v, family, family->split, path, error);
+    token_texts_free(&v);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// JSON: names of tokens with their numbers
+
+// Puts a name's token into the vocabulary, as bytes or, where it is an added token, as it stands.
+static inline bool read_name(TokenTexts* v, const Json* json, const JsonNode* member, Error* error) {
+    if (member->type != JSON_INTEGER || member->value.integer < 0 || member->value.integer >= VOCAB_MOST)
+        return json_fail(json, member, error, "the number of the token %s has to be a whole one below %d",
+                         json_quoted(member->name).text, VOCAB_MOST);
+    if (member->name_bytes == 0) return json_fail(json, member, error, "a token without a name");
+    TokenText* text = token_text(v, member->value.integer);
+    const bool added = text->n > 0 && text->apart;
+    if (text->n > 0 && !added)
+        return json_fail(json, member, error, "the tokens %s and another one have the same number",
+                         json_quoted(member->name).text);
+    const int64_t n = name_to_bytes(v->bytes + v->used, member->name, member->name_bytes);
+    if (added && (text->n != member->name_bytes || memcmp(text->bytes, member->name, text->n) != 0))
+        return json_fail(json, member, error, "%s has the number of an added token of another name",
+                         json_quoted(member->name).text);
+    if (added) {
+        text->apart = n < 0 || (size_t)n != text->n || memcmp(v->bytes + v->used, text->bytes, text->n) != 0;
+        return true;
+    }
+    if (n < 0)
+        return json_fail(
+            json, member, error,
+            "%s has a character that stands for no byte: not a byte-level vocabulary, others are not supported",
+            json_quoted(member->name).text);
+    text->bytes = v->bytes + v->used, text->n = (size_t)n;
+    v->used += (size_t)n;
+    return true;
+}
+
+// Room for the bytes of all names.
+static inline size_t names_bytes(const JsonNode* names) {
+    size_t bytes = 1;
+    for (const JsonNode* m = json_first(names); m; m = json_next(m)) bytes += m->name_bytes;
+    return bytes;
+}
+
+static inline bool read_names(TokenTexts* v, const Json* json, const JsonNode* names, Error* error) {
+    for (const JsonNode* m = json_first(names); m; m = json_next(m))
+        if (!read_name(v, json, m, error)) return false;
+    return true;
+}
+
+// Finds what a merge of two names makes. scratch has room for both. False: one of the three is no token.
+static inline bool read_merge(Tokenizer* t, const char* left, size_t left_bytes, const char* right, size_t right_bytes,
+                              uint32_t rank, unsigned char* scratch) {
+    const int64_t a = name_to_bytes(scratch, left, left_bytes);
+    if (a <= 0) return false;
+    const int64_t b = name_to_bytes(scratch + a, right, right_bytes);
+    if (b <= 0) return false;
+    const int64_t x = tokenizer_find(t, scratch, (size_t)a), y = tokenizer_find(t, scratch + a, (size_t)b);
+    const int64_t both = tokenizer_find(t, scratch, (size_t)(a + b));
+    if (x < 0 || y < 0 || both < 0) return false;
+    tokenizer_merge(t, (uint32_t)x, (uint32_t)y, rank, (uint32_t)both);
+    return true;
+}
+
+// A merge written "left right"; names have no blanks.
+static inline bool read_merge_line(Tokenizer* t, const char* s, size_t n, uint32_t rank, unsigned char* scratch) {
+    const char* blank = (const char*)memchr(s, ' ', n);
+    if (!blank) return false;
+    const size_t left = (size_t)(blank - s);
+    return read_merge(t, s, left, blank + 1, n - left - 1, rank, scratch);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// tokenizer.json
+
+static inline bool is_nothing(const JsonNode* node) {
+    return !node || node->type == JSON_NULL || (node->type == JSON_BOOL && !node->value.boolean) ||
+           (node->type == JSON_STRING && node->count == 0) || (node->type == JSON_REAL && node->value.real == 0) ||
+           (node->type == JSON_INTEGER && node->value.integer == 0);
+}
+
+// True if this member, where it is there at all, has one of the values null, false, 0 and "".
+static inline bool require_nothing(const Json* json, const JsonNode* object, const char* const* names, int count,
+                                   const char* of, Error* error) {
+    for (int i = 0; i < count; i++) {
+        const JsonNode* node = json_get(object, names[i]);
+        if (!is_nothing(node)) return json_fail(json, node, error, "%s with \"%s\" is not supported", of, names[i]);
+    }
+    return true;
+}
+
+static inline bool is_string(const JsonNode* node, const char* text) {
+    return node && node->type == JSON_STRING && node->count == strlen(text) &&
+           memcmp(node->value.string, text, node->count) == 0;
+}
+
+// The expressions as files spell them; the first of each kind is the one that is written.
+static const struct {
+    SplitKind split;
+    const char* text;
+} split_texts[] = {
+    {SPLIT_GPT2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
+    {SPLIT_LLAMA3,
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+    {SPLIT_QWEN2, "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+                  "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+    {SPLIT_CL100K,
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+     "\\s+\\z|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+};
+
+// A "Split": by a regular expression whose matches are the words.
+static inline bool read_split_pattern(SplitKind* split, const Json* json, const JsonNode* node, Error* error) {
+    const JsonNode* pattern = json_get(node, "pattern");
+    const JsonNode* regex = pattern ? json_get(pattern, "Regex") : NULL;
+    const JsonNode *behavior = json_get(node, "behavior"), *invert = json_get(node, "invert");
+    const bool inverted = invert && invert->type == JSON_BOOL && invert->value.boolean;
+    const bool matches = (is_string(behavior, "Isolated") && !inverted) || (is_string(behavior, "Removed") && inverted);
+    for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0] && matches; i++)
+        if (is_string(regex, split_texts[i].text)) {
+            *split = split_texts[i].split;
+            return true;
+        }
+    return json_fail(json, node, error,
+                     "this way to split a text is not supported; GPT-2's, cl100k's, Llama 3's and Qwen 2's are");
+}
+
+// A "ByteLevel", which splits like GPT-2 if it is not told otherwise.
+static inline bool read_byte_level(bool* splits, const Json* json, const JsonNode* node, Error* error) {
+    static const char* const refused[] = {"add_prefix_space"};
+    const JsonNode* uses = json_get(node, "use_regex");
+    *splits = !uses || !is_nothing(uses);
+    return require_nothing(json, node, refused, 1, "a pre-tokenizer", error);
+}
+
+// What cuts the text: a ByteLevel, or a sequence of one Split and a ByteLevel that does not split.
+static inline bool read_split(SplitKind* split, const Json* json, const JsonNode* root, Error* error) {
+    const JsonNode* node = json_get(root, "pre_tokenizer");
+    if (!node) return json_fail(json, root, error, "\"pre_tokenizer\" is missing");
+    const JsonNode *steps = json_get(node, "pretokenizers"), *first = node, *second = NULL;
+    if (is_string(json_get(node, "type"), "Sequence") && steps && steps->type == JSON_ARRAY && steps->count > 0 &&
+        steps->count <= 2) {
+        first = json_first(steps);
+        second = json_next(first);
+    }
+    bool splits = false;
+    if (is_string(json_get(first, "type"), "ByteLevel") && !second) {
+        *split = SPLIT_GPT2;
+        if (!read_byte_level(&splits, json, first, error)) return false;
+        return splits || json_fail(json, first, error, "a text that is not split is not supported");
+    }
+    if (is_string(json_get(first, "type"), "Split") && second && is_string(json_get(second, "type"), "ByteLevel")) {
+        if (!read_byte_level(&splits, json, second, error) || !read_split_pattern(split, json, first, error))
+            return false;
+        return !splits || json_fail(json, second, error, "a text that is split twice is not supported");
+    }
+    return json_fail(json, node, error,
+                     "this pre-tokenizer is not supported: a ByteLevel is, or a Split and a ByteLevel");
+}
+
+static inline bool read_flag(bool* flag, const Json* json, const JsonNode* node, const char* name, Error* error) {
+    *flag = false;
+    return !json_get(node, name) || json_get_bool(flag, json, node, name, error);
+}
+
+// An added token goes into the vocabulary before the names do.
+static inline bool read_added_text(TokenTexts* v, const Json* json, const JsonNode* node, Error* error) {
+    static const char* const refused[] = {"single_word", "lstrip", "rstrip"};
+    int64_t token = 0;
+    const JsonNode* content = json_require(json, node, "content", JSON_STRING, error);
+    if (!content || !json_get_integer(&token, json, node, "id", 0, VOCAB_MOST - 1, error) ||
+        !require_nothing(json, node, refused, 3, "an added token", error))
+        return false;
+    if (content->count == 0) return json_fail(json, content, error, "an added token without a text");
+    TokenText* text = token_text(v, token);
+    if (text->n) return json_fail(json, node, error, "two added tokens have the number %lld", (long long)token);
+    text->bytes = (const unsigned char*)content->value.string, text->n = content->count, text->apart = true;
+    return true;
+}
+
+static inline bool read_added(Tokenizer* t, const Json* json, const JsonNode* node, Error* error) {
+    bool special, normalized;
+    int64_t token = 0;
+    if (!read_flag(&special, json, node, "special", error) ||
+        !read_flag(&normalized, json, node, "normalized", error) ||
+        !json_get_integer(&token, json, node, "id", 0, t->vocab - 1, error))
+        return false;
+    tokenizer_add(t, (uint32_t)token, special, normalized);
+    return true;
+}
+
+static inline bool read_merges(Tokenizer* t, const Json* json, const JsonNode* merges, Error* error) {
+    uint32_t rank = 0;
+    bool ok = true;
+    unsigned char* scratch = NULL;
+    size_t room = 0;
+    tokenizer_reserve(t, merges->count);
+    for (const JsonNode* m = json_first(merges); m && ok; m = json_next(m), rank++) {
+        const JsonNode *left = m->type == JSON_ARRAY && m->count == 2 ? json_first(m) : NULL,
+                       *right = left ? json_next(left) : NULL;
+        const bool pair = right && left->type == JSON_STRING && right->type == JSON_STRING;
+        const size_t bytes = pair ? (size_t)left->count + right->count : m->type == JSON_STRING ? m->count : 0;
+        if (bytes >= room) {
+            free(scratch);
+            room = 2 * bytes + 256;
+            scratch = (unsigned char*)checked_malloc(room, "a merge");
+        }
+        ok = pair ? read_merge(t, left->value.string, left->count, right->value.string, right->count, rank, scratch)
+                  : m->type == JSON_STRING && read_merge_line(t, m->value.string, m->count, rank, scratch);
+        if (!ok) json_fail(json, m, error, "a merge is two tokens that make a third; this one is not");
+    }
+    free(scratch);
+    return ok;
+}
+
+static inline bool read_normalizer(const Json* json, const JsonNode* root, Error* error) {
+    const JsonNode* node = json_get(root, "normalizer");
+    const JsonNode* steps = node ? json_get(node, "normalizers") : NULL;
+    if (!node || node->type == JSON_NULL || (steps && steps->type == JSON_ARRAY && steps->count == 0)) return true;
+    const JsonNode* type = json_get(node, "type");
+    return json_fail(json, node, error,
+                     "the normalizer %s is not supported: it changes the text before it becomes tokens",
+                     json_quoted(type && type->type == JSON_STRING ? type->value.string : "?").text);
+}
+
+static inline bool read_tokenizer_json(Tokenizer* t, TokenTexts* v, const Json* json, Error* error) {
+    static const char* const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                          "byte_fallback"};
+    const JsonNode *root = json->nodes, *model = json_get(root, "model"), *type = json_get(model, "type");
+    if (type && !is_string(type, "BPE"))
+        return json_fail(json, type, error, "a model of the kind %s is not supported, BPE is",
+                         json_quoted(type->type == JSON_STRING ? type->value.string : "?").text);
+    SplitKind split = SPLIT_GPT2;
+    const JsonNode *names = json_require(json, model, "vocab", JSON_OBJECT, error),
+                   *added = json_get(root, "added_tokens");
+    const JsonNode* merges = names ? json_require(json, model, "merges", JSON_ARRAY, error) : NULL;
+    if (!merges || !require_nothing(json, model, refused, 4, "a vocabulary", error) ||
+        !read_normalizer(json, root, error) || !read_split(&split, json, root, error))
+        return false;
+    if (added && added->type != JSON_ARRAY) return json_fail(json, added, error, "\"added_tokens\" has to be an array");
+    for (const JsonNode* a = added ? json_first(added) : NULL; a; a = json_next(a))
+        if (!read_added_text(v, json, a, error)) return false;
+    if (!read_names(v, json, names, error) || !tokenizer_begin(t, v->text, v->vocab, split, json->path, error))
+        return false;
+    bool ok = read_merges(t, json, merges, error) && read_flag(&t->whole_words, json, model, "ignore_merges", error);
+    for (const JsonNode* a = added ? json_first(added) : NULL; a && ok; a = json_next(a))
+        ok = read_added(t, json, a, error);
+    if (!ok) tokenizer_free(t);
+    t->document = ok ? tokenizer_document(t) : -1;
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// vocab.json and merges.txt
+
+static inline bool read_merge_lines(Tokenizer* t, const MappedFile* file, const char* path, Error* error) {
+    uint32_t rank = 0;
+    int number = 0;
+    bool ok = true;
+    unsigned char* scratch = (unsigned char*)checked_malloc(file->size + 1, "the merges of a vocabulary");
+    int64_t lines = 1;
+    for (size_t i = 0; i < file->size; i++) lines += file->data[i] == '\n';
+    tokenizer_reserve(t, lines);
+    for (size_t at = 0; at < file->size && ok;) {
+        const unsigned char* line;
+        const size_t n = next_line(&line, file->data, file->size, &at);
+        if (number++ == 0 && n >= 8 && memcmp(line, "#version", 8) == 0) continue;
+        if (n == 0 && at == file->size) break;
+        ok = read_merge_line(t, (const char*)line, n, rank++, scratch) ||
+             fail(error, "%s:%d: two tokens that make a third expected, with one blank between them", path, number);
+    }
+    free(scratch);
+    return ok;
+}
+
+static inline bool read_vocab_and_merges(Tokenizer* t, const Json* json, const char* merges_path, int split,
+                                         Error* error) {
+    static const char end[] = "<|endoftext|>";
+    MappedFile file;
+    if (!file_map(&file, merges_path, error)) return false;
+    TokenTexts v;
+    token_texts_open(&v, names_bytes(json->nodes));
+    bool ok = read_names(&v, json, json->nodes, error) &&
+              tokenizer_begin(t, v.text, v.vocab, split >= 0 ? (SplitKind)split : SPLIT_GPT2, json->path, error);
+    token_texts_free(&v);
+    if (ok) {
+        const int64_t last = tokenizer_find(t, (const unsigned char*)end, strlen(end));
+        ok = read_merge_lines(t, &file, merges_path, error);
+        if (ok && last >= 0) tokenizer_add(t, (uint32_t)last, true, false);
+        if (!ok) tokenizer_free(t);
+    }
+    file_unmap(&file);
+    t->document = ok ? tokenizer_document(t) : -1;
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Opening
+
+// Writes FOLDER/name for a name beside this path.
+static inline void beside(char* out, size_t size, const char* path, const char* name) {
+    const char* slash = strrchr(path, '/');
+    snprintf(out, size, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+}
+
+// The first of two names that is there beside the path; the first if none is.
+static inline void beside_either(char* out, size_t size, const char* path, const char* name, const char* other) {
+    beside(out, size, path, other);
+    if (access(out, F_OK) != 0) beside(out, size, path, name);
+}
+
+static inline bool open_names(Tokenizer* t, const char* path, const char* merges, int split, Error* error) {
+    Json json;
+    if (!json_open(&json, path, error)) return false;
+    const JsonNode* model = json_get(json.nodes, "model");
+    bool ok;
+    if (json.nodes[0].type != JSON_OBJECT) {
+        ok = json_fail(&json, json.nodes, error, "an object with the tokens of a vocabulary expected");
+    } else if (!model || model->type != JSON_OBJECT) {
+        ok = read_vocab_and_merges(t, &json, merges, split, error);
+    } else if (split >= 0) {
+        ok = fail(error, "%s says itself how a text is split: leave --split away", path);
+    } else {
+        TokenTexts v;
+        const JsonNode* names = json_get(model, "vocab");
+        token_texts_open(&v, names ? names_bytes(names) : 1);
+        ok = read_tokenizer_json(t, &v, &json, error);
+        token_texts_free(&v);
+    }
+    json_free(&json);
+    return ok;
+}
+
+// Opens a file by what it holds.
+static inline bool open_by_content(Tokenizer* t, const MappedFile* file, const char* path, int split, Error* error) {
+    char other[4096];
+    const unsigned char* s = file->data;
+    size_t first = 0;
+    while (first < file->size && (s[first] == ' ' || (s[first] >= 9 && s[first] <= 13))) first++;
+    int32_t magic = 0;
+    if (file->size >= 4) memcpy(&magic, s, 4);
+    if (magic == LLMC_TOKENIZER_MAGIC) {
+        return split < 0 ? open_llmc(t, file, path, error)
+                         : fail(error, "%s: how GPT-2 splits a text is known: leave --split away", path);
+    }
+    if (first == file->size) return fail(error, "%s: empty", path);
+    if (s[first] == '{') {
+        beside_either(other, sizeof other, path, "merges.txt", "vocab.bpe");
+        return open_names(t, path, other, split, error);
+    }
+    if (file->size >= 8 && memcmp(s, "#version", 8) == 0) {
+        beside_either(other, sizeof other, path, "vocab.json", "encoder.json");
+        return open_names(t, other, path, split, error);
+    }
+    if (s[0] == 10 && file->size > 2 && s[2] == 10)
+        return fail(error, "%s: a vocabulary of SentencePiece, which is not supported; byte-level BPE is", path);
+    return open_ranks(t, file, path, split, error);
+}
+
+// The file with the vocabulary of a folder. False: there is none.
+static inline bool tokenizer_in_folder(char* path, size_t size, const char* folder) {
+    static const char* const names[] = {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model",
+                                        "gpt2_tokenizer.bin"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (snprintf(path, size, "%s/%s", folder, names[i]) < (int)size && access(path, F_OK) == 0) return true;
+    return false;
+}
+
+// Opens a vocabulary: a file, or a folder with one. split: how its texts are cut where the file does not say that, or -1. False: *error
+// says why, and there is nothing to free.
+static inline bool tokenizer_open(Tokenizer* t, const char* path, int split, Error* error) {
+    memset(t, 0, sizeof *t);
+    char inside[4096];
+    struct stat st;
+    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (folder && !tokenizer_in_folder(inside, sizeof inside, path))
+        return fail(error, "%s: a folder without tokenizer.json, vocab.json, tokenizer.model or gpt2_tokenizer.bin",
+                    path);
+    MappedFile file;
+    if (!file_map(&file, folder ? inside : path, error)) return false;
+    const bool ok = open_by_content(t, &file, folder ? inside : path, split, error);
+    file_unmap(&file);
+    if (ok && tokenizer_is_bytes(t)) t->split = SPLIT_BYTES; // however words are split, they fall into the same tokens
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing a tokenizer.json, which Hugging Face's library loads too
+
+static inline void write_name(FILE* f, const Tokenizer* t, uint32_t token) {
+    const unsigned char* s = t->bytes + t->begin[token];
+    for (uint32_t i = 0; i < token_bytes(t, token); i++) {
+        char letter[4];
+        char* end = json_utf8_write(letter, byte_to_letter(s[i]));
+        if (*letter == '"' || *letter == '\\') fputc('\\', f);
+        fwrite(letter, 1, (size_t)(end - letter), f);
+    }
+}
+
+static inline int compare_merges(const void* a, const void* b) {
+    const Merge *x = (const Merge*)a, *y = (const Merge*)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+static inline void write_merges(FILE* f, const Tokenizer* t) {
+    Merge* sorted = (Merge*)checked_malloc((size_t)t->merge_count * sizeof *sorted, "merges to write");
+    int n = 0;
+    for (uint64_t i = 0; i <= t->merge_mask; i++)
+        if (t->merges[i].pair != NO_PAIR) sorted[n++] = t->merges[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_merges);
+    for (int i = 0; i < n; i++) {
+        fputs(i ? ",\n      \"" : "\n      \"", f);
+        write_name(f, t, (uint32_t)(sorted[i].pair >> 32));
+        fputc(' ', f);
+        write_name(f, t, (uint32_t)sorted[i].pair);
+        fputc('"', f);
+    }
+    free(sorted);
+}
+
+static inline void write_added_token(FILE* f, uint32_t token, const char* name, bool special, bool normalized,
+                                     bool first) {
+    fprintf(f, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", token);
+    json_write_string(f, name);
+    fprintf(f, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": %s, \"special\": %s}",
+            normalized ? "true" : "false", special ? "true" : "false");
+}
+
+// Added tokens. Where the last number has no token, one that stands for nothing keeps the vocabulary's size.
+static inline void write_added(FILE* f, const Tokenizer* t) {
+    for (int i = 0; i < t->added_count; i++) {
+        const AddedToken* a = &t->added[i];
+        char* name = strndup((const char*)t->bytes + t->begin[a->token], token_bytes(t, a->token));
+        if (!name) die("out of memory for the name of a token");
+        write_added_token(f, a->token, name, a->special, a->normalized, i == 0);
+        free(name);
+    }
+    if (token_bytes(t, (uint32_t)t->vocab - 1) > 0) return;
+    char name[32];
+    snprintf(name, sizeof name, "<|reserved_%d|>", t->vocab - 1);
+    write_added_token(f, (uint32_t)t->vocab - 1, name, true, false, t->added_count == 0);
+}
+
+static inline void write_pre_tokenizer(FILE* f, SplitKind split) {
+    const bool own = split == SPLIT_GPT2 || split == SPLIT_BYTES;
+    if (!own) {
+        fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
+        for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0]; i++)
+            if (split_texts[i].split == split) json_write_string(f, split_texts[i].text);
+        fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", f);
+    }
+    fprintf(f, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": %s}%s",
+            own ? "true" : "false", own ? "" : "]}");
+}
+
+static inline void write_tokenizer(FILE* f, const Tokenizer* t) {
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", f);
+    write_added(f, t);
+    fputs("],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", f);
+    write_pre_tokenizer(f, t->split);
+    fputs(
+        ",\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+        "\"trim_offsets\": true, \"use_regex\": true},\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, "
+        "\"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+        "\"byte_fallback\": false,\n",
+        f);
+    fprintf(f, "    \"ignore_merges\": %s,\n    \"vocab\": {", t->whole_words ? "true" : "false");
+    bool first = true;
+    for (uint32_t i = 0; i < (uint32_t)t->vocab; i++) {
+        const uint32_t n = token_bytes(t, i);
+        if (n == 0 || tokenizer_find(t, t->bytes + t->begin[i], n) != (int64_t)i)
+            continue; // not there, or only as an added one
+        fputs(first ? "\n      \"" : ",\n      \"", f);
+        write_name(f, t, i);
+        fprintf(f, "\": %u", i);
+        first = false;
+    }
+    fputs("},\n    \"merges\": [", f);
+    write_merges(f, t);
+    fputs("]\n  }\n}\n", f);
+}
+
+// Opens the file that a vocabulary is written to before it gets its name: path.part.
+static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error* error) {
+    struct stat st;
+    FILE* f = NULL;
+    if (snprintf(part, 4096, "%s.part", path) >= 4096)
+        fail(error, "%.200s...: the name is too long", path);
+    else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(error, "%s: not a regular file", path);
+    else if (!(f = fopen(part, "w")))
+        fail(error, "%s: cannot write: %s", part, strerror(errno));
+    return f;
+}
+
+// Whether tokenizer_save() will be able to write there: before the work that a vocabulary is.
+static inline bool tokenizer_can_save(const char* path, Error* error) {
+    char part[4096];
+    FILE* f = tokenizer_open_part(part, path, error);
+    if (!f) return false;
+    fclose(f);
+    unlink(part);
+    return true;
+}
+
+// Writes a vocabulary to a file, which is there under its name when all of it is.
+static inline bool tokenizer_save(const Tokenizer* t, const char* path, Error* error) {
+    char part[4096];
+    FILE* f = tokenizer_open_part(part, path, error);
+    if (!f) return false;
+    write_tokenizer(f, t);
+    const bool written = fflush(f) == 0 && !ferror(f) && fsync(fileno(f)) == 0;
+    const int reason = errno;
+    if (fclose(f) == 0 && written && rename(part, path) == 0) return true;
+    fail(error, "%s: cannot write: %s", path, strerror(written ? errno : reason));
+    unlink(part);
+    return false;
+}
+
+#endif

@@ -1,0 +1,985 @@
+/*
+cuda_emulator.h: CUDA kernels on the CPU, from the same source, with any C++17 compiler: to run them, to debug them, and
+to check them for races where there is no GPU. This file is the language: threads, blocks, grids, and all that makes
+threads of a block work together. Its second half, cuda_runtime_emulator.h, is the library: 16-bit floats, atomics,
+memory, streams.
+
+How it works
+
+    fiber     A CUDA thread is a fiber: a stack of its own and a saved stack pointer. It runs as an ordinary function
+              until it has to wait for others, at __syncthreads(), a shuffle, an mma. Then cuda_on_cpu_switch()
+              exchanges the stack, and another thread of the block goes on where it had stopped: a few ns, no system
+              call.
+    meeting   All waiting is of one kind. Each thread leaves what it brings; the last to arrive does the work for all
+              (adds up votes, multiplies matrices), and all go on and take what is theirs. See "Meetings".
+    block     All threads of a block run on one core, one at a time. A thread that never waits needs no stack of its
+              own: the next one begins on the same stack, so that an elementwise kernel costs a call per thread.
+    grid      The calling thread runs blocks; if that takes longer than some 50 us, other cores wake up and help.
+
+What is found, beside wrong results. A message has the line of the kernel, or its name, block and thread; then abort().
+
+    always                threads of a block at different barriers, lanes of a warp at different collectives or with
+                          different masks, shuffles from lanes that take no part, deadlocks; launches that a GPU
+                          refuses, host memory as argument; accesses outside of a block of device memory (as far as
+                          pages tell), or after it was freed; stack overflow. And what nobody has written is NaN: fresh
+                          device memory, shared memory, 16 bytes that cp.async is still copying
+    -fsanitize=address    all accesses out of bounds, in shared memory too; a host that reads device memory
+    -fsanitize=undefined  vector loads that are not aligned
+    -fsanitize=thread     races: missing barriers, __syncwarp, fences; between threads, and between blocks
+    CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. The same results?
+    CUDA_ON_CPU_FENCES    1: who stores what, byte for byte, for kernels with hopper_emulator.h. See there
+    CUDA_ON_CPU_DEFER     1: kernels run as late as streams and events allow; else, communication does. See "Streams"
+
+CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
+
+What only Hopper GPUs have, copies of tiles, products of four warps, barriers that count bytes, is in hopper_emulator.h, with
+what is found there.
+
+Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
+coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
+*/
+#ifndef CUDA_ON_CPU_H
+#define CUDA_ON_CPU_H
+#define CUDA_ON_CPU 1
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cxxabi.h>
+#include <deque>
+#include <fcntl.h>
+#include <map>
+#include <mutex>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+#ifdef __linux__
+#include <elf.h>
+#endif
+
+#ifdef __has_feature // clang
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#elif __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+extern "C" void __asan_loadN(void*, long);
+#define CUDA_ON_CPU_ASAN(...) __VA_ARGS__
+#else
+#define CUDA_ON_CPU_ASAN(...)
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+extern "C" void AnnotateIgnoreReadsBegin(const char*, int), AnnotateIgnoreReadsEnd(const char*, int);
+extern "C" void AnnotateIgnoreWritesBegin(const char*, int), AnnotateIgnoreWritesEnd(const char*, int);
+extern "C" void AnnotateIgnoreSyncBegin(const char*, int), AnnotateIgnoreSyncEnd(const char*, int);
+extern "C" void __tsan_read_range(void*, long), __tsan_write_range(void*, long);
+#define CUDA_ON_CPU_TSAN(...) __VA_ARGS__
+#else
+#define CUDA_ON_CPU_TSAN(...)
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// The language
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+
+// A block runs on one core, so that what is thread_local belongs to the block. The address sanitizer knows the bounds
+// of static arrays, but not of thread_local ones: it gets static ones, and a single core.
+#ifdef __SANITIZE_ADDRESS__
+#define __shared__ static
+#else
+#define __shared__ static thread_local
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+inline thread_local uint3 threadIdx{}, blockIdx{};
+inline thread_local dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+// ----------------------------------------------------------------------------------------------------------------
+// The switch: saves the registers that a function has to preserve on the stack, the stack pointer in *save, and loads
+// those of a fiber that was left in the same way. (swapcontext() knows all processors, but takes 20 times as long: it
+// is a system call.) Weak: each object file has one, and the linker keeps one of them.
+
+extern "C" void cuda_on_cpu_switch(void** save, void* load) asm("cuda_on_cpu_switch");
+#ifdef __APPLE__
+asm(".text\n.globl cuda_on_cpu_switch\n.weak_definition cuda_on_cpu_switch\n.p2align 4\ncuda_on_cpu_switch:\n"
+#else
+asm(".text\n.weak cuda_on_cpu_switch\n.type cuda_on_cpu_switch, %function\n.p2align 4\ncuda_on_cpu_switch:\n"
+#endif
+#if defined(__x86_64__)
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\nmov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+#elif defined(__aarch64__)
+    "stp x29, x30, [sp, #-160]!\nstp x19, x20, [sp, #16]\nstp x21, x22, [sp, #32]\nstp x23, x24, [sp, #48]\n"
+    "stp x25, x26, [sp, #64]\nstp x27, x28, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
+    "stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+    "ldp x19, x20, [sp, #16]\nldp x21, x22, [sp, #32]\nldp x23, x24, [sp, #48]\nldp x25, x26, [sp, #64]\n"
+    "ldp x27, x28, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\n"
+    "ldp d14, d15, [sp, #144]\nldp x29, x30, [sp], #160\nret\n");
+#else
+#error "cuda_emulator.h: this processor needs a cuda_on_cpu_switch"
+#endif
+
+// The stack pointer of a fiber that has not run yet: the stack looks as if the switch had left it at the begin of a
+// function.
+inline void* cuda_on_cpu_stack(void** top, void (*begin)()) {
+#ifdef __x86_64__
+    top[-2] = (void*)begin; // the address that ret takes; six registers below it; above it begin's own, which has none
+    return top - 8;
+#else
+    top[-19] = (void*)begin; // x30
+    return top - 20;
+#endif
+}
+
+namespace cuda_on_cpu {
+
+// ----------------------------------------------------------------------------------------------------------------
+// What there is: threads, meetings, warps, a block for every core
+
+struct Site { // a line of the kernel: as default argument, the line of the call
+    const char* file;
+    int line;
+    static Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+struct Warp;
+struct Lane;
+struct Copy { // a cp.async under way
+    void* to;
+    const void* from;
+    int group;
+};
+struct Fiber { // lies at the top of its stack
+    void* sp;
+    Fiber* next; // in its list: ready, idle, used, or those who wait at a meeting
+    Warp* warp;
+    Lane* lane;
+    unsigned rank; // in the block
+    int copies, groups;
+    Copy copy[128];
+    bool fenced;       // shared_fence() since the last barrier: hopper_emulator.h
+    char* stack;       // its lower end
+    void *tsan, *asan; // what the sanitizers know of it
+};
+
+struct Meeting {
+    unsigned arrived; // lanes of a warp, a bit each; at a barrier, the number of threads
+    unsigned mask;    // lanes that have to come; at a barrier, the number of threads, or 0: all
+    const char* what; // as the kernel calls it
+    Site site;
+    Fiber *first, *last;                           // those who wait
+    void (*work)(Meeting&, Warp&, unsigned lanes); // done by the last to arrive, for all
+    int votes, result;
+    bool fenced; // one of those who have arrived
+    uint64_t round;
+    char order[2]; // for the race detector: what the rounds order, in turn
+};
+
+struct alignas(64) Lane { // what a lane brings to a meeting, and what it takes away
+    unsigned char in[40];
+    int from;
+    unsigned char out[16];
+};
+
+struct Warp {
+    unsigned alive;   // lanes that have not returned
+    unsigned pending; // meetings at which somebody waits
+    Lane lane[32];
+    Meeting meeting[32]; // by the lowest lane of the mask, so that parts of a warp can meet at the same time
+};
+
+struct Block { // what a core is working on
+    const struct Grid* grid;
+    unsigned threads, started, alive, fibers;
+    unsigned next_rank, rank_step;
+    uint64_t random;
+    Fiber *ready, **ready_end; // threads that can go on: a list, and where its end is to be appended to
+    Fiber *idle, *used;        // fibers without a thread
+    Fiber scheduler;           // the core's own stack, on which run_block() waits
+    Meeting barrier[16];       // __syncthreads() is number 0
+    Warp warp[32];
+    char* shared; // dynamic shared memory
+    size_t shared_bytes;
+    char begin, end; // for the race detector
+};
+
+struct Grid { // a launch
+    dim3 grid, block;
+    size_t shared_bytes;
+    const void* kernel;
+    void (*call)(const void*); // calls the kernel with these
+    const void* arguments;
+    uint64_t blocks;
+    std::atomic<uint64_t> next; // the first block that no core has taken
+};
+
+// What goes on beside the threads of a block: copies and products of hopper_emulator.h. Null until the block uses it.
+struct Beside {
+    virtual void leave() = 0;       // the running thread stops running
+    virtual bool go_on() = 0;       // no thread can: does something that may let one; false: there is nothing to do
+    virtual void publish() = 0;     // what has been written and fenced is seen by copies and products
+    virtual void thread_ends() = 0; // the running one
+    virtual void block_ends() = 0;
+    virtual void tell() = 0; // in a deadlock, who waits for what
+};
+inline thread_local Beside* beside = nullptr;
+
+inline thread_local Block* block = nullptr; // null: not in a kernel
+inline thread_local Fiber* self = nullptr;
+
+constexpr bool separate = CUDA_ON_CPU_TSAN(1 |) 0; // every thread of a block needs a fiber of its own
+constexpr size_t stack_bytes = CUDA_ON_CPU_ASAN(4 *) CUDA_ON_CPU_TSAN(4 *)(64 << 10);
+constexpr size_t stack_guard = 16 << 10;
+
+inline unsigned setting(const char* name, unsigned otherwise) {
+    const char* s = getenv(name);
+    return s && *s ? (unsigned)atoi(s) : otherwise;
+}
+
+// CUDA_ON_CPU_ORDER: 0 first thread first, 1 last thread first, others random.
+inline unsigned order() {
+    static const unsigned o = setting("CUDA_ON_CPU_ORDER", 0);
+    return o;
+}
+inline unsigned dice(Block& b) {
+    return (unsigned)((b.random = b.random * 6364136223846793005u + 1442695040888963407u) >> 33);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The program's own symbols (ELF only; elsewhere, and in a stripped program, none): to name a kernel in messages, and
+// to find its static __shared__ variables, so that they can be NaN when a kernel begins. These are the thread_local
+// variables of functions, _ZZ<function>E<name>, and there must be no others. A thread_local variable is as far from
+// threadIdx in memory as it is in the table.
+//
+// gcc guards those of a class that has constructors, like bf16, by a flag, _ZGVZ<function>E<name>, although there is
+// nothing to construct. To the race detector, the first thread would write it while others read it; so it is set (not
+// 0) before.
+
+#ifdef __linux__
+struct Symbols {
+    const Elf64_Sym *first, *last;
+    const char* names;
+    const Elf64_Sym *function, *variable; // cuda_on_cpu_switch and threadIdx, whose addresses are known
+};
+
+inline Symbols read_symbols() {
+    Symbols s = {};
+    struct stat size;
+    const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return s;
+    const void* p =
+        fstat(fd, &size) == 0 ? mmap(nullptr, (size_t)size.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    if (p == MAP_FAILED) return s;
+    const char* file = (const char*)p;
+    const Elf64_Ehdr* head = (const Elf64_Ehdr*)file;
+    const Elf64_Shdr* section = (const Elf64_Shdr*)(file + head->e_shoff);
+    for (int i = 0; i < head->e_shnum; i++)
+        if (section[i].sh_type == SHT_SYMTAB) {
+            s.first = (const Elf64_Sym*)(file + section[i].sh_offset);
+            s.last = s.first + section[i].sh_size / sizeof(Elf64_Sym);
+            s.names = file + section[section[i].sh_link].sh_offset;
+        }
+    for (const Elf64_Sym* y = s.first; y != s.last; y++) {
+        if (!strcmp(s.names + y->st_name, "cuda_on_cpu_switch")) s.function = y;
+        if (!strcmp(s.names + y->st_name, "threadIdx")) s.variable = y;
+    }
+    return s;
+}
+inline const Symbols& symbols() {
+    static const Symbols s = read_symbols();
+    return s;
+}
+
+inline const char* name_of(const void* function) {
+    const Symbols& s = symbols();
+    for (const Elf64_Sym* y = s.first; s.function && y != s.last; y++)
+        if (ELF64_ST_TYPE(y->st_info) == STT_FUNC &&
+            y->st_value - s.function->st_value == (uint64_t)function - (uint64_t)cuda_on_cpu_switch) {
+            const char* name = s.names + y->st_name;
+            const char* plain = abi::__cxa_demangle(name, nullptr, nullptr, nullptr);
+            return plain ? plain : name;
+        }
+    return "a kernel";
+}
+
+inline void forget_static_shared() {
+    static const std::vector<const Elf64_Sym*> variables = [] {
+        std::vector<const Elf64_Sym*> found;
+        const Symbols& s = symbols();
+        for (const Elf64_Sym* y = s.first; s.variable && y != s.last; y++) {
+            const char* name = s.names + y->st_name;
+            if (ELF64_ST_TYPE(y->st_info) == STT_TLS && (!strncmp(name, "_ZZ", 3) || !strncmp(name, "_ZGVZ", 5)))
+                found.push_back(y);
+        }
+        return found;
+    }();
+    for (const Elf64_Sym* y : variables)
+        memset((char*)&threadIdx + (ptrdiff_t)(y->st_value - symbols().variable->st_value), 0xff, y->st_size);
+}
+#else
+inline const char* name_of(const void*) { return "a kernel"; }
+inline void forget_static_shared() {}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Errors
+
+// "file:line: what is wrong: kernel, block, thread", and the end.
+[[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) inline void fail(Site at, const char* format, ...) {
+    char text[1024], line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "%s:%d: ", at.file, at.line);
+    fflush(stdout);
+    if (block)
+        fprintf(stderr, "%s%s: kernel %s, block (%u,%u,%u), thread (%u,%u,%u)\n", at.line ? line : "", text,
+                name_of(block->grid->kernel), blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y,
+                threadIdx.z);
+    else
+        fprintf(stderr, "%s%s\n", at.line ? line : "cuda_on_cpu: ", text);
+    abort();
+}
+constexpr Site nowhere = {"", 0};
+
+// What moves several bytes at once wants an address that is a multiple of them.
+inline void check_aligned(const void* p, size_t bytes, const char* what, Site at = Site::here()) {
+    if ((uintptr_t)p % bytes) fail(at, "%s: %p is not a multiple of %zu", what, p, bytes);
+}
+
+[[noreturn]] inline void fail_deadlock() {
+    fflush(stdout);
+    fprintf(stderr,
+            "deadlock: kernel %s, block (%u,%u,%u): %u of its %u threads have not returned, and they all wait\n",
+            name_of(block->grid->kernel), blockIdx.x, blockIdx.y, blockIdx.z, block->alive, block->threads);
+    const auto tell = [](const Meeting& m) {
+        if (!m.arrived) return;
+        int n = 0;
+        fprintf(stderr, "%s:%d: at %s wait threads", m.site.file, m.site.line, m.what);
+        for (const Fiber* f = m.first; f; f = f->next)
+            if (n++ < 16) fprintf(stderr, " %u", f->rank);
+        fprintf(stderr, n > 16 ? "... (%d)\n" : "\n", n);
+    };
+    for (const Meeting& m : block->barrier) tell(m);
+    for (const Warp& w : block->warp)
+        for (const Meeting& m : w.meeting) tell(m);
+    if (beside) beside->tell();
+    abort();
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The race detector
+//
+// To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order what they
+// order on a GPU. So it sees two threads that touch the same memory without a barrier between them, although they ran
+// one after the other. Four things have to be right:
+//
+// 1. A barrier is "release, wait, acquire" on one of two objects in turn. With a single one, a thread that wakes late
+//    would acquire what early ones have done since and released at the next barrier; races between the two would be
+//    missed.
+// 2. Every thread of a block has a fiber of its own (two on one fiber would be one thread to the detector), and all are
+//    made before the block begins: making a fiber orders it after its maker.
+// 3. The begin of a block orders its threads after what the core did before, the end what comes later after its
+//    threads: with two objects, since a thread that begins late would otherwise come after those that have returned.
+//    Shuffles, votes and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence with an
+//    atomic operation.
+// 4. Blocks that a core runs one after the other are ordered by that. So two cores share a grid in such a way that
+//    blocks at any distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
+//
+// What the emulator itself reads and writes is hidden from it. It sees no plain memcpy of a few bytes, which the
+// compiler turns into moves after the detector's pass: cp.async and ldmatrix tell it.
+
+struct Hidden { // while it lives, reads and writes are not seen
+    static void begin() { CUDA_ON_CPU_TSAN(AnnotateIgnoreReadsBegin("", 0); AnnotateIgnoreWritesBegin("", 0);) }
+    static void end() { CUDA_ON_CPU_TSAN(AnnotateIgnoreReadsEnd("", 0); AnnotateIgnoreWritesEnd("", 0);) }
+    Hidden() { begin(); }
+    ~Hidden() { end(); }
+};
+struct Unordered { // while it lives, locks order nothing
+    Unordered() { CUDA_ON_CPU_TSAN(AnnotateIgnoreSyncBegin("", 0);) }
+    ~Unordered() { CUDA_ON_CPU_TSAN(AnnotateIgnoreSyncEnd("", 0);) }
+};
+
+// ----------------------------------------------------------------------------------------------------------------
+// Whose turn it is
+
+inline void switch_to(Fiber* to) {
+    Fiber* me = self;
+    if (to == me) return; // what it waited for has come meanwhile: its stack is not saved anywhere
+    const uint3 idx = threadIdx;
+    self = to;
+    CUDA_ON_CPU_TSAN(__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);)
+    CUDA_ON_CPU_ASAN(__sanitizer_start_switch_fiber(&me->asan, to->stack, to->stack ? stack_bytes : 0);)
+    cuda_on_cpu_switch(&me->sp, to->sp);
+    CUDA_ON_CPU_ASAN(__sanitizer_finish_switch_fiber(me->asan, nullptr, nullptr);)
+    threadIdx = idx;
+}
+
+inline Fiber* new_fiber();
+
+// Who runs now that the running fiber cannot go on: threads that have been waiting before threads that have not begun.
+// So a kernel with only collectives of warps keeps 32 stacks alive, not 1024.
+inline Fiber* next_fiber() {
+    Block& b = *block;
+    if (beside) beside->leave();
+    if (beside && order() > 1 && !(dice(b) & 3)) beside->go_on(); // at any time
+    do {
+        const bool more = b.started < b.threads;
+        if (b.ready && !(more && order() > 1 && dice(b) & 1)) {
+            Fiber* f = b.ready;
+            if (!(b.ready = f->next)) b.ready_end = &b.ready;
+            return f;
+        }
+        if (more) {
+            Fiber* f = b.idle;
+            if (!f) return new_fiber();
+            b.idle = f->next;
+            return f;
+        }
+    } while (b.alive && beside && beside->go_on()); // as late as possible
+    if (b.alive) fail_deadlock();
+    return &b.scheduler;
+}
+
+// Those who wait can go on.
+inline void wake(Meeting& m) {
+    if (!m.first) return;
+    if (order() > 1 && dice(*block) & 1) { // before all others who can go on
+        if (!block->ready) block->ready_end = &m.last->next;
+        m.last->next = block->ready;
+        block->ready = m.first;
+    } else { // after them
+        *block->ready_end = m.first;
+        block->ready_end = &m.last->next;
+    }
+    m.first = nullptr;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Meetings: arrive() or fail; the last one completes the meeting, the others wait. Results are in the lanes' own places
+// and in the meeting's `result`, which the next round cannot change before all have read it: for that they would have
+// to come. So a meeting needs no second barrier and no second buffer.
+
+[[noreturn]] __attribute__((cold, noinline)) inline void fail_mismatch(const Meeting& m, unsigned mask,
+                                                                       const char* what, Site at) {
+    if (m.what == what && m.mask != mask)
+        fail(at, "%s for %#x, while others wait for %#x at %s:%d", what, mask, m.mask, m.site.file, m.site.line);
+    fail(at, "%s, while others wait at %s, %s:%d", what, m.what, m.site.file, m.site.line);
+}
+
+inline void arrive(Meeting& m, unsigned mask, const char* what, Site at) {
+    if (m.arrived && (m.mask != mask || m.what != what || m.site.line != at.line || m.site.file != at.file))
+        fail_mismatch(m, mask, what, at);
+    m.mask = mask;
+    m.what = what;
+    m.site = at;
+}
+
+inline void wait(Meeting& m) {
+    self->next = nullptr;
+    (m.first ? m.last->next : m.first) = self;
+    m.last = self;
+    switch_to(next_fiber());
+}
+
+inline void complete(Meeting& m, Warp* w) {
+    if (m.fenced) beside->publish();
+    m.fenced = false;
+    if (w) {
+        w->pending &= ~(m.mask & -m.mask);
+        if (m.work) m.work(m, *w, m.mask & w->alive);
+    }
+    m.arrived = 0;
+    m.round++;
+    m.result = m.votes;
+    m.votes = 0;
+    wake(m);
+}
+
+// The running thread's shared_fence() holds for those whom it meets.
+inline void bring_fence(Meeting& m) {
+    m.fenced |= self->fenced;
+    self->fenced = false;
+}
+
+// bar.sync: all threads of the block that have not returned, or `count` threads at barrier `id`. Returns the sum of the
+// votes.
+inline int barrier(int id, unsigned count, int vote, const char* what, Site at) {
+    Hidden hidden;
+    Meeting& m = block->barrier[id];
+    arrive(m, count, what, at);
+    bring_fence(m);
+    m.votes += vote;
+    CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; __tsan_release(sync);)
+    if (++m.arrived == (count ? count : block->alive))
+        complete(m, nullptr);
+    else
+        wait(m);
+    CUDA_ON_CPU_TSAN(__tsan_acquire(sync);)
+    return m.result;
+}
+
+// The lanes of a mask. `memory`: what they wrote before is seen by the others after it. Returns the calling lane.
+inline Lane& meet(unsigned mask, void (*work)(Meeting&, Warp&, unsigned), bool memory, const char* what, Site at) {
+    Warp& w = *self->warp;
+    Meeting& m = w.meeting[mask ? __builtin_ctz(mask) : 0];
+    const unsigned bit = 1u << self->rank % 32;
+    if (!(mask & bit)) fail(at, "%s: the calling lane is not in the mask %08x", what, mask);
+    arrive(m, mask, what, at);
+    if (memory) bring_fence(m);
+    m.work = work;
+    m.arrived |= bit;
+    w.pending |= mask & -mask;
+    CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; if (memory) __tsan_release(sync);)
+    if (m.arrived == (mask & w.alive))
+        complete(m, &w);
+    else
+        wait(m);
+    CUDA_ON_CPU_TSAN(if (memory) __tsan_acquire(sync);)
+    (void)memory;
+    return *self->lane;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// cp.async: 16 bytes on their way to shared memory. A GPU may bring them at once, or not before they are waited for; a
+// kernel that reads them too early works until it does not. Here they come as late as they can, at the wait, and are
+// NaN until then.
+
+inline void cp_async(void* to, const void* from, Site at = Site::here()) {
+    Fiber& f = *self;
+    check_aligned(to, 16, "cp.async", at);
+    check_aligned(from, 16, "cp.async", at);
+    if ((uintptr_t)from - (uintptr_t)block->shared < block->shared_bytes) fail(at, "cp.async from shared memory");
+    if (f.copies == sizeof f.copy / sizeof *f.copy) fail(at, "cp.async: %d under way, and no room for more", f.copies);
+    CUDA_ON_CPU_TSAN(__tsan_read_range((void*)from, 16); __tsan_write_range(to, 16);)
+    CUDA_ON_CPU_ASAN(__asan_loadN((void*)from, 16);)
+    Hidden hidden;
+    memset(to, 0xff, 16);
+    f.copy[f.copies++] = {to, from, f.groups};
+}
+
+inline void cp_async_commit() {
+    Hidden hidden;
+    self->groups++;
+}
+
+// Waits for all groups but the last `keep` ones. (-1: for copies that belong to no group, too)
+inline void finish_copies(int keep) {
+    Hidden hidden;
+    Fiber& f = *self;
+    int left = 0;
+    for (int i = 0; i < f.copies; i++)
+        if (f.copy[i].group < f.groups - keep) {
+            memcpy(f.copy[i].to, f.copy[i].from, 16);
+            CUDA_ON_CPU_TSAN(Hidden::end(); __tsan_write_range(f.copy[i].to, 16); Hidden::begin();)
+        } else
+            f.copy[left++] = f.copy[i];
+    f.copies = left;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The life of a thread, a fiber, a block, a grid
+
+inline void run_thread() {
+    Block& b = *block;
+    Fiber& f = *self;
+    const unsigned rank = f.rank = b.next_rank;
+    b.next_rank = rank + b.rank_step;
+    if (b.next_rank >= b.threads) b.next_rank -= b.threads;
+    b.started++;
+    threadIdx = {rank, 0, 0};
+    if (rank >= blockDim.x)
+        threadIdx = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / (blockDim.x * blockDim.y)};
+    Warp& w = b.warp[rank / 32];
+    f.warp = &w;
+    f.lane = &w.lane[rank % 32];
+    f.copies = f.groups = 0;
+    f.fenced = false;
+    CUDA_ON_CPU_TSAN(__tsan_acquire(&b.begin);)
+    Hidden::end();
+    b.grid->call(b.grid->arguments);
+    Hidden::begin();
+    CUDA_ON_CPU_TSAN(__tsan_release(&b.end);)
+    if (f.copies) finish_copies(-1);
+    if (beside) beside->thread_ends();
+    b.alive--;
+    w.alive &= ~(1u << rank % 32);
+    // Nobody waits for a thread that has returned: it may have been the last one that was waited for.
+    Meeting& all = b.barrier[0];
+    if (all.arrived && all.arrived == b.alive) complete(all, nullptr);
+    for (unsigned p = w.pending; p; p &= p - 1) {
+        Meeting& m = w.meeting[__builtin_ctz(p)];
+        if (m.arrived == (m.mask & w.alive)) complete(m, &w);
+    }
+}
+
+// Threads that do not wait run one after the other on the same stack.
+inline void run_threads() {
+    CUDA_ON_CPU_ASAN(__sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);)
+    Hidden::begin();
+    for (;;) {
+        do run_thread();
+        while (!separate && block->started < block->threads && !block->ready);
+        Fiber* to = next_fiber();
+        Fiber*& list = separate ? block->used : block->idle;
+        self->next = list;
+        list = self;
+        switch_to(to);
+    }
+}
+
+// Stacks begin on a page, so that the same variable of all fibers would want the same few lines of the L1 cache (its
+// sets repeat every 4096 bytes), and 1024 threads that wait in turn would miss it each time. So tops are staggered by
+// 64 bytes.
+inline Fiber* new_fiber() {
+    char* base =
+        (char*)mmap(nullptr, stack_guard + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED || mprotect(base, stack_guard, PROT_NONE))
+        fail(nowhere, "no memory for the stack of a thread");
+    char* top = base + stack_guard + stack_bytes - block->fibers++ % 61 * 64;
+    Fiber* f = (Fiber*)((uintptr_t)(top - sizeof(Fiber)) & ~(uintptr_t)63);
+    f->stack = base + stack_guard;
+    CUDA_ON_CPU_TSAN(f->tsan = __tsan_create_fiber(0);)
+    f->sp = cuda_on_cpu_stack((void**)f, run_threads);
+    return f;
+}
+
+inline void run_block(Block& b, uint64_t number) {
+    const unsigned n = b.threads;
+    block = &b;
+    self = &b.scheduler;
+    b.started = 0;
+    b.alive = n;
+    b.ready = nullptr;
+    b.ready_end = &b.ready;
+    if (separate) {
+        for (Fiber* f; (f = b.used);) b.used = f->next, f->next = b.idle, b.idle = f;
+        while (b.fibers < n) {
+            Fiber* f = new_fiber();
+            f->next = b.idle, b.idle = f;
+        }
+    }
+    // Random orders of threads: from any of them, in steps of a prime that no block is as large as.
+    static const unsigned prime[8] = {1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069};
+    b.random = (number + 1) * 0x9E3779B97F4A7C15u + order();
+    b.rank_step = order() == 0 ? 1 : order() == 1 ? n - 1 : prime[dice(b) % 8] % n;
+    b.next_rank = order() == 0 ? 0 : order() == 1 ? n - 1 : dice(b) % n;
+    for (unsigned i = 0; i < n; i += 32) b.warp[i / 32].alive = n - i >= 32 ? ~0u : (1u << (n - i)) - 1;
+    if (b.shared_bytes != b.grid->shared_bytes) {
+        free(b.shared);
+        b.shared_bytes = b.grid->shared_bytes;
+        if (posix_memalign((void**)&b.shared, 1024, b.shared_bytes)) fail(nowhere, "no memory for shared memory");
+    }
+    if (b.shared_bytes) memset(b.shared, 0xff, b.shared_bytes);
+    CUDA_ON_CPU_TSAN(b.scheduler.tsan = __tsan_get_current_fiber(); __tsan_release(&b.begin);)
+    switch_to(next_fiber());
+    CUDA_ON_CPU_TSAN(__tsan_acquire(&b.end);)
+    if (beside) beside->block_ends();
+    block = nullptr;
+}
+
+// Which of two cores runs a block where the race detector looks on: see "The race detector", 4.
+inline unsigned core_of(uint3 i) {
+    return (unsigned)(__builtin_parity(i.x) ^ __builtin_parity(i.y) ^ __builtin_parity(i.z));
+}
+
+// Cores that run blocks: CUDA_ON_CPU_THREADS, or those that the process may use. With the race detector two, even if
+// there is only one: a core has up to 1024 threads, and the detector's limit is 8128.
+inline unsigned core_count() {
+    CUDA_ON_CPU_ASAN(return 1;)
+    CUDA_ON_CPU_TSAN(return setting("CUDA_ON_CPU_THREADS", 2) > 1 ? 2 : 1;)
+    unsigned n = std::thread::hardware_concurrency();
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) n = (unsigned)CPU_COUNT(&set);
+#endif
+    return std::max(1u, setting("CUDA_ON_CPU_THREADS", n));
+}
+
+struct Cores {
+    unsigned count;
+    std::mutex mutex;
+    std::condition_variable called, done;
+    Grid* grid;       // what the calling core, number 0, wants help with
+    uint64_t calls;   // how often it has called
+    unsigned helping; // cores that are at it
+    unsigned helped;  // cores that have been
+    char begin, end;  // for the race detector
+};
+inline void help(Cores& c, unsigned core);
+inline void watch_faults(); // cuda_runtime_emulator.h, "Device memory"
+
+// The threads of the cores sleep between launches, until the process ends.
+inline Cores& cores() {
+    static Cores& all = []() -> Cores& {
+        Cores* c = new Cores();
+        c->count = core_count();
+        for (unsigned core = 1; core < c->count; core++) std::thread(help, std::ref(*c), core).detach();
+        return *c;
+    }();
+    return all;
+}
+
+inline void call_help(Cores& c, Grid& g) {
+    Unordered unordered;
+    std::lock_guard<std::mutex> lock(c.mutex);
+    c.grid = &g;
+    c.calls++;
+    c.helped = 0;
+    c.called.notify_all();
+}
+
+inline thread_local Block* own_block = nullptr; // of this core
+
+// What one core does for a grid. A small grid is done before it would be worth while to wake anybody.
+inline void run_blocks(Grid& g, unsigned core) {
+    static const uint64_t prime[8] = {2147483659, 2147483693, 2147483713, 2147483743,
+                                      2147483777, 2147483783, 2147483813, 2147483857};
+    Hidden hidden;
+    if (!own_block) {
+        own_block = new Block();
+        watch_faults();
+    }
+    Block& b = *own_block;
+    Cores& c = cores();
+    b.grid = &g;
+    b.threads = g.block.x * g.block.y * g.block.z;
+    blockDim = g.block;
+    gridDim = g.grid;
+    forget_static_shared();
+    const auto start = std::chrono::steady_clock::now();
+    for (uint64_t i = 0; (separate || (i = g.next++, true)) && i < g.blocks; i++) {
+        uint64_t k = i;
+        if (order() == 1) k = g.blocks - 1 - i;
+        if (order() > 1) k = (i * prime[order() % 8] + order() / 8) % g.blocks;
+        blockIdx = {(unsigned)(k % g.grid.x), (unsigned)(k / g.grid.x % g.grid.y), (unsigned)(k / g.grid.x / g.grid.y)};
+        if (separate && c.count > 1 && core_of(blockIdx) != core) continue;
+        run_block(b, k);
+        if (core == 0 && c.grid != &g && c.count > 1 && i + 1 < g.blocks &&
+            std::chrono::steady_clock::now() - start > std::chrono::microseconds(50))
+            call_help(c, g);
+    }
+}
+
+inline void run_grid(Grid& g) {
+    Cores& c = cores();
+    CUDA_ON_CPU_TSAN(__tsan_release(&c.begin);)
+    if (separate && c.count > 1 && g.blocks > 1) call_help(c, g);
+    run_blocks(g, 0);
+    if (c.grid == &g) {
+        Unordered unordered;
+        std::unique_lock<std::mutex> lock(c.mutex);
+        if (separate) c.done.wait(lock, [&] { return c.helped == c.count - 1; }); // its blocks are nobody else's
+        c.grid = nullptr;
+        c.done.wait(lock, [&] { return c.helping == 0; });
+    }
+    CUDA_ON_CPU_TSAN(__tsan_acquire(&c.end);)
+}
+
+inline void help(Cores& c, unsigned core) {
+    Hidden hidden;
+    for (uint64_t call = 0;;) {
+        Grid* g;
+        {
+            Unordered unordered;
+            std::unique_lock<std::mutex> lock(c.mutex);
+            c.called.wait(lock, [&] { return c.grid && c.calls != call; });
+            call = c.calls;
+            g = c.grid;
+            c.helping++;
+        }
+        CUDA_ON_CPU_TSAN(__tsan_acquire(&c.begin);)
+        run_blocks(*g, core);
+        CUDA_ON_CPU_TSAN(__tsan_release(&c.end);)
+        Unordered unordered;
+        std::lock_guard<std::mutex> lock(c.mutex);
+        c.helping--;
+        c.helped++;
+        c.done.notify_one();
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Collectives of a warp
+
+inline unsigned lane_number() {
+    Hidden hidden;
+    return self->rank % 32;
+}
+
+inline void work_shuffle(Meeting& m, Warp& w, unsigned lanes) {
+    for (unsigned l = 0; l < 32; l++)
+        if (lanes >> l & 1) {
+            const int from = w.lane[l].from;
+            if (!(lanes >> from & 1)) fail(m.site, "%s: lane %u reads lane %d, which takes no part", m.what, l, from);
+            memcpy(w.lane[l].out, w.lane[from].in, 8);
+        }
+}
+template <class T>
+T shuffle(unsigned mask, T value, int from, const char* what, Site at) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves up to 8 bytes");
+    Hidden hidden;
+    memcpy(self->lane->in, &value, sizeof(T));
+    self->lane->from = from;
+    memcpy((void*)&value, meet(mask, work_shuffle, false, what, at).out, sizeof(T));
+    return value;
+}
+
+struct Votes {
+    unsigned yes, all; // lanes
+};
+inline void work_vote(Meeting&, Warp& w, unsigned lanes) {
+    Votes v = {0, lanes};
+    for (unsigned l = 0; l < 32; l++)
+        if (lanes >> l & 1 && w.lane[l].from) v.yes |= 1u << l;
+    for (unsigned l = 0; l < 32; l++)
+        if (lanes >> l & 1) memcpy(w.lane[l].out, &v, sizeof v);
+}
+inline Votes vote(unsigned mask, int yes, const char* what, Site at) {
+    Votes v;
+    Hidden hidden;
+    self->lane->from = yes;
+    memcpy(&v, meet(mask, work_vote, false, what, at).out, sizeof v);
+    return v;
+}
+
+// mma.m16n8k16: lane l holds of A (16 x 16) the rows l / 4 and l / 4 + 8, of B (16 x 8) the column l / 4, of D (16 x 8)
+// the rows l / 4 and l / 4 + 8, each time the two columns (of B: rows) 2 (l % 4) and the next, of A and B also 8 more.
+// Added up in the order of k, in float; a tensor core keeps fewer bits and has another order.
+template <class T>
+void work_mma(Meeting& m, Warp& w, unsigned lanes) {
+    typedef float Row __attribute__((vector_size(32)));
+    if (~lanes) fail(m.site, "mma: lanes %08x of the warp are missing", ~lanes);
+    float a[16][16], b[16][8], d[16][8];
+    for (int l = 0; l < 32; l++) {
+        const int row = l / 4, column = l % 4 * 2;
+        T x[12];
+        memcpy((void*)x, w.lane[l].in, sizeof x);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) a[row + i / 2 % 2 * 8][column + i / 4 * 8 + i % 2] = (float)x[i];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) b[column + i / 2 * 8 + i % 2][row] = (float)x[8 + i];
+        for (int i = 0; i < 2; i++) memcpy(&d[row + i * 8][column], w.lane[l].in + 24 + 8 * i, 8);
+    }
+    Row bk[16];
+    memcpy(bk, b, sizeof bk);
+    for (int i = 0; i < 16; i++) {
+        Row sum;
+        memcpy(&sum, d[i], sizeof sum);
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; k++) sum += a[i][k] * bk[k];
+        memcpy(d[i], &sum, sizeof sum);
+    }
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 2; i++) memcpy(w.lane[l].out + 8 * i, &d[l / 4 + i * 8][l % 4 * 2], 8);
+}
+template <class T>
+void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site at = Site::here()) {
+    Hidden hidden;
+    Lane& l = *self->lane;
+    memcpy(l.in, a, 16);
+    memcpy(l.in + 16, b, 8);
+    memcpy(l.in + 24, d, 16);
+    memcpy(d, meet(~0u, work_mma<T>, false, "mma", at).out, 16);
+}
+
+// ldmatrix.x4: lane l brings row l % 8 of tile l / 8, eight 16-bit values; it gets, of each tile, elements 2 (l % 4)
+// and the next of row l / 4, or, transposed, of column l / 4.
+template <bool trans>
+void work_ldmatrix(Meeting& m, Warp& w, unsigned lanes) {
+    if (~lanes) fail(m.site, "ldmatrix: lanes %08x of the warp are missing", ~lanes);
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 8; i++) {
+            const int tile = i / 2, x = l % 4 * 2 + i % 2, y = l / 4, row = trans ? x : y, column = trans ? y : x;
+            memcpy(w.lane[l].out + 2 * i, w.lane[tile * 8 + row].in + 2 * column, 2);
+        }
+}
+template <bool trans>
+void ldmatrix(unsigned (&r)[4], const void* row, Site at = Site::here()) {
+    check_aligned(row, 16, "ldmatrix", at);
+    CUDA_ON_CPU_TSAN(__tsan_read_range((void*)row, 16);)
+    Hidden hidden;
+    memcpy(self->lane->in, row, 16);
+    memcpy(r, meet(~0u, work_ldmatrix<trans>, false, "ldmatrix", at).out, 16);
+}
+
+} // namespace cuda_on_cpu
+
+// ----------------------------------------------------------------------------------------------------------------
+// Their names in CUDA
+
+#define CUDA_ON_CPU_SITE cuda_on_cpu::Site at = cuda_on_cpu::Site::here()
+inline void __syncthreads(CUDA_ON_CPU_SITE) { cuda_on_cpu::barrier(0, 0, 0, "__syncthreads", at); }
+inline int __syncthreads_count(int p, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::barrier(0, 0, p != 0, "__syncthreads_count", at);
+}
+inline int __syncthreads_or(int p, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::barrier(0, 0, p != 0, "__syncthreads_or", at) > 0;
+}
+inline int __syncthreads_and(int p, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::barrier(0, 0, p == 0, "__syncthreads_and", at) == 0;
+}
+inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_CPU_SITE) {
+    cuda_on_cpu::Hidden hidden;
+    cuda_on_cpu::meet(mask, nullptr, true, "__syncwarp", at);
+}
+
+// Lane l reads lane `from` if that is inside of its segment of `width` lanes, else itself.
+#define CUDA_ON_CPU_SHUFFLE(name, inside, from)                                                                        \
+    template <class T>                                                                                                 \
+    T name(unsigned mask, T v, int by, int width = 32, CUDA_ON_CPU_SITE) {                                             \
+        if (width < 1 || width > 32 || width & (width - 1)) cuda_on_cpu::fail(at, #name ": width %d", width);          \
+        const unsigned l = cuda_on_cpu::lane_number(), first = l & -(unsigned)width, end = first + (unsigned)width;    \
+        return cuda_on_cpu::shuffle(mask, v, (int)((inside) ? (from) : l), #name, at);                                 \
+    }
+CUDA_ON_CPU_SHUFFLE(__shfl_sync, first < end, first | ((unsigned)by & ((unsigned)width - 1)))
+CUDA_ON_CPU_SHUFFLE(__shfl_up_sync, (unsigned)by <= l - first && first < end, l - (unsigned)by)
+CUDA_ON_CPU_SHUFFLE(__shfl_down_sync, (unsigned)by < end - l, l + (unsigned)by)
+CUDA_ON_CPU_SHUFFLE(__shfl_xor_sync, (l ^ (unsigned)by) < end, l ^ (unsigned)by)
+
+inline unsigned __ballot_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::vote(mask, p, "__ballot_sync", at).yes;
+}
+inline int __any_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::vote(mask, p, "__any_sync", at).yes != 0;
+}
+inline int __all_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
+    const cuda_on_cpu::Votes v = cuda_on_cpu::vote(mask, p, "__all_sync", at);
+    return v.yes == v.all;
+}
+
+#include "cuda_runtime_emulator.h"
+
+#endif

@@ -1,0 +1,560 @@
+/*
+Tests of kernels/attention.cuh and attention_hopper.cuh against kernels/attention.h, on the same rounded inputs. Every
+case runs with each family of kernels that is made for it and that this device has. LONG=1: larger ones on the emulator.
+
+Bounds, as relative norms. Everything that both sides compute in float32 differs by about
+
+    E = 2^-24 (2 s + sqrt(T) + 8),   s = max |q| max |k| / sqrt(HS) >= any score
+
+(see test_attention.c: a score's error, absolute, is a relative error of p, which has it twice, in the score and in
+lse). The rest is rounding to floatX, each time by at most U, of random sign, so k roundings of the terms of a sum and
+of the sum itself make up sqrt(k) U:
+
+    out: p, out          dV: p, dV          dQ: dS, dQ          dK: p, dS, dK
+
+(p and dS are only rounded for tensor cores.) dS = p (dP - D) may cancel, altogether for the first query: so dQ and dK,
+and they alone, are allowed E times the size of what cancels, p |dO| |V| |K| / sqrt(HS) with p <= 1, per element. The
+largest error, relative to the largest entry, is that of the norm, taken as 5 standard deviations of uniform errors.
+*/
+#include "cuda_test.h"
+#include "../../../kernels/attention.cuh"
+namespace reference {
+#include "../../../kernels/fast_math.h"
+#include "../../../kernels/attention.h"
+} // namespace reference
+
+#include <sys/wait.h>
+
+typedef std::vector<floatX> Values;
+
+struct Case {
+    int B, T, NH, NKV, HS;
+    int shift;  // elements that arrays are moved off their alignment: not for tensor cores, if not a multiple of 8
+    float size; // of q and k
+    int documents = 0; // 0: none; else they begin before, at and behind every so many tokens (1: each token)
+};
+
+// Positions (B, T) of the tokens in their documents.
+static std::vector<int32_t> positions_of(const Case* c) {
+    std::vector<int32_t> positions;
+    for (int n = 0; n < c->B * c->T; n++) {
+        const int t = n % c->T;
+        const bool edge = c->documents && t > 1 && (t + 1 + n / c->T) % c->documents <= 2;
+        const bool begins = t == 0 || c->documents == 1 || edge;
+        positions.push_back(begins ? 0 : positions.back() + 1);
+    }
+    return positions;
+}
+
+static int64_t rows_of(const Case* c) { return (int64_t)c->B * c->T; }
+static int64_t row_size(const Case* c) { return (int64_t)(c->NH + 2 * c->NKV) * c->HS; }
+static int64_t qkv_size(const Case* c) { return rows_of(c) * row_size(c); }
+static int64_t out_size(const Case* c) { return rows_of(c) * c->NH * c->HS; }
+static int64_t lse_size(const Case* c) { return rows_of(c) * c->NH; }
+static bool is_flash(const Case* c) {
+    return sizeof(floatX) == 2 && (c->HS == 64 || c->HS == 128) && c->shift % 8 == 0;
+}
+
+// Cases run with each family of kernels that there is for them; `family` is the one whose turn it is.
+static int family = ANY_FAMILY;
+static const char* family_name = "";
+static bool next_family(const Case* c) {
+    static const char* const names[] = {"", "plain", "mma", "wgmma"};
+    const int last = !is_flash(c) ? PLAIN_FAMILY : is_hopper() && has_hopper_code() ? WGMMA_FAMILY : MMA_FAMILY;
+    family = family == ANY_FAMILY ? (is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY) : family < last ? family + 1 : ANY_FAMILY;
+    *attention_asked() = family;
+    family_name = names[family];
+    return family != ANY_FAMILY;
+}
+
+// Values below 1; query and key heads below c->size.
+static Values random_qkv(const Case* c) {
+    Values x = random_of<floatX>(qkv_size(c), 1);
+    for (int64_t i = 0; i < qkv_size(c); i++) {
+        if (i % row_size(c) < (int64_t)(c->NH + c->NKV) * c->HS) x[(size_t)i] = (floatX)(c->size * (float)x[(size_t)i]);
+    }
+    return x;
+}
+
+// Heads [first, end) of every row.
+static Floats heads(const Floats& x, const Case* c, int first, int end) {
+    Floats y;
+    for (int64_t n = 0; n < rows_of(c); n++) {
+        const auto row = x.begin() + n * row_size(c);
+        y.insert(y.end(), row + first * c->HS, row + end * c->HS);
+    }
+    return y;
+}
+
+static double norm(const Floats& x) {
+    double sum = 0;
+    for (const float v : x) sum += (double)v * (double)v;
+    return sqrt(sum);
+}
+static double rms(const Floats& x) { return norm(x) / sqrt((double)x.size()); }
+
+static double largest(const Floats& x) {
+    double most = 0;
+    for (const float v : x) most = fmax(most, fabs((double)v));
+    return most;
+}
+
+// The norm of the longest head.
+static double longest(const Floats& x, int HS) {
+    double most = 0;
+    for (size_t i = 0; i < x.size(); i += (size_t)HS) {
+        most = fmax(most, norm(Floats(x.begin() + (int64_t)i, x.begin() + (int64_t)i + HS)));
+    }
+    return most;
+}
+
+// The error per element against relative * (size of an element) + absolute; and the same for the largest of all.
+static void compare(const char* what, const Case* c, const Floats& got, const Floats& want, double relative,
+                    double absolute) {
+    double sum = 0, worst = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        const double error = fabs((double)got[i] - (double)want[i]);
+        sum += error * error;
+        if (!(error <= worst)) worst = error == error ? error : INFINITY;
+    }
+    const double error = sqrt(sum / (double)want.size()), bound = relative * rms(want) + absolute;
+    const double worst_bound = 5 / sqrt(3) * (relative * largest(want) + absolute);
+    check(error <= bound && worst <= worst_bound,
+          "%s %-6s B %d T %3d heads %2d/%d x %3d %-5s size %-4g documents %3d error %.1e  bound %.1e  largest %.1e  "
+          "bound "
+          "%.1e",
+          floatX_name, what, c->B, c->T, c->NH, c->NKV, c->HS, family_name, (double)c->size, c->documents, error, bound,
+          worst, worst_bound);
+}
+
+static double float32_error(const Case* c, const Floats& x) {
+    const double s = longest(heads(x, c, 0, c->NH), c->HS) * longest(heads(x, c, c->NH, c->NH + c->NKV), c->HS);
+    return U32 * (2 * s / sqrt(c->HS) + sqrt(c->T) + 8);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Whole sequences
+
+typedef struct {
+    Values out, dqkv;
+    Floats lse;
+} Results;
+
+static void run_forward(Results* r, const Case* c, const Values& qkv) {
+    Device<floatX> d_qkv(qkv, c->shift), d_out(out_size(c), c->shift);
+    Device<float> d_lse(lse_size(c));
+    Device<int32_t> positions(positions_of(c));
+    attention_forward(d_out.p, d_lse.p, d_qkv.p, c->documents ? positions.p : NULL, c->B, c->T, c->NH, c->NKV, c->HS);
+    r->out = d_out.get(), r->lse = d_lse.get();
+}
+
+// From r->out and r->lse.
+static void run_backward(Results* r, const Case* c, const Values& qkv, const Values& dout) {
+    Device<floatX> d_qkv(qkv, c->shift), d_out(r->out, c->shift), d_dout(dout, c->shift), d_dqkv(qkv_size(c), c->shift);
+    Device<float> d_lse(r->lse);
+    Device<int32_t> positions(positions_of(c));
+    attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, c->documents ? positions.p : NULL, c->B, c->T,
+                       c->NH, c->NKV, c->HS);
+    r->dqkv = d_dqkv.get();
+}
+
+static void test_backward(Results* r, const Case* c, const Values& qkv, const Values& dout, double E) {
+    run_backward(r, c, qkv, dout);
+    const Floats got = floats_of(r->dqkv), x = floats_of(qkv), y = floats_of(dout), o = floats_of(r->out);
+    const std::vector<int32_t> positions = positions_of(c);
+    Floats want((size_t)qkv_size(c), NAN);
+    reference::attention_backward(want.data(), y.data(), x.data(), o.data(), r->lse.data(), positions.data(), c->B,
+                                  c->T, c->NH, c->NKV, c->HS);
+    const int k = c->NH, v = k + c->NKV, end = v + c->NKV;
+    const double cancels = rms(y) * rms(heads(x, c, v, end)) * E, u = family == PLAIN_FAMILY ? 0 : U;
+    compare("dQ", c, heads(got, c, 0, k), heads(want, c, 0, k), sqrt(U * U + u * u) + E,
+            cancels * rms(heads(x, c, k, v)));
+    compare("dK", c, heads(got, c, k, v), heads(want, c, k, v), sqrt(U * U + 2 * u * u) + E,
+            cancels * rms(heads(x, c, 0, k)));
+    compare("dV", c, heads(got, c, v, end), heads(want, c, v, end), sqrt(U * U + u * u) + E, 0);
+}
+
+static void test_case(const Case* c) {
+    const Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const Floats x = floats_of(qkv);
+    const double E = float32_error(c, x), u = family == PLAIN_FAMILY ? 0 : U;
+    Results r;
+    run_forward(&r, c, qkv);
+    Floats out((size_t)out_size(c), NAN), lse((size_t)lse_size(c), NAN);
+    reference::attention_forward(out.data(), lse.data(), x.data(), positions_of(c).data(), c->B, c->T, c->NH, c->NKV,
+                                 c->HS);
+    compare("out", c, floats_of(r.out), out, sqrt(U * U + u * u) + E, 0);
+    compare("lse", c, r.lse, lse, 0, E);
+    test_backward(&r, c, qkv, dout, E); // of what the device's forward pass left, and of the reference's
+    for (size_t i = 0; i < out.size(); i++) r.out[i] = (floatX)out[i];
+    r.lse = lse;
+    test_backward(&r, c, qkv, dout, E);
+}
+
+// Scores so large that float32 knows only the largest of a row: nothing may overflow. lse is that score, and p is 1.
+static void test_huge_scores(const Case* c) {
+    const Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const Floats x = floats_of(qkv);
+    Results r;
+    run_forward(&r, c, qkv);
+    run_backward(&r, c, qkv, dout);
+    Floats out((size_t)out_size(c)), lse((size_t)lse_size(c));
+    reference::attention_forward(out.data(), lse.data(), x.data(), positions_of(c).data(), c->B, c->T, c->NH, c->NKV,
+                                 c->HS);
+    const double sum = U32 * (sqrt(c->HS) + 8); // of HS terms of random sign
+    check_close("huge scores: lse", r.lse, lse, sum, sum);
+    check_close("huge scores: out", floats_of(r.out), out, U, U);
+    bool finite = true;
+    for (const float v : floats_of(r.dqkv)) finite = finite && fabsf(v) < INFINITY;
+    check(finite, "%-5s huge scores: gradients are finite", floatX_name);
+}
+
+template <class T>
+static bool same_bits(const std::vector<T>& a, const std::vector<T>& b, int64_t from, int64_t end) {
+    return memcmp(a.data() + from, b.data() + from, (size_t)(end - from) * sizeof(T)) == 0;
+}
+
+// The gradients of heads [first, end) in the rows from `from` to `to`.
+static bool same_gradients(const Results* a, const Results* b, const Case* c, int first, int end, int from, int to) {
+    bool same = true;
+    for (int64_t t = from; t < to; t++) {
+        same = same && same_bits(a->dqkv, b->dqkv, t * row_size(c) + first * c->HS, t * row_size(c) + end * c->HS);
+    }
+    return same;
+}
+
+// One sequence whose tokens from t on change: nothing before t may depend on them, nor dK and dV on queries before.
+static void test_causality(const Case* c, int t) {
+    Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const int64_t width = (int64_t)c->NH * c->HS;
+    Results a, again, b;
+    run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
+    run_forward(&again, c, qkv), run_backward(&again, c, qkv, dout);
+    check(same_bits(a.out, again.out, 0, out_size(c)) && same_bits(a.lse, again.lse, 0, lse_size(c)) &&
+              same_bits(a.dqkv, again.dqkv, 0, qkv_size(c)),
+          "%-5s T %d x %d: a second run gives the same bits", floatX_name, c->T, c->HS);
+
+    const Values other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
+    Values later = qkv, later_dout = dout;
+    std::copy(other_qkv.begin() + t * row_size(c), other_qkv.end(), later.begin() + t * row_size(c));
+    std::copy(other_dout.begin() + t * width, other_dout.end(), later_dout.begin() + t * width);
+    run_forward(&b, c, later), run_backward(&b, c, later, later_dout);
+    bool same = same_bits(a.out, b.out, 0, t * width) && same_gradients(&a, &b, c, 0, c->NH, 0, t);
+    for (int h = 0; h < c->NH; h++) same = same && same_bits(a.lse, b.lse, h * c->T, h * c->T + t);
+    check(same && !same_bits(a.out, b.out, t * width, out_size(c)),
+          "%-5s T %d x %d: out, lse, dQ before token %d do not depend on tokens from there on", floatX_name, c->T,
+          c->HS, t);
+
+    Values early_dout = dout;
+    std::copy(other_dout.begin(), other_dout.begin() + t * width, early_dout.begin());
+    run_forward(&b, c, qkv), run_backward(&b, c, qkv, early_dout);
+    check(same_gradients(&a, &b, c, 0, c->NH + 2 * c->NKV, t, c->T) && !same_gradients(&a, &b, c, 0, c->NH, 0, t),
+          "%-5s T %d x %d: gradients from token %d on do not depend on dout before it", floatX_name, c->T, c->HS, t);
+}
+
+// Other tokens in every second document change no bit of the others.
+static void test_isolation(const Case* c) {
+    const std::vector<int32_t> positions = positions_of(c);
+    const Values other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
+    Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const int64_t width = (int64_t)c->NH * c->HS, row = row_size(c);
+    std::vector<bool> changes;
+    Results a, b;
+    run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
+    for (int64_t n = 0; n < rows_of(c); n++) {
+        changes.push_back(n > 0 && (positions[(size_t)n] == 0) != changes.back());
+        if (!changes.back()) continue;
+        std::copy(other_qkv.begin() + n * row, other_qkv.begin() + (n + 1) * row, qkv.begin() + n * row);
+        std::copy(other_dout.begin() + n * width, other_dout.begin() + (n + 1) * width, dout.begin() + n * width);
+    }
+    run_forward(&b, c, qkv), run_backward(&b, c, qkv, dout);
+    int same_changed = 0, other_kept = 0, kept = 0;
+    for (int64_t n = 0; n < rows_of(c); n++) {
+        bool same =
+            same_bits(a.out, b.out, n * width, (n + 1) * width) && same_bits(a.dqkv, b.dqkv, n * row, (n + 1) * row);
+        for (int h = 0; h < c->NH; h++) {
+            const int64_t at = (n / c->T * c->NH + h) * c->T + n % c->T;
+            same = same && same_bits(a.lse, b.lse, at, at + 1);
+        }
+        same_changed += changes[(size_t)n] && same, other_kept += !changes[(size_t)n] && !same;
+        kept += !changes[(size_t)n];
+    }
+    check(kept > 0 && kept < rows_of(c) && same_changed == 0 && other_kept == 0,
+          "%-5s T %d x %d: other tokens in half of the documents change no bit of the %d rows of others: %d, %d",
+          floatX_name, c->T, c->HS, kept, same_changed, other_kept);
+}
+
+// Positions that say that a sequence is one document change no bit.
+static void test_one_document(const Case* packed) {
+    Case plain = *packed, one = *packed;
+    plain.documents = 0, one.documents = 10 * packed->T; // begins nowhere but at 0
+    const Values qkv = random_qkv(&plain), dout = random_of<floatX>(out_size(&plain), 1);
+    Results a, b;
+    run_forward(&a, &plain, qkv), run_backward(&a, &plain, qkv, dout);
+    run_forward(&b, &one, qkv), run_backward(&b, &one, qkv, dout);
+    check(same_bits(a.out, b.out, 0, out_size(&one)) && same_bits(a.lse, b.lse, 0, lse_size(&one)) &&
+              same_bits(a.dqkv, b.dqkv, 0, qkv_size(&one)),
+          "%-5s T %d x %d: one document: same bits as without documents", floatX_name, one.T, one.HS);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Token by token: each position against the reference, and the cache, bit by bit.
+
+static void test_decode(const Case* c) {
+    const Values qkv = random_qkv(c);
+    const int64_t width = (int64_t)c->NH * c->HS, stride = row_size(c) - width;
+    Device<floatX> d_qkv(row_size(c), c->shift), d_out(width, c->shift), d_cache((c->T + 1) * stride, c->shift);
+    Floats x = floats_of(qkv), cache((size_t)((c->T + 1) * stride)), got, want((size_t)out_size(c)), lse;
+    for (int t = 0; t < c->T; t++) {
+        d_qkv.set(Values(qkv.begin() + t * row_size(c), qkv.begin() + (t + 1) * row_size(c)));
+        d_out.set(Values((size_t)width, (floatX)NAN));
+        attention_decode(d_out.p, d_cache.p, d_qkv.p, t, c->NH, c->NKV, c->HS);
+        const Floats row = floats_of(d_out.get());
+        got.insert(got.end(), row.begin(), row.end());
+        reference::attention_decode(want.data() + t * width, cache.data(), x.data() + t * row_size(c), t, c->NH, c->NKV,
+                                    c->HS);
+    }
+    const double E = float32_error(c, x);
+    compare("decode", c, got, want, U + E, 0);
+    lse.resize((size_t)lse_size(c));
+    reference::attention_forward(want.data(), lse.data(), x.data(), NULL, 1, c->T, c->NH, c->NKV, c->HS);
+    compare("rows", c, got, want, U + 2 * E, 0);
+    const Values kept = d_cache.get();
+    bool same = true;
+    for (int64_t t = 0; t < c->T; t++) {
+        same = same && memcmp(&kept[(size_t)(t * stride)], &qkv[(size_t)(t * row_size(c) + width)],
+                              (size_t)stride * sizeof(floatX)) == 0;
+    }
+    for (int64_t i = 0; i < stride; i++) same = same && isnan((float)kept[(size_t)(c->T * stride + i)]);
+    check(same, "%-5s decode: the cache has the keys and values of %d tokens, and no more", floatX_name, c->T);
+    Device<floatX> d_all((int64_t)c->T * row_size(c), c->shift), d_again((c->T + 1) * stride, c->shift);
+    d_all.set(Values(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
+    attention_remember(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
+    const Values again = d_again.get();
+    same = memcmp(again.data(), kept.data(), (size_t)(c->T * stride) * sizeof(floatX)) == 0;
+    for (int64_t i = 0; i < stride; i++) same = same && isnan((float)again[(size_t)(c->T * stride + i)]);
+    check(same, "%-5s remember: the same of all %d tokens at once", floatX_name, c->T);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Which block does what
+
+template <bool KEYS>
+__global__ static void record_kernel(int64_t* to, Attention s, int tile) {
+    const Block block = block_of<KEYS>(s, tile, (int)blockIdx.x);
+    const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.row};
+    for (int i = 0; i < 8; i++) to[blockIdx.x * 8 + i] = all[i];
+}
+
+// B 3, T 70, heads 4/2 x 8; `section` of 12 or 6 heads at a time, tiles of 32: against three loops.
+template <bool KEYS>
+static void test_blocks(int section) {
+    const int B = 3, T = 70, NH = 4, NKV = 2, HS = 8, tile = 32, tiles = 3, of_one = KEYS ? NKV : NH;
+    const Attention s = {T, NH, NKV, HS, B * of_one, section, 1.0f, NULL};
+    std::vector<int64_t> want;
+    for (int first = 0; first < s.heads; first += section) {
+        for (int i = 0; i < tiles; i++) {
+            for (int head = first; head < first + section && head < s.heads; head++) {
+                const int64_t b = head / of_one, h = KEYS ? head % NKV * (NH / NKV) : head % NH, kv = h / (NH / NKV);
+                const int64_t row = b * T * (NH + 2 * NKV) * HS;
+                const int64_t all[8] = {tile * (KEYS ? i : tiles - 1 - i),
+                                        h,
+                                        row + h * HS,
+                                        row + (NH + kv) * HS,
+                                        row + (NH + NKV + kv) * HS,
+                                        (b * T * NH + h) * HS,
+                                        (b * NH + h) * T,
+                                        b * T};
+                want.insert(want.end(), all, all + 8);
+            }
+        }
+    }
+    Device<int64_t> got((int64_t)want.size());
+    launch(launch_shape((unsigned)(s.heads * tiles), 1), record_kernel<KEYS>, got.p, s, tile);
+    check(got.get() == want, "blocks of %s in sections of %d heads: each once, most work first",
+          KEYS ? "keys" : "queries", section);
+}
+
+static void test_sections(void) {
+    bool good = true;
+    for (int T = 1; T <= 1 << 20; T *= 2) {
+        for (int group = 1; group <= 4; group *= 2) {
+            const Attention q = attention_of(3, T, 4, 4 / group, 128, false);
+            const Attention k = attention_of(3, T, 4, 4 / group, 128, true);
+            const int64_t head = (int64_t)2 * T * 128 * (int64_t)sizeof(floatX), size = 16 << 20;
+            good = good && q.heads == 12 && k.heads == 12 / group && q.section % group == 0;
+            good = good && q.section >= group && q.section <= 12 && k.section >= 1 && k.section <= k.heads;
+            good = good && (q.section == group || q.section / group * head <= size);
+            good = good && (k.section == 1 || k.section * group * head <= size);
+            good = good && (q.section == 12 || (q.section / group + 1) * head > size);
+            good = good && (k.section == k.heads || (k.section + 1) * group * head > size);
+        }
+    }
+    check(good, "sections of heads: as many as L2 has room for, and at least one");
+}
+
+// With ATTENTION=asked (NULL: not set), heads of HS end the program, and the message has `says`.
+static void test_refusal(const char* asked, int HS, const char* says) {
+    int ends[2], status = 0;
+    if (pipe(ends) != 0) die("a test needs a pipe: %s", strerror(errno));
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        if (asked)
+            setenv("ATTENTION", asked, 1);
+        else
+            unsetenv("ATTENTION");
+        attention_forward(NULL, NULL, NULL, NULL, 1, 1, 1, 1, HS);
+        _exit(0);
+    }
+    close(ends[1]);
+    char text[512] = "";
+    const ssize_t n = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    check(n > 0 && strstr(text, says) && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_RUN,
+          "ATTENTION=%s, heads of %d are refused: %.*s", asked ? asked : "", HS, (int)strcspn(text, "\n"), text);
+}
+
+static void test_refusals(void) { // before anything asks for the variable
+    test_refusal(NULL, 257, "head size 257");
+    test_refusal("plain", 257, "head size 257");
+    test_refusal("fast", 64, "ATTENTION=fast is not known");
+    test_refusal("mma", 80, "ATTENTION=mma is for heads of 64 or 128");
+    test_refusal("wgmma", 80, "ATTENTION=wgmma is for heads of 64 or 128");
+    if (sizeof(floatX) == 4) test_refusal("wgmma", 64, "not for 64 of 32 bits");
+}
+
+// What runs where nothing is asked for; where there is a Hopper GPU, too: its kernels have to be asked for.
+static void test_choice(void) {
+    *attention_asked() = ANY_FAMILY;
+    const int fast = sizeof(floatX) == 2 ? MMA_FAMILY : PLAIN_FAMILY;
+    check(attention_family(64, true) == fast && attention_family(128, true) == fast &&
+              attention_family(64, false) == PLAIN_FAMILY && attention_family(80, true) == PLAIN_FAMILY,
+          "%s kernels without ATTENTION: mma for 16 bits in heads of 64 and 128, else plain", floatX_name);
+}
+
+// No sequences, or no tokens: no kernel is launched, and no memory is touched.
+static void test_nothing(void) {
+    attention_forward(NULL, NULL, NULL, NULL, 0, 5, 2, 1, 64);
+    attention_forward(NULL, NULL, NULL, NULL, 2, 0, 2, 1, 64);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, 33);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, 33);
+    check(true, "no sequences and no tokens are no work");
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_refusals();
+    test_choice();
+    test_nothing();
+    test_sections();
+    for (int section = 1; section <= 12; section += section < 4 ? 2 : 7) { // 1, 3, 5, 12
+        test_blocks<false>(section);
+        test_blocks<true>(section <= 6 ? section : 6);
+    }
+
+    static const Case few[] = {
+        {1, 200, 2, 1, 64, 0, 1}, {1, 150, 1, 1, 128, 0, 1},    {2, 70, 2, 1, 33, 0, 1},     {1, 130, 1, 1, 64, 1, 1},
+        {1, 40, 1, 1, 150, 0, 1}, {1, 200, 2, 1, 64, 0, 1, 50}, {1, 70, 2, 1, 33, 0, 1, 20},
+    };
+    static const Case all[] = {
+        // tensor cores: sequences that end within, at and behind tiles of 32, 64 and 128
+        {1, 1, 1, 1, 64, 0, 1},
+        {2, 5, 4, 2, 64, 0, 1},
+        {1, 63, 4, 1, 64, 8, 1},
+        {3, 64, 1, 1, 64, 0, 1},
+        {2, 65, 6, 3, 64, 0, 1},
+        {1, 127, 4, 4, 64, 0, 1},
+        {2, 130, 4, 2, 64, 0, 1},
+        {1, 257, 4, 1, 64, 0, 1},
+        {2, 200, 6, 3, 64, 0, 1},
+        {1, 200, 4, 2, 64, 0, 8},
+        {1, 200, 2, 1, 64, 0, 60},
+        {2, 1, 2, 1, 128, 0, 1},
+        {3, 5, 6, 3, 128, 0, 1},
+        {1, 31, 1, 1, 128, 0, 1},
+        {1, 64, 4, 1, 128, 8, 1},
+        {1, 65, 4, 2, 128, 0, 1},
+        {2, 97, 2, 2, 128, 0, 1},
+        {1, 130, 4, 4, 128, 0, 1},
+        {1, 257, 2, 1, 128, 0, 1},
+        {1, 200, 3, 1, 128, 0, 6},
+        {1, 130, 2, 1, 128, 0, 60},
+        {1, 1, 8, 4, 64, 0, 60},
+        // ordinary cores: each width of a row, whole and not
+        {1, 1, 1, 1, 1, 0, 1},
+        {2, 33, 3, 1, 7, 0, 1},
+        {2, 64, 4, 2, 16, 0, 1},
+        {1, 65, 6, 3, 24, 0, 1},
+        {3, 70, 4, 1, 33, 0, 1},
+        {1, 130, 4, 2, 64, 1, 1},
+        {1, 100, 4, 4, 80, 0, 1},
+        {1, 95, 2, 1, 128, 3, 1},
+        {1, 31, 2, 2, 129, 0, 1},
+        {2, 70, 2, 1, 256, 0, 1},
+        {1, 100, 2, 1, 24, 0, 60},
+        {1, 1, 8, 4, 24, 0, 60}, // scores far below 0
+        // documents: each token is one, at edges of tiles, many in a tile, of one tile and of several
+        {1, 140, 2, 1, 64, 0, 1, 1},
+        {2, 257, 2, 1, 64, 0, 1, 64},
+        {1, 200, 4, 2, 64, 0, 1, 10},
+        {1, 300, 2, 2, 64, 0, 8, 100},
+        {1, 300, 2, 1, 64, 0, 60, 128},
+        {1, 140, 2, 1, 128, 0, 1, 1},
+        {2, 257, 2, 2, 128, 0, 1, 64},
+        {1, 200, 3, 1, 128, 0, 6, 10},
+        {1, 290, 2, 1, 128, 0, 1, 128},
+        {2, 70, 2, 1, 33, 0, 1, 1},
+        {2, 130, 4, 2, 24, 0, 1, 32},
+        {1, 130, 2, 1, 64, 1, 8, 10},
+        {1, 200, 2, 1, 80, 0, 1, 70},
+        {1, 100, 2, 1, 200, 0, 1, 33},
+    };
+    for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) {
+        const Case* c = brief ? &few[i] : &all[i];
+        while (next_family(c)) test_case(c);
+    }
+
+    // More pieces of work than a GPU has multiprocessors, twice and more: long on the emulator, whose GPU is small
+    static const Case many[] = {{6, 390, 16, 8, 64, 0, 1},
+                                {6, 390, 8, 8, 128, 0, 1},
+                                {5, 390, 16, 4, 64, 0, 1, 100},
+                                {5, 270, 18, 9, 128, 0, 1, 90}};
+#ifdef __CUDACC__
+    const bool more = !brief;
+#else
+    const bool more = !brief && getenv("LONG");
+#endif
+    for (int i = 0; i < 4 && more; i++) {
+        while (is_flash(&many[i]) && next_family(&many[i])) test_case(&many[i]);
+    }
+
+    static const Case shapes[] = {{1, 150, 4, 2, 64, 0, 1}, {1, 140, 2, 1, 128, 0, 1}, {1, 75, 4, 2, 40, 0, 1}};
+    for (int i = 0; i < 3 && !brief; i++) {
+        while (next_family(&shapes[i])) {
+            Case c = shapes[i];
+            test_causality(&c, 70);
+            test_causality(&c, 64);
+            c.size = 3000;
+            test_huge_scores(&c);
+        }
+    }
+    static const Case packed[] = {
+        {2, 200, 2, 1, 64, 0, 1, 60}, {1, 150, 2, 1, 128, 0, 1, 70}, {2, 75, 4, 2, 40, 0, 1, 20}};
+    for (int i = 0; i < 3 && !brief; i++) {
+        while (next_family(&packed[i])) {
+            Case c = packed[i];
+            test_isolation(&c);
+            test_one_document(&c);
+            c.size = 3000;
+            test_huge_scores(&c);
+        }
+    }
+    static const Case tokens[] = {
+        {1, 70, 2, 1, 64, 0, 1}, {1, 20, 4, 1, 33, 0, 1},  {1, 9, 4, 2, 64, 0, 1},   {1, 40, 3, 3, 128, 0, 6},
+        {1, 300, 2, 1, 8, 0, 1}, {1, 12, 2, 1, 256, 0, 1}, {1, 12, 2, 1, 256, 1, 1}, {1, 40, 2, 2, 80, 0, 1},
+    };
+    for (size_t i = 0; i < (brief ? 2 : sizeof tokens / sizeof(Case)); i++) test_decode(&tokens[i]);
+    return test_end();
+}

@@ -1,0 +1,839 @@
+/*
+cuda_comm.cu: comm.h where there is a device: every operation on device memory and on host memory, whoever carries it;
+messages on lanes in adverse orders, and whole schedules; how it all ends when something goes wrong.
+dev/test/cuda/cuda_comm.sh builds it three times, and starts it with 1 to 4 ranks:
+
+    with MPI, without NCCL      device memory goes through the host
+    with both                   NCCL carries device memory, MPI host memory; or, where ranks share a GPU, as before
+    with NCCL, without MPI      started by a loop in a shell; host memory goes through the device
+
+NCCL is that of dev/test/fake on the emulator, and the real one on GPUs. Every rank counts its own checks; rank 0 prints
+all of its own, the others what failed.
+
+With one of these words as argument the program does one thing that ends it, to be looked at from outside:
+    die, kill     the last rank dies, or is killed, while the others wait for its part of a sum
+    usage         all ranks find wrong arguments; lonely: only the last one does
+    together      all ranks find the same error
+    nolanes       receives posted ahead on one stream: a deadlock with NCCL (the fake one says so)
+    swapped       two receives of one lane in the wrong order
+    length        a message that is longer than its receiver expects
+    alone         waiting for a message to oneself that is never sent
+    mixed         one buffer in host memory, one in device memory
+    gone          the last rank is killed while the others are at a barrier
+    late          the last rank dies when the others have nothing left to do
+    lanes         opens lanes, and ends well
+Whoever ends well says "closed".
+*/
+#include "../../../comm/check_same.h"
+#include "../../../comm/collectives/collectives.h"
+#include "../../../comm.h"
+#include "../../../comm/cpu_affinity.h"
+#include "../../../parallel/schedule.h"
+#include "cuda_test.h"
+
+#include <signal.h>
+
+static Comm world;
+
+__attribute__((format(printf, 2, 3))) static void check_here(bool ok, const char* format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (process.rank <= 0) {
+        check(ok, "%s", text);
+        return;
+    }
+    *(ok ? &test_count.passed : &test_count.failed) += 1;
+    if (!ok) printf("FAIL  rank %d: %s\n", process.rank, text);
+    fflush(stdout);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Values: element i of rank r, whole numbers in [-30, 30] ([0, 250] for bytes), whose sums every type holds exactly
+
+static int value(int rank, int64_t i, CommType type) {
+    const uint64_t x = ((uint64_t)rank * 1000003 + (uint64_t)i + 17) * 0x9E3779B97F4A7C15ull;
+    return type == COMM_BYTE ? (int)((x >> 32) % 251) : (int)((x >> 32) % 61) - 30;
+}
+
+static void put(void* buffer, int64_t i, CommType type, int x) {
+    switch (type) {
+    case COMM_FLOAT: ((float*)buffer)[i] = (float)x; break;
+    case COMM_DOUBLE: ((double*)buffer)[i] = x; break;
+    case COMM_INT32: ((int32_t*)buffer)[i] = x; break;
+    case COMM_INT64: ((int64_t*)buffer)[i] = x; break;
+    case COMM_BF16: ((uint16_t*)buffer)[i] = f32_to_bf16((float)x); break;
+    case COMM_FP16: ((uint16_t*)buffer)[i] = f32_to_f16((float)x); break;
+    case COMM_BYTE: ((unsigned char*)buffer)[i] = (unsigned char)x; break;
+    }
+}
+
+static bool is(const void* buffer, int64_t i, CommType type, int x) {
+    unsigned char wanted[8];
+    const int64_t bytes = comm_type_bytes(type);
+    put(wanted, 0, type, x);
+    return memcmp(wanted, (const char*)buffer + i * bytes, (size_t)bytes) == 0;
+}
+
+// A buffer in device or host memory, with some elements behind it that nobody may write, and a copy of it to look at.
+enum { GUARD = 8 };
+typedef struct {
+    bool device;
+    int64_t n;
+    CommType type;
+    char *p, *copy;
+} Buffer;
+
+static size_t buffer_bytes(const Buffer* b) { return (size_t)((b->n + GUARD) * comm_type_bytes(b->type)); }
+
+static void buffer_set(Buffer* b) { // from the copy
+    if (b->device)
+        device_from_host(b->p, b->copy, buffer_bytes(b));
+    else
+        memcpy(b->p, b->copy, buffer_bytes(b));
+}
+
+static Buffer buffer_new(bool device, int64_t n, CommType type) {
+    Buffer b = {device, n, type, NULL, NULL};
+    b.copy = (char*)checked_calloc(buffer_bytes(&b), 1, "a test buffer");
+    b.p = device ? (char*)device_malloc(buffer_bytes(&b), "a test buffer")
+                 : (char*)checked_calloc(buffer_bytes(&b), 1, "a test buffer");
+    for (int64_t i = 0; i < n + GUARD; i++) put(b.copy, i, type, 99);
+    buffer_set(&b);
+    return b;
+}
+
+static void buffer_free(Buffer* b) {
+    free(b->copy);
+    if (b->device)
+        device_free(b->p, buffer_bytes(b));
+    else
+        free(b->p);
+}
+
+static void buffer_get(Buffer* b) { // to the copy, as the compute stream sees it
+    if (b->device)
+        device_to_host(b->copy, b->p, buffer_bytes(b));
+    else
+        memcpy(b->copy, b->p, buffer_bytes(b));
+}
+
+static void buffer_fill(Buffer* b, int64_t from, int64_t n, int rank, int64_t first) {
+    for (int64_t i = 0; i < n; i++) put(b->copy, from + i, b->type, value(rank, first + i, b->type));
+    buffer_set(b);
+}
+
+static bool buffer_is_whole(const Buffer* b) {
+    bool ok = true;
+    for (int64_t i = b->n; i < b->n + GUARD; i++) ok = ok && is(b->copy, i, b->type, 99);
+    return ok;
+}
+
+static int reduced(int size, int64_t i, CommType type, CommOp op) {
+    int result = value(0, i, type);
+    for (int rank = 1; rank < size; rank++) {
+        const int x = value(rank, i, type);
+        result = op == COMM_SUM ? result + x : (op == COMM_MAX ? x > result : x < result) ? x : result;
+    }
+    return result;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Every operation against its definition, and what it counts
+
+// Waits for what was started in a way that depends on `how`: at once, after some calls of comm_progress, ...
+static void finish(CommRequest* r, int how) {
+    for (int i = 0; i < 10 * (how % 3); i++) comm_progress(r, 1);
+    if (how % 2) comm_synchronize(&world); // not needed, and does no harm
+    comm_wait(r);
+}
+
+static bool test_all_reduce(Comm* c, Buffer* x, CommOp op, int how) {
+    const int64_t n = x->n, counted = c->size_bytes;
+    buffer_fill(x, 0, n, c->rank, 0);
+    if (how == 0) {
+        comm_all_reduce(c, x->p, n, x->type, op);
+    } else {
+        CommRequest r = comm_all_reduce_start(c, x->p, n, x->type, op);
+        finish(&r, how);
+    }
+    buffer_get(x);
+    bool ok = buffer_is_whole(x);
+    if (!c->plans) ok = ok && c->size_bytes - counted == 2 * n * comm_type_bytes(x->type) * (c->size - 1);
+    for (int64_t i = 0; i < n; i++) ok = ok && is(x->copy, i, x->type, reduced(c->size, i, x->type, op));
+    return ok;
+}
+
+static bool test_reduce_scatter(Comm* c, Buffer* out, Buffer* in, int how) {
+    const int64_t n = out->n;
+    buffer_fill(in, 0, n * c->size, c->rank, 0);
+    if (how == 0) {
+        comm_reduce_scatter(c, out->p, in->p, n, in->type);
+    } else {
+        CommRequest r = comm_reduce_scatter_start(c, out->p, in->p, n, in->type);
+        finish(&r, how);
+    }
+    buffer_get(out), buffer_get(in);
+    bool ok = buffer_is_whole(out) && buffer_is_whole(in);
+    for (int64_t i = 0; i < n; i++)
+        ok = ok && is(out->copy, i, out->type, reduced(c->size, c->rank * n + i, out->type, COMM_SUM));
+    for (int64_t i = 0; i < n * c->size; i++) ok = ok && is(in->copy, i, in->type, value(c->rank, i, in->type));
+    return ok;
+}
+
+// in: NULL for in place
+static bool test_all_gather(Comm* c, Buffer* out, Buffer* in, int how) {
+    const int64_t n = out->n / c->size;
+    if (in) buffer_fill(in, 0, n, c->rank, 0);
+    if (!in) buffer_fill(out, n * c->rank, n, c->rank, 0);
+    const char* from = in ? in->p : out->p + n * c->rank * comm_type_bytes(out->type);
+    if (how == 0) {
+        comm_all_gather(c, out->p, from, n, out->type);
+    } else {
+        CommRequest r = comm_all_gather_start(c, out->p, from, n, out->type);
+        finish(&r, how);
+    }
+    buffer_get(out);
+    bool ok = buffer_is_whole(out);
+    for (int64_t i = 0; i < n * c->size; i++)
+        ok = ok && is(out->copy, i, out->type, value((int)(i / n), i % n, out->type));
+    return ok;
+}
+
+static bool test_broadcast(Comm* c, Buffer* x, int root, int how) {
+    buffer_fill(x, 0, x->n, c->rank, c->rank == root ? 0 : 5);
+    if (how == 0) {
+        comm_broadcast(c, x->p, x->n, x->type, root);
+    } else {
+        CommRequest r = comm_broadcast_start(c, x->p, x->n, x->type, root);
+        finish(&r, how);
+    }
+    buffer_get(x);
+    bool ok = buffer_is_whole(x);
+    for (int64_t i = 0; i < x->n; i++) ok = ok && is(x->copy, i, x->type, value(root, i, x->type));
+    return ok;
+}
+
+static void test_operations(Comm* c, const char* label, bool device, int64_t n) {
+    bool reduce = true, scatter = true, gather = true, broadcast = true;
+    for (int t = COMM_FLOAT; t <= COMM_FP16; t++) {
+        const CommType type = (CommType)t;
+        Buffer one = buffer_new(device, n, type), many = buffer_new(device, n * c->size, type);
+        for (int how = 0; how < 4; how++) {
+            for (int op = COMM_SUM; op <= COMM_MIN && type != COMM_BYTE; op++)
+                reduce = reduce && test_all_reduce(c, &one, (CommOp)op, how);
+            if (type != COMM_BYTE) scatter = scatter && test_reduce_scatter(c, &one, &many, how);
+            gather = gather && test_all_gather(c, &many, &one, how) && test_all_gather(c, &many, NULL, how);
+            broadcast = broadcast && test_broadcast(c, &one, (int)(how % c->size), how);
+        }
+        buffer_free(&one), buffer_free(&many);
+    }
+    const char* where = device ? "device memory" : "host memory";
+    check_here(reduce, "%s, %s: all-reduce of %lld: every type, sum, max, min; bytes", label, where, (long long)n);
+    check_here(scatter, "%s, %s: reduce-scatter of parts of %lld", label, where, (long long)n);
+    check_here(gather, "%s, %s: all-gather of parts of %lld, apart and in place", label, where, (long long)n);
+    check_here(broadcast, "%s, %s: broadcast of %lld", label, where, (long long)n);
+}
+
+// The same operations by plan; and several on their way at once.
+static void test_layout(const char* network, const char* algorithm, int64_t n) {
+    Comm group = comm_split(&world, 0, world.rank, "planned");
+    Network net;
+    Error error;
+    char label[128];
+    int plans = 0;
+    if (!network_build(&net, network, &error)) die("%s", error.text);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        Plan plan;
+        if (!collective_build(&plan, algorithm, (PlanKind)kind, &net, &error)) continue;
+        if (!plan_check(&plan, &net, &error)) die("%s", error.text);
+        comm_use_plan(&group, &plan);
+        plan_free(&plan);
+        plans++;
+    }
+    snprintf(label, sizeof label, "%s on %s (%d plans)", algorithm, network, plans);
+    test_operations(&group, label, true, n);
+    test_operations(&group, label, false, n);
+    enum { AT_ONCE = 20 };
+    Buffer x[AT_ONCE];
+    CommRequest r[AT_ONCE];
+    bool ok = true;
+    for (int i = 0; i < AT_ONCE; i++) {
+        x[i] = buffer_new(i % 2, n + i, COMM_FLOAT);
+        buffer_fill(&x[i], 0, n + i, world.rank, i);
+    }
+    for (int i = 0; i < AT_ONCE; i++) r[i] = comm_all_reduce_start(&group, x[i].p, n + i, COMM_FLOAT, COMM_SUM);
+    for (int i = 0; i < AT_ONCE; i++) comm_progress(r, AT_ONCE), comm_wait(&r[i * 7 % AT_ONCE]);
+    for (int i = 0; i < AT_ONCE; i++) {
+        buffer_get(&x[i]);
+        ok = ok && buffer_is_whole(&x[i]);
+        for (int64_t k = 0; k < n + i; k++)
+            ok = ok && is(x[i].copy, k, COMM_FLOAT, reduced(world.size, k + i, COMM_FLOAT, COMM_SUM));
+        buffer_free(&x[i]);
+    }
+    check_here(ok, "%s: %d all-reduces of %lld at once", label, (int)AT_ONCE, (long long)n);
+    network_free(&net);
+    comm_free(&group);
+}
+
+static void test_plans(bool brief) {
+    static const char* const algorithms[] = {"ring",      "ring-both",   "halving-doubling", "double-tree:3",
+                                             "multitree", "multitree:3", "forest:2,3"};
+    char full[32];
+    snprintf(full, sizeof full, "full:%d", world.size);
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
+        if (!brief || i % 3 == 1) test_layout(full, algorithms[i], i % 2 ? 1001 : 3);
+    }
+    if (world.size == 4) test_layout("torus:2x2", "2d-ring", 999);
+    if (world.size == 4) test_layout("mesh:2x2", "torus-ring", 7);
+}
+
+// Nothing at all, also where a rank has no buffer for it.
+static void test_nothing(bool device) {
+    Buffer b = buffer_new(device, 1, COMM_FLOAT);
+    void* p = world.rank % 2 ? NULL : b.p;
+    comm_all_reduce(&world, p, 0, COMM_FLOAT, COMM_SUM);
+    CommRequest r = comm_all_gather_start(&world, p, p, 0, COMM_BF16);
+    comm_wait(&r);
+    comm_broadcast(&world, p, 0, COMM_INT64, 0);
+    comm_barrier(&world);
+    check_here(!r.active, "%s: nothing is no trouble", device ? "device memory" : "host memory");
+    buffer_free(&b);
+}
+
+// More than the device has at hand for the host.
+static void test_much(bool device) {
+    Buffer b = buffer_new(device, 300000, COMM_DOUBLE);
+    check_here(test_all_reduce(&world, &b, COMM_SUM, 0), "%s: all-reduce of 2.4 MB",
+               device ? "device memory" : "host memory");
+    buffer_free(&b);
+}
+
+// Sums of 16-bit floats: of two ranks the exact sum, rounded to nearest, ties to even; of more within their roundings.
+static void test_rounding(CommType type) {
+    enum { N = 5000 };
+    const double u = type == COMM_BF16 ? 0x1p-8 : 0x1p-11, tiny = type == COMM_BF16 ? 0x1p-133 : 0x1p-24;
+    double worst = 0;
+    bool exact = true;
+    for (int device = 0; device < 2; device++) {
+        Buffer b = buffer_new(device, N, type);
+        uint16_t mine[4][N];
+        for (int rank = 0; rank < world.size; rank++) {
+            for (int i = 0; i < N; i++) {
+                const float x = ldexpf(2 * random_uniform(5, (uint64_t)rank, (uint64_t)i) - 1, i % 29 - 20);
+                mine[rank][i] = type == COMM_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+            }
+        }
+        memcpy(b.copy, mine[world.rank], sizeof mine[0]);
+        buffer_set(&b);
+        comm_all_reduce(&world, b.p, N, type, COMM_SUM);
+        buffer_get(&b);
+        for (int i = 0; i < N; i++) {
+            double sum = 0, size = 0;
+            uint16_t got;
+            memcpy(&got, b.copy + 2 * i, 2);
+            for (int rank = 0; rank < world.size; rank++) {
+                const double x = type == COMM_BF16 ? bf16_to_f32(mine[rank][i]) : f16_to_f32(mine[rank][i]);
+                sum = rank == 0 ? x : sum + x, size += fabs(x);
+            }
+            const double y = type == COMM_BF16 ? bf16_to_f32(got) : f16_to_f32(got);
+            const float rounded = (float)sum; // exact for two 16-bit floats of these sizes
+            exact = exact && got == (type == COMM_BF16 ? f32_to_bf16(rounded) : f32_to_f16(rounded));
+            worst = fmax(worst, fabs(y - sum) / (u * size + tiny));
+        }
+        buffer_free(&b);
+    }
+    const char* name = type == COMM_BF16 ? "bf16" : "fp16";
+    if (world.size <= 2) check_here(exact, "%s: the sum of two is rounded to nearest", name);
+    check_here(worst <= world.size - 1, "%s: sums in units of the roundoff: %.2f <= %d", name, worst, world.size - 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Order: with the compute stream, and not before the wait
+
+__global__ static void __launch_bounds__(128) add_kernel(float* x, int n, float what) {
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) x[i] = x[i] + what;
+}
+
+static void add(Buffer* x, float what) {
+    launch(launch_shape(dim3((unsigned)blocks_for(x->n, 128)), dim3(128)), add_kernel, (float*)x->p, (int)x->n, what);
+}
+
+// Kernel, sum, kernel, sum, ... and the host looks once, at the end.
+static void test_order_of_streams(void) {
+    enum { N = 1000, ROUNDS = 5 };
+    Buffer x = buffer_new(true, N, COMM_FLOAT);
+    buffer_fill(&x, 0, N, world.rank, 0);
+    for (int k = 0; k < ROUNDS; k++) {
+        add(&x, (float)(world.rank + k));
+        CommRequest r = comm_all_reduce_start(&world, x.p, N, COMM_FLOAT, COMM_MAX);
+        comm_wait(&r);
+    }
+    comm_synchronize(&world);
+    buffer_get(&x);
+    int added =
+        world.size - 1; // in the first round the largest is not that of the last rank; in the others all are alike
+    for (int k = 1; k < ROUNDS; k++) added += world.size - 1 + k;
+    bool ok = buffer_is_whole(&x);
+    for (int64_t i = 0; i < N; i++) {
+        int largest = -1000;
+        for (int rank = 0; rank < world.size; rank++)
+            largest = (int)max_i64(largest, value(rank, i, COMM_FLOAT) + rank - (world.size - 1));
+        ok = ok && is(x.copy, i, COMM_FLOAT, largest + added);
+    }
+    check_here(ok, "kernels and operations in their order, without the host");
+    buffer_free(&x);
+}
+
+// With NCCL a started operation has not touched its result while nobody waits (on the emulator, which is as late as may
+// be).
+static void test_not_before_the_wait(void) {
+#if defined USE_NCCL && !defined __CUDACC__
+    enum { N = 300 };
+    if (!world.nccl) return;
+    Buffer x = buffer_new(true, N, COMM_FLOAT), y = buffer_new(true, N, COMM_FLOAT);
+    buffer_fill(&x, 0, N, world.rank, 0), buffer_fill(&y, 0, N, world.rank, 1);
+    CommRequest first = comm_all_reduce_start(&world, x.p, N, COMM_FLOAT, COMM_SUM);
+    CommRequest second = comm_all_reduce_start(&world, y.p, N, COMM_FLOAT, COMM_SUM);
+    buffer_get(&x);
+    bool before = true, after = true;
+    for (int64_t i = 0; i < N; i++) before = before && is(x.copy, i, COMM_FLOAT, value(world.rank, i, COMM_FLOAT));
+    check_here(before && first.active, "NCCL: the host goes on, and the result is not there yet");
+    comm_wait(&second);
+    comm_wait(&first);
+    buffer_get(&x), buffer_get(&y);
+    for (int64_t i = 0; i < N; i++) {
+        after = after && is(x.copy, i, COMM_FLOAT, reduced(world.size, i, COMM_FLOAT, COMM_SUM));
+        after = after && is(y.copy, i, COMM_FLOAT, reduced(world.size, i + 1, COMM_FLOAT, COMM_SUM));
+    }
+    check_here(after, "NCCL: after the wait it is, of operations waited for in another order too");
+    buffer_free(&x), buffer_free(&y);
+#endif
+}
+
+// comm_progress sees the end of an operation, and the wait counts from then.
+static void test_progress(void) {
+    Buffer x = buffer_new(true, 100, COMM_FLOAT);
+    Trace trace;
+    trace_init(&trace, 100);
+    world.trace = &trace;
+    CommRequest r = comm_all_reduce_start(&world, x.p, 100, COMM_FLOAT, COMM_SUM);
+    r.number = 42;
+    const double limit = seconds_now() + 20;
+    while (r.active && r.finished == 0 && seconds_now() < limit) comm_progress(&r, 1);
+    const double finished = r.finished;
+    comm_wait(&r);
+    world.trace = NULL;
+    const bool alone = world.size == 1;
+    check_here(alone || (finished > r.started && r.finished == finished && !r.active && trace.n >= 1 &&
+                         trace.spans[0].number == 42 && trace.spans[0].end == finished),
+               "progress: the end of an operation is seen, and is in the trace");
+    trace_free(&trace);
+    buffer_free(&x);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Groups
+
+static void test_groups(int columns) {
+    const int row = world.rank / columns, column = world.rank % columns, rows = world.size / columns;
+    char label[64];
+    Comm in_row = comm_split(&world, row, column, "row"), in_column = comm_split(&world, column, -row, "column");
+    check_here(in_row.rank == column && in_row.size == columns && in_column.rank == rows - 1 - row &&
+                   in_column.size == rows,
+               "%d x %d: ranks in rows and, the other way round, in columns", rows, columns);
+    for (int device = 0; device < 2; device++) {
+        snprintf(label, sizeof label, "%d x %d, a row", rows, columns);
+        test_operations(&in_row, label, device, 33);
+        snprintf(label, sizeof label, "%d x %d, a column", rows, columns);
+        test_operations(&in_column, label, device, 33);
+    }
+    // Of three groups at the same time, waited for by every rank in an order of its own.
+    enum { N = 500 };
+    Buffer a = buffer_new(true, N, COMM_FLOAT), b = buffer_new(true, N, COMM_BF16), c = buffer_new(true, N, COMM_INT32);
+    buffer_fill(&a, 0, N, in_row.rank, 0), buffer_fill(&b, 0, N, in_column.rank, 0),
+        buffer_fill(&c, 0, N, world.rank, 0);
+    CommRequest r[3];
+    r[0] = comm_all_reduce_start(&in_row, a.p, N, COMM_FLOAT, COMM_SUM);
+    r[1] = comm_all_reduce_start(&in_column, b.p, N, COMM_BF16, COMM_MAX);
+    r[2] = comm_broadcast_start(&world, c.p, N, COMM_INT32, world.size - 1);
+    for (int i = 0; i < 3; i++) comm_wait(&r[(i + world.rank) % 3]);
+    buffer_get(&a), buffer_get(&b), buffer_get(&c);
+    bool ok = true;
+    for (int64_t i = 0; i < N; i++) {
+        ok = ok && is(a.copy, i, COMM_FLOAT, reduced(columns, i, COMM_FLOAT, COMM_SUM));
+        ok = ok && is(b.copy, i, COMM_BF16, reduced(rows, i, COMM_BF16, COMM_MAX));
+        ok = ok && is(c.copy, i, COMM_INT32, value(world.size - 1, i, COMM_INT32));
+    }
+    check_here(ok, "%d x %d: operations of three groups at the same time", rows, columns);
+    buffer_free(&a), buffer_free(&b), buffer_free(&c);
+    comm_free(&in_row), comm_free(&in_column);
+    check_here(in_row.size == 1 && in_column.size == 1, "%d x %d: freed", rows, columns);
+    // Equal keys keep the parent's order; a group splits into groups.
+    Comm turned = comm_split(&world, 0, -world.rank, "turned"),
+         same = comm_split(&turned, turned.rank / columns, 7, "same");
+    check_here(turned.rank == world.size - 1 - world.rank && same.rank == turned.rank % columns && same.size == columns,
+               "%d x %d: equal keys keep the parent's order", rows, columns);
+    test_operations(&same, "a group of a group", true, 11);
+    comm_free(&same), comm_free(&turned);
+}
+
+static void test_group_of_one(void) {
+    Comm alone = comm_split(&world, world.rank, 0, "alone");
+    check_here(alone.size == 1 && alone.rank == 0, "a group of one");
+    test_operations(&alone, "a group of one", true, 20);
+    test_operations(&alone, "a group of one", false, 20);
+    comm_open_lanes(&alone, false);
+    comm_barrier(&alone);
+    check_here(alone.size_bytes == 0, "a group of one sends nothing");
+#ifdef USE_NCCL
+    check_here(!alone.nccl && !alone.lanes, "a group of one has no communicator");
+#endif
+    comm_free(&alone);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Messages on lanes
+
+enum { MESSAGES = 12, LENGTH = 200 };
+
+// Rank `from`'s message number k in a direction.
+static void message_fill(Buffer* b, int from, int direction, int k) {
+    buffer_fill(b, 0, LENGTH, from, 1000 * direction + 10 * k);
+}
+static bool message_is(Buffer* b, int from, int direction, int k) {
+    buffer_get(b);
+    bool ok = buffer_is_whole(b);
+    for (int64_t i = 0; i < LENGTH; i++)
+        ok = ok && is(b->copy, i, b->type, value(from, 1000 * direction + 10 * k + i, b->type));
+    return ok;
+}
+
+// Everybody posts all receives before any send, forward ones to the next rank and backward ones to the one before
+// (folded: also the other way), and waits in the opposite order.
+static void test_lanes(bool folded) {
+    Comm ring = comm_split(&world, 0, (world.rank + 1) % world.size, "ring"); // not the world's order
+    comm_open_lanes(&ring, folded);
+    const int next = (ring.rank + 1) % ring.size, before = (ring.rank + ring.size - 1) % ring.size;
+    enum { MOST = 4 * MESSAGES };
+    Buffer in[MOST], out[MOST];
+    CommRequest receive[MOST], send[MOST];
+    bool ok = true;
+    const int ways = folded && ring.size > 2 ? 4 : 2, all = ways * MESSAGES;
+    for (int i = 0; i < all; i++) { // no memory is taken, or given back, while a receive waits
+        in[i] = buffer_new(true, LENGTH, COMM_BF16), out[i] = buffer_new(true, LENGTH, COMM_BF16);
+        message_fill(&out[i], ring.rank, i % ways % 2, i / ways);
+    }
+    for (int i = 0; i < all; i++) { // way 0: forward, 1: backward, 2 and 3: the same, to the other neighbour
+        const int k = i / ways, way = i % ways, direction = way % 2, from = way == 0 || way == 3 ? before : next;
+        receive[i] = comm_receive_start(&ring, in[i].p, LENGTH, COMM_BF16, from, 2 * k + direction);
+    }
+    for (int i = 0; i < all; i++) {
+        const int k = i / ways, way = i % ways, direction = way % 2, to = way == 0 || way == 3 ? next : before;
+        send[i] = comm_send_start(&ring, out[i].p, LENGTH, COMM_BF16, to, 2 * k + direction);
+    }
+    for (int i = 0; i < 20; i++) comm_progress(receive, all);
+    for (int i = all - 1; i >= 0; i--) comm_wait(&receive[i]), comm_wait(&send[i]);
+    for (int i = 0; i < all; i++) {
+        const int k = i / ways, way = i % ways, from = way == 0 || way == 3 ? before : next;
+        ok = ok && message_is(&in[i], from, way % 2, k);
+    }
+    for (int i = 0; i < all; i++) buffer_free(&in[i]), buffer_free(&out[i]);
+    check_here(ok, "%d messages a lane, posted ahead%s", (int)MESSAGES, folded ? ", in both ways" : "");
+    comm_free(&ring);
+}
+
+// Messages to oneself, of both directions, whichever halves come first.
+static void test_to_oneself(bool receives_first) {
+    enum { N = 6 };
+    Comm ring = comm_split(&world, 0, world.rank, "ring");
+    comm_open_lanes(&ring, true);
+    Buffer in[N], out[N];
+    CommRequest receive[N], send[N];
+    bool ok = true;
+    for (int i = 0; i < N; i++) {
+        in[i] = buffer_new(true, LENGTH, COMM_FLOAT), out[i] = buffer_new(true, LENGTH, COMM_FLOAT);
+        message_fill(&out[i], ring.rank, i % 2, i);
+    }
+    for (int half = 0; half < 2; half++) {
+        const bool receives = (half == 0) == receives_first;
+        for (int i = 0; i < N; i++) {
+            if (receives) receive[i] = comm_receive_start(&ring, in[i].p, LENGTH, COMM_FLOAT, ring.rank, i);
+            if (!receives) send[i] = comm_send_start(&ring, out[i].p, LENGTH, COMM_FLOAT, ring.rank, i);
+        }
+    }
+    comm_progress(receive, N);
+    for (int i = N - 1; i >= 0; i--) comm_wait(&receive[i]), comm_wait(&send[i]);
+    for (int i = 0; i < N; i++) ok = ok && message_is(&in[i], ring.rank, i % 2, i);
+    check_here(ok && ring.size_bytes == 0, "messages to oneself, %s first: they arrive, and do not count",
+               receives_first ? "received" : "sent");
+    for (int i = 0; i < N; i++) buffer_free(&in[i]), buffer_free(&out[i]);
+    comm_free(&ring);
+}
+
+// Messages of host memory: one rank sends while the other receives.
+static void test_host_messages(void) {
+    Buffer x = buffer_new(false, LENGTH, COMM_DOUBLE);
+    bool ok = true;
+    for (int from = 0; from < world.size; from++) {
+        for (int to = 0; to < world.size; to++) {
+            if (from == to) continue;
+            message_fill(&x, world.rank, 0, to);
+            CommRequest r;
+            memset(&r, 0, sizeof r);
+            if (world.rank == from) r = comm_send_start(&world, x.p, LENGTH, COMM_DOUBLE, to, 7);
+            if (world.rank == to) r = comm_receive_start(&world, x.p, LENGTH, COMM_DOUBLE, from, 7);
+            comm_wait(&r);
+            if (world.rank == to) ok = ok && message_is(&x, from, 0, to);
+        }
+    }
+    check_here(ok, "host memory: messages of every rank to every other one");
+    buffer_free(&x);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Whole schedules, executed as the trainer does: each message says whose it is, and is looked at when it is used
+
+typedef struct {
+    const Schedule* s;
+    Comm* pipeline;
+    Buffer *output, *input, *gradient, *gradient_out; // (slots); (v, SCHEDULE_BUFFERS) each
+    CommRequest *send_forward, *receive_forward, *receive_backward, *send_backward;
+    int wrong;
+} Run;
+
+// What the message from a virtual stage about micro-batch k holds.
+static void set_message(Buffer* b, int number, int direction, int k) {
+    buffer_fill(b, 0, LENGTH, number, 1000 * direction + 10 * k);
+}
+
+static void run_action(Run* x, Action a) {
+    const Schedule* s = x->s;
+    const int k = a.microbatch, i = a.chunk * SCHEDULE_BUFFERS + k % SCHEDULE_BUFFERS;
+    const int here = a.chunk >= 0 ? schedule_virtual_stage(s, a.chunk) : -1, peer = schedule_peer(s, a.kind, a.chunk);
+    const int other = transfer_other_end(s, a.kind, a.chunk),
+              tag = 2 * k; // tags do not name the chunk: order alone counts
+    switch (a.kind) {
+    case RECEIVE_FORWARD:
+        x->receive_forward[i] = comm_receive_start(x->pipeline, x->input[i].p, LENGTH, COMM_FP16, peer, tag);
+        break;
+    case RECEIVE_BACKWARD:
+        x->receive_backward[i] = comm_receive_start(x->pipeline, x->gradient[i].p, LENGTH, COMM_FP16, peer, tag + 1);
+        break;
+    case SEND_FORWARD:
+        x->send_forward[a.slot] = comm_send_start(x->pipeline, x->output[a.slot].p, LENGTH, COMM_FP16, peer, tag);
+        break;
+    case SEND_BACKWARD:
+        x->send_backward[i] = comm_send_start(x->pipeline, x->gradient_out[i].p, LENGTH, COMM_FP16, peer, tag + 1);
+        break;
+    case FORWARD:
+        comm_wait(&x->send_forward[a.slot]);
+        comm_wait(&x->receive_forward[i]);
+        if (here > 0) x->wrong += !message_is(&x->input[i], here - 1, 0, k);
+        set_message(&x->output[a.slot], here, 0, k);
+        break;
+    case BACKWARD:
+    case BACKWARD_INPUT:
+        comm_wait(&x->receive_backward[i]);
+        comm_wait(&x->send_backward[i]);
+        if (here < pipeline_last(&s->plan)) x->wrong += !message_is(&x->gradient[i], here + 1, 1, k);
+        set_message(&x->gradient_out[i], here, 1, k);
+        break;
+    default: break;
+    }
+    (void)other;
+}
+
+static int run_schedule(Comm* pipeline, const Schedule* s) {
+    const int buffers = s->plan.v * SCHEDULE_BUFFERS;
+    Run x = {s, pipeline, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
+    Buffer** lists[4] = {&x.output, &x.input, &x.gradient, &x.gradient_out};
+    CommRequest** requests[4] = {&x.send_forward, &x.receive_forward, &x.receive_backward, &x.send_backward};
+    for (int i = 0; i < 4; i++) {
+        const int n = i == 0 ? s->slots : buffers;
+        *lists[i] = (Buffer*)checked_calloc((size_t)n, sizeof(Buffer), "test");
+        *requests[i] = (CommRequest*)checked_calloc((size_t)n, sizeof(CommRequest), "test");
+        for (int j = 0; j < n; j++) (*lists[i])[j] = buffer_new(true, LENGTH, COMM_FP16);
+    }
+    for (int i = 0; i < s->n; i++) run_action(&x, s->actions[i]);
+    for (int i = 0; i < s->slots; i++) comm_wait(&x.send_forward[i]);
+    for (int i = 0; i < buffers; i++) comm_wait(&x.send_backward[i]);
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < (i == 0 ? s->slots : buffers); j++) buffer_free(&(*lists[i])[j]);
+        free(*lists[i]), free(*requests[i]);
+    }
+    return x.wrong;
+}
+
+static void test_schedules(int most_v) {
+    for (int kind = 0; kind < SCHEDULE_KINDS && world.size > 1; kind++) {
+        Comm pipeline = comm_split(&world, 0, world.rank, "pipeline");
+        int wrong = 0, run = 0;
+        comm_open_lanes(&pipeline, schedule_is_folded((ScheduleKind)kind));
+        for (int v = 1; v <= most_v; v++) {
+            for (int m = 1; m <= 9; m += v == 1 ? 1 : 2) {
+                const Pipeline plan = {
+                    (ScheduleKind)kind, world.size, v, kind == INTERLEAVED ? m * world.size : m, false, false,
+                    m % 2 == 1};
+                Error error;
+                if (!pipeline_check(&plan, &error)) continue;
+                Schedule s = schedule_build(&plan, world.rank), forward = schedule_build_forward(&s, m);
+                wrong += run_schedule(&pipeline, &s) + run_schedule(&pipeline, &forward);
+                run += 2;
+                schedule_free(&forward), schedule_free(&s);
+            }
+        }
+        check_here(wrong == 0 && run > 0, "%s: %d schedules of %d stages over lanes: %d messages wrong",
+                   schedule_name((ScheduleKind)kind), run, world.size, wrong);
+        comm_free(&pipeline);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Begin
+
+// Who shares a GPU: on the same machine the same address.
+static void test_cards(void) {
+#ifdef USE_NCCL
+    static CommCard cards[4]; // machine, address
+    const int machines[4] = {1, 1, 2, 2}, gpus[4] = {7, 8, 7, 8};
+    int a = -1, b = -1;
+    for (int i = 0; i < 4; i++) {
+        cards[i].machine = (uint64_t)machines[i];
+        snprintf(cards[i].gpu, sizeof cards[i].gpu, "0000:0%d:00.0", gpus[i]);
+    }
+    const bool none = !comm_find_sharing(cards, 4, &a, &b) && !comm_find_sharing(cards, 1, &a, &b);
+    cards[3] = cards[1];
+    check_here(none && comm_find_sharing(cards, 4, &a, &b) && a == 1 && b == 3, "cards: who shares a GPU");
+    check_here(comm_machine() == comm_machine() && comm_machine() != hash_string(""), "the machine has a number");
+#endif
+}
+
+static void test_begin(const CommPlace* place) {
+    const char* text = comm_device_text(&world);
+    const bool alone = world.size == 1;
+    check_here(world.rank >= 0 && world.rank < world.size && process.rank == (alone ? -1 : world.rank), "%d ranks",
+               world.size);
+    check_here(alone == (*text == 0), "device memory is carried: \"%s\"", text);
+#ifdef USE_NCCL
+    check_here(alone || (world.nccl != NULL) == (strncmp(text, "NCCL ", 5) == 0), "and that is so");
+    check_here(alone || (getenv("CUDA_MODULE_LOADING") && getenv("CUDA_DEVICE_MAX_CONNECTIONS")), "CUDA's settings");
+#endif
+    check_here(place->machines == 1 && place->ranks_here == world.size && place->rank_here == world.rank,
+               "all ranks are on this machine");
+    Comm machine = comm_split_machine(&world);
+    check_here(machine.size == world.size && machine.rank == world.rank, "the group of this machine");
+    comm_free(&machine);
+    comm_check_same(&world, "arguments", "the same", "");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Things that end the program
+
+static int run_mode(const char* mode) {
+    const int last = world.size - 1, other = world.rank == 0 ? 1 : 0;
+    float* x = (float*)device_malloc(4096, "test");
+    Comm pair = comm_split(&world, world.rank > 1, world.rank, "pair");
+    const bool member = world.rank <= 1 && world.size > 1;
+    if (strcmp(mode, "usage") == 0) die_usage("the test says so");
+    if (strcmp(mode, "lonely") == 0 && world.rank == last) die_usage("the test says so");
+    if (strcmp(mode, "together") == 0) comm_die_together(&world, EXIT_RUN, "the test says so");
+    if (strcmp(mode, "mixed") == 0) comm_all_gather(&world, x, &world, 1, COMM_FLOAT);
+    if (strcmp(mode, "die") == 0 || strcmp(mode, "kill") == 0) {
+        comm_all_reduce(&world, x, 8, COMM_FLOAT, COMM_SUM);
+        comm_synchronize(&world);
+        if (world.rank == last && mode[0] == 'd') die("the test says so");
+        if (world.rank == last) kill(getpid(), SIGKILL);
+        CommRequest r = comm_all_reduce_start(&world, x, 8, COMM_FLOAT, COMM_SUM);
+        comm_wait(&r);
+        for (;;) comm_synchronize(&world), comm_progress(&r, 1);
+    }
+    if (strcmp(mode, "gone") == 0) {
+        comm_barrier(&world);
+        if (world.rank == last) usleep(300000), kill(getpid(), SIGKILL);
+        comm_barrier(&world);
+    }
+    if (strcmp(mode, "late") == 0 && world.rank == last) usleep(1000000), die("the test says so");
+    if (strcmp(mode, "lanes") == 0) comm_open_lanes(&world, false);
+    if (strcmp(mode, "nolanes") == 0 && member) {
+        for (int i = 0; i < 2; i++) { // once in turn, so that connections are there
+            CommRequest r = i == world.rank ? comm_send_start(&pair, x, 8, COMM_FLOAT, other, 0)
+                                            : comm_receive_start(&pair, x, 8, COMM_FLOAT, other, 0);
+            comm_wait(&r);
+        }
+        CommRequest receive = comm_receive_start(&pair, x, 8, COMM_FLOAT, other, 0);
+        CommRequest send = comm_send_start(&pair, x + 8, 8, COMM_FLOAT, other, 0);
+        comm_wait(&send);
+        comm_wait(&receive);
+    }
+    if ((strcmp(mode, "swapped") == 0 || strcmp(mode, "length") == 0) && member) {
+        comm_open_lanes(&pair, false);
+        const int swapped = mode[0] == 's', longer = mode[0] == 'l';
+        CommRequest r[2];
+        for (int i = 0; i < 2; i++) {
+            const int which = swapped && world.rank == 1 ? 1 - i : i, n = which ? 16 + longer * (1 - world.rank) : 8;
+            r[i] = world.rank == 0 ? comm_send_start(&pair, x + 32 * which, n, COMM_FLOAT, 1, 2 * which)
+                                   : comm_receive_start(&pair, x + 32 * which, n, COMM_FLOAT, 0, 2 * which);
+        }
+        comm_wait(&r[0]);
+        comm_wait(&r[1]);
+    }
+    if (strcmp(mode, "alone") == 0 && member) {
+        comm_open_lanes(&pair, false);
+        CommRequest r = comm_receive_start(&pair, x, 8, COMM_FLOAT, pair.rank, 0);
+        comm_wait(&r);
+    }
+    comm_synchronize(&world);
+    comm_free(&pair);
+    comm_close(&world);
+    device_free(x, 4096);
+    printf("closed\n");
+    return 0;
+}
+
+int main(int argc, char** argv) {
+    process.name = "cuda_comm";
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    comm_open(&world);
+    CommPlace place;
+    comm_share_cores(&world, &place);
+    device_open(place.rank_here);
+    comm_open_device(&world);
+    if (argc > 1 && !brief) return run_mode(argv[1]);
+    test_begin(&place);
+    test_cards();
+    const int64_t sizes[] = {1, 7, 1000, 30011};
+    for (int i = 0; i < (brief ? 3 : 4); i++) {
+        test_operations(&world, "world", true, sizes[i]);
+        test_operations(&world, "world", false, sizes[i]);
+    }
+    test_plans(brief);
+    test_nothing(true), test_nothing(false);
+    test_much(true), test_much(false);
+    world.piece = 24; // MPI: pieces that end in the middle of parts
+    test_operations(&world, "in pieces of 24 bytes", true, 19);
+    world.piece = COMM_PIECE;
+    test_rounding(COMM_BF16), test_rounding(COMM_FP16);
+    test_order_of_streams();
+    test_not_before_the_wait();
+    test_progress();
+    test_group_of_one();
+    for (int columns = 1; columns <= world.size; columns++) {
+        if (world.size % columns == 0) test_groups(columns);
+    }
+    test_host_messages();
+    if (world.size > 1) {
+        test_lanes(false), test_lanes(true);
+        test_to_oneself(true), test_to_oneself(false);
+    }
+    test_schedules(brief ? 2 : 4);
+    comm_barrier(&world);
+    const bool launched = process.rank >= 0;
+    comm_close(&world);
+    check_here(world.size == 1 && process.stop == NULL, "closed");
+    if (launched && process.rank > 0) return test_count.failed != 0;
+    return test_end();
+}

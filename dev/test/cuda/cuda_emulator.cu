@@ -1,0 +1,973 @@
+/*
+cuda_emulator.cu: does dev/emulator/cuda_emulator.h do what CUDA does? Each test computes by itself, in plain C, what a feature
+of CUDA has to give. So the same tests hold on a GPU, where they test the wrappers of cuda_utils.cuh and themselves; what only
+an emulator can show (streams that are as late as may be, launches that are refused) is left out there.
+
+Everything here is exact: integers, or floats that are small integers. The whole test then runs again in other orders of
+threads and blocks, and with kernels that are as late as may be.
+*/
+#include "cuda_test.h"
+
+#include <algorithm>
+#include <string>
+
+static bool is_short = false; // for sanitizers, which are slow
+[[maybe_unused]] static bool is_again = false;
+
+typedef std::vector<int> Ints;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Grids: every thread of every block runs once, and knows who it is
+
+__global__ static void count_kernel(int* count, int* number) {
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    const unsigned i = thread + blockDim.x * blockDim.y * blockDim.z * block;
+    atomicAdd(&count[i], 1);
+    number[i] = (int)(threadIdx.x + 10 * threadIdx.y + 100 * threadIdx.z + 1000 * blockIdx.x + 10000 * blockIdx.y) +
+                (int)(100000 * blockIdx.z);
+}
+
+static void test_grid(dim3 grid, dim3 block) {
+    Ints want;
+    for (unsigned b = 0; b < grid.x * grid.y * grid.z; b++)
+        for (unsigned t = 0; t < block.x * block.y * block.z; t++) {
+            const unsigned digits[6] = {t % block.x, t / block.x % block.y, t / block.x / block.y,
+                                        b % grid.x,  b / grid.x % grid.y,   b / grid.x / grid.y};
+            int n = 0;
+            for (int i = 5; i >= 0; i--) n = 10 * n + (int)digits[i];
+            want.push_back(n);
+        }
+    Device<int> count(Ints(want.size(), 0)), number((int64_t)want.size());
+    launch(launch_shape(grid, block), count_kernel, count.p, number.p);
+    check(count.get() == Ints(want.size(), 1) && number.get() == want,
+          "grid %u %u %u, blocks %u %u %u: each thread once", grid.x, grid.y, grid.z, block.x, block.y, block.z);
+}
+
+struct Argument {
+    double a;
+    char b[3];
+};
+__global__ static void arguments_kernel(double* out, Argument x, bool yes, int64_t n, const float* null, float* end,
+                                        float y, unsigned char c) {
+    *out = x.a + x.b[2] + (yes ? 1 : 0) + (double)n + (null == NULL ? 1 : 0) + (end == NULL ? 0 : 1) + y + c;
+}
+static void test_arguments() {
+    Device<double> out(1);
+    Device<float> x(100);
+    const Argument a = {0.5, {1, 2, 3}};
+    launch(launch_shape(1, 1), arguments_kernel, out.p, a, true, (int64_t)1 << 40, (const float*)NULL, x.p + 100, 0.25f,
+           (unsigned char)200);
+    check(out.get()[0] == 0x1p40 + 206.75, "arguments: structs, NULL, the end of an array, by value");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Shuffles
+
+enum { SHFL, UP, DOWN, XOR };
+__device__ static double shuffle(int kind, unsigned mask, double v, int by, int width) {
+    if (kind == SHFL) return __shfl_sync(mask, v, by, width);
+    if (kind == UP) return __shfl_up_sync(mask, v, (unsigned)by, width);
+    if (kind == DOWN) return __shfl_down_sync(mask, v, (unsigned)by, width);
+    return __shfl_xor_sync(mask, v, by, width);
+}
+// A column of `out` for each kind, width and distance; a row for each lane.
+__global__ static void shuffle_kernel(double* out) {
+    int column = 0;
+    for (int kind = SHFL; kind <= XOR; kind++)
+        for (int width = 1; width <= 32; width *= 2)
+            for (int by = 0; by < 32; by++)
+                out[32 * column++ + threadIdx.x] = shuffle(kind, ~0u, 1.5 * threadIdx.x + 1e9, by, width);
+}
+// PTX ISA, shfl.sync: a lane whose source is outside of its segment keeps its value; idx wraps around; bfly (xor) may
+// also read a segment before its own.
+static int shuffle_source(int kind, int lane, int by, int width) {
+    const int first = lane / width * width;
+    if (kind == SHFL) return first + by % width;
+    const int from = kind == UP ? lane - by : kind == DOWN ? lane + by : lane ^ by;
+    if (kind == UP) return from >= first ? from : lane;
+    return from < first + width ? from : lane;
+}
+static void test_shuffles() {
+    static const char* const names[4] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync"};
+    Device<double> out(4 * 6 * 32 * 32);
+    launch(launch_shape(1, 32), shuffle_kernel, out.p);
+    const std::vector<double> got = out.get();
+    size_t i = 0;
+    for (int kind = SHFL; kind <= XOR; kind++) {
+        int wrong = 0;
+        for (int width = 1; width <= 32; width *= 2)
+            for (int by = 0; by < 32; by++)
+                for (int lane = 0; lane < 32; lane++)
+                    if (got[i++] != 1.5 * shuffle_source(kind, lane, by, width) + 1e9) wrong++;
+        check(wrong == 0, "%s, all widths and distances: %d wrong", names[kind], wrong);
+    }
+}
+
+// Parts of a warp shuffle on their own: the lower half often, the odd lanes of the upper half once; and a warp that is
+// not full.
+__global__ static void shuffle_parts_kernel(int* out) {
+    const int lane = (int)threadIdx.x % 32;
+    int v = (int)threadIdx.x;
+    if (threadIdx.x >= 32) {
+        v = __shfl_xor_sync(0x000000ffu, v, 5); // 8 threads: 5 ^ i is below 8
+    } else if (lane < 16) {
+        for (int i = 0; i < 100; i++) v = __shfl_sync(0x0000ffffu, v, (lane + 1) % 16); // in a circle
+    } else if (lane % 2 == 1) {
+        v = __shfl_down_sync(0xaaaa0000u, v, 2, 16);
+    }
+    out[threadIdx.x] = v;
+}
+template <class T>
+__global__ static void shuffle_type_kernel(T* out) {
+    const T v = (T)(float)threadIdx.x;
+    out[threadIdx.x] = __shfl_xor_sync(~0u, v, 9);
+}
+template <class T>
+static bool shuffles_type() {
+    Device<T> out(32);
+    launch(launch_shape(1, 32), shuffle_type_kernel<T>, out.p);
+    const std::vector<T> got = out.get();
+    for (int i = 0; i < 32; i++)
+        if ((float)got[(size_t)i] != (float)(i ^ 9)) return false;
+    return true;
+}
+static void test_shuffles_of_parts() {
+    Ints want;
+    for (int i = 0; i < 40; i++)
+        want.push_back(i >= 32 ? 32 + (i % 32 ^ 5) : i < 16 ? (i + 100) % 16 : i % 2 ? (i + 2 < 32 ? i + 2 : i) : i);
+    Device<int> out(40);
+    launch(launch_shape(1, 40), shuffle_parts_kernel, out.p);
+    check(out.get() == want, "shuffles: parts of a warp on their own, a warp of 8 threads");
+    check(shuffles_type<float>() && shuffles_type<int>() && shuffles_type<unsigned>() && shuffles_type<double>() &&
+              shuffles_type<long long>() && shuffles_type<bf16>() && shuffles_type<fp16>(),
+          "shuffles of float, int, unsigned, double, long long, bf16, fp16");
+}
+
+__global__ static void warp_sums_kernel(float* out) {
+    out[threadIdx.x] = warp_sum((float)threadIdx.x) + 1000 * warp_max((float)threadIdx.x);
+}
+static void test_warp_sums() {
+    Device<float> out(96);
+    launch(launch_shape(1, 96), warp_sums_kernel, out.p);
+    Floats want(96);
+    for (int i = 0; i < 96; i++) want[(size_t)i] = (float)(i / 32 * 1024 + 496 + 1000 * (i / 32 * 32 + 31));
+    check(out.get() == want, "warp_sum, warp_max: the same in all lanes");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Votes, and barriers that count
+
+__global__ static void vote_kernel(int* out) {
+    const int t = (int)threadIdx.x, lane = t % 32;
+    int* mine = out + 9 * t;
+    mine[0] = (int)__ballot_sync(~0u, lane % 3 == 0);
+    mine[1] = __any_sync(~0u, lane == 40);
+    mine[2] = __any_sync(~0u, lane == 31);
+    mine[3] = __all_sync(~0u, lane < 31);
+    mine[4] = __all_sync(~0u, 7 * (lane < 32)); // not 0 is yes
+    mine[5] = 0;
+    if (lane >= 24) mine[5] = (int)__ballot_sync(0xff000000u, lane % 2) + __all_sync(0xff000000u, lane > 23);
+    mine[6] = __syncthreads_count(t % 5 == 0);
+    mine[7] = __syncthreads_or(t == 70) - __syncthreads_or(t == 200);
+    mine[8] = __syncthreads_and(t < 200) - __syncthreads_and(t != 70);
+}
+static void test_votes() {
+    enum { THREADS = 96 };
+    Device<int> out(9 * THREADS);
+    launch(launch_shape(1, THREADS), vote_kernel, out.p);
+    Ints want;
+    unsigned thirds = 0;
+    for (int i = 0; i < 32; i += 3) thirds |= 1u << i;
+    for (int t = 0; t < THREADS; t++) {
+        const int upper = t % 32 >= 24 ? (int)0xaa000000u + 1 : 0;
+        const int all[9] = {(int)thirds, 0, 1, 0, 1, upper, 20, 1, 1};
+        want.insert(want.end(), all, all + 9);
+    }
+    check(out.get() == want, "votes of warps and of parts, __syncthreads_count, _or, _and");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Barriers
+
+// Numbers go round the block: thread t hands its own to t + 1, `rounds` times. From thread `leave` on, threads return
+// at once.
+__global__ static void round_kernel(int* out, int rounds, int leave) {
+    __shared__ int s[1024];
+    if ((int)threadIdx.x >= leave) return;
+    int v = (int)threadIdx.x;
+    for (int i = 0; i < rounds; i++) {
+        s[((int)threadIdx.x + 1) % leave] = v;
+        __syncthreads();
+        v = s[threadIdx.x];
+        __syncthreads();
+    }
+    out[(int)blockIdx.x * leave + (int)threadIdx.x] = v;
+}
+// The same in a warp.
+__global__ static void round_warp_kernel(int* out, int rounds, int leave) {
+    __shared__ int s[32];
+    const int lane = (int)threadIdx.x;
+    if (lane >= leave) return;
+    int v = lane;
+    for (int i = 0; i < rounds; i++) {
+        s[(lane + 1) % leave] = v;
+        __syncwarp();
+        v = s[lane];
+        __syncwarp();
+    }
+    out[(int)blockIdx.x * leave + lane] = v;
+}
+static void test_barriers() {
+    const int sizes[] = {1, 2, 31, 32, 33, 64, 100, 256, 1000, 1024};
+    for (int threads : sizes) {
+        if (is_short && threads == 1000) continue;
+        const int leave = threads > 50 ? threads - 37 : threads, rounds = 3, blocks = is_short ? 3 : 9;
+        Ints want;
+        for (int i = 0; i < blocks * leave; i++) want.push_back((i % leave + leave * rounds - rounds) % leave);
+        Device<int> out((int64_t)want.size()), warps((int64_t)want.size());
+        launch(launch_shape((unsigned)blocks, (unsigned)threads), round_kernel, out.p, rounds, leave);
+        bool ok = out.get() == want;
+        if (threads <= 32) {
+            launch(launch_shape((unsigned)blocks, 32), round_warp_kernel, warps.p, rounds, leave);
+            ok = ok && warps.get() == want;
+        }
+        check(ok, "barriers: blocks of %d threads, of which %d return early", threads, threads - leave);
+    }
+}
+
+// A thread returns while others wait for it: they go on.
+__global__ static void leave_kernel(int* out) {
+    const int t = (int)threadIdx.x;
+    for (int i = 0; i < 8; i++) {
+        if (t % 8 == i) return;
+        __syncwarp();
+        __syncthreads();
+        atomicAdd(&out[i], 1);
+    }
+}
+static void test_leaving() {
+    Device<int> out(Ints(8, 0));
+    launch(launch_shape(3, 64), leave_kernel, out.p);
+    Ints want;
+    for (int i = 0; i < 8; i++) want.push_back(3 * 8 * (7 - i));
+    check(out.get() == want, "threads return one after the other while the rest meets");
+}
+
+#ifndef __CUDACC__
+// Two halves of a block have a barrier each, with another number of rounds; then one half waits for the other.
+__global__ static void named_kernel(int* out) {
+    __shared__ int s[128];
+    const int t = (int)threadIdx.x, half = t / 64, base = 64 * half;
+    int v = t;
+    for (int i = 0; i < 2 + 3 * half; i++) {
+        s[base + (t + 1) % 64] = v;
+        cuda_on_cpu::barrier(1 + half, 64, 0, "bar.sync", cuda_on_cpu::Site::here());
+        v = s[t];
+        cuda_on_cpu::barrier(1 + half, 64, 0, "bar.sync", cuda_on_cpu::Site::here());
+    }
+    s[t] = v;
+    cuda_on_cpu::barrier(3, 128, 0, "bar.sync", cuda_on_cpu::Site::here());
+    out[t] = s[127 - t];
+}
+static void test_named_barriers() {
+    Device<int> out(128);
+    launch(launch_shape(1, 128), named_kernel, out.p);
+    Ints want;
+    for (int i = 0; i < 128; i++) {
+        const int t = 127 - i, base = t / 64 * 64;
+        want.push_back(base + (t - base + 64 - (t < 64 ? 2 : 5)) % 64);
+    }
+    check(out.get() == want, "barriers of parts of a block, by number");
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Atomics
+
+struct Atomics {
+    int sum, largest, smallest, by_cas;
+    unsigned tickets, wrapped;
+    unsigned long long wide, swaps;
+    float floats;
+};
+__global__ static void atomics_kernel(Atomics* a, int* taken) {
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    atomicAdd(&a->sum, i);
+    atomicMax(&a->largest, (i * 7919) % 5003);
+    atomicMin(&a->smallest, -((i * 7919) % 5003));
+    atomicAdd(&a->floats, 0.5f);
+    atomicAdd(&a->wide, 1ull << 33);
+    taken[atomicAdd(&a->tickets, 1u)] = i;
+    atomicInc(&a->wrapped, 9u);
+    atomicExch(&a->swaps, 123456789012ull);
+    for (int old = 0, seen; (seen = atomicCAS(&a->by_cas, old, old + 3)) != old;) old = seen;
+}
+static void test_atomics() {
+    const int blocks = is_short ? 3 : 12, threads = 96, n = blocks * threads;
+    Device<Atomics> a(1);
+    Device<int> taken(n);
+    cuda_check(cudaMemset(a.p, 0, sizeof(Atomics)), "cudaMemset");
+    launch(launch_shape((unsigned)blocks, (unsigned)threads), atomics_kernel, a.p, taken.p);
+    const Atomics got = a.get()[0];
+    int largest = 0;
+    for (int i = 0; i < n; i++) largest = std::max(largest, i * 7919 % 5003);
+    check(got.sum == n * (n - 1) / 2 && got.largest == largest && got.smallest == -largest, "atomicAdd, Max, Min");
+    check(got.floats == 0.5f * (float)n && got.wide == (unsigned long long)n << 33, "atomicAdd of floats and 64 bits");
+    check(got.swaps == 123456789012ull && got.wrapped == (unsigned)n % 10 && got.by_cas == 3 * n,
+          "atomicExch, Inc, CAS");
+    Ints order = taken.get();
+    std::sort(order.begin(), order.end());
+    bool all = true;
+    for (int i = 0; i < n; i++) all = all && order[(size_t)i] == i;
+    check(all, "atomicAdd gives every value to one thread");
+}
+
+// The last block to finish adds up what all have left: a fence and a counter.
+__global__ static void last_block_kernel(int* partial, unsigned* finished, int* sum) {
+    __shared__ bool last;
+    const int vote = __syncthreads_count((int)threadIdx.x >= (int)blockIdx.x);
+    if (threadIdx.x == 0) {
+        partial[blockIdx.x] = vote;
+        __threadfence();
+        last = atomicInc(finished, gridDim.x - 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (last && threadIdx.x == 0) {
+        int s = 0;
+        for (unsigned b = 0; b < gridDim.x; b++) s += partial[b];
+        *sum = s;
+    }
+}
+static void test_last_block() {
+    Device<int> partial(40), sum(1);
+    Device<unsigned> finished(std::vector<unsigned>(1, 0));
+    bool ok = true;
+    for (int round = 0; round < 2; round++) { // the counter wraps around to 0
+        launch(launch_shape(40, 64), last_block_kernel, partial.p, finished.p, sum.p);
+        ok = ok && sum.get()[0] == 40 * 64 - 39 * 40 / 2 && finished.get()[0] == 0;
+    }
+    check(ok, "the last block adds up");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tensor cores. PTX ISA, "Matrix fragments for mma.m16n8k16": of A (16 x 16), lane l holds a0, a1 in row l / 4, a2, a3
+// in row l / 4 + 8, columns 2 (l % 4) and one more; a4 to a7 the same 8 columns on. Of B (16 x 8), b0, b1 in rows 2 (l
+// % 4) and one more, b2, b3 8 rows on, column l / 4. Of C and D (16 x 8), c0, c1 in row l / 4, c2, c3 8 rows on,
+// columns as of A.
+
+template <class T>
+__global__ static void fragments_kernel(float* d, const T* a, const T* b, const float* c) {
+    const int l = (int)threadIdx.x, row = l / 4, column = 2 * (l % 4);
+    unsigned fa[4], fb[2];
+    float fd[4] = {c[row * 8 + column], c[row * 8 + column + 1], c[(row + 8) * 8 + column],
+                   c[(row + 8) * 8 + column + 1]};
+    const T xa[8] = {a[row * 16 + column],           a[row * 16 + column + 1],      a[(row + 8) * 16 + column],
+                     a[(row + 8) * 16 + column + 1], a[row * 16 + column + 8],      a[row * 16 + column + 9],
+                     a[(row + 8) * 16 + column + 8], a[(row + 8) * 16 + column + 9]};
+    const T xb[4] = {b[column * 8 + row], b[(column + 1) * 8 + row], b[(column + 8) * 8 + row],
+                     b[(column + 9) * 8 + row]};
+    memcpy(fa, xa, 16);
+    memcpy(fb, xb, 8);
+    mma_m16n8k16<T>(fd, fa, fb);
+    d[row * 8 + column] = fd[0], d[row * 8 + column + 1] = fd[1];
+    d[(row + 8) * 8 + column] = fd[2], d[(row + 8) * 8 + column + 1] = fd[3];
+}
+// The same by ldmatrix: A as its four tiles of 8 x 8; B, whose rows lie in memory as rows, transposed. Two products, as
+// x4 loads what two of them need: d[0] += A B, and d[1] += A B' with the upper and the lower half of B exchanged.
+template <class T>
+__global__ static void ldmatrix_kernel(float* d, const T* a, const T* b, const float* c) {
+    __shared__ __align__(16) T sa[16][24],
+        sb[16][8]; // rows of A are 48 bytes apart: ldmatrix gets addresses, not a matrix
+    const int l = (int)threadIdx.x, row = l / 4, column = 2 * (l % 4);
+    for (int i = l; i < 256; i += 32) sa[i / 16][i % 16] = a[i];
+    for (int i = l; i < 128; i += 32) sb[i / 8][i % 8] = b[i];
+    __syncwarp();
+    unsigned fa[4], fb[4];
+    ldmatrix_x4(fa, &sa[l % 16][l / 16 * 8]);
+    ldmatrix_x4_trans(fb, &sb[l % 16 ^ (l < 16 ? 0 : 8)][0]);
+    for (int j = 0; j < 2; j++) {
+        float fd[4];
+        for (int i = 0; i < 4; i++) fd[i] = c[(row + i / 2 * 8) * 8 + column + i % 2];
+        mma_m16n8k16<T>(fd, fa, {fb[2 * j], fb[2 * j + 1]});
+        for (int i = 0; i < 4; i++) d[j * 128 + (row + i / 2 * 8) * 8 + column + i % 2] = fd[i];
+    }
+}
+template <class T>
+static void test_mma(const char* name) {
+    std::vector<T> a, b;
+    Floats c, want, want2;
+    for (int i = 0; i < 256; i++) a.push_back((T)(float)((i * 37 + i / 16 * 5) % 23 - 11));
+    for (int i = 0; i < 128; i++) b.push_back((T)(float)((i * 29 + i / 8 * 3) % 19 - 9));
+    for (int i = 0; i < 128; i++) c.push_back((float)(i * 1000 % 77));
+    for (int i = 0; i < 128; i++) {
+        float sum = c[(size_t)i], other = sum;
+        for (int k = 0; k < 16; k++) {
+            sum += (float)a[(size_t)(i / 8 * 16 + k)] * (float)b[(size_t)(k * 8 + i % 8)];
+            other += (float)a[(size_t)(i / 8 * 16 + k)] * (float)b[(size_t)((k ^ 8) * 8 + i % 8)];
+        }
+        want.push_back(sum), want2.push_back(other);
+    }
+    Device<T> da(a), db(b);
+    Device<float> dc(c), dd(128), two(256);
+    launch(launch_shape(1, 32), fragments_kernel<T>, dd.p, (const T*)da.p, (const T*)db.p, (const float*)dc.p);
+    check(dd.get() == want, "mma.m16n8k16 of %s: fragments, product", name);
+    launch(launch_shape(1, 32), ldmatrix_kernel<T>, two.p, (const T*)da.p, (const T*)db.p, (const float*)dc.p);
+    want.insert(want.end(), want2.begin(), want2.end());
+    check(two.get() == want, "ldmatrix and ldmatrix.trans of %s, mma", name);
+}
+
+// Lane l gets of each tile elements 2 (l % 4) and one more of row l / 4; with .trans, of column l / 4.
+__global__ static void tiles_kernel(uint32_t* out) {
+    __shared__ __align__(16) uint16_t s[32][8];
+    const int l = (int)threadIdx.x;
+    for (int i = 0; i < 8; i++) s[l][i] = (uint16_t)(100 * l + i);
+    __syncwarp();
+    unsigned r[4], t[4];
+    ldmatrix_x4(r, s[l]);
+    ldmatrix_x4_trans(t, s[l]);
+    for (int i = 0; i < 4; i++) out[8 * l + i] = r[i], out[8 * l + 4 + i] = t[i];
+}
+static void test_ldmatrix() {
+    Device<uint32_t> out(256);
+    launch(launch_shape(1, 32), tiles_kernel, out.p);
+    std::vector<uint32_t> want;
+    for (int l = 0; l < 32; l++) {
+        const uint32_t row = (uint32_t)l / 4, column = 2 * ((uint32_t)l % 4);
+        for (uint32_t tile = 0; tile < 4; tile++) {
+            const uint32_t at = 100 * (8 * tile + row) + column;
+            want.push_back(at | (at + 1) << 16);
+        }
+        for (uint32_t tile = 0; tile < 4; tile++) {
+            const uint32_t at = 100 * (8 * tile + column) + row;
+            want.push_back(at | (at + 100) << 16);
+        }
+    }
+    check(out.get() == want, "ldmatrix.x4 and .trans: every element in its place");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// cp.async: three stages, of which two are under way while one is read
+
+__global__ static void pipeline_kernel(float* out, const float* in, int tiles) {
+    float* s = dynamic_shared<float>(); // [3][4 * threads]
+    const int t = (int)threadIdx.x, size = 4 * (int)blockDim.x;
+    const float* mine = in + (int64_t)blockIdx.x * tiles * size;
+    float sum = 0;
+    for (int k = 0; k < 2; k++) {
+        if (k < tiles) copy_async16(s + k * size + 4 * t, mine + k * size + 4 * t);
+        copy_async_commit(); // an empty group, too, is one
+    }
+    for (int k = 0; k < tiles; k++) {
+        if (k + 2 < tiles) copy_async16(s + (k + 2) % 3 * size + 4 * t, mine + (k + 2) * size + 4 * t);
+        copy_async_commit();
+        copy_async_wait<2>();
+        __syncthreads();
+        for (int i = 0; i < 4; i++) sum += (float)(k + 1) * s[k % 3 * size + (4 * t + 4 + i) % size];
+        __syncthreads();
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+static void test_copies() {
+    for (int tiles = 1; tiles <= 7; tiles += 3) {
+        const int threads = 64, blocks = 5, size = 4 * threads;
+        Floats x((size_t)(blocks * tiles * size)), want;
+        for (size_t i = 0; i < x.size(); i++) x[i] = (float)(i * 31 % 101);
+        for (int b = 0; b < blocks; b++)
+            for (int t = 0; t < threads; t++) {
+                float sum = 0;
+                for (int k = 0; k < tiles; k++)
+                    for (int i = 0; i < 4; i++)
+                        sum += (float)(k + 1) * x[(size_t)((b * tiles + k) * size + (4 * t + 4 + i) % size)];
+                want.push_back(sum);
+            }
+        Device<float> in(x), out(blocks * threads);
+        launch(launch_shape(blocks, threads, 3 * (size_t)size * sizeof(float)), pipeline_kernel, out.p,
+               (const float*)in.p, tiles);
+        check(out.get() == want, "cp.async: %d tiles through three stages", tiles);
+    }
+}
+
+#ifndef __CUDACC__
+// What no GPU guarantees: before the wait, all bytes are 0xff.
+__global__ static void not_before_kernel(int* out, const int* in) {
+    int* s = dynamic_shared<int>();
+    copy_async16(s, in);
+    copy_async_commit();
+    copy_async16(s + 4, in + 4);
+    copy_async_commit();
+    copy_async16(s + 8, in + 8); // in no group
+    out[0] = s[0] == -1 && s[4] == -1 && s[8] == -1;
+    copy_async_wait<2>();
+    out[1] = s[0] == -1;
+    copy_async_wait<1>();
+    out[2] = s[0] == in[0] && s[3] == in[3] && s[4] == -1;
+    copy_async_wait<0>();
+    out[3] = s[4] == in[4] && s[8] == -1;
+    copy_async_commit();
+    copy_async_wait<0>();
+    out[4] = s[8] == in[8];
+}
+static void test_not_before() {
+    Device<int> in(Ints(12, 7)), out(5);
+    launch(launch_shape(1, 1, 48), not_before_kernel, out.p, (const int*)in.p);
+    check(out.get() == Ints(5, 1), "cp.async: nothing comes before its group is waited for");
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// 16-bit floats, against their definition: 1 sign bit, E bits of exponent, M of mantissa
+
+static double value_of_bits(unsigned bits, int E, int M) {
+    const int exponent = (int)(bits >> M & ((1u << E) - 1)), bias = (1 << (E - 1)) - 1;
+    const double mantissa = (double)(bits & ((1u << M) - 1));
+    double v;
+    if (exponent == (1 << E) - 1)
+        v = mantissa != 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        v = ldexp(mantissa, 1 - bias - M);
+    else
+        v = ldexp(ldexp(1, M) + mantissa, exponent - bias - M);
+    return bits >> 15 & 1 ? -v : v;
+}
+// The nearest number with these bits, of two the one with an even mantissa. nearbyint rounds ties to even.
+static double nearest_value(double x, int E, int M) {
+    const int bias = (1 << (E - 1)) - 1;
+    if (x == 0 || x - x != 0) return x; // infinite, NaN
+    const int unit = std::max(ilogb(x), 1 - bias) - M;
+    const double y = ldexp(nearbyint(ldexp(x, -unit)), unit), largest = ldexp(2 - ldexp(1, -M), bias);
+    return fabs(y) > largest ? copysign(INFINITY, x) : y;
+}
+template <class T>
+__global__ static void to_16_kernel(T* out, const float* in, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = (T)in[i];
+}
+template <class T>
+__global__ static void from_16_kernel(float* out, const T* in, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = (float)in[i];
+}
+static bool same(double a, double b) { return a == b ? signbit(a) == signbit(b) : a != a && b != b; }
+
+template <class T>
+static void test_16(const char* name, int E, int M) {
+    std::vector<T> all(65536);
+    for (unsigned i = 0; i < 65536; i++) {
+        const uint16_t bits = (uint16_t)i;
+        memcpy((void*)&all[i], &bits, 2);
+    }
+    Device<T> bits(all);
+    Device<float> values(65536);
+    launch(launch_shape(256, 256), from_16_kernel<T>, values.p, (const T*)bits.p, (int64_t)65536);
+    const Floats device = values.get();
+    int wrong = 0;
+    for (unsigned i = 0; i < 65536; i++) {
+        const double want = value_of_bits(i, E, M);
+        if (!same(device[i], want) || !same((float)all[i], want)) wrong++;
+    }
+    check(wrong == 0, "%s to float: all 65536, on device and host: %d wrong", name, wrong);
+
+    // All values, the middles between neighbours, one float up and down of each; and floats of any size.
+    Floats x;
+    for (unsigned i = 0; i < 65536; i += is_short ? 13 : 1) {
+        const double v = value_of_bits(i, E, M), next = value_of_bits(i + 1, E, M);
+        const float both[2] = {(float)v, (float)(v / 2 + next / 2)};
+        for (float f : both)
+            x.push_back(f), x.push_back(nextafterf(f, -INFINITY)), x.push_back(nextafterf(f, INFINITY));
+    }
+    for (int64_t i = 0; i < (is_short ? 10000 : 2000000); i++)
+        x.push_back(float_of_bits(philox(16, 0, (uint64_t)i).word[0]));
+    Device<float> in(x);
+    Device<T> out((int64_t)x.size());
+    const int64_t n = (int64_t)x.size();
+    launch(launch_shape((unsigned)blocks_for(n, 256), 256), to_16_kernel<T>, out.p, (const float*)in.p, n);
+    const std::vector<T> got = out.get();
+    wrong = 0;
+    for (size_t i = 0; i < x.size(); i++) {
+        uint16_t b;
+        memcpy(&b, &got[i], 2);
+        const double want = nearest_value(x[i], E, M);
+        if (!same(value_of_bits(b, E, M), want) || !same((float)(T)x[i], want)) wrong++;
+    }
+    check(wrong == 0, "float to %s: %zu floats, to nearest even: %d wrong", name, x.size(), wrong);
+}
+
+// The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_tiny): no number of 16 bits may become one on its way
+// that is not one itself.
+[[maybe_unused]] static void test_flushed() {
+#ifdef __SSE__
+    const unsigned control = __builtin_ia32_stmxcsr();
+    int wrong = 0;
+    __builtin_ia32_ldmxcsr(control | 0x8040);
+    for (unsigned i = 0; i < 65536; i++) {
+        const uint16_t bits = (uint16_t)i;
+        fp16 x;
+        memcpy((void*)&x, &bits, 2);
+        if (!same((float)x, value_of_bits(i, 5, 10)) || !same((float)(fp16)(float)x, value_of_bits(i, 5, 10))) wrong++;
+    }
+    __builtin_ia32_ldmxcsr(control);
+    check(wrong == 0, "fp16 to float and back where tiny float32 numbers are flushed: %d wrong", wrong);
+#endif
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Mathematics and memory accesses that have names
+
+__global__ static void names_kernel(float* out, const float* in) {
+    out[0] = rsqrtf(in[0]) * 4;
+    out[1] = __expf(in[1]) + __logf(in[2]) + __fdividef(in[0], in[0] / 2);
+    out[2] = (float)max(-1, 3) + (float)min(4u, 5) + max(1.0f, 2.0f) + fmaxf(1, 2);
+    out[3] = __uint_as_float(__float_as_uint(in[0]) + (1u << 23));
+    out[4] = (float)(__popc(0xf0f0u) + warpSize);
+    __stcs(out + 5, __ldg(in) + __ldcs(in + 1) + __ldcg(in + 2));
+    const float4 v = make_float4(1, 2, 3, 4);
+    const int2 w = make_int2(5, 6);
+    __stcg(out + 6, v.x + v.w + (float)w.y);
+    const Packed<float, 4> p = load<4>(in + 4);
+    Packed<float, 4> q;
+    for (int i = 0; i < 4; i++) q[i] = p[3 - i];
+    store(out + 8, q);
+    out[7] = 0;
+}
+static void test_names() {
+    Device<float> in(Floats{16, 0, 1, 0, 1, 2, 3, 4}), out(12);
+    launch(launch_shape(1, 1), names_kernel, out.p, (const float*)in.p);
+    check(out.get() == Floats({1, 3, 11, 32, 40, 17, 11, 0, 4, 3, 2, 1}),
+          "rsqrtf, __expf, max, __ldg, float4, Packed...");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The host's side
+
+static void test_planner_memory() {
+    float* p = NULL;
+    Floats x(100, 3), y(100, 0);
+    const size_t n = 100 * sizeof(float);
+    cuda_check(cudaMalloc(&p, 2 * n), "cudaMalloc");
+    check((uintptr_t)p % 256 == 0, "cudaMalloc: multiples of 256");
+    bool ok = cudaMemcpy(p, x.data(), n, cudaMemcpyHostToDevice) == cudaSuccess;
+    ok = ok && cudaMemcpy(p + 100, p, n, cudaMemcpyDeviceToDevice) == cudaSuccess;
+    ok = ok && cudaMemset(p, 0, 4) == cudaSuccess;
+    ok = ok && cudaMemcpy(y.data(), p + 99, n, cudaMemcpyDefault) == cudaSuccess && y == x;
+    ok = ok && cudaMemcpy(y.data(), p, 8, cudaMemcpyDeviceToHost) == cudaSuccess && y[0] == 0 && y[1] == 3;
+    ok = ok && cudaMemcpy(y.data(), x.data(), n, cudaMemcpyHostToHost) == cudaSuccess && y == x;
+    check(ok, "cudaMemcpy in all directions, cudaMemset");
+    check(cudaMemcpy(p, x.data(), n, cudaMemcpyDeviceToHost) == cudaErrorInvalidValue &&
+              cudaMemcpy(y.data(), p, n, cudaMemcpyHostToDevice) == cudaErrorInvalidValue,
+          "cudaMemcpy in a wrong direction is refused");
+    check(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess, "cudaGetLastError, once");
+#ifndef __CUDACC__
+    check(cudaMemcpy(p + 101, x.data(), n, cudaMemcpyHostToDevice) == cudaErrorInvalidValue &&
+              cudaMemset(p + 1, 0, 2 * n) == cudaErrorInvalidValue &&
+              cudaMemset(x.data(), 0, 4) == cudaErrorInvalidValue,
+          "past the end of a block is refused");
+    Device<int> fresh(3);
+    float* unset;
+    cuda_check(cudaMalloc(&unset, 5000), "cudaMalloc");
+    float first = 0, last = 0;
+    cuda_check(cudaMemcpy(&first, unset, 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda_check(cudaMemcpy(&last, unset + 1249, 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda_check(cudaFree(unset), "cudaFree");
+    check(first != first && last != last, "fresh memory is NaN");
+#endif
+    cudaPointerAttributes device, host;
+    cuda_check(cudaPointerGetAttributes(&device, p + 5), "cudaPointerGetAttributes");
+    cuda_check(cudaPointerGetAttributes(&host, x.data()), "cudaPointerGetAttributes");
+    check(device.type == cudaMemoryTypeDevice && host.type == cudaMemoryTypeUnregistered, "cudaPointerGetAttributes");
+    size_t available = 0, total = 0;
+    void* too_much = &total;
+    cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+    check(available > 0 && available <= total, "cudaMemGetInfo: %.1f of %.1f GB", (double)available / 1e9,
+          (double)total / 1e9);
+    check(cudaMalloc(&too_much, 2 * total) == cudaErrorMemoryAllocation, "cudaMalloc of too much");
+    check(cudaFree(p) == cudaSuccess && cudaFree(NULL) == cudaSuccess && cudaFree(p) != cudaSuccess, "cudaFree, once");
+    cudaGetLastError();
+    cuda_check(cudaMallocAsync(&p, n, 0), "cudaMallocAsync");
+    cuda_check(cudaMemsetAsync(p, 1, n, 0), "cudaMemsetAsync");
+    check(cudaFreeAsync(p, 0) == cudaSuccess && cudaStreamSynchronize(0) == cudaSuccess,
+          "cudaMallocAsync, cudaFreeAsync");
+    float* pinned = NULL;
+    ok = cudaMallocHost(&pinned, n) == cudaSuccess;
+    pinned[99] = 1;
+    check(ok && cudaFreeHost(pinned) == cudaSuccess, "cudaMallocHost, cudaFreeHost");
+}
+
+static void test_device() {
+    int count = 0, device = -1;
+    cudaDeviceProp about;
+    char bus[32];
+    cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    cuda_check(cudaSetDevice(0), "cudaSetDevice");
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaGetDeviceProperties(&about, 0), "cudaGetDeviceProperties");
+    cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "cudaDeviceGetPCIBusId");
+    check(count >= 1 && device == 0 && cudaSetDevice(count) == cudaErrorInvalidDevice && about.major >= 8 &&
+              about.multiProcessorCount >= 1 && about.totalGlobalMem > 0 && strlen(bus) >= 7,
+          "%d device: %s, sm %d%d, %d multiprocessors, %.1f GB, at %s", count, about.name, about.major, about.minor,
+          about.multiProcessorCount, (double)about.totalGlobalMem / 1e9, bus);
+    cudaGetLastError();
+}
+
+__global__ static void plus_kernel(float* x, int n, float v) {
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) x[i] = x[i] + v;
+}
+static void plus(float* x, int n, float v) {
+    launch(launch_shape((unsigned)blocks_for(n, 128), 128), plus_kernel, x, n, v);
+}
+
+#ifndef __CUDACC__
+__global__ static void shared_kernel(int* out, int bytes) {
+    char* s = dynamic_shared<char>();
+    bool fresh = true;
+    for (int i = 0; i < bytes; i++) fresh = fresh && s[i] == -1, s[i] = 0;
+    if (threadIdx.x + threadIdx.y + threadIdx.z + blockIdx.z == 0) *out = fresh && (uintptr_t)s % 1024 == 0;
+}
+static void test_launches() {
+    int* p;
+    cuda_check(cudaMalloc(&p, 4), "cudaMalloc");
+    const auto accepts = [p](dim3 grid, dim3 block, size_t shared) {
+        return cuda_on_cpu::launch(grid, block, shared, shared_kernel, p, (int)0);
+    };
+    check(!accepts(1, 0, 0) && !accepts(1, 1025, 0) && !accepts(1, dim3(32, 33), 0) && !accepts(1, dim3(1, 1, 65), 0),
+          "blocks of 0 or more than 1024 threads are refused");
+    check(!accepts(0, 1, 0) && !accepts(dim3(1, 65536), 1, 0) && !accepts(dim3(1, 1, 65536), 1, 0) &&
+              !accepts(dim3(1u << 31), 1, 0),
+          "grids of 0 or too many blocks are refused");
+    check(!accepts(1, 1, (227 << 10) + 1), "more than 227 KB of shared memory are refused");
+    bool ok = true;
+    for (int bytes : {1, 5000, 227 << 10, 0, 16}) {
+        int fresh = 0;
+        launch(launch_shape(1, 1, (size_t)bytes), shared_kernel, p, bytes);
+        cuda_check(cudaMemcpy(&fresh, p, 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+        ok = ok && fresh == 1;
+    }
+    check(ok, "dynamic shared memory, up to 227 KB: NaN at first, aligned");
+    check(accepts(1, dim3(1024), 0) && accepts(1, dim3(4, 4, 64), 0) && accepts(dim3(1, 1, 3), 1, 0), "others are not");
+    cuda_check(cudaFree(p), "cudaFree");
+}
+
+// A grid that takes long, so that other cores help; many, so that they sleep and wake.
+__global__ static void slow_kernel(int* out, int rounds) {
+    int v = (int)threadIdx.x;
+    for (int i = 0; i < rounds; i++) v = __shfl_xor_sync(~0u, v, 1) + 1;
+    atomicAdd(&out[blockIdx.x], v);
+}
+static void test_helpers() {
+    const int blocks = 50, rounds = is_short ? 20 : 200;
+    Device<int> out(Ints(blocks, 0));
+    for (int i = 0; i < 20; i++) launch(launch_shape(blocks, 32), slow_kernel, out.p, rounds);
+    check(out.get() == Ints(blocks, 20 * (496 + 32 * rounds)), "long grids, in which other cores help");
+}
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Streams and events
+
+static cudaStream_t new_stream(unsigned flags) {
+    cudaStream_t s;
+    cuda_check(cudaStreamCreateWithFlags(&s, flags), "cudaStreamCreateWithFlags");
+    return s;
+}
+static cudaEvent_t new_event(unsigned flags = cudaEventDefault) {
+    cudaEvent_t e;
+    cuda_check(cudaEventCreateWithFlags(&e, flags), "cudaEventCreateWithFlags");
+    return e;
+}
+
+// A kernel, a copy on another stream that waits for it, a kernel that waits for the copy: five rounds without the host.
+static void test_async_schedule() {
+    enum { N = 5000 };
+    Device<float> a(Floats(N, 0)), b(Floats(N, 0));
+    cudaStream_t s = new_stream(cudaStreamNonBlocking);
+    cudaEvent_t computed = new_event(cudaEventDisableTiming), copied = new_event(cudaEventDisableTiming);
+    for (int i = 0; i < 5; i++) {
+        plus(a.p, N, 1);
+        cuda_check(cudaEventRecord(computed, 0), "cudaEventRecord");
+        cuda_check(cudaStreamWaitEvent(s, computed, 0), "cudaStreamWaitEvent");
+        cuda_check(cudaMemcpyAsync(b.p, a.p, N * sizeof(float), cudaMemcpyDeviceToDevice, s), "cudaMemcpyAsync");
+        cuda_check(cudaMemsetAsync(a.p, 0, 4, s), "cudaMemsetAsync");
+        cuda_check(cudaEventRecord(copied, s), "cudaEventRecord");
+        cuda_check(cudaStreamWaitEvent(0, copied, 0), "cudaStreamWaitEvent");
+        plus(a.p, N, 1);
+        plus(b.p, N, 0.5f);
+    }
+    const Floats x = a.get(), y = b.get();
+    check(x[0] == 1 && x[1] == 10 && x[N - 1] == 10 && y[0] == 2.5f && y[N - 1] == 9.5f,
+          "kernels and copies of two streams in order");
+    cuda_check(cudaEventDestroy(computed), "cudaEventDestroy");
+    cuda_check(cudaEventDestroy(copied), "cudaEventDestroy");
+    cuda_check(cudaStreamDestroy(s), "cudaStreamDestroy");
+}
+
+static void test_times() {
+    Device<float> x(Floats(100000, 0));
+    cudaEvent_t from = new_event(), to = new_event(), untimed = new_event(cudaEventDisableTiming);
+    float ms = -1;
+    check(cudaEventElapsedTime(&ms, from, to) == cudaErrorInvalidResourceHandle &&
+              cudaEventQuery(from) == cudaSuccess && cudaEventSynchronize(from) == cudaSuccess,
+          "events that were never recorded");
+    cuda_check(cudaEventRecord(from), "cudaEventRecord");
+    plus(x.p, 100000, 1);
+    cuda_check(cudaEventRecord(to), "cudaEventRecord");
+    cuda_check(cudaEventRecord(untimed), "cudaEventRecord");
+    cuda_check(cudaEventSynchronize(to), "cudaEventSynchronize");
+    const cudaError_t measured = cudaEventElapsedTime(&ms, from, to);
+    check(measured == cudaSuccess && ms > 0 && ms < 10000, "cudaEventElapsedTime: %.3f ms", (double)ms);
+    cuda_check(cudaEventSynchronize(untimed), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&ms, from, untimed) == cudaErrorInvalidResourceHandle, "of an event without time");
+    for (cudaEvent_t e : {from, to, untimed}) cuda_check(cudaEventDestroy(e), "cudaEventDestroy");
+    cudaGetLastError();
+}
+
+#ifndef __CUDACC__
+// Work that says in which order it was done, after it was asked `times` times.
+static std::string done;
+static void push(cudaStream_t s, char name, int times = 1) {
+    cuda_on_cpu::stream_push(s, [=]() mutable {
+        if (--times > 0) return false;
+        done += name;
+        return true;
+    });
+}
+
+static void test_streams() {
+    cudaStream_t s = new_stream(cudaStreamNonBlocking), t = new_stream(cudaStreamNonBlocking);
+    cudaEvent_t e = new_event(), f = new_event();
+
+    done = "";
+    push(s, 'a', 3), push(s, 'b'), push(t, 'c'), push(t, 'd', 2);
+    check(done == "", "work is not begun before somebody waits");
+    check(cudaStreamQuery(s) == cudaErrorNotReady && done == "c", "one round of progress: '%s'", done.c_str());
+    cuda_check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    check(done == "cdab" && cudaStreamQuery(s) == cudaSuccess, "streams in order: '%s'", done.c_str());
+
+    done = "";
+    push(s, 'a', 5), cudaEventRecord(e, s), push(s, 'b');
+    cudaStreamWaitEvent(t, e, 0), push(t, 'c'), cudaEventRecord(f, t);
+    check(cudaEventQuery(e) == cudaErrorNotReady && cudaEventQuery(f) == cudaErrorNotReady, "cudaEventQuery: not yet");
+    cuda_check(cudaEventSynchronize(f), "cudaEventSynchronize");
+    check(done == "abc" && cudaEventQuery(f) == cudaSuccess, "a stream waits for an event of another: '%s'",
+          done.c_str());
+
+    done = "";
+    push(s, 'a', 3), cudaEventRecord(e, s);
+    cudaStreamWaitEvent(t, e, 0), push(t, 'b');
+    push(s, 'c', 300), cudaEventRecord(e, s); // recorded again: who waits, waits for the first
+    cuda_check(cudaStreamSynchronize(t), "cudaStreamSynchronize");
+    check(done == "ab" && cudaEventQuery(e) == cudaErrorNotReady, "an event that is recorded again: '%s'",
+          done.c_str());
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(done == "abc" && cudaEventQuery(e) == cudaSuccess, "cudaDeviceSynchronize waits for all: '%s'", done.c_str());
+
+    done = "";
+    push(s, 'a', 3), cudaEventRecord(e, s), push(t, 'c', 1000);
+    cudaStreamWaitEvent(0, e, 0), push(0, 'b');
+    cuda_check(cudaStreamSynchronize(0), "cudaStreamSynchronize");
+    check(done == "ab", "the default stream waits for an event, and not for other streams: '%s'", done.c_str());
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+
+    done = "";
+    float ms;
+    push(s, 'a', 3), cudaEventRecord(e, s);
+    check(cudaEventElapsedTime(&ms, f, e) == cudaErrorNotReady, "cudaEventElapsedTime: not yet");
+    cudaEventDestroy(e); // what was recorded is still to be done
+    cuda_check(cudaStreamDestroy(s), "cudaStreamDestroy");
+    check(done == "a" && cudaStreamQuery(s) == cudaErrorInvalidResourceHandle && cudaStreamDestroy(s) != cudaSuccess,
+          "cudaStreamDestroy, once; the work is done");
+
+    // A stream without cudaStreamNonBlocking and the default stream wait for each other.
+    done = "";
+    cudaStream_t blocking = new_stream(cudaStreamDefault);
+    push(blocking, 'a', 3), push(t, 'x', 1000), push(0, 'b'), push(blocking, 'c'), push(0, 'd');
+    cuda_check(cudaStreamSynchronize(0), "cudaStreamSynchronize");
+    check(done == "abcd", "a blocking stream and the default stream: '%s'", done.c_str());
+    cuda_check(cudaStreamDestroy(blocking), "cudaStreamDestroy");
+    cuda_check(cudaStreamDestroy(t), "cudaStreamDestroy");
+    cuda_check(cudaEventDestroy(f), "cudaEventDestroy");
+    cudaGetLastError();
+}
+
+// The host's memory, too, is read when the copy's turn comes.
+static void test_late_copies() {
+    Device<float> x(Floats(10, 0));
+    cudaStream_t s = new_stream(cudaStreamNonBlocking);
+    Floats from(10, 1), to(10, 0);
+    cuda_check(cudaMemcpyAsync(x.p, from.data(), 40, cudaMemcpyHostToDevice, s), "cudaMemcpyAsync");
+    cuda_check(cudaMemcpyAsync(to.data(), x.p, 40, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
+    cuda_check(cudaMemsetAsync(x.p, 0, 40, s), "cudaMemsetAsync");
+    from[3] = 2;
+    if (!cuda_on_cpu::deferring())
+        check(x.get() == Floats(10, 0) && to == Floats(10, 0), "copies of a stream are late");
+    cuda_check(cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    check(to[3] == 2 && to[4] == 1 && x.get() == Floats(10, 0), "and then in order");
+    cuda_check(cudaStreamDestroy(s), "cudaStreamDestroy");
+}
+
+// This program once more, with a variable in its environment. It prints what fails.
+[[maybe_unused]] static void test_again(const char* program, const char* setting) {
+    const std::string command = std::string(setting) + " '" + program + "' --again --short | grep -v '^ok '";
+    FILE* out = popen(command.c_str(), "r");
+    char last[1024] = "", line[1024];
+    while (out && fgets(line, sizeof line, out)) {
+        if (strncmp(line, "FAIL", 4) == 0) printf("%s", line);
+        memcpy(last, line, sizeof last);
+    }
+    if (out) pclose(out);
+    const bool ok = strstr(last, " passed, 0 failed") && !strstr(last, "FAIL");
+    last[strcspn(last, "\n")] = '\0';
+    check(ok, "again, with %s: %s", setting, last);
+}
+#endif
+
+int main(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--short") == 0) is_short = true;
+        if (strcmp(argv[i], "--again") == 0) is_again = true;
+    }
+    test_grid(dim3(7), dim3(32));
+    test_grid(dim3(1), dim3(1));
+    test_grid(dim3(3, 4, 2), dim3(5, 3, 2));
+    test_grid(dim3(9, 1, 9), dim3(9, 9, 9));
+    test_grid(dim3(is_short ? 3 : 9, 9, 3), dim3(9, 5));
+    test_arguments();
+    test_shuffles();
+    test_shuffles_of_parts();
+    test_warp_sums();
+    test_votes();
+    test_barriers();
+    test_leaving();
+    test_atomics();
+    test_last_block();
+    test_mma<bf16>("bf16");
+    test_mma<fp16>("fp16");
+    test_ldmatrix();
+    test_copies();
+    test_16<bf16>("bf16", 8, 7);
+    test_16<fp16>("fp16", 5, 10);
+    test_names();
+    test_planner_memory();
+    test_device();
+    test_async_schedule();
+    test_times();
+#ifndef __CUDACC__
+    test_named_barriers();
+    test_not_before();
+    test_flushed();
+    test_launches();
+    test_helpers();
+    test_streams();
+    test_late_copies();
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which would find nothing more
+    if (!is_again) {
+        test_again(argv[0], "CUDA_ON_CPU_ORDER=1");
+        test_again(argv[0], "CUDA_ON_CPU_ORDER=2");
+        test_again(argv[0], "CUDA_ON_CPU_ORDER=3");
+        test_again(argv[0], "CUDA_ON_CPU_THREADS=1");
+        test_again(argv[0], "CUDA_ON_CPU_DEFER=1");
+    }
+#endif
+#endif
+    return test_end();
+}

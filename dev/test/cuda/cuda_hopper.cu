@@ -1,0 +1,448 @@
+/*
+cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops, and a matrix product made of them against one in
+float64.
+
+The references know nothing of tiles: they take matrices by row and column, and a tile's bytes by the rule that TMA's
+documentation has for 128-byte swizzling: bits 4-6 of an address by exclusive or with bits 7-9. Products are compared with
+sums in float64. A float sum of n products, in whatever order, is off by at most about n 2^-24 of the sum of their sizes; tensor
+cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room. What is rounded to 16 bits at the
+end adds half of a unit, U.
+
+Runs with 16-bit types of both kinds in any build. On a GPU of another compute capability than 9.0 there is nothing to run: it
+says so. --short: fewer sizes, for the sanitizers.
+*/
+#include "../../bench/wgmma_product.cuh"
+#include "cuda_test.h"
+
+static bool is_short = false;
+static unsigned seed = 1;
+static int random_int(int low, int high) { // both inclusive
+    return low + (int)(random_uniform(3, 5, seed++) * (float)(high - low + 1));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tiles and descriptors
+
+static void test_places() {
+    bool exchanged = true, once = true;
+    std::vector<int> seen(64 * 64);
+    for (int row = 0; row < 64; row++)
+        for (int column = 0; column < 64; column++) {
+            const unsigned plain = (unsigned)(row * 128 + column * 2), address = plain ^ ((plain >> 7 & 7) << 4);
+            exchanged = exchanged && tile_place(row, column) * 2 == (int)address;
+            once = once && seen[(size_t)tile_place(row, column)]++ == 0;
+        }
+    check(exchanged && once,
+          "tile_place: bits 4-6 of the address, exclusive or bits 7-9, and every element has a place");
+    // cute::GmmaDescriptor of CUTLASS has the same fields: 14 bits from 0, 16 and 32, the layout in 62 and 63.
+    const uint64_t d = tile_descriptor(0x12340, 0x2000, 0x400);
+    check((d & 0x3fff) == 0x1234 && (d >> 16 & 0x3fff) == 0x200 && (d >> 32 & 0x3fff) == 0x40 && d >> 62 == 1 &&
+              (d & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62)) == 0,
+          "tile_descriptor: fields where the hardware has them");
+    bool all = true;
+    for (int thread = 0; thread < 128; thread++)
+        for (int i = 0; i < 128; i++) {
+            const int lane = thread % 32, warp = thread / 32;
+            all = all && accumulator_row(thread, i) == 16 * warp + lane / 4 + (i & 2 ? 8 : 0) &&
+                  accumulator_column(thread, i) == 8 * (i / 4) + 2 * (lane & 3) + (i & 1);
+        }
+    check(all, "accumulator_row and _column: as the figure of wgmma's D fragment");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// TMA
+
+enum { GUARD = 64 }; // elements before and behind a matrix that nobody may touch
+
+struct Matrices { // batches, with strides; numbered bits, of which none is that of a NaN
+    int columns, rows, batches;
+    int64_t row_stride, batch_stride;
+    std::vector<uint16_t> bits;
+    Matrices(int columns, int rows, int batches)
+        : columns(columns), rows(rows), batches(batches),
+          row_stride((int64_t)round_up((size_t)columns, 8) + 8 * random_int(0, 2)),
+          batch_stride((rows + random_int(0, 2)) * row_stride), bits((size_t)(batches * batch_stride)) {
+        for (uint16_t& b : bits) b = (uint16_t)random_int(1, 0x7bff);
+    }
+    bool inside(int column, int row, int batch) const {
+        return column >= 0 && column < columns && row >= 0 && row < rows && batch >= 0 && batch < batches;
+    }
+    size_t at(int column, int row, int batch) const {
+        return (size_t)(batch * batch_stride + row * row_stride + column);
+    }
+};
+
+// Loads a tile and copies its bytes out; or, the other way round, stores it.
+template <bool is_store>
+__global__ void tile_kernel(const __grid_constant__ TensorMap map, uint16_t* raw, int column, int row, int batch,
+                            int count) {
+    __shared__ Barrier loaded;
+    uint16_t* tile = dynamic_shared<uint16_t>();
+    if (threadIdx.x == 0) {
+        loaded.init(1);
+        barriers_fence();
+        tensor_prefetch(map);
+    }
+    __syncthreads();
+    if (is_store) {
+        for (int i = threadIdx.x; i < count; i += blockDim.x) tile[i] = raw[i];
+        shared_fence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            tensor_store(map, tile, column, row, batch);
+            tensor_store_commit();
+            tensor_store_wait<0>();
+        }
+    } else {
+        if (threadIdx.x == 0) {
+            loaded.arrive_expect(count * 2);
+            tensor_load(tile, map, column, row, batch, loaded);
+        }
+        loaded.wait(0);
+        for (int i = threadIdx.x; i < count; i += blockDim.x) raw[i] = tile[i];
+    }
+}
+
+template <class T>
+static void test_tma(int rounds) {
+    bool loads = true, stores = true;
+    int outside = 0;
+    for (int round = 0; round < rounds; round++) {
+        Matrices m(random_int(1, 150), random_int(1, 90), random_int(1, 3));
+        static const int boxes[] = {1, 8, 9, 64, 128, 256};
+        const int box = round < 6 ? boxes[round] : random_int(1, 256), count = box * 64;
+        const int column = random_int(-70, m.columns + 6), row = random_int(-box, m.rows + 2),
+                  batch = random_int(-1, m.batches);
+        Device<uint16_t> device(m.bits), raw(count);
+        const TensorMap map =
+            tensor_map((const T*)device.p, m.columns, m.rows, m.batches, m.row_stride, m.batch_stride, box);
+        const Launch shape = launch_shape(1, 64, (size_t)count * 2);
+        launch(shape, tile_kernel<false>, map, raw.p, column, row, batch, count);
+        const std::vector<uint16_t> got = raw.get();
+        for (int r = 0; r < box; r++)
+            for (int c = 0; c < 64; c++) {
+                const bool in = m.inside(column + c, row + r, batch);
+                const unsigned plain = (unsigned)(r * 128 + c * 2), address = plain ^ ((plain >> 7 & 7) << 4);
+                loads = loads && got[address / 2] == (in ? m.bits[m.at(column + c, row + r, batch)] : 0);
+                outside += !in;
+            }
+        std::vector<uint16_t> tile((size_t)count), want = m.bits;
+        for (uint16_t& b : tile) b = (uint16_t)random_int(1, 0x7bff);
+        for (int r = 0; r < box; r++)
+            for (int c = 0; c < 64; c++)
+                if (m.inside(column + c, row + r, batch)) {
+                    const unsigned plain = (unsigned)(r * 128 + c * 2), address = plain ^ ((plain >> 7 & 7) << 4);
+                    want[m.at(column + c, row + r, batch)] = tile[address / 2];
+                }
+        raw.set(tile);
+        launch(shape, tile_kernel<true>, map, raw.p, column, row, batch, count);
+        stores = stores && device.get() == want;
+    }
+    check(loads && outside > 0, "tensor_load: %d random tiles, %d elements outside of the matrix are 0", rounds,
+          outside);
+    check(stores, "tensor_store: %d random tiles, and nothing else is written", rounds);
+}
+
+// A ring of three tiles between a warp that loads and two that read, and send on what they read by TMA: more rounds than phases
+// have parities, and more than a ring has places.
+enum { RING = 3 };
+__global__ void ring_kernel(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to, int tiles) {
+    __shared__ Barrier full[RING], empty[RING];
+    uint16_t *tile = dynamic_shared<uint16_t>(), *out = tile + RING * 512;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < RING; i++) full[i].init(1), empty[i].init(64);
+        barriers_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= 64) {
+        for (int t = 0; t < tiles && threadIdx.x == 64; t++) {
+            const int place = t % RING, parity = t / RING % 2;
+            empty[place].wait(parity ^ 1);
+            full[place].arrive_expect(1024);
+            tensor_load(tile + place * 512, from, 0, 8 * t, 0, full[place]);
+        }
+        return;
+    }
+    for (int t = 0; t < tiles; t++) {
+        const int place = t % RING, parity = t / RING % 2;
+        full[place].wait(parity);
+        if (threadIdx.x == 0) tensor_store_wait_read<1>();
+        barrier_sync(1, 64);
+        for (int i = threadIdx.x; i < 512; i += 64)
+            out[t % 2 * 512 + (i ^ 1)] = (uint16_t)(tile[place * 512 + i] + t); // neighbours change places
+        empty[place].arrive();
+        shared_fence();
+        barrier_sync(1, 64);
+        if (threadIdx.x == 0) {
+            tensor_store(to, out + t % 2 * 512, 0, 8 * t, 0);
+            tensor_store_commit();
+        }
+    }
+    if (threadIdx.x == 0) tensor_store_wait_read<0>();
+}
+
+static void test_ring(int tiles) {
+    std::vector<uint16_t> x((size_t)tiles * 512);
+    for (uint16_t& b : x) b = (uint16_t)random_int(1, 0x7000);
+    Device<uint16_t> from(x), to(tiles * 512);
+    launch(launch_shape(1, 96, (RING + 2) * 1024), ring_kernel,
+           tensor_map((const bf16*)from.p, 64, tiles * 8, 1, 64, tiles * 512, 8),
+           tensor_map((const bf16*)to.p, 64, tiles * 8, 1, 64, tiles * 512, 8), tiles);
+    const std::vector<uint16_t> got = to.get();
+    bool all = true;
+    for (size_t i = 0; i < x.size(); i++) all = all && got[i ^ 1] == (uint16_t)(x[i] + i / 512);
+    check(all, "Barrier: %d tiles through a ring of %d, %d phases of each", tiles, RING, tiles / RING);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Named barriers, and stores of fragments
+
+// Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it. Warp 0
+// arrives at two barriers, at which warp 1 waits in the other order.
+__global__ void hand_over(int* out, int rounds) {
+    __shared__ int given[32], back[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp == 2) return;
+    for (int i = 0; i < rounds; i++)
+        if (warp == 0) {
+            given[lane] = 100 * i + lane;
+            barrier_arrive(3, 64);
+            barrier_arrive(4, 64);
+            barrier_sync(15, 64);
+            out[i * 32 + lane] = back[31 - lane];
+        } else {
+            barrier_sync(4, 64);
+            barrier_sync(3, 64);
+            back[lane] = 2 * given[(lane + 5) % 32];
+            barrier_arrive(15, 64);
+        }
+}
+
+static void test_named_barriers() {
+    Device<int> out(20 * 32);
+    launch(launch_shape(1, 96), hand_over, out.p, 20);
+    const std::vector<int> got = out.get();
+    bool all = true;
+    for (int i = 0; i < 20; i++)
+        for (int lane = 0; lane < 32; lane++)
+            all = all && got[(size_t)(i * 32 + lane)] == 2 * (100 * i + (31 - lane + 5) % 32);
+    check(all, "barrier_sync, barrier_arrive: 20 times there and back");
+}
+
+template <bool trans>
+__global__ void store_matrix_kernel(uint16_t* out) {
+    __shared__ __align__(16) uint16_t s[4 * 8 * 8];
+    const int lane = threadIdx.x;
+    unsigned r[4];
+    for (int tile = 0; tile < 4; tile++) {
+        const unsigned first = (unsigned)(tile * 1000 + lane * 2 + 1);
+        r[tile] = first | (first + 1) << 16;
+    }
+    uint16_t* row = s + (31 - lane) * 8; // rows in another order
+    if (trans)
+        store_matrix_x4_trans(row, r);
+    else
+        store_matrix_x4(row, r);
+    __syncwarp();
+    for (int i = lane; i < 256; i += 32) out[i] = s[i];
+}
+
+static void test_store_matrix() {
+    for (int trans = 0; trans < 2; trans++) {
+        Device<uint16_t> out(256);
+        launch(launch_shape(1, 32), trans ? store_matrix_kernel<true> : store_matrix_kernel<false>, out.p);
+        const std::vector<uint16_t> got = out.get();
+        bool all = true;
+        for (int tile = 0; tile < 4; tile++)
+            for (int y = 0; y < 8; y++)
+                for (int x = 0; x < 8; x++) {
+                    const int value = tile * 1000 + 1 + (trans ? 8 * x + y : 8 * y + x);
+                    all = all && got[(size_t)((31 - tile * 8 - y) * 8 + x)] == value;
+                }
+        check(all, "store_matrix_x4%s", trans ? "_trans" : "");
+    }
+}
+
+template <class T>
+__global__ void pack_kernel(const float* x, unsigned* out) {
+    out[threadIdx.x] = pack_pair<T>(x[2 * threadIdx.x], x[2 * threadIdx.x + 1]);
+}
+template <class T>
+static void test_pack(const char* name) {
+    const std::vector<float> x = random_of<float>(256, 100);
+    Device<float> device(x);
+    Device<unsigned> out(128);
+    launch(launch_shape(1, 128), pack_kernel<T>, device.p, out.p);
+    const std::vector<unsigned> got = out.get();
+    bool all = true;
+    for (size_t i = 0; i < 256; i++) {
+        const T want = (T)x[i];
+        uint16_t bits;
+        memcpy(&bits, &want, 2);
+        all = all && (got[i / 2] >> i % 2 * 16 & 0xffff) == bits;
+    }
+    check(all, "pack_pair, %s", name);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Products
+
+enum Source { ROWS_IN_TILES, COLUMNS_IN_TILES, IN_REGISTERS }; // of A: K-major, MN-major, in registers
+
+// D = C + A B of 64 x 128 by 128 x n. A and B are there as a tile needs them, and in tiles that ordinary stores write.
+// K-major: two tiles, 64 k each. MN-major: n / 64 tiles of 128 rows, one behind the other.
+template <class T, int half_n, Source source, Major b_major>
+__global__ void __launch_bounds__(128, 1)
+    wgmma_kernel(const T* a, const T* b, const float* c, float* out, bool accumulate) {
+    constexpr int n = 2 * half_n, K = 128;
+    T *a_tiles = dynamic_shared<T>(), *b_tiles = a_tiles + 64 * K;
+    for (int i = threadIdx.x; i < 64 * K; i += 128) {
+        const int row = i / K, k = i % K; // a is 64 x K
+        a_tiles[source == COLUMNS_IN_TILES ? tile_place(k, row) : k / 64 * 64 * 64 + tile_place(row, k % 64)] = a[i];
+    }
+    for (int i = threadIdx.x; i < K * n; i += 128) {
+        const int k = i / n, column = i % n; // b is K x n
+        b_tiles[b_major == MN_MAJOR ? column / 64 * K * 64 + tile_place(k, column % 64)
+                                    : k / 64 * n * 64 + tile_place(column, k % 64)] = b[i];
+    }
+    shared_fence();
+    __syncthreads();
+    float d[half_n];
+    for (int i = 0; i < half_n; i++) d[i] = c[accumulator_row(threadIdx.x, i) * n + accumulator_column(threadIdx.x, i)];
+    unsigned fragment[K / 16][4];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int k = 0; k < K / 16; k++)
+        for (int i = 0; i < 4; i++) {
+            const T* at = a + (16 * warp + lane / 4 + i % 2 * 8) * K + 16 * k + i / 2 * 8 + lane % 4 * 2;
+            fragment[k][i] = pack_pair<T>((float)at[0], (float)at[1]);
+        }
+    warpgroup_fence(d, fragment);
+#pragma unroll
+    for (int k = 0; k < K / 16; k++) {
+        const Tile<b_major> right = [&] {
+            if constexpr (b_major == MN_MAJOR)
+                return tile_mn_major(b_tiles, K).step(k);
+            else
+                return tile_k_major(b_tiles + k / 4 * n * 64).step(k % 4);
+        }();
+        const bool add = accumulate || k > 0;
+        if constexpr (source == IN_REGISTERS)
+            wgmma<T>(d, fragment[k], right, add);
+        else if constexpr (source == COLUMNS_IN_TILES)
+            wgmma<T>(d, tile_mn_major(a_tiles, K).step(k), right, add);
+        else
+            wgmma<T>(d, tile_k_major(a_tiles + k / 4 * 64 * 64).step(k % 4), right, add);
+    }
+    warpgroup_commit();
+    warpgroup_wait<0>(d, fragment);
+    for (int i = 0; i < half_n; i++)
+        out[accumulator_row(threadIdx.x, i) * n + accumulator_column(threadIdx.x, i)] = d[i];
+}
+
+// |got - want| beside n 2^-22 of the sum of the terms' sizes, the worst of all elements; above 1, and it is wrong.
+struct Worst {
+    double error, bound, ratio;
+    void see(double got, double want, double size, double unit) {
+        const double e = fabs(got - want), b = unit * size;
+        if (e <= b * ratio) return;
+        error = e, bound = b, ratio = e == e ? e / b : INFINITY;
+    }
+};
+
+template <class T, int half_n, Source source, Major b_major>
+static void test_wgmma(const char* type) {
+    constexpr int n = 2 * half_n, K = 128;
+    const std::vector<T> a = random_of<T>(64 * K, 1), b = random_of<T>(K * n, 1);
+    const std::vector<float> c = random_of<float>(64 * n, 3);
+    Device<T> device_a(a), device_b(b);
+    Device<float> device_c(c), out(64 * n);
+    Worst worst = {0, 1, 0};
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        cuda_check(cudaMemset(out.p, 0xff, 64 * n * sizeof(float)), "cudaMemset");
+        launch(launch_shape(1, 128, (64 + n) * K * sizeof(T)), wgmma_kernel<T, half_n, source, b_major>,
+               (const T*)device_a.p, (const T*)device_b.p, (const float*)device_c.p, out.p, accumulate != 0);
+        const std::vector<float> got = out.get();
+        for (int i = 0; i < 64; i++)
+            for (int j = 0; j < n; j++) {
+                double want = accumulate ? (double)c[(size_t)(i * n + j)] : 0, size = fabs(want);
+                for (int k = 0; k < K; k++) {
+                    const double term = (double)(float)a[(size_t)(i * K + k)] * (double)(float)b[(size_t)(k * n + j)];
+                    want += term, size += fabs(term);
+                }
+                worst.see((double)got[(size_t)(i * n + j)], want, size, (K + 1) * 0x1p-22);
+            }
+    }
+    static const char* const sources[] = {"A K-major", "A MN-major", "A in registers"};
+    check(worst.ratio <= 1, "wgmma %s 64 x %3d x 16, %-14s B %-8s  error %.1e  bound %.1e", type, n, sources[source],
+          b_major == K_MAJOR ? "K-major," : "MN-major,", worst.error, worst.bound);
+}
+
+template <class T, int half_n>
+static void test_operands(const char* type) {
+    test_wgmma<T, half_n, ROWS_IN_TILES, K_MAJOR>(type);
+    test_wgmma<T, half_n, IN_REGISTERS, K_MAJOR>(type);
+    test_wgmma<T, half_n, COLUMNS_IN_TILES, K_MAJOR>(type);
+    if constexpr (half_n >= 32) { // an MN-major tile has 64 columns
+        test_wgmma<T, half_n, ROWS_IN_TILES, MN_MAJOR>(type);
+        test_wgmma<T, half_n, IN_REGISTERS, MN_MAJOR>(type);
+        test_wgmma<T, half_n, COLUMNS_IN_TILES, MN_MAJOR>(type);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A matrix product of all of them
+
+template <class T>
+static void test_product(const char* type, double unit, int M, int N, int K, int blocks) {
+    const std::vector<T> a = random_of<T>((int64_t)M * K, 1), b = random_of<T>((int64_t)N * K, 1);
+    Device<T> device_a(a), device_b(b), d((int64_t)M * N + GUARD);
+    wgmma_product::product(d.p, (const T*)device_a.p, (const T*)device_b.p, M, N, K, blocks);
+    const std::vector<T> got = d.get();
+    const Floats x = floats_of(a), y = floats_of(b);
+    Worst worst = {0, 1, 0};
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            double want = 0, size = 0;
+            for (int k = 0; k < K; k++) {
+                const double term =
+                    (double)x[(size_t)i * (size_t)K + (size_t)k] * (double)y[(size_t)j * (size_t)K + (size_t)k];
+                want += term, size += fabs(term);
+            }
+            worst.see((double)(float)got[(size_t)i * (size_t)N + (size_t)j], want,
+                      K * 0x1p-22 * size + unit * fabs(want) + 0x1p-25, 1);
+        }
+    bool behind = true;
+    for (size_t i = (size_t)M * (size_t)N; i < got.size(); i++) behind = behind && (float)got[i] != (float)got[i];
+    check(worst.ratio <= 1 && behind, "product %s %3d x %3d x %3d, %d blocks  error %.1e  bound %.1e", type, M, N, K,
+          blocks, worst.error, worst.bound);
+}
+
+int main(int argc, char** argv) {
+    is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_places();
+    if (!is_hopper()) {
+        printf("left out: this GPU has no wgmma and no TMA\n");
+        return test_end();
+    }
+    test_tma<bf16>(is_short ? 8 : 60);
+    test_tma<fp16>(is_short ? 2 : 10);
+    test_ring(is_short ? 10 : 64);
+    test_named_barriers();
+    test_store_matrix();
+    test_pack<bf16>("bf16");
+    test_pack<fp16>("fp16");
+    test_operands<bf16, 16>("bf16");
+    test_operands<bf16, 32>("bf16");
+    test_operands<bf16, 64>("bf16");
+    test_operands<bf16, 128>("bf16");
+    test_operands<fp16, 64>("fp16");
+    // Shapes: below a tile, and most stages twice; one tile; several, of which blocks have different numbers; small K; one row.
+    test_product<bf16>("bf16", 0x1p-8, 50, 40, 392, 2);
+    if (is_short) return test_end();
+    test_product<bf16>("bf16", 0x1p-8, 128, 256, 64, 1);
+    test_product<bf16>("bf16", 0x1p-8, 129, 264, 392, 3);
+    test_product<fp16>("fp16", 0x1p-11, 300, 520, 136, 2);
+    test_product<fp16>("fp16", 0x1p-11, 1, 8, 8, 1);
+    test_product<bf16>("bf16", 0x1p-8, 1200, 520, 72, 5);
+    return test_end();
+}

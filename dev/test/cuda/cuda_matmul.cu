@@ -1,0 +1,563 @@
+/*
+cuda_matmul.cu: the linear layers of kernels/matmul.cuh against those of kernels/matmul.h. Built three ways: by nvcc
+against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DFAKE_CUBLASLT, where the code that
+calls cuBLASLt runs against a model of it (fake/cublasLt.h): layouts, transposes, epilogues, the choice of algorithms,
+what is remembered.
+
+Bounds. u = 2^-24. A sum of K random products, added up one by one, walks at random: its error is about 0.2 sqrt(K) u of
+its size, which is sqrt(K) times that of a product. The bound for two such sums that are compared is sqrt(K) u; for a
+GPU twice that, whose tensor cores cut digits off instead of rounding. A result that becomes floatX is off by U more.
+Errors are measured against the typical size of a sum, or the result's own if that is larger: the few numbers of a small
+matrix may be small by chance.
+*/
+#ifndef USE_CUDA
+#define USE_CUDA // device.h: on a GPU, or an emulated one
+#endif
+#include "cuda_test.h"
+
+namespace reference {
+#include "../../../kernels/matmul.h"
+}
+#include "../../../kernels/matmul.cuh"
+#include "../../../kernels/mfu.cuh"
+
+#if !defined(CUDA_ON_CPU) || defined(FAKE_CUBLASLT)
+#define TEST_CUBLASLT
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Errors over many cases: the worst of them, in units of its bound, is what is printed.
+
+typedef struct {
+    double norm, norm_bound, largest, largest_bound;
+    char where[64];
+} Worst;
+
+// Of a sum, in sqrt(K) u; and of gelu, in u: kernels of our own are good for 8 u, the library's tanh for 2^-11.
+#ifdef CUDA_ON_CPU
+static const double WALK = 1, GELU = 8;
+#else
+static const double WALK = 2, GELU = 0x1p13;
+#endif
+
+// got and want are sums of `terms` products of size `typical`, rounded `roundings` times to numbers of unit roundoff
+// unit.
+static void compare(Worst* worst, const Floats& got, const Floats& want, double terms, double typical, double roundings,
+                    double unit, const char* where) {
+    const double size = sqrt(terms) * typical, bound = roundings * unit + WALK * sqrt(terms) * U32;
+    double difference = 0, own = 0, largest = 0, largest_own = 3 * size;
+    for (size_t i = 0; i < want.size(); i++) {
+        const double d = fabs((double)got[i] - (double)want[i]), w = fabs((double)want[i]);
+        difference += d * d, own += w * w;
+        if (!(d <= largest)) largest = d == d ? d : INFINITY;
+        largest_own = fmax(largest_own, w);
+    }
+    if (got.size() != want.size() || !(difference < INFINITY)) difference = largest = INFINITY;
+    const double norm = sqrt(difference / fmax(own, (double)want.size() * size * size));
+    const double badness = fmax(norm, largest / largest_own) / bound;
+    if (worst->norm_bound > 0 &&
+        badness <= fmax(worst->norm / worst->norm_bound, worst->largest / worst->largest_bound))
+        return;
+    worst->norm = norm, worst->largest = largest / largest_own, worst->norm_bound = worst->largest_bound = bound;
+    snprintf(worst->where, sizeof worst->where, "%s", where);
+}
+
+static void check_worst(const char* what, const Worst* w) {
+    check(w->norm <= w->norm_bound && w->largest <= w->largest_bound,
+          "%-5s %-60s norm %.1e  bound %.1e  largest %.1e  bound %.1e  at %s", floatX_name, what, w->norm,
+          w->norm_bound, w->largest, w->largest_bound, w->where);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// One case: all functions for one shape
+
+enum { FORWARD, FORWARD_PLAIN, INPUT, WEIGHT, BIAS, GELU_FC, GELU_ACT, GELU_INPUT, BOTH_WEIGHT, BOTH_BIAS, FUNCTIONS };
+static const char* const FUNCTION_NAMES[FUNCTIONS] = {"linear_forward",
+                                                      "linear_forward, no bias",
+                                                      "linear_backward_input",
+                                                      "linear_backward_weight",
+                                                      "linear_backward_bias",
+                                                      "linear_gelu_forward: fc",
+                                                      "linear_gelu_forward: act",
+                                                      "linear_gelu_backward_input",
+                                                      "linear_backward_weight_and_bias: dw",
+                                                      "linear_backward_weight_and_bias: db"};
+
+typedef struct {
+    std::vector<floatX> x, w, bias, dout, fc;
+    std::vector<float> dw, db;
+} Inputs;
+
+// x (N, C), w (OC, C), bias (OC), dout (N, OC); fc (N, C): backwards, x is the result of a GELU.
+static Inputs draw_inputs(int N, int C, int OC) {
+    Inputs in = {random_of<floatX>((int64_t)N * C, 1),
+                 random_of<floatX>((int64_t)OC * C, 1),
+                 random_of<floatX>(OC, 1),
+                 random_of<floatX>((int64_t)N * OC, 1),
+                 random_of<floatX>((int64_t)N * C, 3),
+                 random_of<float>((int64_t)OC * C, 1),
+                 random_of<float>(OC, 1)};
+    return in;
+}
+
+// What the functions return, on the device or by the reference.
+typedef Floats Results[FUNCTIONS];
+
+static void run_reference(Results& r, const Inputs& in, int N, int C, int OC) {
+    const Floats x = floats_of(in.x), w = floats_of(in.w), bias = floats_of(in.bias), dout = floats_of(in.dout);
+    const Floats fc = floats_of(in.fc);
+    const size_t NC = (size_t)N * C, NO = (size_t)N * OC;
+    Floats scratch(NC);
+    r[FORWARD].resize(NO), r[FORWARD_PLAIN].resize(NO), r[INPUT].resize(NC), r[GELU_FC].resize(NO);
+    r[GELU_ACT].resize(NO), r[GELU_INPUT].resize(NC);
+    r[WEIGHT] = r[BOTH_WEIGHT] = in.dw, r[BIAS] = r[BOTH_BIAS] = in.db;
+    reference::linear_forward(r[FORWARD].data(), x.data(), w.data(), bias.data(), N, C, OC);
+    reference::linear_forward(r[FORWARD_PLAIN].data(), x.data(), w.data(), NULL, N, C, OC);
+    reference::linear_backward_input(r[INPUT].data(), dout.data(), w.data(), N, C, OC);
+    reference::linear_backward_weight(r[WEIGHT].data(), dout.data(), x.data(), N, C, OC);
+    reference::linear_backward_bias(r[BIAS].data(), dout.data(), N, OC);
+    reference::linear_gelu_forward(r[GELU_ACT].data(), r[GELU_FC].data(), x.data(), w.data(), bias.data(), N, C, OC);
+    reference::linear_gelu_backward_input(r[GELU_INPUT].data(), scratch.data(), dout.data(), w.data(), fc.data(), N, C,
+                                          OC);
+    reference::linear_backward_weight_and_bias(r[BOTH_WEIGHT].data(), r[BOTH_BIAS].data(), dout.data(), x.data(), N, C,
+                                               OC);
+}
+
+// Elements by which arrays are moved off their alignment.
+typedef struct {
+    int x, w, bias, dout, out, fc, dw, db;
+} Shifts;
+
+static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shifts s, bool with_bias) {
+    const int64_t NC = (int64_t)N * C, NO = (int64_t)N * OC;
+    const Device<floatX> x(in.x, s.x), w(in.w, s.w), bias(in.bias, s.bias), dout(in.dout, s.dout), fc(in.fc, s.fc);
+    const floatX* b = with_bias ? bias.p : NULL;
+    Device<floatX> forward(NO, s.out), plain(NO, s.out), input(NC, s.out), gelu_fc(NO, s.fc), act(NO, s.out);
+    Device<floatX> dfc(NC, s.out), dact(NC, s.out);
+    Device<float> dw(in.dw, s.dw), db(in.db, s.db), dw2(in.dw, s.dw), db2(in.db, s.db);
+    linear_forward(forward.p, x.p, w.p, bias.p, N, C, OC);
+    linear_forward(plain.p, x.p, w.p, NULL, N, C, OC);
+    linear_backward_input(input.p, dout.p, w.p, N, C, OC);
+    linear_backward_weight(dw.p, dout.p, x.p, N, C, OC);
+    linear_backward_bias(db.p, dout.p, N, OC);
+    linear_gelu_forward(act.p, gelu_fc.p, x.p, w.p, b, N, C, OC);
+    linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC);
+    linear_backward_weight_and_bias(dw2.p, db2.p, dout.p, x.p, N, C, OC);
+    r[FORWARD] = floats_of(forward.get()), r[FORWARD_PLAIN] = floats_of(plain.get()), r[INPUT] = floats_of(input.get());
+    r[WEIGHT] = dw.get(), r[BIAS] = db.get(), r[BOTH_WEIGHT] = dw2.get(), r[BOTH_BIAS] = db2.get();
+    r[GELU_FC] = floats_of(gelu_fc.get()), r[GELU_ACT] = floats_of(act.get()), r[GELU_INPUT] = floats_of(dfc.get());
+}
+
+// x, w, dout are uniform in (-1, 1): a product of two is of size 1/3. |gelu'| < 1.13. One rounding to floatX each, but
+// act is gelu of a rounded or an unrounded fc, and dfc is dact gelu', where dact may have been rounded.
+static void compare_all(Worst worst[FUNCTIONS], const Results& got, const Results& want, int N, int C, int OC,
+                        const char* where) {
+    const double third = 1 / 3.0, gelu = GELU * U32 / U;
+    compare(&worst[FORWARD], got[FORWARD], want[FORWARD], C + 1, third, 1, U, where);
+    compare(&worst[FORWARD_PLAIN], got[FORWARD_PLAIN], want[FORWARD_PLAIN], C, third, 1, U, where);
+    compare(&worst[INPUT], got[INPUT], want[INPUT], OC, third, 1, U, where);
+    compare(&worst[WEIGHT], got[WEIGHT], want[WEIGHT], N + 1, third, 1, U32, where);
+    compare(&worst[BIAS], got[BIAS], want[BIAS], N + 1, sqrt(third), 1, U32, where);
+    compare(&worst[GELU_FC], got[GELU_FC], want[GELU_FC], C + 1, third, 1, U, where);
+    compare(&worst[GELU_ACT], got[GELU_ACT], want[GELU_ACT], C + 1, third, 1.13 + 1 + gelu, U, where);
+    compare(&worst[GELU_INPUT], got[GELU_INPUT], want[GELU_INPUT], OC, third, 1.13 + 1 + gelu, U, where);
+    compare(&worst[BOTH_WEIGHT], got[BOTH_WEIGHT], want[BOTH_WEIGHT], N + 1, third, 1, U32, where);
+    compare(&worst[BOTH_BIAS], got[BOTH_BIAS], want[BOTH_BIAS], N + 1, sqrt(third), 1, U32, where);
+}
+
+static const int SIZES[][3] = {{1, 1, 1},    {7, 33, 1},   {1, 128, 65}, {33, 7, 128},   {65, 128, 33},
+                               {64, 64, 64}, {96, 48, 80}, {128, 1, 7},  {129, 130, 72}, {200, 24, 16}};
+static const int SHORT_SIZES[][3] = {{1, 1, 1}, {7, 33, 3}, {17, 8, 24}, {40, 16, 8}};
+static bool test_short = false;
+
+// Prints functions `first` to `last`.
+static void test_shapes(const char* what, int first, int last, bool with_bias) {
+    static const Shifts shifts[] = {{0, 0, 0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0, 0},
+                                    {0, 0, 1, 1, 0, 0, 0, 0}, {0, 0, 0, 0, 1, 0, 1, 0}, {0, 0, 0, 0, 0, 1, 0, 1},
+                                    {2, 4, 6, 2, 4, 2, 2, 3}, {8, 8, 8, 8, 8, 8, 4, 4}};
+    const int(*sizes)[3] = test_short ? SHORT_SIZES : SIZES;
+    const size_t count = test_short ? sizeof SHORT_SIZES / sizeof *SHORT_SIZES : sizeof SIZES / sizeof *SIZES;
+    Worst worst[2][FUNCTIONS] = {};
+    for (size_t i = 0; i < count; i++) {
+        const int N = sizes[i][0], C = sizes[i][1], OC = sizes[i][2];
+        const Inputs in = draw_inputs(N, C, OC);
+        Results want, got;
+        run_reference(want, in, N, C, OC);
+        if (!with_bias) { // of the functions with a GELU
+            want[GELU_FC] = want[FORWARD_PLAIN];
+            reference::gelu_forward(want[GELU_ACT].data(), want[GELU_FC].data(), (int64_t)N * OC);
+        }
+        // Every way of being misaligned, for two of the shapes; for the others one.
+        for (size_t k = 0; k < sizeof shifts / sizeof *shifts; k++) {
+            if (k > 0 && k != 1 + i % 7 && (N != 64 || test_short) && N != 17) continue;
+            char where[64];
+            snprintf(where, sizeof where, "N %d C %d OC %d, shifts %zu", N, C, OC, k);
+#ifdef FAKE_CUBLASLT
+            for (int a = 0; a < FAKE_ALGORITHMS; a++)
+                fake_cublaslt.milliseconds[a] = (double)((a + i) % FAKE_ALGORITHMS);
+#endif
+            run_device(got, in, N, C, OC, shifts[k], with_bias);
+            compare_all(worst[k > 0], got, want, N, C, OC, where);
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        for (int f = first; f <= last; f++) {
+            char name[128];
+            snprintf(name, sizeof name, "%s%s%s", FUNCTION_NAMES[f], k ? ", misaligned" : "", what);
+            check_worst(name, &worst[k][f]);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+
+// More rows and columns than a block has, slices that are not equal; the same bits every time.
+static void test_bias() {
+    static const int sizes[][2] = {{1, 1},     {2, 3000}, {31, 8},    {33, 264},  {1000, 33},
+                                   {5000, 64}, {257, 40}, {999, 520}, {300, 257}, {2049, 1}};
+    Worst worst = {};
+    int different = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int N = test_short ? (sizes[i][0] + 9) / 10 : sizes[i][0],
+                  OC = test_short ? (sizes[i][1] + 3) / 4 : sizes[i][1];
+        const std::vector<floatX> dout = random_of<floatX>((int64_t)N * OC, 1);
+        const std::vector<float> start = random_of<float>(OC, 1);
+        Floats want = start;
+        const Floats d = floats_of(dout);
+        reference::linear_backward_bias(want.data(), d.data(), N, OC);
+        for (int shift = 0; shift < 2; shift++) {
+            Device<floatX> on_device(dout, shift);
+            Device<float> db(start, shift);
+            char where[64];
+            snprintf(where, sizeof where, "N %d OC %d shift %d", N, OC, shift);
+            linear_backward_bias(db.p, on_device.p, N, OC);
+            const Floats first = db.get();
+            compare(&worst, first, want, N + 1, sqrt(1 / 3.0), 1, U32, where);
+            db.set(start);
+            linear_backward_bias(db.p, on_device.p, N, OC);
+            different += db.get() != first;
+        }
+    }
+    check_worst("linear_backward_bias, many rows", &worst);
+    check(different == 0, "%-5s linear_backward_bias: the same bits when repeated, %d differences", floatX_name,
+          different);
+}
+
+// What was accumulated is added to, also the second time; a batch in two halves is the batch.
+static void test_accumulation() {
+    const int N = 48, C = 40, OC = 24;
+    const Inputs in = draw_inputs(2 * N, C, OC);
+    Results want;
+    run_reference(want, in, 2 * N, C, OC);
+    const Device<floatX> x(in.x), dout(in.dout);
+    Device<float> dw(in.dw), db(in.db), dw2(in.dw), db2(in.db);
+    for (int half = 0; half < 2; half++) {
+        const floatX *xh = x.p + half * N * C, *dh = dout.p + half * N * OC;
+        linear_backward_weight(dw.p, dh, xh, N, C, OC);
+        linear_backward_bias(db.p, dh, N, OC);
+        linear_backward_weight_and_bias(dw2.p, db2.p, dh, xh, N, C, OC);
+    }
+    Worst worst[4] = {};
+    compare(&worst[0], dw.get(), want[WEIGHT], 2 * N + 1, 1 / 3.0, 2, U32, "halves");
+    compare(&worst[1], dw2.get(), want[WEIGHT], 2 * N + 1, 1 / 3.0, 2, U32, "halves");
+    compare(&worst[2], db.get(), want[BIAS], 2 * N + 1, sqrt(1 / 3.0), 2, U32, "halves");
+    compare(&worst[3], db2.get(), want[BIAS], 2 * N + 1, sqrt(1 / 3.0), 2, U32, "halves");
+    check_worst("dw accumulated twice", &worst[0]);
+    check_worst("dw accumulated twice, with db", &worst[1]);
+    check_worst("db accumulated twice", &worst[2]);
+    check_worst("db accumulated twice, with dw", &worst[3]);
+}
+
+static bool all_nan(const Floats& x) {
+    for (const float v : x)
+        if (v == v) return false;
+    return true;
+}
+
+static void test_nothing() {
+    const int C = 8, OC = 16;
+    const Inputs in = draw_inputs(1, C, OC);
+    const Device<floatX> x(in.x), w(in.w), bias(in.bias), dout(in.dout), fc(in.fc);
+    Device<floatX> out(OC), act(OC), dx(C), dact(C);
+    Device<float> dw(in.dw), db(in.db);
+    linear_forward(out.p, x.p, w.p, bias.p, 0, C, OC);
+    linear_backward_input(dx.p, dout.p, w.p, 0, C, OC);
+    linear_backward_weight(dw.p, dout.p, x.p, 0, C, OC);
+    linear_backward_bias(db.p, dout.p, 0, OC);
+    linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, 0, C, OC);
+    linear_gelu_backward_input(dx.p, dact.p, dout.p, w.p, fc.p, 0, C, OC);
+    linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, 0, C, OC);
+    check(all_nan(floats_of(out.get())) && all_nan(floats_of(act.get())) && all_nan(floats_of(dx.get())) &&
+              dw.get() == in.dw && db.get() == in.db,
+          "%-5s no rows: nothing is written", floatX_name);
+}
+
+static void test_peaks() {
+    const bool is_float = sizeof(floatX) == 4;
+    struct {
+        const char* name;
+        double peak16, peak32;
+    } known[] = {{"NVIDIA H100 80GB HBM3", 989.4, 66.9},
+                 {"NVIDIA H100 PCIe", 756, 51.2},
+                 {"NVIDIA H100 NVL", 835.5, 60},
+                 {"NVIDIA H200", 989.4, 66.9},
+                 {"NVIDIA H200 NVL", 835.5, 60},
+                 {"NVIDIA GH200 480GB", 989.4, 66.9},
+                 {"NVIDIA B200", 2250, 75},
+                 {"NVIDIA A100-SXM4-80GB", 312, 19.5},
+                 {"NVIDIA A100 80GB PCIe", 312, 19.5},
+                 {"NVIDIA A100-PCIE-40GB", 312, 19.5},
+                 {"NVIDIA L4", 121, 30.3},
+                 {"NVIDIA L40S", 362.1, 91.6},
+                 {"NVIDIA GeForce RTX 4090", 165.2, 82.6},
+                 {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", 0, 0},
+                 {"NVIDIA A1000", 0, 0},
+                 {"NVIDIA L40", 0, 0},
+                 {"NVIDIA H100", 0, 0},
+                 {"NVIDIA H2000", 0, 0},
+                 {"NVIDIA GeForce RTX 4090 Laptop GPU", 0, 0},
+                 {"NVIDIA GeForce RTX 4090 D", 0, 0},
+                 {"emulated GPU", 0, 0},
+                 {"", 0, 0}};
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        wrong += gpu_peak_flops(known[i].name) != 1e12 * (is_float ? known[i].peak32 : known[i].peak16);
+    }
+    double volta = 125e12;
+#if defined(PRECISION_FP32)
+    volta = 15.7e12;
+#elif !defined(PRECISION_FP16)
+    volta = 0;
+#endif
+    wrong += gpu_peak_flops("Tesla V100-SXM2-16GB") != volta;
+    check(wrong == 0, "%-5s gpu_peak_flops: %d names with a wrong peak", floatX_name, wrong);
+}
+
+#ifdef TEST_CUBLASLT
+// ----------------------------------------------------------------------------------------------------------------
+// cuBLASLt, or its model
+
+// Forgets all plans. epilogue: 0 never, 1 always, 2 by time.
+static void start_again(int timing, int epilogue) {
+    const Device<floatX> one(random_of<floatX>(1, 1));
+    Device<floatX> out(1);
+    static std::vector<MatmulPlan*>* forgotten = new std::vector<MatmulPlan*>; // what the leak checker must find
+    linear_forward(out.p, one.p, one.p, NULL, 1, 1, 1); // opens cuBLASLt, which reads the environment
+    forgotten->push_back(matmul_state.plans);
+    matmul_state.plans = NULL;
+    matmul_state.timing = timing, matmul_state.epilogue = epilogue;
+}
+
+// The two ways agree: what only one of them rounds to floatX in between is |gelu'| U of fc, and of dact.
+static void test_two_ways() {
+    const int N = 64, C = 72, OC = 80;
+    const Inputs in = draw_inputs(N, C, OC);
+    Results ways[2];
+    for (int fused = 0; fused < 2; fused++) {
+        start_again(1, fused);
+        run_device(ways[fused], in, N, C, OC, (Shifts){}, true);
+    }
+    Worst worst[FUNCTIONS] = {};
+    compare_all(worst, ways[1], ways[0], N, C, OC, "fused against separate");
+    for (const int f : {GELU_FC, GELU_ACT, GELU_INPUT, BOTH_WEIGHT, BOTH_BIAS})
+        check_worst(FUNCTION_NAMES[f], &worst[f]);
+    start_again(1, 2);
+}
+#endif
+
+#ifdef FAKE_CUBLASLT
+// How often cuBLASLt is asked and used by a call.
+typedef struct {
+    int heuristics, products, algorithm;
+    uint32_t epilogue;
+} Used;
+template <class F>
+static Used used_by(F call) {
+    const FakeState before = fake_cublaslt;
+    call();
+    const Used u = {fake_cublaslt.heuristics - before.heuristics, fake_cublaslt.products - before.products,
+                    fake_cublaslt.algorithm, fake_cublaslt.epilogue};
+    return u;
+}
+
+static void slow_algorithms(double ms) {
+    for (double& t : fake_cublaslt.milliseconds) t = ms;
+}
+
+static void test_choices() {
+    const int N = 40, C = 24, OC = 16;
+    const Inputs in = draw_inputs(N, C, OC);
+    const Device<floatX> x(in.x), w(in.w), bias(in.bias), dout(in.dout), fc(in.fc), x1(in.x, 1), bias1(in.bias, 1);
+    Device<floatX> out((int64_t)N * OC), act((int64_t)N * OC), dfc((int64_t)N * C), dact((int64_t)N * C);
+    Device<floatX> out1((int64_t)N * OC, 1);
+    Device<float> dw(in.dw), db(in.db);
+    const auto forward = [&] { linear_forward(out.p, x.p, w.p, bias.p, N, C, OC); };
+    const auto weight = [&] { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); };
+    const auto gelu = [&] { linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, N, C, OC); };
+    const auto gelu_plain = [&] { linear_gelu_forward(act.p, out.p, x.p, w.p, NULL, N, C, OC); };
+    const auto gelu_back = [&] { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); };
+    const auto both = [&] { linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, N, C, OC); };
+    // How many algorithms of the model are fit for a result in floatX, and how many of these at any address.
+    const bool is_float = sizeof(floatX) == 4;
+    const int offered = is_float ? 6 : 4, anywhere = is_float ? 4 : 2, tried = MATMUL_ROUNDS * MATMUL_RUNS;
+
+    start_again(1, 2);
+    slow_algorithms(1);
+    Used u = used_by(forward);
+    check(u.heuristics == 1 && u.products == offered * tried + 1, "first call: %d algorithms timed: %d products",
+          offered, u.products);
+    u = used_by(forward);
+    check(u.heuristics == 0 && u.products == 1, "second call: nothing asked, %d product", u.products);
+    u = used_by([&] { linear_forward(out.p, x.p, w.p, NULL, N, C, OC); });
+    check(u.heuristics == 1, "another epilogue is another plan");
+    u = used_by([&] { linear_forward(out.p, x1.p, w.p, bias.p, N, C, OC); });
+    check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned x: %d algorithms timed: %d products",
+          anywhere, u.products);
+    u = used_by([&] { linear_forward(out1.p, x.p, w.p, bias.p, N, C, OC); });
+    check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned out: %d algorithms timed: %d products",
+          anywhere, u.products);
+    u = used_by([&] { linear_forward(out.p, x.p, w.p, bias1.p, N, C, OC); });
+    check(u.heuristics == 0 && u.products == 1, "a misaligned bias is copied: no other plan");
+    u = used_by([&] { linear_forward(out.p, x.p, w.p, bias.p, N - 1, C, OC); });
+    check(u.heuristics == 1, "another number of rows is another plan");
+
+    for (const int fast : {FAKE_PACKED, FAKE_SPLIT, FAKE_SLOW, FAKE_SLOWEST}) {
+        start_again(1, 2);
+        slow_algorithms(2);
+        fake_cublaslt.milliseconds[fast] = 1.9;
+        used_by(forward), used_by(weight);
+        const int a = used_by(forward).algorithm, b = used_by(weight).algorithm;
+        check(a == fast && b == fast, "the fastest algorithm, %d, is taken: %d, accumulating %d", fast, a, b);
+    }
+    start_again(0, 0);
+    u = used_by(forward);
+    check(u.heuristics == 1 && u.products == 1 && u.algorithm == (is_float ? (int)FAKE_OUTPUT : (int)FAKE_PACKED),
+          "not timed: the first that works");
+
+    slow_algorithms(2);
+    for (const double extra : {-0.1, 0.1}) { // that a product takes longer with an epilogue
+        start_again(0, 2);
+        fake_cublaslt.epilogue_milliseconds = extra;
+        used_by(gelu), used_by(gelu_plain), used_by(gelu_back), used_by(both);
+        const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_plain).epilogue, c = used_by(gelu_back).epilogue;
+        const uint32_t d = used_by(both).epilogue;
+        if (extra < 0)
+            check(a == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b == CUBLASLT_EPILOGUE_GELU_AUX &&
+                      c == CUBLASLT_EPILOGUE_DGELU && d == CUBLASLT_EPILOGUE_BGRADB,
+                  "epilogues where they are faster: %u %u %u %u", a, b, c, d);
+        else
+            check(a == CUBLASLT_EPILOGUE_BIAS && b == CUBLASLT_EPILOGUE_DEFAULT && c == CUBLASLT_EPILOGUE_DEFAULT &&
+                      d == CUBLASLT_EPILOGUE_DEFAULT,
+                  "kernels of our own where they are faster: %u %u %u %u", a, b, c, d);
+        u = used_by([&] { gelu(), gelu_back(), both(); });
+        check(u.heuristics == 0 && u.products == 3, "and it is remembered: %d asked, %d products", u.heuristics,
+              u.products);
+    }
+    for (int epilogue = 0; epilogue < 2; epilogue++) { // not what is faster
+        start_again(0, epilogue);
+        fake_cublaslt.epilogue_milliseconds = epilogue ? 0.1 : -0.1;
+        const Used a = used_by(gelu), b = used_by(gelu_back), c = used_by(both);
+        if (epilogue)
+            check(a.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DGELU &&
+                      c.epilogue == CUBLASLT_EPILOGUE_BGRADB,
+                  "MATMUL_EPILOGUE=1: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
+        else
+            check(a.epilogue == CUBLASLT_EPILOGUE_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DEFAULT &&
+                      c.epilogue == CUBLASLT_EPILOGUE_DEFAULT,
+                  "MATMUL_EPILOGUE=0: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
+        check(a.heuristics == 1 && b.heuristics == 1 && c.heuristics == 1, "and nothing else is asked for");
+    }
+    slow_algorithms(0), fake_cublaslt.epilogue_milliseconds = 0;
+    const size_t blocks = cuda_on_cpu::memory.blocks.size();
+    start_again(1, 2);
+    weight(), both();
+    check(cuda_on_cpu::memory.blocks.size() == blocks, "memory that is borrowed for timing is given back");
+    start_again(1, 1);
+    fake_cublaslt.no_epilogues = true;
+    const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_back).epilogue, c = used_by(both).epilogue;
+    fake_cublaslt.no_epilogues = false;
+    check(a == CUBLASLT_EPILOGUE_BIAS && b == CUBLASLT_EPILOGUE_DEFAULT && c == CUBLASLT_EPILOGUE_DEFAULT,
+          "no algorithm for an epilogue: two steps: %u %u %u", a, b, c);
+    start_again(1, 2);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What needs a process of its own: the environment, and errors that end the run. The program calls itself.
+
+static const char* test_program = NULL;
+
+static int run_child(const char* what) {
+    const int N = 3, C = 8, OC = 16;
+    const Inputs in = draw_inputs(N, C, OC);
+    const Device<floatX> x(in.x), w(in.w), bias(in.bias);
+    Device<floatX> out(N * OC), act(N * OC);
+    fake_cublaslt.no_algorithms = strcmp(what, "none") == 0;
+    linear_forward(out.p, x.p, w.p, bias.p, N, C, OC);
+    const int products = fake_cublaslt.products;
+    linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, N, C, OC);
+    const int once = fake_cublaslt.products;
+    linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, N, C, OC);
+    printf("handles %d, products %d %d, epilogue %u\n", fake_cublaslt.handles, products, fake_cublaslt.products - once,
+           fake_cublaslt.epilogue);
+    return 0;
+}
+
+static void check_child(const char* environment, const char* argument, const char* expected) {
+    char command[512], text[4096] = "";
+    snprintf(command, sizeof command, "%s %s --child %s 2>&1", environment, test_program, argument);
+    FILE* f = popen(command, "r");
+    if (!f) die("cannot run %s", command);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    pclose(f);
+    const bool ok = strstr(text, expected) != NULL;
+    check(ok, "%s --child %s: %s", environment, argument, ok ? expected : text);
+}
+
+static void test_environment() {
+    const bool is_float = sizeof(floatX) == 4;
+    char timed[2][128];
+    for (int epilogue = 0; epilogue < 2; epilogue++) {
+        snprintf(timed[epilogue], sizeof timed[epilogue], "handles 1, products %d 1, epilogue %d",
+                 (is_float ? 6 : 4) * MATMUL_ROUNDS * MATMUL_RUNS + 1, epilogue ? 164 : 4);
+    }
+    check_child("MATMUL_TIMING=0", "environment", "handles 1, products 1 1, epilogue 4");
+    check_child("MATMUL_TIMING=0 MATMUL_EPILOGUE=1", "environment", "handles 1, products 1 1, epilogue 164");
+    check_child("MATMUL_EPILOGUE=0", "environment", timed[0]);
+    check_child("MATMUL_EPILOGUE=1", "environment", timed[1]);
+    check_child("MATMUL_TIMING=yes", "environment", "the environment variable MATMUL_TIMING is yes; it can be 0 or 1");
+    check_child("MATMUL_LIST=1", "environment", "linear_forward: 3 x 16, sums of 8");
+    if (!is_float)
+        check_child("MATMUL_LIST=1", "environment", "epilogue GELU_AUX_BIAS, aligned to 16, 16, 16 bytes: fused");
+    else
+        check_child("MATMUL_LIST=0", "environment", timed[0]);
+    check_child("MATMUL_LIST=0", "none", "cuBLASLt has no algorithm for linear_forward: 3 x 16, sums of 8");
+}
+#endif
+
+int main(int argc, char** argv) {
+    test_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+#ifdef FAKE_CUBLASLT
+    test_program = argv[0];
+    if (argc > 2 && strcmp(argv[1], "--child") == 0) return run_child(argv[2]);
+    test_environment();
+#endif
+    test_peaks();
+    test_shapes("", 0, FUNCTIONS - 1, true);
+#ifdef TEST_CUBLASLT
+    for (int epilogue = 0; epilogue < 2; epilogue++) {
+        start_again(0, epilogue);
+        test_shapes(epilogue ? ", fused" : ", separate", GELU_FC, FUNCTIONS - 1, true);
+        test_shapes(epilogue ? ", fused, no bias" : ", separate, no bias", GELU_FC, GELU_ACT, false);
+    }
+    test_two_ways();
+#else
+    test_shapes(", no bias", GELU_FC, GELU_ACT, false);
+#endif
+    test_bias();
+    test_accumulation();
+    test_nothing();
+#ifdef FAKE_CUBLASLT
+    test_choices();
+#endif
+    return test_end();
+}

@@ -1,0 +1,537 @@
+/*
+cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over states, GELU, SwiGLU, embedding,
+RoPE) against their references in C.
+
+Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, results are compared as they are.
+*/
+#include "cuda_compare.h"
+
+#include "../../../kernels/rope_table.h"
+#include "../../../kernels/embedding.cuh"
+#include "../../../kernels/gelu.cuh"
+#include "../../../kernels/layernorm.cuh"
+#include "../../../kernels/residual.cuh"
+#include "../../../kernels/rmsnorm.cuh"
+#include "../../../kernels/rope.cuh"
+#include "../../../kernels/swiglu.cuh"
+#include "../../../kernels/caat.cuh"
+
+namespace reference {
+#include "../../../kernels/embedding.h"
+#include "../../../kernels/gelu.h"
+#include "../../../kernels/layernorm.h"
+#include "../../../kernels/residual.h"
+#include "../../../kernels/rmsnorm.h"
+#include "../../../kernels/rope.h"
+#include "../../../kernels/swiglu.h"
+#include "../../../kernels/caat.h"
+} // namespace reference
+
+static bool is_short; // with a sanitizer: fewer and smaller cases
+
+// True if of N rows of C only row n has a NaN, and that has nothing else (or at least one).
+static bool only_row(const Floats& x, int C, int n, bool all) {
+    bool right = true, found = false;
+    for (size_t i = 0; i < x.size(); i++) {
+        const bool here = (int)(i / (size_t)C) == n, nan = x[i] != x[i];
+        right &= here ? nan || !all : !nan;
+        found |= nan;
+    }
+    return right && found;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Normalisation
+
+// LayerNorm (layer = true) or RMSNorm; rows with mean `offset` and values to +-2 around it.
+typedef struct {
+    bool layer;
+    int N, C, moved;
+    float offset;
+} Norm;
+static const float EPS = 1e-5f;
+
+static Values norm_input(const Norm& t) {
+    Values x = random_of<floatX>((int64_t)t.N * t.C, 2);
+    for (floatX& v : x) v = (floatX)((float)v + t.offset);
+    return x;
+}
+
+// Sums: in a thread at most 32 additions (rows to 16384), in a warp 5, in a block 5; in the reference C / 64 + 6. To the
+// mean a division, to the variance a difference and a square, to the output a difference, 2 products and a sum: 8. x - mean
+// is off by the mean's error: of the size of |x|, which is `spread` times that of x - mean.
+static double norm_error_bound(const Norm& t) {
+    const double spread = t.layer ? 1 + fabs(t.offset) / (4 / sqrt(12)) : 1, thread = fmin(t.C, fmax(32, t.C / 512.0));
+    return sqrt(thread + 10 + t.C / 64.0 + 6 + 8) * spread * U32;
+}
+
+static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place) {
+    const int N = t.N, C = t.C, m = t.moved;
+    const int64_t n = (int64_t)N * C;
+    const Values hx = norm_input(t), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
+    const Values hw = random_of<floatX>(C, 1), hb = random_of<floatX>(C, 1);
+    Device<floatX> x(hx, bit(m, 0)), w(hw, bit(m, 1)), b(hb, bit(m, 2)), out(n, bit(m, 3)), sum(n, bit(m, 4)),
+        branch(hbranch, bit(m, 5)), biases(hbias, bit(m, 6));
+    Device<float> mean(N), rstd(N);
+    floatX *to = in_place ? x.p : sum.p, *bias_or_none = bias ? biases.p : NULL;
+    begin_case(N, C, m);
+    if (add && t.layer)
+        residual_layernorm_forward(to, out.p, mean.p, rstd.p, x.p, branch.p, bias_or_none, w.p, b.p, N, C, EPS);
+    else if (add)
+        residual_rmsnorm_forward(to, out.p, rstd.p, x.p, branch.p, bias_or_none, w.p, N, C, EPS);
+    else if (t.layer)
+        layernorm_forward(out.p, mean.p, rstd.p, x.p, w.p, b.p, N, C, EPS);
+    else
+        rmsnorm_forward(out.p, rstd.p, x.p, w.p, N, C, EPS);
+
+    const Floats fw = floats_of(hw), fb = floats_of(hb), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
+    Floats fx = floats_of(hx), want((size_t)n), want_mean((size_t)N), want_rstd((size_t)N);
+    if (add) { // the statistics are those of the rounded sum
+        reference::residual_forward(fx.data(), fx.data(), fbranch.data(), bias ? fbias.data() : NULL, N, C);
+        fx = rounded(fx);
+        compare_same(t.layer ? "residual_layernorm_forward: sum" : "residual_rmsnorm_forward: sum",
+                     floats_of(in_place ? x.get() : sum.get()), fx);
+    }
+    if (t.layer)
+        reference::layernorm_forward(want.data(), want_mean.data(), want_rstd.data(), fx.data(), fw.data(), fb.data(),
+                                     N, C, EPS);
+    else
+        reference::rmsnorm_forward(want.data(), want_rstd.data(), fx.data(), fw.data(), N, C, EPS);
+    const double error = norm_error_bound(t);
+    const char* name = t.layer ? "layernorm_forward" : "rmsnorm_forward";
+    if (add) name = t.layer ? "residual_layernorm_forward" : "residual_rmsnorm_forward";
+    compare(name, floats_of(out.get()), want, true, error);
+    compare(t.layer ? "layernorm_forward: rstd" : "rmsnorm_forward: rstd", rstd.get(), want_rstd, false, error);
+    if (t.layer) compare("layernorm_forward: mean", mean.get(), want_mean, false, error);
+}
+
+// Backward. dx: a mean of products (3 roundings each) as above, times xhat and rstd, 3 differences; of the size of 1 and of
+// rstd times g, its mean, and xhat. dw: N additions in a thread at most, some among blocks, and 4 roundings in a term, in
+// both of those that are compared.
+static void test_norm_backward(const Norm& t) {
+    const int N = t.N, C = t.C, m = t.moved;
+    const int64_t n = (int64_t)N * C;
+    const Values hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
+    const Values hdx = random_of<floatX>(n, 1);
+    const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1), fx = floats_of(hx), fw = floats_of(hw);
+    const Floats fdout = floats_of(hdout);
+    Floats fdx = floats_of(hdx), fdw = hdw, fdb = hdb, fout((size_t)n), fmean((size_t)N), frstd((size_t)N);
+    if (t.layer)
+        reference::layernorm_forward(fout.data(), fmean.data(), frstd.data(), fx.data(), fw.data(), fw.data(), N, C,
+                                     EPS);
+    else
+        reference::rmsnorm_forward(fout.data(), frstd.data(), fx.data(), fw.data(), N, C, EPS);
+    Device<floatX> x(hx, bit(m, 0)), w(hw, bit(m, 1)), dout(hdout, bit(m, 2)), dx(hdx, bit(m, 3));
+    Device<float> mean(fmean), rstd(frstd), dw(hdw, bit(m, 4)), db(hdb, bit(m, 5));
+    begin_case(N, C, m);
+    Floats first_dw, first_db;
+    for (int run = 0; run < 2; run++) { // twice: the same bits
+        dx.set(hdx), dw.set(hdw), db.set(hdb);
+        if (t.layer)
+            layernorm_backward(dx.p, dw.p, db.p, dout.p, x.p, w.p, mean.p, rstd.p, N, C);
+        else
+            rmsnorm_backward(dx.p, dw.p, dout.p, x.p, w.p, rstd.p, N, C);
+        if (run == 0) first_dw = dw.get(), first_db = db.get();
+    }
+    if (t.layer)
+        reference::layernorm_backward(fdx.data(), fdw.data(), fdb.data(), fdout.data(), fx.data(), fw.data(),
+                                      fmean.data(), frstd.data(), N, C);
+    else
+        reference::rmsnorm_backward(fdx.data(), fdw.data(), fdout.data(), fx.data(), fw.data(), frstd.data(), N, C);
+    const double error = norm_error_bound(t), columns = 2 * sqrt(N + 4.0) * U32;
+    Floats error_dx((size_t)n);
+    for (int64_t i = 0; i < n; i++) error_dx[(size_t)i] = (float)(error * (1 + 3 * frstd[(size_t)(i / C)]));
+    compare(t.layer ? "layernorm_backward" : "rmsnorm_backward", floats_of(dx.get()), fdx, true, error_dx);
+    compare(t.layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", dw.get(), fdw, false, columns);
+    compare_same(t.layer ? "layernorm_backward: dw again" : "rmsnorm_backward: dw again", dw.get(), first_dw);
+    if (!t.layer) return;
+    compare("layernorm_backward: db", db.get(), fdb, false, columns);
+    compare_same("layernorm_backward: db again", db.get(), first_db);
+}
+
+// The last step of dw and db, with more partial sums than the emulator's few blocks leave: count / 32 additions in a thread,
+// 5 among threads, 1 to what is there; the reference adds all in float64.
+static void test_add_columns(int count, int columns, bool two) {
+    const int all = two ? 2 * columns : columns;
+    const Floats hpartial = random_of<float>((int64_t)count * all, 1), ha = random_of<float>(columns, 1);
+    Floats want = ha, want_b = ha;
+    for (int c = 0; c < columns; c++) {
+        double sum_a = ha[(size_t)c], sum_b = sum_a;
+        for (int i = 0; i < count; i++) {
+            sum_a += hpartial[(size_t)(i * all + c)];
+            if (two) sum_b += hpartial[(size_t)(i * all + columns + c)];
+        }
+        want[(size_t)c] = (float)sum_a, want_b[(size_t)c] = (float)sum_b;
+    }
+    Device<float> partial(hpartial), a(ha), b(ha);
+    begin_case(count, columns, 0);
+    add_columns(a.p, two ? b.p : NULL, partial.p, count, columns);
+    compare("add_columns", a.get(), want, false, (count / 32 + 7) * U32);
+    compare("add_columns", b.get(), want_b, false, (count / 32 + 7) * U32);
+}
+
+static void test_norm_nan(bool layer) {
+    const int N = 5, C = 64;
+    Values hx = random_of<floatX>(N * C, 2);
+    hx[2 * C + 7] = (floatX)NAN;
+    const Values ones(C, (floatX)1.0f), zeros((size_t)N * C, (floatX)0.0f), hdout = random_of<floatX>(N * C, 1);
+    Device<floatX> x(hx), w(ones), b(ones), out(N * C), dx(zeros), dout(hdout);
+    Device<float> mean(N), rstd(N), dw(Floats(C, 0.0f)), db(Floats(C, 0.0f));
+    if (layer)
+        layernorm_forward(out.p, mean.p, rstd.p, x.p, w.p, b.p, N, C, EPS);
+    else
+        rmsnorm_forward(out.p, rstd.p, x.p, w.p, N, C, EPS);
+    if (layer)
+        layernorm_backward(dx.p, dw.p, db.p, dout.p, x.p, w.p, mean.p, rstd.p, N, C);
+    else
+        rmsnorm_backward(dx.p, dw.p, dout.p, x.p, w.p, rstd.p, N, C);
+    check(only_row(floats_of(out.get()), C, 2, true) && only_row(floats_of(dx.get()), C, 2, true) &&
+              only_row(dw.get(), C, 0, true),
+          "%-5s %s: a NaN spoils its row, and dw", floatX_name, layer ? "layernorm" : "rmsnorm");
+}
+
+static void test_norms() {
+    for (int layer = 0; layer < 2; layer++) {
+        const bool l = layer;
+        // narrow rows, a warp to a row; several warps; rows that are not multiples of a pack
+        const int sizes[][2] = {{1, 1}, {7, 33}, {131, 64}, {5, 768}, {13, 1031}, {6, 2056}};
+        for (int i = 0; i < (is_short ? 4 : 6); i++) {
+            const Norm t = {l, sizes[i][0], sizes[i][1], 0, i % 2 ? 1.0f : 0.0f};
+            test_norm_forward(t, false, false, false);
+            test_norm_forward(t, true, true, i % 2 == 0);
+            test_norm_backward(t);
+        }
+        test_norm_forward({l, 9, 200, 0, 1}, true, false, true);
+        test_norm_forward({l, 9, 200, 0, 100}, false, false, false); // mean far above the deviation
+        test_norm_backward({l, 211, 136, 0, 0});                     // several rows for each team of each block
+        test_norm_backward({l, is_short ? 17 : 67, 840, 0, 0});      // the same with two warps a row
+        for (int i = 0; i < 7 && !is_short; i++) test_norm_forward({l, 3, 72, 1 << i, 1}, true, true, false);
+        for (int i = 0; i < (is_short ? 4 : 6); i++) test_norm_backward({l, 2, 40, 1 << i, 0});
+        if (!is_short) {
+            test_norm_forward({l, 2, 20008, 0, 0}, true, true, false); // more than 32 elements a thread
+            test_norm_backward({l, 9, 1201, 0, 0});                    // two slabs of single elements
+            test_norm_backward({l, 3, 9232, 0, 0});                    // two slabs of packs
+        }
+        test_norm_nan(l);
+    }
+    test_add_columns(1, 1, false);
+    test_add_columns(70, 45, true);
+    test_add_columns(300, 33, false);
+    layernorm_forward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 8, EPS); // no rows
+    Device<float> dw(Floats(8, 1.0f)), db(Floats(8, 1.0f));
+    layernorm_backward(NULL, dw.p, db.p, NULL, NULL, NULL, NULL, NULL, 0, 8);
+    rmsnorm_backward(NULL, dw.p, NULL, NULL, NULL, NULL, 0, 8);
+    begin_case(0, 8, 0);
+    compare_same("norms without a row: dw stays", dw.get(), Floats(8, 1.0f));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Residual: the same two additions, and one rounding.
+
+static void test_residual(int N, int C, int moved) {
+    const int64_t n = (int64_t)N * C;
+    const Values hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
+    const Floats fx = floats_of(hx), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
+    Floats want((size_t)n), plain((size_t)n);
+    reference::residual_forward(want.data(), fx.data(), fbranch.data(), fbias.data(), N, C);
+    reference::residual_forward(plain.data(), fx.data(), fbranch.data(), NULL, N, C);
+    Device<floatX> x(hx, bit(moved, 0)), branch(hbranch, bit(moved, 1)), bias(hbias, bit(moved, 2)),
+        out(n, bit(moved, 3));
+    begin_case(N, C, moved);
+    residual_forward(out.p, x.p, branch.p, bias.p, N, C);
+    compare_same("residual_forward", floats_of(out.get()), rounded(want));
+    residual_forward(out.p, x.p, branch.p, NULL, N, C);
+    compare_same("residual_forward, no bias", floats_of(out.get()), rounded(plain));
+    residual_forward(branch.p, x.p, branch.p, bias.p, N, C);
+    compare_same("residual_forward, onto branch", floats_of(branch.get()), rounded(want));
+    branch.set(hbranch);
+    residual_forward(x.p, x.p, branch.p, bias.p, N, C);
+    compare_same("residual_forward, onto residual", floats_of(x.get()), rounded(want));
+}
+
+static void test_accumulate(int n, int moved) {
+    Floats want = random_of<float>(n, 1);
+    const Floats hx = random_of<float>(n, 1);
+    Device<float> sum(want, bit(moved, 0)), x(hx, bit(moved, 1));
+    begin_case(1, n, moved);
+    accumulate(sum.p, x.p, n);
+    reference::accumulate(want.data(), hx.data(), n);
+    compare_same("accumulate", sum.get(), want);
+    Floats highest = random_of<float>(n, 1);
+    highest[0] = -INFINITY; // of a state without a token
+    sum.set(highest);
+    accumulate_max(sum.p, x.p, n);
+    reference::accumulate_max(highest.data(), hx.data(), n);
+    compare_same("accumulate_max", sum.get(), highest);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// CAAT-Net's sums over states. In float32, in the order of the states, and rounded once, to T; copies and one product, rounded
+// once too: so nothing but that rounding differs from the reference.
+
+typedef struct {
+    int states, N, C, S, moved;
+} SyncCase;
+
+template <class T>
+static void test_sync(const SyncCase& t, const char* pack, const char* unpack, const char* in_place) {
+    const float factor = 1.7f;
+    const int64_t n = (int64_t)t.states * t.N * t.C, n_shared = (int64_t)t.N * t.S;
+    const Values hx = random_of<floatX>(n, 1);
+    const std::vector<T> hshared = random_of<T>(n_shared, 1);
+    Floats fx = floats_of(hx), fshared = floats_of(hshared), sum((size_t)n_shared + 1), want((size_t)n);
+    fshared.push_back(0); // there is something to point to where nothing is shared
+    reference::sync_pack(sum.data(), fx.data(), t.states, t.N, t.C, t.S);
+    reference::sync_unpack(want.data(), fshared.data(), fx.data(), factor, t.states, t.N, t.C, t.S);
+    sum.pop_back();
+    for (float& v : sum) v = (float)(T)v;
+    Device<floatX> x(hx, bit(t.moved, 0)), z(n, bit(t.moved, 2));
+    Device<T> shared(n_shared, bit(t.moved, 1));
+    begin_case(t.states * t.N, t.C, t.moved);
+    sync_pack(shared.p, x.p, t.states, t.N, t.C, t.S);
+    compare_same(pack, floats_of(shared.get()), sum);
+    shared.set(hshared);
+    sync_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.states, t.N, t.C, t.S);
+    compare_same(unpack, floats_of(z.get()), rounded(want));
+    sync_unpack(x.p, shared.p, x.p, factor, t.states, t.N, t.C, t.S);
+    compare_same(in_place, floats_of(x.get()), rounded(want));
+}
+
+// What is shared as it is in memory, and in float32.
+static void test_sync_types(const SyncCase& t) {
+    test_sync<floatX>(t, "sync_pack", "sync_unpack", "sync_unpack, in place");
+    test_sync<float>(t, "sync_pack to float32", "sync_unpack from float32", "sync_unpack from float32, in place");
+}
+
+static void test_syncs() {
+    for (int states = 1; states <= 4; states++) {
+        // packs; several blocks of them; packs of fp32 alone; odd ones; nothing and everything shared
+        const int sizes[][3] = {{5, 72, 24}, {67, 136, 64}, {7, 60, 20}, {7, 333, 101}, {6, 64, 63},
+                                {3, 64, 0},  {3, 33, 0},    {3, 64, 64}, {3, 33, 33},   {1, 1, 1}};
+        for (int i = 0; i < 10; i++) test_sync_types({states, sizes[i][0], sizes[i][1], sizes[i][2], 0});
+        for (int i = 0; i < 3; i++) test_sync_types({states, 5, 72, 24, 1 << i});
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// GELU and SwiGLU. With v = 2u for GELU, v = x for SwiGLU, the gate is s = 1 / (1 + e^-v). Roundings of v change e^-v
+// |v|-fold, and changes of e^-v change s by its 1 - s. In s: e^-v (4 roundings, and 1 |v|), 1 + e (1), the division (4); v
+// (6, |v|-fold). So the size of s is s (1 + |v| (1 - s)), with 10 roundings, and as many in the reference. Slopes have s
+// twice, e once, and 5 more: 30.
+
+static const double GATE = 20 * U32, SLOPE = 60 * U32, TINY = 0x1p-100;
+
+// Up to +-12, so that norms see those near 0; two numbers in 64 are extreme.
+static Values activations(int64_t n) {
+    Values x = random_of<floatX>(n, 12);
+    const float extremes[] = {0.0f, -0.0f, 1e4f, -1e4f, 17, -17, 88, -88, 90, -90, 5.5f, -5.5f};
+    for (int64_t i = 0; i < n / 32; i++) x[(size_t)(32 * i + i % 32)] = (floatX)extremes[i % 12];
+    return x;
+}
+static double gate(double v) { return 1 / (1 + exp(-v)); }
+
+// Errors that gelu and its derivative may have in float32, times `factor`.
+static void gelu_errors(const Floats& x, const Floats& factor, Floats* forward, Floats* backward) {
+    forward->resize(x.size()), backward->resize(x.size());
+    for (size_t i = 0; i < x.size(); i++) {
+        const double y = x[i], v = 2 * 0.7978845608 * (y + 0.044715 * y * y * y), s = gate(v), rest = gate(-v);
+        const double dv = 2 * 0.7978845608 * (1 + 3 * 0.044715 * y * y), size = s * (1 + fabs(v) * rest);
+        (*forward)[i] = (float)(GATE * (fabs(y) * size + TINY));
+        (*backward)[i] = (float)(SLOPE * fabs(factor[i]) * (size + fabs(y * dv) * s * rest * (1 + fabs(v)) + TINY));
+    }
+}
+
+static void test_gelu(int n, int moved) {
+    const Values hx = activations(n), hdout = random_of<floatX>(n, 1);
+    const Floats fx = floats_of(hx), fdout = floats_of(hdout);
+    Floats want((size_t)n), want_dx((size_t)n), error, error_dx;
+    reference::gelu_forward(want.data(), fx.data(), n);
+    reference::gelu_backward(want_dx.data(), fdout.data(), fx.data(), n);
+    gelu_errors(fx, fdout, &error, &error_dx);
+    Device<floatX> x(hx, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2)), dx(n, bit(moved, 3));
+    begin_case(1, n, moved);
+    gelu_forward(out.p, x.p, n);
+    gelu_backward(dx.p, dout.p, x.p, n);
+    compare("gelu_forward", floats_of(out.get()), want, true, error);
+    compare("gelu_backward", floats_of(dx.get()), want_dx, true, error_dx);
+    const Floats first = floats_of(dx.get());
+    gelu_backward(dout.p, dout.p, x.p, n);
+    compare_same("gelu_backward, in place", floats_of(dout.get()), first);
+}
+
+static void test_swiglu(int N, int F, int moved) {
+    const int64_t n = (int64_t)N * F;
+    const Values hgate_up = activations(2 * n), hdout = random_of<floatX>(n, 1);
+    const Floats fgate_up = floats_of(hgate_up), fdout = floats_of(hdout);
+    Floats want((size_t)n), want_d(2 * (size_t)n), error((size_t)n), error_d(2 * (size_t)n);
+    reference::swiglu_forward(want.data(), fgate_up.data(), N, F);
+    reference::swiglu_backward(want_d.data(), fdout.data(), fgate_up.data(), N, F);
+    for (int64_t i = 0; i < n; i++) {
+        const size_t at = (size_t)(i + i / F * F);
+        const double g = fgate_up[at], u = fgate_up[at + F], s = gate(g), size = s * (1 + fabs(g) * gate(-g));
+        const double slope = size + fabs(g) * s * gate(-g) * (1 + fabs(g)), d = fabs(fdout[(size_t)i]);
+        error[(size_t)i] = (float)(GATE * (fabs(g * u) * size + TINY));
+        error_d[at] = (float)(SLOPE * d * (fabs(u) * slope + TINY));
+        error_d[at + F] = (float)(GATE * d * (fabs(g) * size + TINY));
+    }
+    Device<floatX> gate_up(hgate_up, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2)),
+        d(2 * n, bit(moved, 3));
+    begin_case(N, F, moved);
+    swiglu_forward(out.p, gate_up.p, N, F);
+    swiglu_backward(d.p, dout.p, gate_up.p, N, F);
+    compare("swiglu_forward", floats_of(out.get()), want, true, error);
+    compare("swiglu_backward", floats_of(d.get()), want_d, true, error_d);
+}
+
+static void test_gates_nan() {
+    const int n = 64;
+    Values hx = random_of<floatX>(2 * n, 2);
+    hx[5] = (floatX)NAN;
+    const Values hones(n, (floatX)1.0f);
+    Device<floatX> x(hx), ones(hones), out(n), dx(n), d(2 * n);
+    gelu_forward(out.p, x.p, n);
+    gelu_backward(dx.p, ones.p, x.p, n);
+    bool right = only_row(floats_of(out.get()), 1, 5, true) && only_row(floats_of(dx.get()), 1, 5, true);
+    swiglu_forward(out.p, x.p, 1, n);
+    swiglu_backward(d.p, ones.p, x.p, 1, n);
+    const Floats got = floats_of(d.get());
+    right &= only_row(floats_of(out.get()), 1, 5, true) && got[5] != got[5] && got[n + 5] != got[n + 5];
+    check(right, "%-5s gelu, swiglu: a NaN stays a NaN, and alone", floatX_name);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Embedding: copies, and sums in the order of n.
+
+// Tokens of a vocabulary V, of which this slice has [first, first + slice); every `often`-th is the same one.
+static void test_embedding(int N, int C, int V, int often, int moved) {
+    const int first = V / 3, slice = V - first - V / 4;
+    const int64_t n = (int64_t)N * C, table = (int64_t)slice * C;
+    std::vector<int32_t> htokens((size_t)N);
+    for (int i = 0; i < N; i++) {
+        const int any = (int)(random_uniform(5, (uint64_t)N, (uint64_t)i) * (float)V);
+        htokens[(size_t)i] = often > 0 && i % often == 0 ? first + slice / 2 : any;
+    }
+    htokens[(size_t)N - 1] = first, htokens[0] = first + slice - 1;
+    if (N > 4) htokens[1] = first - 1, htokens[2] = first + slice, htokens[3] = -2147483647 - 1;
+    const Values hwte = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
+    const Floats hdwte = random_of<float>(table, 1), fwte = floats_of(hwte), fdout = floats_of(hdout);
+    Device<int32_t> tokens(htokens);
+    Device<floatX> wte(hwte, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2));
+    Device<float> dwte(hdwte, bit(moved, 3));
+    Floats want((size_t)n), want_dwte = hdwte;
+    begin_case(N, C, moved);
+    embedding_forward(out.p, tokens.p, wte.p, N, C, first, slice);
+    reference::embedding_forward(want.data(), htokens.data(), fwte.data(), N, C, first, slice);
+    compare_same("embedding_forward", floats_of(out.get()), want);
+
+    Floats again;
+    for (int run = 0; run < 2; run++) {
+        dwte.set(hdwte);
+        embedding_backward(dwte.p, dout.p, tokens.p, N, C, first, slice);
+        if (run == 0) again = dwte.get();
+    }
+    reference::embedding_backward(want_dwte.data(), fdout.data(), htokens.data(), N, C, first, slice);
+    compare_same("embedding_backward, again", dwte.get(), again);
+    // Up to 64 of a token are added in the same order; of k, a partial sum of 64 goes to the rest: a walk of sqrt(k) U32.
+    std::vector<int> count((size_t)slice, 0);
+    for (int32_t t : htokens) {
+        if (t >= first && t < first + slice) count[(size_t)(t - first)]++;
+    }
+    Floats few, few_want, many, many_want;
+    int most = 0;
+    for (int64_t i = 0; i < table; i++) {
+        const int k = count[(size_t)(i / C)];
+        most = k > most ? k : most;
+        (k <= 64 ? few : many).push_back(again[(size_t)i]);
+        (k <= 64 ? few_want : many_want).push_back(want_dwte[(size_t)i]);
+    }
+    compare_same("embedding_backward, up to 64 of a token", few, few_want);
+    if (!many.empty()) compare("embedding_backward, more", many, many_want, false, sqrt(most) * U32);
+}
+
+// Rows first_row ... of sequences of T; packed: at positions of their own.
+static void test_position(int N, int T, int C, int64_t first_row, int moved, bool packed) {
+    const int64_t n = (int64_t)N * C, table = (int64_t)T * C;
+    const Values hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
+    const Floats fwpe = floats_of(hwpe), fdout = floats_of(hdout);
+    Floats fx = floats_of(hx), fdwpe = random_of<float>(table, 1);
+    Device<floatX> x(hx, bit(moved, 0)), wpe(hwpe, bit(moved, 1)), dout(hdout, bit(moved, 2));
+    Device<float> dwpe(fdwpe, bit(moved, 3));
+    std::vector<int32_t> host;
+    for (int64_t i = 0; i < first_row + N && packed; i++)
+        host.push_back((int32_t)(random_uniform(3, 5, (uint64_t)i) * T));
+    Device<int32_t> device(host);
+    const int32_t *positions = packed ? device.p : NULL, *here = packed ? host.data() : NULL;
+    begin_case(N, C, moved);
+    position_forward(x.p, wpe.p, positions, first_row, N, T, C);
+    position_backward(dwpe.p, dout.p, positions, first_row, N, T, C);
+    reference::position_forward(fx.data(), fwpe.data(), here, first_row, N, T, C);
+    reference::position_backward(fdwpe.data(), fdout.data(), here, first_row, N, T, C);
+    compare_same("position_forward", floats_of(x.get()), rounded(fx));
+    compare_same("position_backward", dwpe.get(), fdwpe);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// RoPE: two products and a sum.
+
+static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
+    const int64_t n = (int64_t)B * T * stride;
+    const Values hqkv = random_of<floatX>(n, 2);
+    Floats want_table((size_t)T * HS), forward = floats_of(hqkv), backward = forward;
+    Device<float> table((int64_t)T * HS, bit(moved, 1));
+    Device<floatX> qkv(hqkv, bit(moved, 0));
+    begin_case(B * T, stride, moved);
+    rope_table(table.p, T, HS, 1e4, NULL);
+    reference::rope_table(want_table.data(), T, HS, 1e4, NULL);
+    compare_same("rope_table", table.get(), want_table);
+    rope_forward(qkv.p, table.p, B, T, heads, HS, stride);
+    reference::rope_forward(forward.data(), want_table.data(), B, T, heads, HS, stride);
+    compare("rope_forward", floats_of(qkv.get()), forward, true, 2 * U32);
+    qkv.set(hqkv);
+    rope_backward(qkv.p, table.p, B, T, heads, HS, stride);
+    reference::rope_backward(backward.data(), want_table.data(), B, T, heads, HS, stride);
+    compare("rope_backward", floats_of(qkv.get()), backward, true, 2 * U32);
+    Floats beside, untouched;
+    const Floats got = floats_of(qkv.get()), original = floats_of(hqkv);
+    for (size_t i = 0; i < got.size(); i++) {
+        if ((int)(i % (size_t)stride) < heads * HS) continue;
+        beside.push_back(got[i]), untouched.push_back(original[i]);
+    }
+    compare_same("rope: what is not rotated", beside, untouched);
+}
+
+int main(int argc, char** argv) {
+    is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_norms();
+    for (int i = 0; i < 5; i++) test_residual(3, 72, i == 0 ? 0 : 1 << (i - 1));
+    test_residual(1, 1, 0);
+    test_residual(7, 333, 0);
+    for (int i = 0; i < 3; i++) test_accumulate(1032, i);
+    test_accumulate(1027, 0);
+    test_syncs();
+    for (int i = 0; i < 5; i++) test_gelu(4104, i == 0 ? 0 : 1 << (i - 1));
+    test_gelu(1, 0);
+    test_gelu(4099, 0);
+    for (int i = 0; i < 5; i++) test_swiglu(5, 264, i == 0 ? 0 : 1 << (i - 1));
+    test_swiglu(3, 77, 0);
+    test_gates_nan();
+    for (int i = 0; i < 5; i++) test_embedding(37, 72, 30, 0, i == 0 ? 0 : 1 << (i - 1));
+    test_embedding(1, 33, 4, 0, 0);
+    test_embedding(300, 264, 11, 0, 0);                   // about 27 of each
+    test_embedding(is_short ? 400 : 1500, 40, 500, 2, 0); // one token has half of all
+    test_embedding(is_short ? 300 : 1000, 35, 5, 0, 0);   // several with some hundred each
+    for (int i = 0; i < 5; i++) {
+        test_position(14, 5, 72, 3, i == 0 ? 0 : 1 << (i - 1), false);
+        test_position(14, 5, 72, 3, i == 0 ? 0 : 1 << (i - 1), true);
+    }
+    test_position(3, 7, 33, 5, 0, false);              // less than a sequence, over its end
+    test_position(100, 3, 40, 5000000003LL, 0, false); // rows beyond 32 bits
+    test_position(1, 1, 1, 0, 0, false);
+    test_position(60, 9, 40, 11, 0, true);
+    for (int i = 0; i < 3; i++) test_rope(2, 5, 3, 16, 64, i);
+    test_rope(1, 3, 2, 10, 24, 0);
+    test_rope(2, 67, 3, 64, 5 * 64, 0);
+    test_rope(1, 2, 0, 4, 4, 0);
+    print_results();
+    return test_end();
+}

@@ -1,0 +1,652 @@
+/*
+cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices), of the update (norm of the gradient, AdamW and SGD
+with stochastic rounding), the checksum of parameters, and of replicas that do not wait, against their references in C. Bounds: see cuda_compare.h.
+*/
+#include "cuda_compare.h"
+
+#include "../../../kernels/adamw.cuh"
+#include "../../../kernels/checksum.cuh"
+#include "../../../kernels/crossentropy.cuh"
+#include "../../../kernels/global_norm.cuh"
+#include "../../../kernels/async_dp.cuh"
+#include "../../../kernels/sgd.cuh"
+
+namespace reference {
+#include "../../../kernels/adamw.h"
+#include "../../../kernels/checksum.h"
+#include "../../../kernels/crossentropy.h"
+#include "../../../kernels/global_norm.h"
+#include "../../../kernels/async_dp.h"
+#include "../../../kernels/sgd.h"
+} // namespace reference
+
+typedef std::vector<int32_t> Integers;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Cross-entropy. e^(x - max) has 4 roundings and, |x - max|-fold, 2: of the argument, and of its product with log2 e. A sum
+// of V: in a thread V / 512 additions, 10 between threads; in the reference 2048 / 64 + 6. `distance` is the mean of
+// |x - max|, weighted with the terms of the sum.
+
+typedef struct {
+    int N, V, stride, moved;
+    float size; // of logits
+} Loss;
+
+typedef struct {
+    Values logits; // (N, stride), NaN behind V
+    Integers targets;
+} LossInput;
+
+static LossInput loss_input(const Loss& t) {
+    LossInput in;
+    in.logits = random_of<floatX>((int64_t)t.N * t.stride, t.size);
+    for (int n = 0; n < t.N; n++) {
+        in.targets.push_back((int32_t)(random_uniform(3, (uint64_t)t.V, (uint64_t)n) * (float)t.V));
+        for (int c = t.V; c < t.stride; c++) in.logits[(size_t)n * t.stride + c] = (floatX)NAN;
+    }
+    in.targets[0] = t.V - 1;
+    in.targets[(size_t)t.N - 1] = 0;
+    if (t.N > 2) in.targets[2] = -1;
+    return in;
+}
+
+// What the loss of each row, its sum, and the gradient of each logit may be off by in float32: of the kernel and the
+// reference together.
+static void loss_errors(const Loss& t, const Floats& logits, const Integers& targets, float scale, Floats* sum,
+                        Floats* loss, Floats* gradient) {
+    const double k = 2 * 4 + sqrt(t.V / 512.0 + 10) + sqrt(fmin(t.V, 2048) / 64 + 6);
+    sum->assign((size_t)t.N, 0), loss->assign((size_t)t.N, 0), gradient->assign((size_t)t.N * t.stride, 0);
+    for (int n = 0; n < t.N; n++) {
+        const float* x = &logits[(size_t)n * t.stride];
+        double max = -INFINITY, total = 0, distance = 0;
+        for (int v = 0; v < t.V; v++) max = fmax(max, x[v]);
+        for (int v = 0; v < t.V; v++) total += exp(x[v] - max), distance += exp(x[v] - max) * (max - x[v]);
+        if (targets[(size_t)n] < 0) continue;
+        distance /= total;
+        const double error = k * U32 * (1 + distance), target = max - x[targets[(size_t)n]];
+        (*sum)[(size_t)n] = (float)(error * total);
+        (*loss)[(size_t)n] = (float)(error + 4 * U32 * (log(total) + target));
+        for (int v = 0; v < t.V; v++) {
+            const double p = exp(x[v] - max) / total, hit = v == targets[(size_t)n] ? U32 : 0;
+            (*gradient)[(size_t)n * t.stride + v] = (float)(scale * (p * (error + 4 * U32 * (max - x[v])) + hit));
+        }
+    }
+}
+
+// The vocabulary in `count` slices, each with what the reference of all slices has found.
+static void test_crossentropy(const Loss& t, int count) {
+    const float scale = 0.37f;
+    const LossInput in = loss_input(t);
+    const int N = t.N;
+    Floats sum_error, loss_error, gradient_error;
+    loss_errors(t, floats_of(in.logits), in.targets, scale, &sum_error, &loss_error, &gradient_error);
+    const Loss whole = {N, t.V, t.V, 0, 0};
+    Floats packed((size_t)N * t.V), want_max((size_t)N), want_sum((size_t)N), want_target((size_t)N);
+    for (int n = 0; n < N; n++) {
+        for (int v = 0; v < t.V; v++) packed[(size_t)n * t.V + v] = (float)in.logits[(size_t)n * t.stride + v];
+    }
+    reference::crossentropy_max(want_max.data(), packed.data(), N, t.V, whole.stride);
+    reference::crossentropy_sum(want_sum.data(), want_target.data(), packed.data(), want_max.data(), in.targets.data(),
+                                N, t.V, t.V, 0);
+    for (int i = 0; i < count; i++) {
+        const int first = (int)((int64_t)t.V * i / count), V = (int)((int64_t)t.V * (i + 1) / count) - first;
+        const int stride = V + t.stride - t.V;
+        Values slice((size_t)N * stride, (floatX)NAN);
+        Floats error((size_t)N * stride, 0.0f);
+        for (int n = 0; n < N; n++) {
+            for (int v = 0; v < V; v++) {
+                slice[(size_t)n * stride + v] = in.logits[(size_t)n * t.stride + first + v];
+                error[(size_t)n * stride + v] = gradient_error[(size_t)n * t.stride + first + v];
+            }
+        }
+        Floats logits = floats_of(slice), max((size_t)N), sum((size_t)N), target((size_t)N), losses((size_t)N);
+        Device<floatX> device(slice, t.moved);
+        Device<int32_t> targets(in.targets);
+        Device<float> dmax(N), dsum(N), dtarget(N), dlosses(N);
+        begin_case(N, t.V, t.moved);
+        reference::crossentropy_max(max.data(), logits.data(), N, V, stride);
+        crossentropy_max(dmax.p, device.p, N, V, stride);
+        compare_same("crossentropy_max", dmax.get(), max);
+        dmax.set(want_max);
+        reference::crossentropy_sum(sum.data(), target.data(), logits.data(), want_max.data(), in.targets.data(), N, V,
+                                    stride, first);
+        crossentropy_sum(dsum.p, dtarget.p, device.p, dmax.p, targets.p, N, V, stride, first);
+        compare("crossentropy_sum", dsum.get(), sum, false, sum_error);
+        compare_same("crossentropy_sum: target_logit", dtarget.get(), target);
+        dsum.set(want_sum), dtarget.set(want_target);
+        reference::crossentropy_loss(losses.data(), want_sum.data(), want_target.data(), N);
+        crossentropy_loss(dlosses.p, dsum.p, dtarget.p, N);
+        compare("crossentropy_loss", dlosses.get(), losses, false, loss_error);
+        reference::crossentropy_backward(logits.data(), want_max.data(), want_sum.data(), in.targets.data(), scale, N,
+                                         V, stride, first);
+        crossentropy_backward(device.p, dmax.p, dsum.p, targets.p, scale, N, V, stride, first);
+        compare("crossentropy_backward", floats_of(device.get()), logits, true, error);
+    }
+}
+
+static void test_crossentropy_fused(const Loss& t) {
+    const float scale = 0.37f;
+    const LossInput in = loss_input(t);
+    Floats logits = floats_of(in.logits), losses((size_t)t.N), sum_error, loss_error, gradient_error;
+    loss_errors(t, logits, in.targets, scale, &sum_error, &loss_error, &gradient_error);
+    reference::crossentropy_fused(losses.data(), logits.data(), in.targets.data(), scale, t.N, t.V, t.stride);
+    Device<floatX> device(in.logits, t.moved);
+    Device<int32_t> targets(in.targets);
+    Device<float> dlosses(t.N);
+    begin_case(t.N, t.V, t.moved);
+    crossentropy_fused(dlosses.p, device.p, targets.p, scale, t.N, t.V, t.stride);
+    compare("crossentropy_fused: losses", dlosses.get(), losses, false, loss_error);
+    compare("crossentropy_fused: gradient", floats_of(device.get()), logits, true, gradient_error);
+}
+
+// Rows whose result is known. Whole, and as one slice.
+static void test_crossentropy_special() {
+    enum { N = 6, V = 130, STRIDE = 136 };
+    for (int fused = 0; fused < 2; fused++) {
+        Values logits((size_t)N * STRIDE, (floatX)0.0f);
+        Integers htargets(N, 0);
+        logits[0 * STRIDE + 0] = (floatX)1e4f, logits[0 * STRIDE + 1] = (floatX)-1e4f; // certain and right
+        logits[1 * STRIDE + 0] = (floatX)-1e4f, logits[1 * STRIDE + 1] = (floatX)1e4f; // certain and wrong
+        logits[3 * STRIDE + 100] = (floatX)NAN;                                        // must not stay hidden
+        for (int v = 2; v < V; v++) logits[4 * STRIDE + v] = (floatX)-INFINITY;        // masked logits
+        logits[5 * STRIDE + 7] = (floatX)NAN;
+        htargets[5] = -1;
+        Device<floatX> x(logits);
+        Device<int32_t> targets(htargets);
+        Device<float> dlosses(N), max(N), sum(N), target(N);
+        if (fused) {
+            crossentropy_fused(dlosses.p, x.p, targets.p, 1, N, V, STRIDE);
+        } else {
+            crossentropy_max(max.p, x.p, N, V, STRIDE);
+            crossentropy_sum(sum.p, target.p, x.p, max.p, targets.p, N, V, STRIDE, 0);
+            crossentropy_loss(dlosses.p, sum.p, target.p, N);
+            crossentropy_backward(x.p, max.p, sum.p, targets.p, 1, N, V, STRIDE, 0);
+        }
+        const Floats loss = dlosses.get(), g = floats_of(x.get());
+        const float wrong = (float)(floatX)1e4f * 2, *certain = &g[STRIDE], *masked = &g[4 * STRIDE];
+        bool zeros = loss[5] == 0, nan = loss[3] != loss[3], padding = true;
+        for (int v = 0; v < STRIDE; v++) {
+            zeros &= g[(size_t)(5 * STRIDE + v)] == 0;
+            nan &= v >= V || g[(size_t)(3 * STRIDE + v)] != g[(size_t)(3 * STRIDE + v)];
+            for (int n = 0; n < N; n++) padding &= v < V || g[(size_t)(n * STRIDE + v)] == 0;
+        }
+        const char* name = fused ? "crossentropy_fused" : "crossentropy in slices";
+        check(loss[0] == 0 && g[0] == 0, "%-5s %s: a large logit at the target: loss %g", floatX_name, name, loss[0]);
+        check(loss[1] == wrong && certain[0] == -1 && certain[1] == 1, "%-5s %s: %g off the target: loss %g",
+              floatX_name, name, wrong, loss[1]);
+        check_error("  equal logits: loss - log V", fabs(loss[2] - log(1.0 * V)), 8 * U32 * log(1.0 * V));
+        check(nan, "%-5s %s: a NaN logit gives a NaN loss and gradient", floatX_name, name);
+        check_error("  masked logits: loss - log 2", fabs(loss[4] - log(2)), 4 * U32);
+        check(masked[0] == -0.5f && masked[1] == 0.5f && masked[2] == 0, "%-5s %s: masked gradient", floatX_name, name);
+        check(zeros && padding, "%-5s %s: target -1, and padding: 0 whatever the logits", floatX_name, name);
+    }
+}
+
+// Equal logits far below zero, in rows of several warps: nothing else may count.
+static void test_crossentropy_low() {
+    enum { N = 5, V = 1031 };
+    Values logits((size_t)N * V, (floatX)-2e4f);
+    Device<floatX> x(logits);
+    Device<int32_t> targets(Integers(N, 3));
+    Device<float> losses(N), max(N);
+    crossentropy_max(max.p, x.p, N, V, V);
+    crossentropy_fused(losses.p, x.p, targets.p, 1, N, V, V);
+    begin_case(N, V, 0);
+    compare_same("crossentropy_max", max.get(), Floats(N, (float)logits[0]));
+    compare("crossentropy_fused: losses", losses.get(), Floats(N, logf(V)), false, 8 * U32);
+}
+
+// In float64: N / 1024 additions in a thread, 10 between threads; in the reference N.
+static void test_losses_add(int N) {
+    const Floats hlosses = random_of<float>(N, 8);
+    double want = 3.25;
+    Device<float> losses(hlosses);
+    Device<double> sum(std::vector<double>(1, want));
+    losses_add(sum.p, losses.p, N);
+    reference::losses_add(&want, hlosses.data(), N);
+    begin_case(N, 1, 0);
+    add_result("losses_add", fabs(sum.get()[0] - want) / ((sqrt(N) * 8 + 8) * sqrt(N + 11) * 0x1p-53), 0, 1);
+}
+
+static void test_crossentropies(bool is_short) {
+    const int vocabularies[][2] = {{1, 1}, {3, 8}, {257, 264}, {1031, 1031}, {5000, 5008}};
+    for (int i = 0; i < (is_short ? 3 : 5); i++) {
+        for (int moved = 0; moved < 2; moved++) {
+            const Loss t = {7, vocabularies[i][0], vocabularies[i][1], moved, 4};
+            test_crossentropy(t, 1);
+            if (t.V > 2) test_crossentropy(t, 3);
+            test_crossentropy_fused(t);
+        }
+    }
+    test_crossentropy({5, 700, 704, 0, 1e4f}, 2);
+    test_crossentropy({7, 1000, 1024, 0, 3}, 1); // the block is just as wide as a row
+    test_crossentropy_fused({5, 700, 704, 0, 1e4f});
+    if (!is_short) test_crossentropy_fused({2, 50257, 50304, 0, 4});
+    if (!is_short) test_crossentropy_fused({2, 120011, 120016, 0, 4}); // more than shared memory holds
+    test_crossentropy_special();
+    test_crossentropy_low();
+    test_losses_add(1);
+    test_losses_add(2500);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// AdamW. m, v and the masters: 3, 4 and 12 roundings of terms in (-1, 1), on both sides.
+
+typedef struct {
+    Floats master, g, m, v;
+} Moments;
+
+static Moments moments(int64_t n) {
+    Moments a = {random_of<float>(n, 1), random_of<float>(n, 1), random_of<float>(n, 0.1f), random_of<float>(n, 0.1f)};
+    for (int64_t i = 0; i < n; i++) {
+        a.v[(size_t)i] = fabsf(a.v[(size_t)i]) + 1e-3f;
+        if (i % 5 == 3) a.g[(size_t)i] *= 1e-6f;
+    }
+    return a;
+}
+
+// Elements [begin, end) are updated on the device, as a slice that begins there.
+typedef struct {
+    Device<floatX>* p;
+    Device<float>*master, *g, *m, *v;
+} OnDevice;
+static void update_part(const OnDevice& d, int64_t begin, int64_t end, uint64_t first, uint64_t key, int64_t step,
+                        float lr) {
+    float* master = sizeof(floatX) == 4 ? NULL : d.master->p + begin;
+    adamw_update(d.p->p + begin, master, d.g->p + begin, d.m->p + begin, d.v->p + begin, end - begin, lr, 0.9f, 0.95f,
+                 1e-8f, 0.1f, step, 0.7f, key, first + (uint64_t)begin);
+}
+
+typedef struct {
+    Floats p, master, m, v;
+} Updated;
+static bool same_bits(const Floats& a, const Floats& b) {
+    return a.size() == b.size() && (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+static bool same_bits(const Updated& a, const Updated& b) {
+    return same_bits(a.p, b.p) && same_bits(a.master, b.master) && same_bits(a.m, b.m) && same_bits(a.v, b.v);
+}
+
+// An update in parts that begin at `cuts`, the last of which is the end.
+static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
+                       int64_t step, float lr) {
+    Values start;
+    for (float x : a.master) start.push_back((floatX)x);
+    Device<floatX> p(start, bit(moved, 0));
+    Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3)), v(a.v, bit(moved, 4));
+    const OnDevice d = {&p, &master, &g, &m, &v};
+    for (size_t i = 0; i + 1 < cuts.size(); i++) update_part(d, cuts[i], cuts[i + 1], first, key, step, lr);
+    const Floats rounded = floats_of(p.get());
+    if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), v.get()};
+    Device<floatX> again((int64_t)start.size(), bit(moved, 0)); // a master read from a file is rounded as it was
+    adamw_round(again.p, master.p, (int64_t)start.size(), step, key, first);
+    const Floats rounded_again = floats_of(again.get());
+    begin_case(1, (int)start.size(), moved);
+    const bool same = memcmp(rounded_again.data(), rounded.data(), rounded.size() * sizeof(float)) == 0;
+    add_result("adamw_round: the bits of the update", same ? 0 : INFINITY, 0, 1);
+    return {rounded, master.get(), m.get(), v.get()};
+}
+
+static void test_adamw(int n, int moved, uint64_t first) {
+    const Moments a = moments(n);
+    Floats want = a.master, want_m = a.m, want_v = a.v;
+    reference::adamw_update(want.data(), NULL, a.g.data(), want_m.data(), want_v.data(), n, 1e-2f, 0.9f, 0.95f, 1e-8f,
+                            0.1f, 3, 0.7f, 0, 0);
+    const Updated got = updated(a, {0, n}, moved, first, 17, 3, 1e-2f);
+    begin_case(1, n, moved);
+    compare("adamw_update: master", got.master, want, false, 12 * U32);
+    compare("adamw_update: m", got.m, want_m, false, 6 * U32);
+    compare("adamw_update: v", got.v, want_v, false, 8 * U32);
+}
+
+// The neighbours of x in floatX, |low| <= |x| <= |high|, and how far x is from the lower one to the higher.
+typedef struct {
+    float low, high;
+    double fraction;
+} Neighbours;
+static Neighbours neighbours(float x) {
+    const float digits = U == 0x1p-8 ? 8 : U == 0x1p-11 ? 11 : 24, least = U == 0x1p-11 ? -24 : -133;
+    int e;
+    frexp(x, &e);
+    const double step = ldexp(1, (int)fmax((double)e - digits, least)), low = step * trunc((double)x / step);
+    const double high = low + copysign(step, x);
+    return {(float)low, (float)high, fabs((double)x - low) / step};
+}
+
+// Rounding: to a neighbour, up if the fraction and the random bits of the element carry.
+static void test_rounding(int n, float size, uint64_t first, uint64_t key, int64_t step) {
+    Moments a = moments(n);
+    for (float& x : a.master) x *= size;
+    const int bits = U == 0x1p-8 ? 16 : 13;
+    const Updated got = updated(a, {0, n}, 0, first, key, step, 1e-3f);
+    bool right = true;
+    double bias = 0;
+    for (int i = 0; i < n; i++) {
+        const float x = got.master[(size_t)i], y = got.p[(size_t)i];
+        const Neighbours near = neighbours(x);
+        const uint64_t at = first + (uint64_t)i;
+        const uint32_t random = philox(key, (uint64_t)step, at / 4).word[at % 4] & ((1u << bits) - 1);
+        const double carry = near.fraction + ldexp(random, -bits);
+        // below 2^-14, fp16 has more digits than random bits
+        if (fabs(carry - 1) < 0x1p-12 && fabsf(x) < 0x1p-14f && bits == 13)
+            right &= y == near.low || y == near.high;
+        else
+            right &= y == (near.fraction > 0 && carry >= 1 ? near.high : near.low);
+        bias += fabs((double)y - near.low) / fabs((double)near.high - near.low) - near.fraction;
+    }
+    check(right, "%-5s adamw_update: numbers to %g are rounded by the bits of their element", floatX_name,
+          (double)size);
+    // Of a fraction f, the variance is f (1 - f), 1/6 in the mean over f.
+    check_error("  bias in steps", fabs(bias / n), 4 / sqrt(6.0 * n));
+}
+
+static void test_adamw_slices() {
+    const int n = 1201;
+    const Moments a = moments(n);
+    const Updated whole = updated(a, {0, n}, 0, 4, 17, 3, 1e-2f);
+    bool cuts = true, moves = true;
+    for (int64_t cut = 1; cut < 9; cut++)
+        cuts &= same_bits(whole, updated(a, {0, cut, 600 + cut, n}, 0, 4, 17, 3, 1e-2f));
+    for (int moved = 1; moved < 32; moved *= 2) moves &= same_bits(whole, updated(a, {0, n}, moved, 4, 17, 3, 1e-2f));
+    check(cuts, "%-5s adamw_update: the same bits in slices", floatX_name);
+    check(moves, "%-5s adamw_update: the same bits at any alignment", floatX_name);
+    if (sizeof(floatX) == 4) return;
+    const Floats other_key = updated(a, {0, n}, 0, 4, 17 + (1ull << 40), 3, 1e-2f).p;
+    const Floats other_first = updated(a, {0, n}, 0, 4 + (1ull << 40), 17, 3, 1e-2f).p;
+    const Floats other_step = updated(a, {0, n}, 0, 4, 17, 4, 0).p, no_step = updated(a, {0, n}, 0, 4, 17, 3, 0).p;
+    check(!same_bits(whole.p, other_key) && !same_bits(whole.p, other_first) && !same_bits(other_step, no_step),
+          "%-5s adamw_update: other bits for another key, place or step", floatX_name);
+}
+
+// Without a step (lr = 0) the masters stay, and p is what they are rounded to.
+static void test_rounding_special() {
+    Moments a;
+    for (uint32_t bits = 0; bits < 65536; bits += 7) { // a seventh of all numbers of floatX
+        floatX x;
+        const uint16_t half = (uint16_t)bits;
+        memcpy((void*)&x, &half, 2);
+        if (fabsf((float)x) < INFINITY) a.master.push_back((float)x);
+    }
+    const size_t exact = a.master.size();
+    const float special[] = {INFINITY, -INFINITY, NAN, 0x1.fffffep127f, -0x1.fffffep127f, 65519.0f, -65519.9f, 1e6f};
+    for (int i = 0; i < 8; i++) a.master.insert(a.master.end(), special, special + 8);
+    const float largest = U == 0x1p-8 ? 0x1.fep127f : 65504.0f;
+    const int n = (int)a.master.size();
+    a.g.assign((size_t)n, 0), a.m = a.v = a.g;
+    const Updated got = updated(a, {0, n}, 0, 0, 5, 1, 0);
+    bool same = true, finite = true, infinite = true;
+    for (size_t i = 0; i < exact; i++) same &= bits_of_float(got.p[i]) == bits_of_float(a.master[i]);
+    for (size_t i = exact; i < (size_t)n; i++) {
+        const float x = a.master[i], y = got.p[i];
+        if (fabsf(x) < INFINITY)
+            finite &= fabsf(y) <= largest && (fabsf(x) < largest || y == copysignf(largest, x));
+        else
+            infinite &= x == x ? y == x : y != y;
+    }
+    check(same, "%-5s adamw_update: %zu numbers of floatX stay what they are, with their sign", floatX_name, exact);
+    check(finite, "%-5s adamw_update: finite numbers stay finite", floatX_name);
+    check(infinite, "%-5s adamw_update: infinities and NaN stay", floatX_name);
+}
+
+static void test_adamw_nan() {
+    Moments a = moments(37);
+    a.g[9] = NAN;
+    const Updated got = updated(a, {0, 37}, 0, 0, 1, 1, 1e-2f);
+    bool right = true;
+    for (size_t i = 0; i < 37; i++) right &= (got.p[i] != got.p[i]) == (i == 9) && (got.v[i] != got.v[i]) == (i == 9);
+    check(right, "%-5s adamw_update: a NaN in the gradient is seen, and alone", floatX_name);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// SGD: the rule is another one, all else is AdamW's. m has 5 roundings of terms in (-1, 1), the masters 2 more.
+
+static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
+                           int64_t step) {
+    Values start;
+    for (float x : a.master) start.push_back((floatX)x);
+    const int64_t n = (int64_t)start.size();
+    Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
+    Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
+    for (size_t i = 0; i + 1 < cuts.size(); i++) {
+        const int64_t at = cuts[i];
+        sgd_update(p.p + at, sizeof(floatX) == 4 ? NULL : master.p + at, g.p + at, m.p + at, cuts[i + 1] - at, 1e-2f,
+                   0.9f, 0.1f, step, 0.7f, key, first + (uint64_t)at);
+    }
+    const Floats rounded = floats_of(p.get());
+    if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), m.get()};
+    adamw_round(again.p, master.p, n, step, key, first);
+    begin_case(1, (int)n, moved);
+    add_result("sgd_update: rounded as by adamw_round", same_bits(rounded, floats_of(again.get())) ? 0 : INFINITY, 0,
+               1);
+    return {rounded, master.get(), m.get(), m.get()};
+}
+
+static void test_sgd(int n, int moved, uint64_t first) {
+    const Moments a = moments(n);
+    Floats want = a.master, want_m = a.m;
+    reference::sgd_update(want.data(), NULL, a.g.data(), want_m.data(), n, 1e-2f, 0.9f, 0.1f, 3, 0.7f, 0, 0);
+    const Updated got = sgd_updated(a, {0, n}, moved, first, 17, 3);
+    begin_case(1, n, moved);
+    compare("sgd_update: master", got.master, want, false, 4 * U32);
+    compare("sgd_update: m", got.m, want_m, false, 10 * U32);
+}
+
+static void test_sgd_slices() {
+    const int n = 1201;
+    const Moments a = moments(n);
+    const Updated whole = sgd_updated(a, {0, n}, 0, 4, 17, 3);
+    bool same = true;
+    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, sgd_updated(a, {0, cut, 600 + cut, n}, 0, 4, 17, 3));
+    for (int moved = 1; moved < 16; moved *= 2) same &= same_bits(whole, sgd_updated(a, {0, n}, moved, 4, 17, 3));
+    check(same, "%-5s sgd_update: the same bits in slices and at any alignment", floatX_name);
+    if (sizeof(floatX) == 2)
+        check(!same_bits(whole.p, sgd_updated(a, {0, n}, 0, 4, 18, 3).p), "%-5s sgd_update: other bits for another key",
+              floatX_name);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Norm. In float64, at most 64 additions in a thread, 10 between threads and some among blocks.
+
+static void test_sum_of_squares(int64_t n, int shift) {
+    Floats g = random_of<float>(n, 1);
+    long double want = 0;
+    for (float x : g) want += (long double)x * x;
+    Device<float> device(g, shift);
+    Device<double> sum(std::vector<double>(1, 0.0));
+    sum_of_squares(sum.p, device.p, n);
+    const double error = fabs((double)(sum.get()[0] - want)) / (n > 0 ? (double)want : 1);
+    for (int64_t i = 0; i < n; i++) g[(size_t)i] = (float)(i % 7 - 3) * 0x1p40f; // whole numbers: exact in any order
+    int64_t whole = 0;
+    for (int64_t i = 0; i < n; i++) whole += (i % 7 - 3) * (i % 7 - 3);
+    device.set(g);
+    sum.set(std::vector<double>(1, 3 * 0x1p80));
+    sum_of_squares(sum.p, device.p, n);
+    begin_case(1, (int)n, shift);
+    add_result("sum_of_squares", error / (8 * 0x1p-53), error, (size_t)n);
+    add_result("sum_of_squares: every element once, added", sum.get()[0] == (double)(whole + 3) * 0x1p80 ? 0 : INFINITY,
+               0, 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Checksums, of numbers of 16 bits, at any place; `first` beyond 32 bits.
+
+static void test_checksum(int64_t halves, int shift, int64_t first) {
+    std::vector<uint16_t> x((size_t)halves);
+    for (int64_t i = 0; i < halves; i++) x[(size_t)i] = (uint16_t)(random_uniform(9, 4, (uint64_t)i) * 65536);
+    Device<uint16_t> device(x, shift);
+    Device<uint64_t> sum(std::vector<uint64_t>(1, 77));
+    uint64_t want = 77;
+    reference::checksum_add(&want, x.data(), 2 * halves, first);
+    checksum_add(sum.p, device.p, 2 * halves, first);
+    begin_case(1, (int)halves, shift);
+    add_result("checksum_add", sum.get()[0] == want ? 0 : INFINITY, 0, 1);
+    if (halves == 0) return;
+    x[(size_t)(halves / 2)] ^= 4;
+    device.set(x);
+    checksum_add(sum.p, device.p, 2 * halves, first);
+    reference::checksum_add(&want, x.data(), 2 * halves, first);
+    add_result("checksum_add: a bit flipped, added", sum.get()[0] == want ? 0 : INFINITY, 0, 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Replicas that do not wait: the bits of the reference, at any alignment.
+
+static void compare_bits(const char* name, const Device<float>& got, const Floats& want) {
+    add_result(name, same_bits(got.get(), want) ? 0 : INFINITY, 0, want.size());
+}
+
+static void test_replicas(int n, int moved) {
+    const float size = 0.98765432f; // so that sums are not exact
+    const Floats ha = random_of<float>(n, size), hb = random_of<float>(n, size), hc = random_of<float>(n, size);
+    const Floats hd = random_of<float>(n, size), he = random_of<float>(n, size);
+    Device<float> a(ha, bit(moved, 0)), b(hb, bit(moved, 1)), c(hc, bit(moved, 2)), d(hd, bit(moved, 3));
+    Device<float> e(he, bit(moved, 4)), out(n, bit(moved, 0));
+    Floats want(ha), want_v(hb);
+    begin_case(1, n, moved);
+    reference::difference(want.data(), ha.data(), hb.data(), n);
+    difference(out.p, a.p, b.p, n);
+    compare_bits("difference", out, want);
+    out.set(hb);
+    difference(out.p, a.p, out.p, n);
+    compare_bits("difference, in place", out, want);
+
+    want = ha, out.set(ha);
+    reference::add_scaled(want.data(), hb.data(), 0.37f, n);
+    add_scaled(out.p, b.p, 0.37f, n);
+    compare_bits("add_scaled", out, want);
+    reference::scale_by(want.data(), 0.37f, n);
+    scale_by(out.p, 0.37f, n);
+    compare_bits("scale_by", out, want);
+    reference::mix(want.data(), hc.data(), 0.3f, n);
+    mix(out.p, c.p, 0.3f, n);
+    compare_bits("mix", out, want);
+    out.set(Floats((size_t)n, NAN));
+    mix(out.p, c.p, 0, n);
+    compare_bits("mix, share 0", out, hc);
+
+    want = ha, out.set(ha);
+    reference::delay_compensate(want.data(), hb.data(), hc.data(), 0.7f, n);
+    delay_compensate(out.p, b.p, c.p, 0.7f, n);
+    compare_bits("delay_compensate", out, want);
+
+    const float factor = 1.0f / 3;
+    want = ha, out.set(ha);
+    reference::outer_update(want.data(), want_v.data(), hc.data(), factor, 0.7f, 0.9f, n);
+    outer_update(out.p, b.p, c.p, factor, 0.7f, 0.9f, n);
+    compare_bits("outer_update: base", out, want);
+    compare_bits("outer_update: velocity", b, want_v);
+    reference::eager_update(want.data(), want_v.data(), hc.data(), hd.data(), he.data(), factor, 0.7f, 0.9f, n);
+    eager_update(out.p, b.p, c.p, d.p, e.p, factor, 0.7f, 0.9f, n);
+    compare_bits("eager_update: base", out, want);
+    compare_bits("eager_update: velocity", b, want_v);
+    Device<float> alone(want, bit(moved, 2)), alone_v(want_v, bit(moved, 3));
+    outer_update(out.p, b.p, e.p, 1, 0.7f, 0.9f, n);
+    eager_update(alone.p, alone_v.p, d.p, d.p, e.p, 1, 0.7f, 0.9f, n);
+    compare_bits("eager_update alone: that of outer_update", alone, out.get());
+    compare_bits("eager_update alone: velocity", alone_v, b.get());
+    compare_bits("replicas: what is only read", c, hc);
+}
+
+// In float64: 5 roundings of a term, at most 64 additions in a thread, 10 between threads and some among blocks.
+static void test_delay_squares(int64_t n, int moved) {
+    Floats g = random_of<float>(n, 1), to = random_of<float>(n, 1), from = random_of<float>(n, 1);
+    long double want = 0;
+    for (size_t i = 0; i < (size_t)n; i++) {
+        const long double d = (long double)g[i] * g[i] * ((long double)to[i] - from[i]);
+        want += d * d;
+    }
+    Device<float> a(g, bit(moved, 0)), b(to, bit(moved, 1)), c(from, bit(moved, 2)), straight(g);
+    Device<double> sum(std::vector<double>(1, 0.0)), other(std::vector<double>(1, 0.0));
+    begin_case(1, (int)n, moved);
+    delay_squares(sum.p, a.p, b.p, c.p, n);
+    delay_squares(other.p, straight.p, b.p, c.p, n);
+    const double error = fabs((double)(sum.get()[0] - want)) / (n > 0 ? (double)want : 1);
+    add_result("delay_squares", error / (12 * 0x1p-53), error, (size_t)n);
+    add_result("delay_squares: same bits at any alignment", sum.get()[0] == other.get()[0] ? 0 : INFINITY, 0, 1);
+    int64_t whole = 3;
+    for (int64_t i = 0; i < n; i++) { // whole numbers: exact in any order
+        g[(size_t)i] = (float)(i % 7), to[(size_t)i] = (float)(i % 5), from[(size_t)i] = (float)(i % 11);
+        whole += (i % 7) * (i % 7) * (i % 7) * (i % 7) * (i % 5 - i % 11) * (i % 5 - i % 11);
+    }
+    a.set(g), b.set(to), c.set(from), sum.set(std::vector<double>(1, 3));
+    delay_squares(sum.p, a.p, b.p, c.p, n);
+    add_result("delay_squares: every element once, added", sum.get()[0] == (double)whole ? 0 : INFINITY, 0, 1);
+}
+
+// Three rounds, the same bytes and bits as the reference. Block 1 is zeros, block 3 has a NaN, 5 an infinity; 7 is so small
+// that its scale is off, and numbers are cut at the ends.
+static void test_quantize(int n, int bits, int moved) {
+    const size_t bytes = (size_t)quant_bytes(n, bits);
+    Floats want(n), want_residue((size_t)n, 0.0f), want_out = random_of<float>(n, 1);
+    std::vector<uint8_t> want_packed(bytes + 4, 0xff);
+    Device<float> value(n, bit(moved, 0)), residue(want_residue, bit(moved, 1)), out(want_out, bit(moved, 2));
+    Device<uint8_t> packed((int64_t)bytes + 4, 4 * bit(moved, 3));
+    begin_case(bits, n, moved);
+    for (int round = 0; round < 3; round++) {
+        want = random_of<float>(n, 0.98765432f);
+        for (size_t i = 0; i < want.size(); i++) {
+            const size_t block = i / QUANT_BLOCK;
+            want[i] *= block == 1 ? 0 : block == 7 ? 190 * 0x1p-149f : powf(10, -(float)(block % 6));
+            if (round == 2 && i == 3 * QUANT_BLOCK + 7) want[i] = NAN;
+            if (round == 2 && i == 5 * QUANT_BLOCK + 63) want[i] = -INFINITY;
+        }
+        value.set(want);
+        reference::quantize(want_packed.data(), want_residue.data(), want.data(), n, bits);
+        reference::dequantize_add(want_out.data(), want_packed.data(), n, bits);
+        quantize(packed.p, residue.p, value.p, n, bits);
+        dequantize_add(out.p, packed.p, n, bits);
+        const Device<float>* got[] = {&value, &residue, &out};
+        const Floats* wanted[] = {&want, &want_residue, &want_out};
+        const char* names[] = {"quantize: value", "quantize: residue", "dequantize_add"};
+        for (int k = 0; k < 3; k++) {
+            Floats x = got[k]->get(), y = *wanted[k];
+            for (Floats* f : {&x, &y}) { // all NaNs are equal
+                for (float& v : *f) v = v == v ? v : 12345.0f;
+            }
+            add_result(names[k], same_bits(x, y) ? 0 : INFINITY, 0, 1);
+        }
+        add_result("quantize: bytes", packed.get() == want_packed ? 0 : INFINITY, 0, 1);
+    }
+}
+
+static void test_all_replicas(bool is_short) {
+    const int lengths[] = {0, 1, 3, 63, 64, 65, 1030, 17003};
+    for (int i = 0; i < (is_short ? 7 : 8); i++) {
+        for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) {
+            test_replicas(lengths[i], moved);
+            if (moved < 8) test_delay_squares(lengths[i], moved);
+            if (moved < 16) test_quantize(lengths[i], 8, moved), test_quantize(lengths[i], 4, moved);
+        }
+    }
+    test_delay_squares(40005, 0);
+}
+
+int main(int argc, char** argv) {
+    const bool is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_crossentropies(is_short);
+    for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) test_adamw(1100, moved, 0);
+    for (uint64_t first = 0; first < 6; first++) test_adamw(33, 0, first);
+    test_adamw(1, 0, 5000000003ull);
+    test_adamw_slices();
+    test_adamw_nan();
+    if (sizeof(floatX) == 2) {
+        test_rounding(20000, 1, 0, 17, 3);
+        test_rounding(2001, 1e-5f, 3, 99, 123456);
+        test_rounding(2001, 100, (1ull << 33) + 2, ~0ull, 1);
+        test_rounding_special();
+    }
+    for (int moved = 0; moved < 16; moved = moved ? 2 * moved : 1) test_sgd(1100, moved, 0);
+    for (uint64_t first = 0; first < 6; first++) test_sgd(33, 0, first);
+    test_sgd_slices();
+    const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
+    for (int i = 0; i < (is_short ? 7 : 8); i++) {
+        for (int shift = 0; shift < 4; shift++) test_sum_of_squares(counts[i], shift);
+    }
+    const int64_t halves[] = {0, 1, 2, 3, 511, 512, 513, 8191, 8192, 8193, 70001};
+    for (int i = 0; i < (is_short ? 10 : 11); i++) {
+        for (int shift = 0; shift < 4; shift++) test_checksum(halves[i], shift, shift * (((int64_t)5 << 36) + 3));
+    }
+    test_all_replicas(is_short);
+    print_results();
+    return test_end();
+}

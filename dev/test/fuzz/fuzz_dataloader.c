@@ -1,0 +1,370 @@
+/*
+fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights, may crash
+dataloader/token_files.h, dataloader/jsonl.h and dataloader.h or make them hand out a token that is not there.
+
+    ./fuzz_dataloader SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
+    ./fuzz_dataloader FILE              runs one input, which a crash has left behind
+    clang -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined fuzz_dataloader.c       steered by coverage
+
+An input is 32 bytes of choices (how many files, what header is put before each, T, the vocabulary, the range, the
+pattern that names the files) and then the bytes of the files. What the loader hands out is compared with the bytes.
+*/
+#include "../../../dataloader.h"
+#include "../../../dataloader/jsonl.h"
+#include "../unit/test.h"
+
+enum { MAX_FILES = 3, CHOICES = 32, INPUT_MOST = CHOICES + 4096, MAX_T = 64 };
+
+#define REQUIRE(condition)                                                                                             \
+    if (!(condition)) {                                                                                                \
+        fprintf(stderr, "fuzz_dataloader: line %d: %s\n", __LINE__, #condition);                                       \
+        abort();                                                                                                       \
+    }
+
+typedef struct {
+    unsigned char bytes[1024 + INPUT_MOST], index[1024 + 32 * INPUT_MOST];
+    size_t size, index_size; // index_size: 0 where there is none
+    int type;                // of a file with an index: Megatron's code
+} FileBytes;
+
+static const size_t megatron_width[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
+
+// The folder that the inputs' files are in, where names of one letter are all there is. It goes when the program ends
+// well. Each input is run inside it and then left, as paths on the command line are relative to the folder before.
+typedef struct {
+    char path[256];
+    int before; // open on the folder where the program was started
+} Folder;
+static Folder folder = {"", -1};
+
+static void remove_files(const char* bin) {
+    char idx[6] = "?.idx";
+    idx[0] = *bin;
+    unlink(bin);
+    unlink(idx);
+}
+
+static void folder_remove(void) {
+    if (chdir(folder.path) == 0) {
+        unlink("x.jsonl");
+        for (char name[6] = "0.bin"; *name < '0' + MAX_FILES; ++*name) remove_files(name);
+        rmdir("d");
+    }
+    if (fchdir(folder.before) == 0) rmdir(folder.path);
+}
+
+static void folder_enter(void) {
+    if (!*folder.path) {
+        const char* tmp = getenv("TMPDIR");
+        snprintf(folder.path, sizeof folder.path, "%s/fuzz_dataloader_XXXXXX", tmp && *tmp == '/' ? tmp : "/tmp");
+        folder.before = open(".", O_RDONLY);
+        if (folder.before < 0 || !mkdtemp(folder.path) || chdir(folder.path) != 0 || mkdir("d", 0777) != 0)
+            die("cannot work in %s", folder.path);
+        if (atexit(folder_remove) != 0) die("out of memory for atexit");
+    } else if (chdir(folder.path) != 0) {
+        die("cannot work in %s", folder.path);
+    }
+}
+
+static void put(FileBytes* file, int64_t value, size_t width) {
+    memcpy(file->index + file->index_size, &value, width);
+    file->index_size += width;
+}
+
+// An index of the file: sequences of up to 8 tokens, two a document; a flaw cuts it or flips one bit.
+static void build_index(FileBytes* file, unsigned char kind, unsigned char flaw) {
+    int32_t size[INPUT_MOST];
+    int64_t S = 0, begin = 0;
+    file->type = 1 + kind / 8 % 8;
+    const int64_t width = (int64_t)megatron_width[file->type], tokens = (int64_t)file->size / width;
+    file->size = (size_t)(tokens * width);
+    for (int64_t left = tokens; left > 0; left -= size[S++]) size[S] = (int32_t)min_i64(left, 1 + (S + kind) % 8);
+    memcpy(file->index, "MMIDIDX\0", 9);
+    file->index_size = 9;
+    put(file, 1, 8);
+    put(file, file->type, 1);
+    put(file, S, 8);
+    put(file, (S + 1) / 2 + 1, 8);
+    for (int64_t i = 0; i < S; i++) put(file, size[i], 4);
+    for (int64_t i = 0; i < S; begin += size[i++] * width) put(file, begin, 8);
+    for (int64_t d = 0; d < S + 2; d += 2) put(file, min_i64(d, S), 8);
+    if (flaw >= 240) file->index[(size_t)flaw * 131 % file->index_size] ^= (unsigned char)(1u << flaw % 8);
+    if (flaw >= 192 && flaw < 208) file->index_size = file->index_size * flaw % 1024 % file->index_size;
+}
+
+// The bytes of one file: those of the input, behind a header that is right or wrong in one word, or beside an index.
+static void build_file(FileBytes* file, const unsigned char* data, size_t size, unsigned char kind,
+                       unsigned char flaw) {
+    file->size = file->index_size = 0;
+    if (kind % 4 < 2) {
+        int width = kind % 4 ? 4 : 2;
+        int32_t header[256] = {width == 2 ? 20240520 : 20240801, width == 2 ? 1 : 7, (int32_t)(size / (size_t)width)};
+        size -= size % (size_t)width;
+        if (flaw >= 224) header[flaw % 3] ^= (int32_t)(1u << (flaw % 32));
+        memcpy(file->bytes, header, sizeof header);
+        file->size = sizeof header;
+    }
+    memcpy(file->bytes + file->size, data, size);
+    if (kind % 4 == 2) // text: letters, but for what the flaw lets through
+        for (size_t i = 0; i < size && flaw < 128; i++) file->bytes[i] |= 32;
+    file->size += size;
+    if (kind % 8 == 7) build_index(file, kind, flaw);
+}
+
+static void write_file(const char* name, const unsigned char* bytes, size_t size) {
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || write(fd, bytes, size) != (ssize_t)size || close(fd) != 0) die("cannot write the file %s", name);
+}
+
+static void write_files(const char* bin, const FileBytes* file) {
+    char idx[6] = "?.idx";
+    idx[0] = *bin;
+    write_file(bin, file->bytes, file->size);
+    if (file->index_size) write_file(idx, file->index, file->index_size);
+}
+
+// Token i of the files laid end to end, read byte by byte; UINT32_MAX for what no token can be. The type of a file with an
+// index is the one that it was accepted with.
+static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, TokenFormat format, int64_t i) {
+    const size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0;
+    size_t width = format == TOKENS_TEXT ? 1 : format == TOKENS_LLAMA3_SHARD ? 4 : 2;
+    const TokenFile* file = read->file;
+    for (;; i -= (int64_t)((files++->size - header) / width), file++) {
+        if (format == TOKENS_MEGATRON) width = megatron_width[file->type];
+        if (i < (int64_t)((files->size - header) / width)) break;
+    }
+    uint64_t token = 0;
+    for (size_t b = width; b-- > 0;) token = token << 8 | files->bytes[header + (size_t)i * width + b];
+    const bool is_signed = format == TOKENS_MEGATRON && file->type >= 2 && file->type <= 5;
+    if (is_signed && token >> (8 * width - 1)) return UINT32_MAX;
+    return token > UINT32_MAX ? UINT32_MAX : (uint32_t)token;
+}
+
+// Positions begin at 0 and go on by one, or begin again: at a token that says so, or where a file or its index does.
+static void check_positions(const DataLoader* loader, const int32_t* inputs, uint64_t n) {
+    int32_t positions[MAX_T + 1];
+    const bool told = format_has_documents(loader->files->format);
+    positions[loader->T] = -12345;
+    dataloader_positions(positions, inputs, loader, n);
+    REQUIRE(positions[0] == 0 && positions[loader->T] == -12345);
+    for (int t = 1; t < loader->T; t++) {
+        REQUIRE(positions[t] == 0 || positions[t] == positions[t - 1] + 1);
+        if (!told) REQUIRE((positions[t] == 0) == (inputs[t] == loader->files->document));
+    }
+}
+
+// A loader over some range, and some of its sequences.
+static void check_loader(const TokenFiles* files, const FileBytes* bytes, const unsigned char* choice) {
+    DataLoader loader;
+    Error error = {""};
+    int32_t inputs[MAX_T + 1], targets[MAX_T + 1];
+    int T = choice[0] % (MAX_T + 1), vocab = 1 << choice[1] % 20; // up to 524,288: above uint16, below uint32
+    int64_t first = files->tokens * choice[2] / 512 - (choice[3] == 255);
+    int64_t end = files->tokens - files->tokens * choice[4] / 512 + (choice[3] == 254);
+    if (!dataloader_init(&loader, files, first, end, T, vocab, choice[5], choice[6] & 1, &error)) {
+        REQUIRE(*error.text);
+        return;
+    }
+    REQUIRE(T > 0 && first >= 0 && end <= files->tokens && loader.count > 0);
+    inputs[T] = targets[T] = -12345;
+    for (uint64_t n = 0; n < 8; n++) {
+        uint64_t at = n * (choice[7] + 1ull) << choice[8] % 56;
+        bool ok = dataloader_sequence(inputs, targets, &loader, at, &error);
+        uint64_t k = at % (uint64_t)loader.count;
+        if (loader.shuffle) k = permute(k, (uint64_t)loader.count, epoch_key(loader.seed, at / (uint64_t)loader.count));
+        REQUIRE(k < (uint64_t)loader.count);
+        bool fits = true;
+        for (int t = 0; t <= T; t++) {
+            uint32_t token = expected_token(files, bytes, files->format, first + (int64_t)k * T + t);
+            fits = fits && token < (uint32_t)vocab;
+            if (ok && t < T) REQUIRE((uint32_t)inputs[t] == token);
+            if (ok && t > 0) REQUIRE((uint32_t)targets[t - 1] == token);
+        }
+        REQUIRE(ok == fits);
+        REQUIRE(inputs[T] == -12345 && targets[T] == -12345);
+        if (ok) check_positions(&loader, inputs, at);
+    }
+}
+
+// A text as its pieces become it in JSON: what of the input is a quote, a backslash or a control character is left out.
+static size_t put_text(unsigned char* out, const unsigned char* data, size_t size, bool json) {
+    size_t n = 0;
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = data[i] & 127;
+        if (c < 32 || c == '"' || c == '\\' || c == 127) continue;
+        if (json && c == 'u')
+            n += (size_t)sprintf((char*)out + n, "\\u%04x", 'u');
+        else
+            out[n++] = c;
+    }
+    return n;
+}
+
+// Lines of JSON, one flaw in some: they become the texts that were written, a document each, or are refused.
+static void fuzz_lines(const unsigned char* choice, const unsigned char* data, size_t size) {
+    static unsigned char json[8 * INPUT_MOST + 4096], expected[2 * INPUT_MOST + 64];
+    static int32_t tokens[2 * INPUT_MOST + 64], positions[2 * INPUT_MOST + 64];
+    const size_t lines = 1 + choice[26] % 16;
+    size_t n = 0, m = 0, documents = 0;
+    for (size_t i = 0; i < lines; i++) {
+        const size_t begin = size * i / lines, end = size * (i + 1) / lines;
+        n += (size_t)sprintf((char*)json + n, i % 3 == 2 ? " {\"n\":[%d],\"text\":\"" : "{\"text\":\"", (int)i);
+        n += put_text(json + n, data + begin, end - begin, true);
+        n += (size_t)sprintf((char*)json + n, i % 5 == 4 ? "\", \"more\": null}\n\n" : "\"}\n");
+        const size_t text = put_text(expected + m, data + begin, end - begin, false);
+        if (text == 0) continue;
+        m += text, documents++;
+        expected[m++] = '\n';
+    }
+    const bool flaw = choice[27] >= 128;
+    if (flaw) json[(size_t)choice[28] * 251 % n] ^= (unsigned char)(1u << choice[29] % 8);
+    if (choice[27] >= 224) n = n * choice[30] / 256;
+    write_file("x.jsonl", json, n);
+    const char* name = "x.jsonl";
+    static Tokenizer bytes;
+    TokenFiles files;
+    Error error = {""};
+    if (!bytes.vocab) tokenizer_bytes(&bytes);
+    if (!tokens_open_list(&files, &name, 1, &error)) {
+        REQUIRE(flaw && *error.text);
+    } else if (files.format != TOKENS_JSONL || !jsonl_encode(&files, &bytes, &error)) {
+        REQUIRE(flaw || documents == 0);
+    } else {
+        REQUIRE(files.tokens > 0 && files.tokens <= (int64_t)(sizeof tokens / sizeof *tokens));
+        REQUIRE(tokens_read(tokens, &files, 0, files.tokens, 256, &error));
+        tokens_positions(positions, &files, tokens, 0, files.tokens);
+        int64_t begins = 0;
+        for (int64_t i = 0; i < files.tokens; i++) begins += positions[i] == 0;
+        REQUIRE(begins == files.documents);
+        if (!flaw) REQUIRE(files.documents == (int64_t)documents && files.tokens == (int64_t)m);
+        for (int64_t i = 0; i < files.tokens && !flaw; i++) REQUIRE(tokens[i] == expected[i]);
+    }
+    tokens_close(&files);
+}
+
+// A list of signs that mean something to glob or to a weight, and the names there are; no way out of the folder.
+static void fuzz_list(const unsigned char* choice) {
+    static const char* const pieces[] = {"0",    "1",   "2",     "0.bin",      "1.idx", ",",   "*", "?", "[",
+                                         "]",    "!",   "-",     "\\",         "d",     "{}",  "x", ".", ":",
+                                         "0.5:", ",1:", "7:0*,", ",.25:1.bin", "**",    "**/", "/"};
+    char list[160] = "", text[256];
+    for (int i = 0; i < choice[19] % 12; i++) strcat(list, pieces[choice[20 + i] % (sizeof pieces / sizeof pieces[0])]);
+    if (strstr(list, "..")) return; // the folder above would be read, whatever is in it
+    Sources sources;
+    Error error = {""};
+    if (!sources_open(&sources, list, &error)) {
+        REQUIRE(*error.text && !sources.source && !sources.count);
+        return;
+    }
+    static DataMix mix;
+    int32_t inputs[8], targets[8];
+    REQUIRE(sources.count > 0 && sources_tokens(&sources) > 0);
+    for (int i = 0; i < sources.count; i++) {
+        REQUIRE(sources.source[i].weight > 0 && sources.source[i].fraction > 0 && sources.source[i].fraction <= 1);
+        tokens_describe(text, sizeof text, &sources.source[i].files);
+    }
+    if (mix_init(&mix, &sources, (Part)(choice[3] % 3), choice[4] % 128, 8, 1 << 30, choice[5], true, &error)) {
+        REQUIRE(mix.count > 0);
+        for (uint64_t n = 0; n < 4; n++) mix_sequence(inputs, targets, &mix, n << choice[8] % 62, &error);
+    }
+    sources_close(&sources);
+}
+
+// One input. True if the files were accepted.
+static bool fuzz_one(const unsigned char* data, size_t size) {
+    if (size < CHOICES || size > INPUT_MOST) return false;
+    folder_enter();
+    const unsigned char *choice = data, *rest = data + CHOICES;
+    size_t left = size - CHOICES;
+    int count = 1 + choice[9] % MAX_FILES;
+    static FileBytes bytes[MAX_FILES];
+    const char* names[MAX_FILES] = {"0.bin", "1.bin", "2.bin"};
+    for (int f = 0; f < count; f++) {
+        size_t take = f == count - 1 ? left : left * choice[10 + f] / 256;
+        build_file(&bytes[f], rest, take, choice[13] < 240 ? choice[14] : choice[14 + f], choice[17 + f]);
+        write_files(names[f], &bytes[f]);
+        rest += take;
+        left -= take;
+    }
+
+    TokenFiles files;
+    Error error = {""};
+    char text[256];
+    bool opened = tokens_open_list(&files, names, count, &error);
+    REQUIRE(opened || (*error.text && !files.file && !files.files));
+    if (opened) {
+        REQUIRE(files.files == count && files.tokens > 0);
+        tokens_describe(text, sizeof text, &files);
+        check_loader(&files, bytes, choice);
+    }
+    tokens_close(&files);
+
+    fuzz_list(choice);
+    if (choice[31] % 8 == 0) fuzz_lines(choice, data + CHOICES, size - CHOICES); // slow: an encoder's memory
+    for (int f = 0; f < count; f++) remove_files(names[f]);
+    if (fchdir(folder.before) != 0) die("cannot leave %s", folder.path);
+    return opened;
+}
+
+#ifdef LIBFUZZER
+#ifdef __cplusplus
+extern "C"
+#endif
+    int
+    LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_one(data, size);
+    return 0;
+}
+#else
+
+static const char* crash_file = "fuzz_dataloader.crash";
+
+// The input is on the disk before it is run: whatever ends the program, it stays behind.
+static void save_input(int fd, const unsigned char* data, size_t size) {
+    if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0) die("cannot write the input");
+}
+
+// Input number i of this seed: random bytes, from few different values to all, of which some are then repeated.
+static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
+    Random4 r = philox(seed, 1, i);
+    size_t size = CHOICES + (r.word[0] % 4 ? r.word[1] % 300 : r.word[1] % (INPUT_MOST - CHOICES + 1));
+    uint32_t values = 1u << r.word[2] % 9;
+    unsigned char base = (unsigned char)r.word[3];
+    for (size_t b = 0; b < size; b += 16) {
+        Random4 random = philox(seed, 2 + i, b);
+        size_t n = size - b < 16 ? size - b : 16;
+        memcpy(data + b, random.word, n);
+        for (size_t c = 0; c < n; c++)
+            if (b >= CHOICES) data[b + c] = (unsigned char)(base + data[b + c] % values);
+    }
+    return size;
+}
+
+static int run_file(const char* path) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    printf("%s\n", fuzz_one(file.data, file.size) ? "accepted" : "refused");
+    return 0;
+}
+
+int main(int argc, char** argv) {
+    if (argc == 2) return run_file(argv[1]);
+    if (argc != 3) die_usage("usage: fuzz_dataloader SECONDS SEED, or fuzz_dataloader FILE");
+    double end = seconds_now() + atof(argv[1]);
+    uint64_t seed = strtoull(argv[2], NULL, 10), inputs = 0, accepted = 0;
+    int fd = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) die("cannot write %s", crash_file);
+    static unsigned char data[INPUT_MOST];
+    for (; seconds_now() < end; inputs++) {
+        size_t size = make_input(data, seed, inputs);
+        save_input(fd, data, size);
+        accepted += fuzz_one(data, size);
+    }
+    if (close(fd) != 0 || unlink(crash_file) != 0) die("cannot remove %s", crash_file);
+    printf("seed %llu: %llu inputs, %llu of them accepted\n", (unsigned long long)seed, (unsigned long long)inputs,
+           (unsigned long long)accepted);
+    check(accepted > 0 && accepted < inputs, "some inputs are accepted and some refused");
+    return test_end();
+}
+#endif

@@ -1,0 +1,582 @@
+/*
+fuzz_readers.c: no bytes in a file that the trainer, the planner or the pictures read may crash them; and what they accept is
+used: a cluster is priced, a network gets every all-reduce, a trace is measured, options are written and read again.
+
+    ./fuzz_readers SECONDS SEED      damages files of its own; reproducible but for the number of them
+    ./fuzz_readers READER FILE       runs one file, which a crash has left in /dev/shm (or build)/fuzz_readers.XXXXXX
+
+Files of tokens, of tensors, of a vocabulary and of multiple choice have fuzzers of their own.
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses few
+#include "../../../train_gpt.cu"
+
+#include "../../../planner/calibrate.h"
+#include "../../../planner/datacenter.h"
+#include "../unit/test.h"
+
+enum { MOST_BYTES = 1 << 15, MOST_SEEDS = 4, PATH_BYTES = 300, CONFIG_BYTES = 103 };
+
+#define REQUIRE(condition)                                                                                             \
+    if (!(condition)) {                                                                                                \
+        fprintf(stderr, "fuzz_readers: line %d: %s\n", __LINE__, #condition);                                          \
+        abort();                                                                                                       \
+    }
+
+static uint64_t draws = 0, seed = 0;
+static uint32_t draw(uint32_t n) { return philox(seed, 9, draws++).word[0] % n; }
+
+static char folder[64]; // of the files
+static FILE* nowhere;
+
+static const char* path_of(const char* name) {
+    static char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void put_file(const char* path, const void* data, size_t size) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || close(fd) != 0) die("cannot write %s", path);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The readers: each reads the file at path, in which is text, and uses what it has read. False: refused, with a reason.
+
+static const ModelConfig small_model = {"small", ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+
+static bool read_cluster(const char* path, const char* text, size_t size, Error* error) {
+    (void)text, (void)size;
+    static Machines machines;
+    if (!machines_open(&machines, path, error)) {
+        measured_free(&machines.measured);
+        return false;
+    }
+    const Cluster* c = &machines.cluster;
+    Question q;
+    memset(&q, 0, sizeof q);
+    q.model = small_model, q.T = 64, q.batch = 8, q.ranks = 4, q.cluster = c, q.rows = 1;
+    q.software = software_find(c->cores ? "threefold-cpu" : "threefold");
+    q.clip = q.any_memory = true;
+    q.B = 1, q.schedule = ONE_F_ONE_B, q.zero = ANY, q.recompute = ANY, q.sequence_parallel = 0;
+    Answer answer;
+    Error why;
+    if (search(&answer, &q, &why)) {
+        for (int i = 0; i < answer.n; i++) REQUIRE(answer.row[i].cost.seconds > 0);
+        answer_free(&answer);
+    } else {
+        REQUIRE(why.text[0]);
+    }
+    measured_free(&machines.measured);
+    return true;
+}
+
+static bool read_network(const char* path, const char* text, size_t size, Error* error) {
+    (void)text, (void)size;
+    Network net;
+    if (!network_build(&net, path, error)) return false;
+    for (int a = 0; a < ALGORITHMS && net.ranks <= 8 && net.vertices <= 32 && net.links <= 100; a++) {
+        for (int kind = 0; kind < PLAN_KINDS; kind++) {
+            Plan plan;
+            Error why;
+            if (!collective_build(&plan, algorithm_name(a), (PlanKind)kind, &net, &why)) {
+                REQUIRE(why.text[0]);
+                continue;
+            }
+            REQUIRE(plan_check(&plan, &net, &why));
+            Routes routes = network_routes(&net);
+            REQUIRE(plan_cost(&plan, &net, &routes, 1e6) >= 0);
+            routes_free(&routes);
+            plan_free(&plan);
+        }
+    }
+    network_free(&net);
+    return true;
+}
+
+static bool read_datacenter(const char* path, const char* text, size_t size, Error* error) {
+    (void)text, (void)size;
+    static Datacenter d;
+    static DatacenterPlan plan;
+    if (!datacenter_read(&d, path, error)) return false;
+    datacenter_print_inputs(&d, nowhere);
+    if (!datacenter_plan(&plan, &d, error)) return false;
+    datacenter_print(&plan, nowhere);
+    return true;
+}
+
+// The run of the trace's own seeds (write_trace).
+static bool read_trace(const char* path, const char* text, size_t size, Error* error) {
+    static Machines machines;
+    RunTrace trace;
+    MeasuredRun run;
+    if (!run_trace_read(&trace, path, text, size, error)) return false;
+    Schedule* tables = schedules_build(&trace.plan);
+    measured_run_begin(&run, tables);
+    bool ok = measure(&run, &trace, error);
+    if (ok) summarize(&run);
+    measured_run_free(&run);
+    schedules_free(tables, trace.plan.p);
+    run_trace_free(&trace);
+    if (!ok) return false;
+    Mesh mesh = mesh_of_rank(0, 1, 2, 1);
+    mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
+    machines_of_cores(&machines, 2, 1e11, 1e10, 2);
+    const StepSetup s = step_setup(&small_model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &machines.cluster);
+    return calibrate_by_text(&machines.measured, &s, path, text, size, error);
+}
+
+static bool read_checkpoint(const char* path, const char* text, size_t size, Error* error) {
+    (void)path, (void)text, (void)size;
+    CheckpointList list, again;
+    Error why;
+    if (truncate(path_of("config.json"), CONFIG_BYTES) != 0) die("cannot cut %s", path_of("config.json"));
+    if (!checkpoint_load_list(&list, folder, error)) return false;
+    REQUIRE(list.state.step >= 0 && list.state.sequences >= 0);
+    REQUIRE(checkpoint_verify(folder, &why) || why.text[0]);
+    if (!checkpoint_write_list(path_of("trainer.json"), &list, &why)) return true;
+    REQUIRE(checkpoint_load_list(&again, folder, &why));
+    REQUIRE(again.files == list.files && memcmp(again.file, list.file, sizeof list.file) == 0);
+    REQUIRE(strcmp(again.state.rounds, list.state.rounds) == 0);
+    REQUIRE(again.state.data_checksum == list.state.data_checksum && again.state.held_out == list.state.held_out);
+    return true;
+}
+
+static bool read_config_json(const char* path, const char* text, size_t size, Error* error) {
+    (void)text, (void)size;
+    ModelConfig m, back;
+    Sync sync;
+    Error why;
+    bool told;
+    char first[CONFIG_TEXT], second[CONFIG_TEXT];
+    REQUIRE(checkpoint_load_sync(&sync, &told, folder, &why) || why.text[0]);
+    if (!config_read(&m, path, error)) return false;
+    config_write(first, &m, "float32", "");
+    put_file(path, first, strlen(first));
+    REQUIRE(config_read(&back, path, &why));
+    config_write(second, &back, "float32", "");
+    REQUIRE(strcmp(first, second) == 0);
+    return true;
+}
+
+static bool read_llmc(const char* path, const char* text, size_t size, Error* error) {
+    (void)text, (void)size;
+    SafeTensorsModel file;
+    ModelConfig m;
+    (void)llmc_is_file(path);
+    if (!llmc_open(&file, &m, path, error)) return false;
+    REQUIRE(m.L > 0 && file.tensors > 0);
+    safetensors_model_close(&file);
+    return true;
+}
+
+// What stays of a log are whole lines of it, in their order; and all of them stay when it is opened again.
+static bool read_log(const char* path, const char* text, size_t size, Error* error) {
+    static Health health;
+    Lines log;
+    MappedFile file;
+    FILE* said = stdout;
+    size_t from = 0, kept = 0;
+    for (int time = 0; time < 2; time++) {
+        memset(&health, 0, sizeof health);
+        stdout = nowhere; // damaged lines are reported
+        log_open(&log, folder, "log.jsonl", true, 3, &health);
+        stdout = said;
+        lines_close(&log);
+        if (!file_map(&file, path, error)) die("%s", error->text);
+        REQUIRE(time == 0 || file.size == kept);
+        REQUIRE(file.size <= size && (file.size == 0 || file.data[file.size - 1] == '\n'));
+        for (size_t at = 0, bytes = 0; at < file.size && time == 0; at += bytes) {
+            bytes = (size_t)((const unsigned char*)memchr(file.data + at, '\n', file.size - at) - file.data) + 1 - at;
+            while (from + bytes <= size && memcmp(text + from, file.data + at, bytes) != 0) {
+                while (from < size && text[from++] != '\n') continue;
+            }
+            REQUIRE(from + bytes <= size);
+            from += bytes;
+        }
+        kept = file.size;
+        file_unmap(&file);
+    }
+    return kept > 0 || fail(error, "%s: nothing of it", path);
+}
+
+static char* text_of_options(const Option* table, int n) {
+    char* text;
+    size_t size;
+    FILE* out = open_memstream(&text, &size);
+    if (!out) die("out of memory");
+    options_write(table, n, out);
+    if (fclose(out) != 0) die("out of memory");
+    return text;
+}
+
+static bool read_options(const char* path, const char* text, size_t size, Error* error) {
+    static Settings settings, settings_back;
+    static Option table[MAX_OPTIONS], table_back[MAX_OPTIONS];
+    if (memchr(text, 0, size)) return fail(error, "%s: a zero byte", path);
+    char* copy = (char*)checked_calloc(size + 1, 1, "options");
+    memcpy(copy, text, size);
+    settings = settings_back = settings_default();
+    const int n = settings_table(table, &settings);
+    settings_table(table_back, &settings_back);
+    const bool ok = options_read(table, n, copy, path, error);
+    Error why;
+    if (ok && options_check_file(table, n, &why)) {
+        char *first = text_of_options(table, n), *words = strdup(first);
+        REQUIRE(words && options_read(table_back, n, words, "back", &why));
+        char* second = text_of_options(table_back, n);
+        REQUIRE(strcmp(first, second) == 0);
+        free(first), free(second), free(words);
+    }
+    free(copy);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is damaged
+
+typedef struct {
+    const char *name, *file;
+    bool (*read)(const char* path, const char* text, size_t size, Error* error);
+    int seeds;
+    char* seed[MOST_SEEDS];
+    size_t bytes[MOST_SEEDS];
+    int64_t inputs, accepted;
+} Reader;
+
+static Reader readers[] = {{"cluster", "cluster.txt", read_cluster, 0, {NULL}, {0}, 0, 0},
+                           {"network", "network.txt", read_network, 0, {NULL}, {0}, 0, 0},
+                           {"datacenter", "datacenter.txt", read_datacenter, 0, {NULL}, {0}, 0, 0},
+                           {"trace", "trace.json", read_trace, 0, {NULL}, {0}, 0, 0},
+                           {"checkpoint", "trainer.json", read_checkpoint, 0, {NULL}, {0}, 0, 0},
+                           {"config", "config.json", read_config_json, 0, {NULL}, {0}, 0, 0},
+                           {"llmc", "model.bin", read_llmc, 0, {NULL}, {0}, 0, 0},
+                           {"log", "log.jsonl", read_log, 0, {NULL}, {0}, 0, 0},
+                           {"options", "options.txt", read_options, 0, {NULL}, {0}, 0, 0}};
+enum { READERS = sizeof readers / sizeof readers[0] };
+
+static Reader* reader_of(const char* name) {
+    for (int i = 0; i < READERS; i++) {
+        if (strcmp(readers[i].name, name) == 0) return &readers[i];
+    }
+    return NULL;
+}
+
+static void add_seed(const char* name, const void* text, size_t bytes) {
+    Reader* r = reader_of(name);
+    if (bytes > MOST_BYTES / 2) die("the %s to be damaged has %zu bytes", name, bytes);
+    r->seed[r->seeds] = (char*)checked_malloc(bytes, "a seed");
+    memcpy(r->seed[r->seeds], text, bytes);
+    r->bytes[r->seeds++] = bytes;
+}
+
+static void add_text(const char* name, const char* text) { add_seed(name, text, strlen(text)); }
+
+static void add_file(const char* name, const char* path) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    add_seed(name, file.data, file.size);
+    file_unmap(&file);
+}
+
+// A machine of two cores with a few rates of everything.
+static void add_measured_machine(void) {
+    static const double sizes[] = {64, 512};
+    Measured m;
+    measured_init(&m);
+    m.cores = 2, m.tile_rows = 8, m.tile_columns = 48, m.resident = 2e7, m.correction[1] = 1.1;
+    for (int i = 0; i < 2 * 3 * 8; i++)
+        measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
+                                        sizes[i % 2], 1e10));
+    for (int i = 0; i < 2 * MEASURED_KERNELS; i++)
+        measured_add(&m, measured_point(MEASURED_MEMORY, i / MEASURED_KERNELS, i % MEASURED_KERNELS, 1024, 0, 0, 1e-9));
+    for (int i = 0; i < 2 * 2 * 2; i++)
+        measured_add(&m, measured_point(MEASURED_ATTENTION, i / 4, i / 2 % 2, sizes[i % 2], 16, 0, 1e10));
+    for (int i = 0; i < 2 * 3 * 4; i++)
+        measured_add(&m, measured_point(MEASURED_COLLECTIVE, i / 12, i / 4 % 3, 2 + i / 2 % 2, sizes[i % 2], 0, 1e-5));
+    for (int i = 0; i < 4; i++)
+        measured_add(&m, measured_point(MEASURED_MESSAGE, 0, 0, 2 + i / 2, sizes[i % 2], 0, 1e-6));
+    for (int n = 2; n <= 3; n++) {
+        for (int k = 1; k <= n; k++) measured_add(&m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, 2.0 / k));
+    }
+    const char* path = path_of("cluster.txt");
+    FILE* out = fopen(path, "w");
+    if (!out || fputs("peak 0.1 TFLOP/s\nmemory 16 GB\n", out) < 0 || !measured_write(&m, out) || fclose(out) != 0)
+        die("cannot write %s", path);
+    add_file("cluster", path);
+    measured_free(&m);
+}
+
+// The trace of three steps of two stages.
+static void add_trace(void) {
+    const Pipeline plan = {ONE_F_ONE_B, 2, 1, 4, false, true, true};
+    Schedule* tables = schedules_build(&plan);
+    Costs costs = costs_equal(2, 1e-3, 1e-3, 1e-3, 1e-4);
+    for (int i = 0; i < 2; i++) {
+        *cost_of(&costs, REDUCE, i) = *cost_of(&costs, TIE, i) = *cost_of(&costs, NORM, i) = 1e-4;
+        *cost_of(&costs, UPDATE, i) = *cost_of(&costs, UPDATE_TIED, i) = 2e-4;
+    }
+    Timeline timeline = schedule_times(tables, 2, &costs, false);
+    const char* path = path_of("trace.json");
+    FILE* out = fopen(path, "w");
+    bool ok = out && trace_begin_file(out);
+    for (int r = 0; r < 2 && ok; r++) {
+        const Schedule* s = &tables[r];
+        char label[64];
+        Trace t;
+        trace_init(&t, 4 * (s->n + 2));
+        t.zero = 0;
+        for (int step = 0; step < 3; step++) {
+            const double from = 2 * step * timeline.length;
+            for (int i = 0; i < s->n; i++) {
+                const Action a = s->actions[i];
+                if (!action_transfers(a.kind))
+                    trace_span(&t, "compute", action_name(a.kind), a.microbatch, from + timeline.start[r][i],
+                               from + timeline.end[r][i]);
+            }
+            trace_span(&t, "step", "step", step + 1, from, from + timeline.length);
+        }
+        snprintf(label, sizeof label, "rank %d: t 0 p %d d 0", r, r);
+        ok = trace_write_rank(out, r, label, t.spans, t.n, 0, 0);
+        trace_free(&t);
+    }
+    ok = ok && trace_end_file(out, "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
+                                   "\"reduce_every\":false,\"tied\":true,\"clip\":true}");
+    if (!ok || fclose(out) != 0) die("cannot write %s", path);
+    add_file("trace", path);
+    timeline_free(&timeline), costs_free(&costs), schedules_free(tables, 2);
+}
+
+// trainer.json, beside files of the sizes that it says.
+static void add_checkpoint(void) {
+    CheckpointList list;
+    Error error;
+    memset(&list, 0, sizeof list);
+    list.state.step = 3, list.state.sequences = 48, list.state.seed = 42, list.state.global_batch = 16;
+    list.state.seq = 64, list.state.data_tokens = 1000, list.state.data_mix = 7, list.state.val_loss = 3.25;
+    list.state.data_checksum = 12345, list.state.held_out = 20;
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1; i++) {
+        CheckpointFile* f = &list.file[list.files++];
+        snprintf(f->name, sizeof f->name, "%s", checkpoint_files[i]);
+        f->bytes = strcmp(f->name, "config.json") == 0 ? CONFIG_BYTES : 100 + i, f->checksum = 0x1234567890abcdefull;
+        put_file(path_of(f->name),
+                 "{\"checksum\":\"1234567890abcdef\"}................................................."
+                 "................................",
+                 (size_t)f->bytes);
+    }
+    if (!checkpoint_write_list(path_of("trainer.json"), &list, &error)) die("%s", error.text);
+    add_file("checkpoint", path_of("trainer.json"));
+}
+
+static void add_llmc(void) {
+    static char bytes[MOST_BYTES];
+    const int32_t header[8] = {LLMC_MAGIC, LLMC_BF16, 8, 11, 1, 1, 8, 16};
+    ModelConfig m = {"", ARCH_GPT2, 1, 8, 1, 1, 32, 8, 11, true, 1e-5, 0, {0, 0, 0, 0}};
+    int n;
+    Tensor* model = llmc_tensors(&m, &n);
+    SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "tensors");
+    const int64_t size = llmc_place(list, model, n, header[7], SAFE_BF16);
+    memcpy(bytes, header, sizeof header);
+    add_seed("llmc", bytes, (size_t)size);
+    free(list), free(model);
+}
+
+static void add_configs(void) {
+    ModelConfig llama = {"", ARCH_LLAMA, 4, 64, 4, 2, 172, 64, 256, false, 1e-5, 5e5, {8, 1, 4, 8192}};
+    char text[CONFIG_TEXT];
+    config_write(text, &small_model, "float32",
+                 ",\n  \"sync_ranks\": 2,\n  \"sync\": 0.5,\n  \"sync_scale\": \"init\"");
+    add_text("config", text);
+    config_write(text, &llama, "bfloat16", "");
+    add_text("config", text);
+}
+
+static void add_options(void) {
+    Settings settings = settings_default();
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &settings);
+    settings.out = settings.data = settings.generate = "some text";
+    char* text = text_of_options(table, n); // what is set stands there behind a #
+    for (char* c = text; *c; c++) {
+        if (strncmp(c, "\n# --", 5) == 0 && (c - text) % 3) c[1] = ' ';
+    }
+    add_text("options", text);
+    add_text("options", "# a comment\n--steps 100\n--lr=1e-3\n\n  --data\ta b*.txt  \n--eager\n--arch llama\n");
+    free(text);
+}
+
+static void add_seeds(void) {
+    add_file("cluster", "planner/clusters/selene.txt");
+    add_text("cluster", "base dgx-h100\nname mine\nfabric torus:4x8\nsites 2\nsite_rate 10 GB/s\nsite_delay 65 ms\n");
+    add_text("cluster", "base dgx-a100\nproduct one forward 64 64 64 1e14 FLOP/s\nkernel one norm 1024 1e-12 s\n");
+    add_measured_machine();
+    add_text("network",
+             "ranks 4\nlink 0 1 16GB/s 150ns\nlink 1 2\nlink 2 3 200Mbit/s 20us\noneway 3 0\noneway 0 3 1GB/s\n");
+    add_text("network", "ranks 3 # three\nswitches 2\nlink 0 3\nlink 1 3\nlink 2 4\nlink 3 4 1GB/s 1us\n");
+    add_file("datacenter", "planner/clusters/next-generation.txt");
+    add_text("datacenter", "budget 10 B$\nstall 5 s\nmodel 50T\nlayers 128\nmodel 1T confirmed\n");
+    add_trace();
+    add_checkpoint();
+    add_configs();
+    add_llmc();
+    add_text("log",
+             "{\"step\":1,\"loss\":5.5,\"grad_norm\":1.25}\n{\"step\":2,\"loss\":null,\"skipped\":true,\"lr\":1e-3}\n"
+             "{\"step\":3,\"loss\":4.75,\"grad_norm\":2}\n{\"step\":4,\"loss\":4.5}\n");
+    add_options();
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The damage
+
+typedef struct {
+    char s[MOST_BYTES];
+    size_t n;
+} Damaged;
+
+static void replace(Damaged* in, size_t at, size_t removed, const char* text, size_t n) {
+    if (removed > in->n - at) removed = in->n - at;
+    if (in->n - removed + n > MOST_BYTES) return;
+    memmove(in->s + at + n, in->s + at + removed, in->n - at - removed);
+    memcpy(in->s + at, text, n);
+    in->n += n - removed;
+}
+
+// The line or the word around some place; where it begins, and its bytes.
+static size_t find_part(const Damaged* in, const char* ends, size_t* bytes) {
+    size_t from = draw((uint32_t)in->n), to = from;
+    while (from > 0 && !memchr(ends, in->s[from - 1], strlen(ends))) from--;
+    while (to < in->n && !memchr(ends, in->s[to], strlen(ends))) to++;
+    *bytes = to - from;
+    return from;
+}
+
+static void damage(Damaged* in, const Reader* r) {
+    static const char* const numbers[] = {"0",          "-1",         "1",       "2",     "3",   "7",
+                                          "1e308",      "1e-308",     "1e400",   "nan",   "inf", "0x10",
+                                          "2147483647", "2147483648", "1e18",    "0.5",   "-0",  "9223372036854775807",
+                                          "4294967296", "999999999",  "1000000", "0.001", "64",  "9223372036854775808"};
+    static const char signs[] = " \t\n#=-+.,:\"{}[]\\/xe%0";
+    static const int32_t words[] = {0, 1, -1, 2, 3, 5, 64, INT32_MAX, INT32_MIN, 1 << 30};
+    char part[4096];
+    size_t bytes, other = draw((uint32_t)in->n), at = draw((uint32_t)in->n);
+    const int from = (int)draw((uint32_t)r->seeds);
+    switch (draw(12)) {
+    case 0: in->s[at] = (char)(in->s[at] ^ 1 << draw(8)); break;
+    case 1: in->s[at] = draw(3) ? signs[draw(sizeof signs - 1)] : (char)draw(256); break;
+    case 2: replace(in, at, 1 + draw(8), "", 0); break;
+    case 3:
+        bytes = min_i64((int64_t)(in->n - other), 1 + draw(draw(2) ? 16 : 200));
+        memcpy(part, in->s + other, bytes);
+        replace(in, at, draw(2) ? bytes : 0, part, bytes);
+        break;
+    case 4: // no line, or twice
+        at = find_part(in, "\n", &bytes);
+        bytes = min_i64((int64_t)bytes + 1, sizeof part);
+        if (bytes > in->n - at) break;
+        memcpy(part, in->s + at, bytes);
+        replace(in, at, draw(2) ? bytes : 0, part, draw(2) ? bytes : 0);
+        break;
+    case 5: // a line of another file
+        while (other > 0 && in->s[other - 1] != '\n') other--;
+        at = draw((uint32_t)r->bytes[from]);
+        while (at > 0 && r->seed[from][at - 1] != '\n') at--;
+        for (bytes = 0; at + bytes < r->bytes[from] && r->seed[from][at + bytes] != '\n';) bytes++;
+        replace(in, other, 0, r->seed[from] + at, min_i64((int64_t)bytes + 1, (int64_t)(r->bytes[from] - at)));
+        break;
+    case 6: // a word becomes another
+        other = find_part(in, " \t\n\":,{}=", &bytes);
+        bytes = min_i64((int64_t)bytes, sizeof part);
+        memcpy(part, in->s + other, bytes);
+        other = bytes, at = find_part(in, " \t\n\":,{}=", &bytes);
+        replace(in, at, bytes, part, other);
+        break;
+    case 7:
+        if (draw(4) == 0) in->n = at + 1;
+        break;
+    case 8:
+        if (at + 4 <= in->n) memcpy(in->s + at / 4 * 4, &words[draw(10)], 4);
+        break;
+    default: // a number becomes another
+        while (at < in->n && (in->s[at] < '0' || in->s[at] > '9')) at++;
+        for (bytes = 0; at + bytes < in->n && strchr("0123456789.e+-", in->s[at + bytes]) && in->s[at + bytes];)
+            bytes++;
+        other = draw(sizeof numbers / sizeof *numbers);
+        if (at < in->n) replace(in, at, bytes, numbers[other], strlen(numbers[other]));
+    }
+    if (in->n == 0) in->s[in->n++] = '\n';
+}
+
+// Most of the time trainer.json has the checksum of what it says now.
+static void seal(Damaged* in) {
+    const size_t key = sizeof checkpoint_last_key - 1;
+    char hex[17];
+    for (size_t at = draw(8) ? in->n : 0; at-- > 0;) {
+        if (at + key + 20 > in->n || memcmp(in->s + at, checkpoint_last_key, key) != 0) continue;
+        checkpoint_hex(hex, checksum_of(in->s, (int64_t)(at + key), 0));
+        memcpy(in->s + at + key, hex, 16);
+        return;
+    }
+}
+
+static bool run_input(Reader* r, const Damaged* in, Error* error) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s", path_of(r->file));
+    put_file(path, in->s, in->n);
+    error->text[0] = 0;
+    alarm(60); // none of them takes a second
+    const bool ok = r->read(path, in->s, in->n, error);
+    alarm(0);
+    REQUIRE(ok || error->text[0]);
+    for (const char* c = error->text; *c && !ok; c++) REQUIRE((unsigned char)*c >= ' ' && *c != 127);
+    return ok;
+}
+
+static void remove_folder(void) {
+    for (int i = 0; i < READERS; i++) unlink(path_of(readers[i].file));
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1; i++) unlink(path_of(checkpoint_files[i]));
+    if (rmdir(folder) != 0) die("cannot remove %s: %s", folder, strerror(errno));
+}
+
+int main(int argc, char** argv) {
+    static Damaged in;
+    process.name = "fuzz_readers";
+    if (argc != 3) die_usage("usage: fuzz_readers SECONDS SEED, or fuzz_readers READER FILE");
+    const char* memory =
+        access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "build"; // on a disk, files take longer than reading them
+    snprintf(folder, sizeof folder, "%s/fuzz_readers.XXXXXX", memory);
+    nowhere = fopen("/dev/null", "w");
+    if (!nowhere || !mkdtemp(folder)) die("cannot make %s; run from the project's folder", folder);
+    add_seeds();
+    Error error;
+    Reader* one = reader_of(argv[1]);
+    if (one) {
+        MappedFile file;
+        if (!file_map(&file, argv[2], &error)) die("%s", error.text);
+        if (file.size > MOST_BYTES) die("%s: has more than %d bytes", argv[2], MOST_BYTES);
+        memcpy(in.s, file.data, in.n = file.size);
+        printf("%s\n", run_input(one, &in, &error) ? "accepted" : error.text);
+        file_unmap(&file);
+        remove_folder();
+        return 0;
+    }
+    const double end = seconds_now() + atof(argv[1]);
+    seed = strtoull(argv[2], NULL, 10);
+    for (int64_t i = 0; seconds_now() < end; i++) {
+        Reader* r = &readers[i % READERS];
+        const int which = (int)draw((uint32_t)r->seeds);
+        memcpy(in.s, r->seed[which], in.n = r->bytes[which]);
+        for (uint32_t k = i < READERS ? 0 : draw(5); k > 0; k--) damage(&in, r);
+        if (strcmp(r->name, "checkpoint") == 0) seal(&in);
+        r->accepted += run_input(r, &in, &error), r->inputs++;
+    }
+    for (int i = 0; i < READERS; i++) {
+        const Reader* r = &readers[i];
+        check(r->accepted > 0 && r->accepted < r->inputs, "seed %llu: %lld files of %s, of which %lld were accepted",
+              (unsigned long long)seed, (long long)r->inputs, r->name, (long long)r->accepted);
+        for (int k = 0; k < r->seeds; k++) free(r->seed[k]);
+    }
+    fclose(nowhere);
+    remove_folder();
+    return test_end();
+}

@@ -1,0 +1,519 @@
+/*
+fuzz_safetensors.c: no bytes may crash util/json.h and checkpoint/safetensors.h, keep them busy, or make them take much memory; and what
+they accept is what it says: a JSON text written out and read again is the same tree, the tensors of a file cover its
+data byte by byte, and the file that a plan makes of them is read again.
+
+    ./fuzz_safetensors SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
+    ./fuzz_safetensors FILE              runs one input, which a crash has left behind
+    clang -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined fuzz_safetensors.c      steered by coverage
+
+The first byte of an input chooses what the others are: a JSON text, a safetensors file, or the index of a model that
+has two shards.
+*/
+#include "../../../checkpoint/safetensors.h"
+#include "../unit/test.h"
+
+enum { MAX_INPUT = 4096 };
+typedef enum { INPUT_JSON, INPUT_FILE, INPUT_INDEX, INPUT_KINDS } InputKind;
+
+#define REQUIRE(condition)                                                                                             \
+    if (!(condition)) {                                                                                                \
+        fprintf(stderr, "fuzz_safetensors: line %d: %s\n", __LINE__, #condition);                                      \
+        abort();                                                                                                       \
+    }
+
+// The largest block that was asked for since it was last set to 0. AddressSanitizer calls the hook; without it, 0.
+static size_t largest_block = 0;
+#ifdef __cplusplus
+extern "C"
+#endif
+    void
+    __sanitizer_malloc_hook(const volatile void* block, size_t size) {
+    (void)block;
+    if (size > largest_block) largest_block = size;
+}
+
+// 40 bytes a node, and a node for every two bytes of text at most (and 128 for brackets that are never closed), in an
+// array that doubles: 40 times the input. A tensor is 112 bytes and at least 5 bytes of text, which is less.
+static bool memory_is_bounded(size_t input_bytes) {
+    return largest_block <= 40 * (input_bytes + JSON_MAX_DEPTH) + 4096;
+}
+
+// A block of exactly these bytes, so that AddressSanitizer sees one too many.
+static unsigned char* exact_copy(const void* data, size_t size) {
+    unsigned char* copy = (unsigned char*)checked_malloc(size, "an input");
+    memcpy(copy, data, size);
+    return copy;
+}
+
+static FILE* open_text(char** text, size_t* size) {
+    FILE* f = open_memstream(text, size);
+    if (!f) die("out of memory");
+    return f;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// JSON
+
+static void write_node(FILE* f, const JsonNode* node) {
+    switch (node->type) {
+    case JSON_NULL: fputs("null", f); return;
+    case JSON_BOOL: fputs(node->value.boolean ? "true" : "false", f); return;
+    case JSON_INTEGER: fprintf(f, "%lld", (long long)node->value.integer); return;
+    case JSON_REAL: fprintf(f, "%.17e", node->value.real); return;
+    case JSON_STRING: json_write_string(f, node->value.string); return;
+    default: break;
+    }
+    fputc(node->type == JSON_ARRAY ? '[' : '{', f);
+    for (const JsonNode* n = json_first(node); n; n = json_next(n)) {
+        if (n->name) {
+            json_write_string(f, n->name);
+            fputc(':', f);
+        }
+        write_node(f, n);
+        if (json_next(n)) fputc(',', f);
+    }
+    fputc(node->type == JSON_ARRAY ? ']' : '}', f);
+}
+
+static bool same_tree(const JsonNode* a, const JsonNode* b) {
+    if (a->type != b->type || a->count != b->count || a->name_bytes != b->name_bytes || !a->name != !b->name)
+        return false;
+    if (a->name && memcmp(a->name, b->name, a->name_bytes + 1) != 0) return false;
+    if (a->type == JSON_BOOL) return a->value.boolean == b->value.boolean;
+    if (a->type == JSON_INTEGER) return a->value.integer == b->value.integer;
+    if (a->type == JSON_REAL) return a->value.real == b->value.real;
+    if (a->type == JSON_STRING) return memcmp(a->value.string, b->value.string, a->count + 1) == 0;
+    const JsonNode *x = json_first(a), *y = json_first(b);
+    for (; x && y; x = json_next(x), y = json_next(y))
+        if (!same_tree(x, y)) return false;
+    return !x && !y;
+}
+
+// The array of nodes is the tree in the order of the text: counts, distances and names agree. Returns the nodes of this
+// subtree; *nul is set where a string contains a NUL, which the writer of C strings cannot write.
+static uint32_t check_node(const Json* json, const JsonNode* node, bool* nul) {
+    REQUIRE(node >= json->nodes && node < json->nodes + json->count && node->line >= 1 && node->column >= 1);
+    if (node->name && strlen(node->name) != node->name_bytes) *nul = true;
+    if (node->type == JSON_STRING && !json_is_plain_string(node)) *nul = true;
+    if (node->type != JSON_ARRAY && node->type != JSON_OBJECT) return 1;
+    uint32_t nodes = 1, count = 0;
+    for (const JsonNode* n = json_first(node); n; n = json_next(n), count++) {
+        REQUIRE(n == node + nodes && !n->name == (node->type == JSON_ARRAY));
+        nodes += check_node(json, n, nul);
+    }
+    REQUIRE(count == node->count);
+    return nodes;
+}
+
+static bool fuzz_json(const unsigned char* text, size_t size) {
+    Json json, again;
+    Error error = {""};
+    const bool ok = json_parse(&json, "f", text, size, &error);
+    REQUIRE(memory_is_bounded(size));
+    if (!ok) {
+        REQUIRE(strncmp(error.text, "f:", 2) == 0 && !json.nodes && !json.strings);
+        return false;
+    }
+    bool nul = false;
+    REQUIRE(check_node(&json, json.nodes, &nul) == json.count);
+    for (const JsonNode* n = json_first(json.nodes); n && json.nodes->count < 32; n = json_next(n))
+        if (n->name && strlen(n->name) == n->name_bytes) REQUIRE(json_get(json.nodes, n->name) == n);
+    if (!nul) {
+        char* written;
+        size_t bytes;
+        FILE* f = open_text(&written, &bytes);
+        write_node(f, json.nodes);
+        if (fclose(f) != 0) die("out of memory");
+        REQUIRE(json_parse(&again, "again", written, bytes, &error) && same_tree(json.nodes, again.nodes));
+        json_free(&again);
+        free(written);
+    }
+    json_free(&json);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// One file
+
+// Every byte of the data belongs to exactly one tensor.
+static void check_cover(const SafeTensors* st, size_t size) {
+    unsigned char* owners = (unsigned char*)checked_calloc(size, 1, "a map");
+    uint64_t header_bytes;
+    memcpy(&header_bytes, st->data, sizeof header_bytes);
+    for (int64_t i = 0; i < st->count; i++) {
+        const SafeTensor* t = &st->tensors[i];
+        int64_t elements = 1;
+        REQUIRE(t->ndim >= 0 && t->ndim <= SAFE_MAX_DIMS && t->dtype < SAFE_DTYPES);
+        for (int d = 0; d < t->ndim; d++) elements *= t->shape[d];
+        REQUIRE(t->elements == elements && 8 * t->bytes == elements * safe_dtypes[t->dtype].bits);
+        REQUIRE(t->offset >= 0 && t->bytes >= 0 && (size_t)(t->offset + t->bytes) <= size);
+        for (int64_t b = 0; b < t->bytes; b++) owners[t->offset + b]++;
+        REQUIRE(safetensors_find(st, t->name) == t && (i == 0 || strcmp(t[-1].name, t->name) < 0));
+    }
+    for (size_t b = 0; b < size; b++) REQUIRE(owners[b] == (b >= 8 + header_bytes));
+    free(owners);
+}
+
+// All its elements, in two pieces, and one more.
+static void check_reading(const SafeTensors* st, const SafeTensor* t) {
+    Error error = {""};
+    const int64_t half = t->elements / 3;
+    float* values = (float*)checked_malloc((size_t)(t->bytes ? t->elements : 0) * sizeof *values, "values");
+    const bool readable = t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16 || t->dtype == SAFE_F64;
+    REQUIRE(safetensors_read_f32(values, st, t, 0, half, &error) == readable);
+    REQUIRE(safetensors_read_f32(values + half, st, t, half, t->elements - half, &error) == readable);
+    REQUIRE(!safetensors_read_f32(values, st, t, half, t->elements - half + 1, &error) && *error.text);
+    free(values);
+}
+
+// A plan for the same tensors, and the file that it makes.
+static void check_plan(const SafeTensors* st) {
+    SafeTensor* tensors = (SafeTensor*)exact_copy(st->tensors, (size_t)st->count * sizeof *tensors);
+    SafeTensorsPlan plan;
+    SafeTensors again;
+    Error error = {""};
+    REQUIRE(safetensors_plan(&plan, tensors, st->count, NULL, 0, &error));
+    unsigned char* file = (unsigned char*)checked_malloc((size_t)plan.file_bytes, "a file");
+    memcpy(file, plan.header, (size_t)plan.header_bytes);
+    for (int64_t i = 0; i < st->count; i++)
+        memcpy(file + tensors[i].offset, st->data + st->tensors[i].offset, (size_t)tensors[i].bytes);
+    REQUIRE(safetensors_parse(&again, "again", file, (size_t)plan.file_bytes, &error) && again.count == st->count);
+    check_cover(&again, (size_t)plan.file_bytes);
+    for (int64_t i = 0; i < st->count; i++) {
+        const SafeTensor *a = &st->tensors[i], *b = &again.tensors[i];
+        REQUIRE(strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->ndim == b->ndim);
+        REQUIRE(memcmp(a->shape, b->shape, sizeof a->shape) == 0 && b->offset == tensors[i].offset);
+        REQUIRE(memcmp(st->data + a->offset, file + b->offset, (size_t)a->bytes) == 0);
+    }
+    safetensors_close(&again);
+    safetensors_plan_free(&plan);
+    free(file);
+    free(tensors);
+}
+
+static bool fuzz_file(const unsigned char* data, size_t size) {
+    SafeTensors st;
+    Error error = {""};
+    const bool ok = safetensors_parse(&st, "f", data, size, &error);
+    REQUIRE(memory_is_bounded(size));
+    if (!ok) {
+        REQUIRE(strncmp(error.text, "f:", 2) == 0 && !st.tensors && !st.header.nodes);
+        return false;
+    }
+    check_cover(&st, size);
+    for (int64_t i = 0; i < st.count; i++) check_reading(&st, &st.tensors[i]);
+    check_plan(&st);
+    safetensors_close(&st);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The index of two shards, which have the tensors a, b and b, c
+
+static char folder[256] = "";
+static const char* shard_names[2] = {"1", "2"};
+
+static const char* in_folder(const char* name) {
+    static char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void folder_remove(void) {
+    for (int i = 0; i < 2; i++) unlink(in_folder(shard_names[i]));
+    unlink(in_folder("model.safetensors.index.json"));
+    rmdir(folder);
+}
+
+static void folder_make(void) {
+    const char* tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/fuzz_safetensors_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder) || atexit(folder_remove) != 0) die("cannot make the folder %s", folder);
+    for (int i = 0; i < 2; i++) {
+        SafeTensor tensors[2];
+        memset(tensors, 0, sizeof tensors);
+        tensors[0].name = i ? "b" : "a";
+        tensors[1].name = i ? "c" : "b";
+        SafeTensorsPlan plan;
+        SafeTensorsFile file;
+        Error error;
+        if (!safetensors_plan(&plan, tensors, 2, NULL, 0, &error) ||
+            !safetensors_create(&file, in_folder(shard_names[i]), &plan, &error) || !safetensors_finish(&file, &error))
+            die("%s", error.text);
+        safetensors_plan_free(&plan);
+    }
+}
+
+static bool fuzz_index(const unsigned char* data, size_t size) {
+    if (!*folder) folder_make();
+    const char* path = in_folder("model.safetensors.index.json");
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || close(fd) != 0) die("cannot write %s", path);
+    SafeTensorsModel model;
+    Error error = {""};
+    largest_block = 0;
+    const bool ok = safetensors_model_open(&model, folder, &error);
+    REQUIRE(memory_is_bounded(size));
+    if (!ok) {
+        REQUIRE(*error.text && !model.files && !model.entries && !model.path);
+        return false;
+    }
+    REQUIRE(model.file_count >= 1 && model.file_count <= 2 && model.tensors >= 1 && model.tensors <= 3);
+    for (int64_t i = 0; i < model.tensors; i++) {
+        const SafeTensors* file;
+        const char* name = safetensors_model_name(&model, i);
+        const SafeTensor* t = safetensors_model_find(&model, name, &file);
+        REQUIRE(t && safetensors_find(file, name) == t &&
+                (i == 0 || strcmp(safetensors_model_name(&model, i - 1), name) < 0));
+    }
+    safetensors_model_close(&model);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+
+// One input. True if it was accepted.
+static bool fuzz_one(const unsigned char* data, size_t size) {
+    if (size < 1 || size > MAX_INPUT) return false;
+    unsigned char* rest = exact_copy(data + 1, size - 1);
+    largest_block = 0;
+    bool ok = false;
+    switch (data[0] % INPUT_KINDS) {
+    case INPUT_JSON: ok = fuzz_json(rest, size - 1); break;
+    case INPUT_FILE: ok = fuzz_file(rest, size - 1); break;
+    case INPUT_INDEX: ok = fuzz_index(rest, size - 1); break;
+    }
+    free(rest);
+    return ok;
+}
+
+#ifdef LIBFUZZER
+#ifdef __cplusplus
+extern "C"
+#endif
+    int
+    LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_one(data, size);
+    return 0;
+}
+#else
+
+// ----------------------------------------------------------------------------------------------------------------
+// Inputs: right ones, most of them then changed in a few places
+
+typedef struct {
+    uint64_t seed, stream, next;
+} Random;
+
+// In [0, n).
+static uint32_t random_below(Random* random, size_t n) {
+    const uint64_t i = random->next++;
+    return philox(random->seed, random->stream, i / 4).word[i % 4] % (uint32_t)n;
+}
+
+static void write_random_value(FILE* f, Random* random, int depth) {
+    static const char* words[] = {"null",
+                                  "true",
+                                  "false",
+                                  "0",
+                                  "-0",
+                                  "-9223372036854775808",
+                                  "9223372036854775808",
+                                  "1e5",
+                                  "-1.25E-3",
+                                  "1e308",
+                                  "4e-324",
+                                  "\"\"",
+                                  "\"\\ud83d\\ude00\"",
+                                  "\"\\u0000\"",
+                                  "\"\xE2\x82\xAC\xC3\xA9\"",
+                                  "\"\\\"\\\\\\n\"",
+                                  "[]",
+                                  "{}"};
+    const uint32_t kind = random_below(random, depth > 6 ? 2 : 5);
+    if (kind < 2) {
+        fputs(words[random_below(random, sizeof words / sizeof *words)], f);
+        return;
+    }
+    const uint32_t n = random_below(random, 6);
+    fputc(kind == 2 ? '[' : '{', f);
+    for (uint32_t i = 0; i < n; i++) {
+        fputs(i ? ", " : random_below(random, 4) ? "" : "\n\t", f);
+        if (kind != 2) fprintf(f, "\"%s%u\" :", random_below(random, 9) ? "" : "a/", i ^ !random_below(random, 50));
+        write_random_value(f, random, depth + 1);
+    }
+    fputc(kind == 2 ? ']' : '}', f);
+}
+
+static void write_random_index(FILE* f, Random* random) {
+    static const char* entries[] = {"\"a\":\"1\"", "\"b\":\"1\"",  "\"b\":\"2\"", "\"c\":\"2\"",
+                                    "\"c\":\"1\"", "\"a\":\"..\"", "\"d\":\"3\""};
+    fputs(random_below(random, 3) ? "{\"weight_map\": {" : "{\"metadata\": {}, \"weight_map\": {", f);
+    const uint32_t n = random_below(random, 5);
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "%s%s", i ? ", " : "", entries[random_below(random, random_below(random, 4) ? 4 : 7)]);
+    fputs("}}", f);
+}
+
+// The header of a file of up to 7 tensors, and how much data it needs.
+static void write_random_header(FILE* f, Random* random, size_t* data_bytes) {
+    enum { MOST = 7 };
+    static const char* names[MOST] = {"a", "wte.weight", "", "\xC3\xA9", "h.0.\"\n", "b", "x"};
+    static const SafeMetadata metadata = {"format", "pt"};
+    SafeTensor tensors[MOST];
+    memset(tensors, 0, sizeof tensors);
+    const uint32_t n = random_below(random, MOST + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        tensors[i].name = names[i];
+        tensors[i].dtype = (SafeDtype)random_below(random, random_below(random, 4) ? SAFE_F6_E2M3 : SAFE_DTYPES);
+        tensors[i].ndim = (int)random_below(random, 4);
+        for (int d = 0; d < tensors[i].ndim; d++) tensors[i].shape[d] = random_below(random, 6);
+        if (safe_dtypes[tensors[i].dtype].bits < 8) tensors[i].shape[tensors[i].ndim++] = 4;
+    }
+    SafeTensorsPlan plan;
+    Error error;
+    if (!safetensors_plan(&plan, tensors, n, &metadata, random_below(random, 2), &error)) die("%s", error.text);
+    fwrite(plan.header + 8, 1, (size_t)plan.header_bytes - 8, f);
+    *data_bytes = (size_t)(plan.file_bytes - plan.header_bytes);
+    safetensors_plan_free(&plan);
+}
+
+// Replaces `remove` bytes at `at` by others, as far as there is room. Returns the new size.
+static size_t replace_bytes(unsigned char* data, size_t size, size_t most, size_t at, size_t remove, const void* bytes,
+                            size_t n) {
+    if (remove > size - at) remove = size - at;
+    if (size - remove + n > most) return size;
+    memmove(data + at + n, data + at + remove, size - at - remove);
+    memcpy(data + at, bytes, n);
+    return size - remove + n;
+}
+
+// Changes one thing.
+static size_t mutate(unsigned char* data, size_t size, size_t most, Random* random) {
+    static const char* pieces[] = {
+        "\"",      "\\",           "{",           "}",     "[", "]", ",", ":",    " ",         "\n",      "\\u0000",
+        "\\ud800", "\\udc00",      "\xE2",        "\x80",  "-", "e", ".", "null", "\"dtype\"", "\"F64\"", "\"BOOL\"",
+        "\"F4\"",  "__metadata__", "\"shape\":[", "\"a\":"};
+    static const char* numbers[] = {"0",
+                                    "1",
+                                    "-1",
+                                    "2",
+                                    "3",
+                                    "4",
+                                    "8",
+                                    "4294967296",
+                                    "2147483648",
+                                    "9223372036854775807",
+                                    "18446744073709551615",
+                                    "4611686018427387904",
+                                    "1e3",
+                                    "0.5"};
+    const size_t at = random_below(random, size + 1);
+    unsigned char chunk[64];
+    switch (random_below(random, 7)) {
+    case 0: // a bit
+        if (at < size) data[at] ^= (unsigned char)(1u << random_below(random, 8));
+        return size;
+    case 1: // a byte
+        if (at < size) data[at] = (unsigned char)random_below(random, 256);
+        return size;
+    case 2:
+        return replace_bytes(data, size, most, at, 1 + random_below(random, random_below(random, 2) ? 4 : 40), "",
+                             0); // away
+    case 3: {                    // something from elsewhere, in addition or instead
+        const size_t from = random_below(random, size + 1), n = random_below(random, sizeof chunk);
+        const size_t take = n < size - from ? n : size - from;
+        memcpy(chunk, data + from, take);
+        return replace_bytes(data, size, most, at, random_below(random, 2) ? take : 0, chunk, take);
+    }
+    case 4: {
+        const char* piece = pieces[random_below(random, sizeof pieces / sizeof *pieces)];
+        return replace_bytes(data, size, most, at, random_below(random, 2), piece, strlen(piece));
+    }
+    default: { // the next number becomes another one
+        size_t begin = at, end;
+        while (begin < size && (data[begin] < '0' || data[begin] > '9')) begin++;
+        for (end = begin; end < size && data[end] >= '0' && data[end] <= '9';) end++;
+        const char* number = numbers[random_below(random, sizeof numbers / sizeof *numbers)];
+        return begin < size ? replace_bytes(data, size, most, begin, end - begin, number, strlen(number)) : size;
+    }
+    }
+}
+
+// Input number i of this seed.
+static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
+    Random random = {seed, i, 0};
+    const uint32_t choice = random_below(&random, 16); // files are what this is about; an index is slow
+    const InputKind kind = choice < 6 ? INPUT_JSON : choice < 15 ? INPUT_FILE : INPUT_INDEX;
+    char* text;
+    size_t text_bytes, data_bytes = 0;
+    FILE* f = open_text(&text, &text_bytes);
+    if (kind == INPUT_JSON)
+        write_random_value(f, &random, 0);
+    else if (kind == INPUT_FILE)
+        write_random_header(f, &random, &data_bytes);
+    else
+        write_random_index(f, &random);
+    if (fclose(f) != 0) die("out of memory");
+
+    data[0] = (unsigned char)kind;
+    unsigned char* at = data + (kind == INPUT_FILE ? 9 : 1);
+    const size_t room = MAX_INPUT - (size_t)(at - data);
+    size_t n = text_bytes < room ? text_bytes : room;
+    memcpy(at, text, n);
+    free(text);
+    for (uint32_t changes = random_below(&random, 4); changes > 0; changes--) n = mutate(at, n, room, &random);
+    size_t size = (size_t)(at - data) + n;
+    if (kind != INPUT_FILE) return size;
+    const uint64_t header_bytes = n; // as it is after the changes, most of the time
+    memcpy(data + 1, &header_bytes, sizeof header_bytes);
+    if (!random_below(&random, 10))
+        data[1 + random_below(&random, 8)] ^= (unsigned char)(1u << random_below(&random, 8));
+    if (!random_below(&random, 10)) data_bytes += random_below(&random, 5);
+    while (data_bytes-- > 0 && size < MAX_INPUT) data[size++] = (unsigned char)random_below(&random, 256);
+    return size;
+}
+
+static const char* crash_file = "fuzz_safetensors.crash";
+
+// The input is on the disk before it is run: whatever ends the program, it stays behind.
+static void save_input(int fd, const unsigned char* data, size_t size) {
+    if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0) die("cannot write the input");
+}
+
+static int run_file(const char* path) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    printf("%s\n", fuzz_one(file.data, file.size) ? "accepted" : "refused");
+    return 0;
+}
+
+int main(int argc, char** argv) {
+    if (argc == 2) return run_file(argv[1]);
+    if (argc != 3) die_usage("usage: fuzz_safetensors SECONDS SEED, or fuzz_safetensors FILE");
+    const double end = seconds_now() + atof(argv[1]);
+    const uint64_t seed = strtoull(argv[2], NULL, 10);
+    uint64_t inputs[INPUT_KINDS] = {0, 0, 0}, accepted[INPUT_KINDS] = {0, 0, 0};
+    const int fd = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) die("cannot write %s", crash_file);
+    static unsigned char data[MAX_INPUT];
+    double slowest = 0;
+    for (uint64_t i = 0; seconds_now() < end; i++) {
+        const size_t size = make_input(data, seed, i);
+        save_input(fd, data, size);
+        const double start = cpu_seconds();
+        accepted[data[0]] += fuzz_one(data, size);
+        inputs[data[0]]++;
+        slowest = fmax(slowest, cpu_seconds() - start);
+    }
+    if (close(fd) != 0 || unlink(crash_file) != 0) die("cannot remove %s", crash_file);
+    static const char* kinds[INPUT_KINDS] = {"JSON texts", "safetensors files", "indices of shards"};
+    for (int k = 0; k < INPUT_KINDS; k++)
+        check(accepted[k] > 0 && accepted[k] < inputs[k], "seed %llu: %llu %s, %llu of them accepted",
+              (unsigned long long)seed, (unsigned long long)inputs[k], kinds[k], (unsigned long long)accepted[k]);
+    check(slowest < 1, "the slowest input of at most %d bytes took %.1f ms", MAX_INPUT, 1e3 * slowest);
+    return test_end();
+}
+#endif

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""
+collectives.py: is test_equivalence able to fail? Plants faults in copies of the sources, one at a time, and runs
+the test there: a case that passes in the sources as they are has to fail.
+
+    python3 dev/test/mutants/collectives.py [WORD]      only the faults whose description contains WORD
+
+A fault is a missing or a wrong collective, a wrong group, a wrong part of a vector, or a number that is counted on the
+wrong ranks: what a parallel trainer gets wrong without any message. Each has the case on which it must be seen, on as
+few ranks as can see it: two mostly. A crash, or ranks that wait for each other for ever, are seen too, and said.
+
+One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
+caught, N missed. Standard library only.
+"""
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from mutate import copy_sources, mutated
+
+# -O2 compiles in half the time of -O3, and the short runs here are as fast.
+FAST = "FAST=-O2 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
+SECONDS = 120  # for a run; it takes two, and a busy machine is not to look like ranks that wait for ever
+PROGRAM = "build/test_equivalence"
+
+# Cases, by the beginning of their line in test_equivalence's output.
+TENSOR = "t=2 p=1 d=1 gpt2 tied zero 0 B="
+SEQUENCE = "t=2 p=1 d=1 gpt2 tied sequence zero 0 B="
+PIPELINE = "t=1 p=2 d=1 gpt2 tied zero 0 B="
+DATA = "t=1 p=1 d=2 gpt2 tied zero 0 B="
+ZERO1 = "t=1 p=1 d=2 gpt2 zero 1 B="
+ZERO2 = "t=1 p=1 d=2 gpt2 tied zero 2 B="
+GPIPE = "t=1 p=2 d=1 gpipe/1 gpt2 tied zero 0 B="
+INTERLEAVED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 B="
+UNCLIPPED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 full B=1 of 8 unclipped"
+INTERLEAVED_ZERO1 = "t=1 p=2 d=2 interleaved/2 gpt2 tied zero 1 B="
+ZB_H1 = "t=1 p=2 d=1 zb-h1/1 gpt2 tied zero 0 B="
+ZB_V = "t=1 p=2 d=1 zb-v/2 gpt2 tied zero 0 B="
+TENSOR_PIPELINE = "t=2 p=2 d=1 gpt2 tied zero 0 B="
+TENSOR_DATA = "t=2 p=1 d=2 gpt2 tied zero 0 B="
+PIPELINE_ZERO1 = "t=1 p=2 d=2 gpt2 tied zero 1 B="
+CAAT = "t=2 p=1 d=1 gpt2 tied sync 0.5 of 2 runtime zero 0 "
+CAAT_STATES = "t=2 p=1 d=1 gpt2 sync 0.7 of 8 init zero 0 selective "  # four states on each rank
+CAAT_PIPELINE = "t=2 p=2 d=1 llama sync 0 of 4 init zero 0 "
+CAAT_LLAMA = "t=2 p=1 d=1 llama sync 0 of 4 init zero 0 "
+SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
+
+TRAINER, STAGE, EXCHANGE = "train_gpt.cu", "parallel/stage.h", "parallel/exchange.h"
+PARALLEL, SCHEDULE = "parallel.h", "parallel/schedule.h"
+
+# What is wrong; the case that has to see it; file, exact text, replacement.
+FAULTS = [
+    # Tensor group: blocks
+    ("no sum over the tensor ranks after attention's projection", TENSOR, TRAINER,
+     "PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);\n    sum_branch(s, a, s->branch, partial);", "PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);"),
+    ("no sum over the tensor ranks after the mlp's projection", TENSOR, TRAINER,
+     "PLACE_MLP, layer, partial, (int64_t)a->N * C);\n    sum_branch(s, a, s->branch, partial);", "PLACE_MLP, layer, partial, (int64_t)a->N * C);"),
+    ("no sum of the gradient of the input of q, k and v", TENSOR, TRAINER,
+     "PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);\n        sum = sum_input_start(",
+     "PLACE_ATTENTION, layer, partial, (int64_t)a->N * C);\n        if (0) sum = sum_input_start("),
+    ("no sum of the gradient of the mlp's input", TENSOR, TRAINER,
+     "PLACE_MLP, layer, partial, (int64_t)a->N * C);\n        sum = sum_input_start(",
+     "PLACE_MLP, layer, partial, (int64_t)a->N * C);\n        if (0) sum = sum_input_start("),
+    # Tensor group: embedding, head, loss
+    ("no sum of the embedding's parts", TENSOR, TRAINER,
+     "    sum_rows(s->groups, a->split, x, partial, (int64_t)N * C);", ""),
+    ("no sum of the gradient of the head's input", TENSOR, TRAINER,
+     "PLACE_LOGITS, 0, partial, (int64_t)a->N * C);\n        sum = sum_input_start(",
+     "PLACE_LOGITS, 0, partial, (int64_t)a->N * C);\n        if (0) sum = sum_input_start("),
+    ("cross-entropy: every rank takes its own maximum", TENSOR, TRAINER,
+     "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
+    ("cross-entropy: no sum of exp over the vocabulary's parts", TENSOR, TRAINER,
+     "    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);", ""),
+    ("cross-entropy: maximum in place of the sum of exp", TENSOR, TRAINER,
+     "tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM", "tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_MAX"),
+    # Tensor group: sequence parallel
+    ("sequence parallel: norms' gradients are not summed", SEQUENCE, PARALLEL,
+     "default: return mesh->sequence_parallel || mesh->sync.ranks > 0;", "default: return mesh->sync.ranks > 0;"),
+    ("sequence parallel: projections' biases are summed, though every rank has all", SEQUENCE, PARALLEL,
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0;",
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0 || mesh->sequence_parallel;"),
+    ("sequence parallel: rows are gathered from the wrong group", SEQUENCE, EXCHANGE,
+     "comm_all_gather(&g->tensor, all, mine,", "comm_all_gather(&g->heads, all, mine,"),
+    ("sequence parallel: every rank keeps the first rows of a sum", SEQUENCE, EXCHANGE,
+     "        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);",
+     "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM),\n"
+     "            device_copy(mine, partial, (size_t)(n / g->tensor.size) * sizeof(floatX));"),
+    ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, TRAINER,
+     "    attention_block_backward(w, layer);\n    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);",
+     "    if (w->halves & WEIGHT_HALF) gradients_end(w, layer, NORM1_W);\n    attention_block_backward(w, layer);"),
+    ("sequence parallel: one decoded token is split like rows", SEQUENCE, TRAINER,
+     "a->split = splits_rows(s) && position < 0;", "a->split = splits_rows(s);"),
+    # Tensor group: CAAT-Net
+    ("CAAT-Net: shared channels are not summed over the ranks", CAAT, TRAINER,
+     "        comm_all_reduce(&s->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);", ""),
+    ("CAAT-Net: gradients of shared channels are not summed over the ranks", CAAT, TRAINER,
+     "        sync_pack(s->shared, x, states, a->tokens, C, S);\n"
+     "        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);",
+     "        sync_pack(s->shared, x, states, a->tokens, C, S);"),
+    ("CAAT-Net: the gradient of the column-parallel input is summed, as in an ordinary model", CAAT, TRAINER,
+     "    if (is_caat(s)) return no_request();", ""),
+    ("CAAT-Net: the gradient of the residual stream is summed in place", CAAT, TRAINER,
+     "            sum_shared(s, a, all, w->g->dx, true);",
+     "            sum_shared(s, a, w->g->dx, w->g->dx, true), device_copy(all, w->g->dx, (size_t)a->N * s->model.C * sizeof(floatX));"),
+    ("CAAT-Net: no sum of the streams' gradients where they begin", CAAT, TRAINER,
+     "        sync_pack(s->shared, dx, states, a->tokens, C, C);\n"
+     "        comm_all_reduce(&s->groups->tensor, s->shared, n, COMM_FLOAT, COMM_SUM);",
+     "        sync_pack(s->shared, dx, states, a->tokens, C, C);"),
+    ("CAAT-Net: norms' gradients are not summed over the ranks", CAAT, PARALLEL,
+     "default: return mesh->sequence_parallel || mesh->sync.ranks > 0;", "default: return mesh->sequence_parallel;"),
+    ("CAAT-Net: projections' biases get the gradient of the sums", CAAT, TRAINER,
+     "return is_caat(s) ? NO_TENSOR : bias;", "return bias;"),
+    ("CAAT-Net: projections' biases are not summed over the ranks", CAAT, PARALLEL,
+     "case MLP_PROJ_B: return mesh->sync.ranks > 0;", "case MLP_PROJ_B: return false;"),
+    ("CAAT-Net: positions' gradients are summed over the ranks, which all have them whole", CAAT, PARALLEL,
+     "case WPE: return mesh->sequence_parallel;", "case WPE: return mesh->sequence_parallel || mesh->sync.ranks > 0;"),
+    ("CAAT-Net: private gradients are not scaled", CAAT, TRAINER,
+     "const float factor = (float)sync_factor(sync);", "const float factor = back ? 1.0f : (float)sync_factor(sync);"),
+    ("CAAT-Net: a rank's share decides the scale, not the model's", CAAT_LLAMA, PARALLEL,
+     "sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1", "sync->scale == SYNC_INIT ? sqrt(2) : 1"),
+    ("CAAT-Net: all states of a rank have the same cut of the vocabulary", CAAT_STATES, PARALLEL,
+     "return layout->first_token + state * layout->V;", "return (void)state, layout->first_token;"),
+    ("CAAT-Net: each state takes its own maximum", CAAT_STATES, TRAINER,
+     "logits_of(s, a, i), h->row_max, a->targets, N,", "logits_of(s, a, i), h->row_max + i * N, a->targets, N,"),
+    ("CAAT-Net: the sum of exp is that of the first state", CAAT_STATES, TRAINER,
+     "        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);", ""),
+    ("CAAT-Net: the norm counts one cut of each matrix", CAAT_STATES, "kernels/global_norm.h", "    *sum += total;", "    *sum = total;"),
+    ("CAAT-Net: a stage sends its first state only", CAAT_PIPELINE, TRAINER,
+     "boundary_elements(&s->layout.mesh, s->layout.states * B * s->T * s->model.C)",
+     "boundary_elements(&s->layout.mesh, B * s->T * s->model.C)"),
+    ("CAAT-Net: a stage sends a part of its states, as if all ranks had the same", CAAT_PIPELINE, PARALLEL,
+     "    if (mesh.sync.ranks) layout->mesh.scatter = false;", "    if (0) layout->mesh.scatter = false;"),
+    ("CAAT-Net, decoding: all states write into one cache", CAAT_STATES, TRAINER,
+     "layer * s->layout.states + i) * cache_size(s)", "layer * s->layout.states) * cache_size(s)"),
+    # Heads group
+    ("gradients of shared key/value heads are not summed", SHARED_HEADS, PARALLEL,
+     "case V_W: return true;", "case V_W: return mesh->sequence_parallel;"),
+    ("gradients of shared key/value heads are summed over other heads' ranks", SHARED_HEADS, EXCHANGE,
+     "mesh_rank(mesh) / sharing", "mesh_rank(mesh) % (t / sharing)"),
+    # Data group
+    ("data gradients are not summed", DATA, EXCHANGE,
+     "comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);", "no_request();"),
+    ("data gradients are summed over the tensor group", TENSOR_DATA, EXCHANGE,
+     "comm_all_reduce_start(&g->data, grads->of_bucket[b]", "comm_all_reduce_start(&g->tensor, grads->of_bucket[b]"),
+    ("data group: of all ranks of a stage, of all its tensor parts", TENSOR_DATA, EXCHANGE,
+     "g->data = comm_split(world, stage + stages * mesh_site(mesh),", "g->data = comm_split(world, mesh->pipeline,"),
+    ("a bucket is reduced after every micro-batch", DATA, TRAINER, "    if (!w->reduce) return;", ""),
+    ("a tied embedding's bucket is reduced before its second gradient", DATA, TRAINER,
+     "if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));", "gradients_end(w, -1, head_kind(s));"),
+    ("ZeRO-1: a rank gets another rank's share of the sum", ZERO1, EXCHANGE,
+     "stage + stages * mesh_site(mesh), place,", "stage + stages * mesh_site(mesh), -place,"),
+    ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, EXCHANGE,
+     "comm_reduce_scatter_start(&g->data, grads->shares", "comm_reduce_scatter_start(&g->tensor, grads->shares"),
+    ("ZeRO-1: updated parameters are not gathered", ZERO1, EXCHANGE,
+     "        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
+     "        (void)n, (void)bucket;"),
+    ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, EXCHANGE,
+     "    accumulate(grads->shares + bucket_share_offset(layout, b), grads->arriving[i], bucket_share(layout, b));",
+     "    device_copy(grads->shares + bucket_share_offset(layout, b), grads->arriving[i],\n"
+     "                (size_t)bucket_share(layout, b) * sizeof(float));"),
+    ("ZeRO-2: what is still on its way at the end is forgotten", ZERO2, EXCHANGE,
+     "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
+    ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, TRAINER,
+     "        if (!has_two_gradients(s)) gradients_end(w, -1, head_kind(s));", ""),
+    # Pipeline and embedding groups
+    ("a tied embedding's gradients are not summed over first and last stage", PIPELINE, EXCHANGE,
+     "if (g->embedding.size == 1 || !wte) return;", "return;"),
+    ("ZeRO-1: a tied embedding is summed over the data group again, not over the stages", PIPELINE_ZERO1, EXCHANGE,
+     "comm_all_reduce(&g->embedding, grads->shares", "comm_all_reduce(&g->data, grads->shares"),
+    ("a stage sends what went into its last block", PIPELINE, TRAINER,
+     "forward ? chunk_output(a) +", "forward ? a->x[a->chunk->layers - 1] +"),
+    ("a stage does not wait for its input", PIPELINE, TRAINER,
+     "    comm_wait(&x->receive_forward[i]);", ""),
+    ("boundary: tensor ranks send the wrong parts", TENSOR_PIPELINE, EXCHANGE,
+     "mesh->tensor * (n / mesh->t)", "(mesh->t - 1 - mesh->tensor) * (n / mesh->t)"),
+    ("boundary: every tensor rank sends the first part of the gradient", TENSOR_PIPELINE, TRAINER,
+     "g->dx + boundary_offset(&s->layout.mesh, n)", "g->dx"),
+    ("boundary: the parts are not gathered", TENSOR_PIPELINE, EXCHANGE,
+     "    gather_rows(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,\n"
+     "                mesh->sequence_parallel ? n / mesh->t : n);",
+     "    (void)g, device_copy(x, message, (size_t)boundary_elements(mesh, n) * sizeof(floatX));"),
+    ("decoding: a stage sends what went into its first block", PIPELINE, TRAINER,
+     "feed_pass(t, chunk_output(a), values, SEND_FORWARD, c);", "feed_pass(t, a->x[0], values, SEND_FORWARD, c);"),
+    ("reading: nothing goes into the cache", PIPELINE, TRAINER, "a->remembers = !one;", "a->remembers = false;"),
+    ("reading: all states have the keys of the first", CAAT_STATES, TRAINER, "y->qkv + (int64_t)i * a->tokens * qkv_size(s);", "y->qkv;"),
+    ("reading: half of what is read goes to the next stage", PIPELINE, TRAINER, "values = (int64_t)a->R * s->model.C;", "values = (int64_t)(a->R + 1) / 2 * s->model.C;"),
+    # Schedules: chunks, halves of the backward pass, reductions and updates inside of the step
+    ("gpipe: all micro-batches share one head", GPIPE, TRAINER, "&s->head[k % s->heads]", "&s->head[0]"),
+    ("interleaved: every chunk goes through the blocks of the first", INTERLEAVED, TRAINER,
+     "block_forward(s, a, a->chunk->begin + l);", "block_forward(s, a, l);"),
+    ("interleaved: only the first chunk's gradients count in the norm", INTERLEAVED, TRAINER,
+     "layout->bucket[b].chunk != action.chunk) continue;", "layout->bucket[b].chunk != 0) continue;"),
+    ("interleaved: only the first chunk is updated", INTERLEAVED, TRAINER,
+     "layout->bucket[slice->bucket].chunk != chunk) continue;",
+     "layout->bucket[slice->bucket].chunk != 0) continue;"),
+    ("interleaved, ZeRO-1: every update gathers all chunks", INTERLEAVED_ZERO1, EXCHANGE,
+     "        const int64_t n = bucket_share(layout, b);\n        if (layout->bucket[b].chunk != chunk) continue;",
+     "        const int64_t n = bucket_share(layout, b);\n        (void)chunk;"),
+    ("interleaved: the table updates a chunk before its reduction", UNCLIPPED, SCHEDULE,
+     "    schedule_add(s, REDUCE, a.chunk, -1);\n    schedule_add(s, UPDATE, a.chunk, -1);",
+     "    schedule_add(s, UPDATE, a.chunk, -1);\n    schedule_add(s, REDUCE, a.chunk, -1);"),
+    ("unclipped: the tied embedding is updated before its two gradients are summed", UNCLIPPED, TRAINER,
+     "    if (action.kind == TIE) buckets_tie(&s->grads, &t->groups, layout);", ""),
+    ("a tied embedding is updated with its chunk, not after its sum", PIPELINE, PARALLEL,
+     "tied ? -1 : tensor_chunk(layout, m, tensor)", "tensor_chunk(layout, m, tensor)"),
+    ("zb-h1: all micro-batches between the halves share one place", ZB_H1, TRAINER,
+     "s->gradients[action.chunk][k % s->pending[action.chunk]]", "s->gradients[action.chunk][0]"),
+    ("zb-h1: the weight half comes with the input half, too", ZB_H1, TRAINER,
+     "(input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0)",
+     "(input ? BOTH_HALVES : 0) | (weights ? WEIGHT_HALF : 0)"),
+    ("sequence parallel: products read their rank's rows of the stream's gradient as if they were all", SEQUENCE, TRAINER,
+     " && !is_caat(s) && !a->split)", " && !is_caat(s))"),
+    ("zb-h1: the weight half reads the stream's gradient itself, to which norms have added", ZB_H1, TRAINER,
+     "w->halves == BOTH_HALVES && !is_caat(s)", "!is_caat(s)"),
+    ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, STAGE,
+     "s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2", "s->layout.mesh.p == 1"),
+    ("zb-v: placed in a loop", ZB_V, PARALLEL,
+     "return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);",
+     "return virtual_stage(mesh->p, false, mesh->pipeline, chunk);"),
+    ("zb-v, decoding: the second chunk does not get what the first one left", ZB_V, TRAINER,
+     "            device_copy(a->x[0], before, (size_t)values * sizeof(floatX));",
+     "            (void)before;"),
+    # All groups: the norm of the gradient, the loss
+    ("gradient's norm: every tensor rank counts what all hold", TENSOR, PARALLEL,
+     "return layout->mesh.tensor % s->copies == 0 && (", "return ("),
+    ("gradient's norm: both ends of the pipeline count a tied embedding", PIPELINE, PARALLEL,
+     " && (s->tensor.kind != WTE || layout->first_stage);", ";"),
+    ("gradient's norm: every data rank counts", DATA, TRAINER, "|| (!mesh->zero && mesh_site_place(mesh) > 0) ||", "||"),
+    ("gradient's norm: not summed over the tensor group", TENSOR, EXCHANGE,
+     "sum_over(&g->tensor, x, n);", "sum_over(&g->heads, x, n);"),
+    ("gradient's norm: not summed over the pipeline", PIPELINE, EXCHANGE,
+     "sum_over(&g->pipeline, x, n);", "sum_over(&g->heads, x, n);"),
+    ("loss: of the first data rank only", DATA, TRAINER,
+     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
+     "if (!layout->last_stage || layout->mesh.tensor > 0 || layout->mesh.data > 0) sums[tensors] = 0;"),
+    ("loss: every tensor rank counts", TENSOR, TRAINER,
+     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
+     "if (!layout->last_stage) sums[tensors] = 0;"),
+    ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
+]
+
+
+def build(folder):
+    made = subprocess.run(["make", "--no-print-directory", "BUILD=build", FAST, PROGRAM], cwd=folder,
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        sys.exit(f"collectives.py: does not compile:\n{made.stderr}")
+
+
+def run(folder, case, *more):
+    """Runs one case, on as many ranks as its mesh has. Returns the exit status and what was printed."""
+    mesh = re.match(r"t=(\d+) p=(\d+) d=(\d+)", case).groups()
+    ranks = int(mesh[0]) * int(mesh[1]) * int(mesh[2])
+    # --foreground: otherwise timeout signals mpirun twice, and Open MPI leaves its ranks behind.
+    done = subprocess.run(["timeout", "--foreground", "-k", "5", str(SECONDS), "scripts/mpirun.sh", "-np", str(ranks),
+                           PROGRAM, "--mesh", *mesh, "--only", case, *more], cwd=folder, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    return done.returncode, done.stdout
+
+
+def verdict(status, output):
+    """What the test had to say, in one line; None if it saw nothing."""
+    if status == 0:
+        return None
+    failed = re.search(r"^FAIL  t=.* B=\d+ of \d+ +(.*)$", output, re.MULTILINE)
+    if failed:
+        return " ".join(failed.group(1).split())
+    if status in (124, 137):
+        return f"did not end within {SECONDS} s: ranks wait for each other"
+    died = re.search(r"^(test_equivalence: .*|.*\*\*\* An error occurred.*|.*Signal: .*)$", output, re.MULTILINE)
+    if not died:
+        sys.exit(f"collectives.py: the test did not run, exit status {status}:\n{output}")
+    return "crashed: " + died.group(1)
+
+
+def prepare(sound, cases):
+    """Builds the sources as they are, in the folder sound. They make the references, and have to pass all cases."""
+    copy_sources(sound)
+    build(sound)
+    for case in cases:
+        status, output = run(sound, case)
+        if status != 0 or "\n1 passed, 0 failed\n" not in output:
+            sys.exit(f"collectives.py: the sources as they are do not pass '{case}':\n{output}")
+    print(f"as they are the sources pass all {len(cases)} cases used here", flush=True)
+
+
+def try_fault(root, fault):
+    """Plants a fault in a copy of the sources. Returns what the test said of it."""
+    _, case, path, *change = fault
+    sound = os.path.join(root, "sound", "build")
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        copy_sources(folder)
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
+            f.write(mutated(path, *change))
+        build(folder)
+        for name in os.listdir(sound):
+            if name.endswith(".ref"):
+                os.symlink(os.path.join(sound, name), os.path.join(folder, "build", name))
+        return verdict(*run(folder, case, "kept"))
+
+
+def main():
+    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+    for fault in faults:
+        mutated(*fault[2:])
+    caught = 0
+    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        prepare(os.path.join(root, "sound"), sorted({fault[1] for fault in faults}))
+        said = pool.map(try_fault, [root] * len(faults), faults)
+        for fault, line in zip(faults, said):
+            caught += line is not None
+            print(f"caught  {fault[0]}: {line[:150]}" if line else f"MISSED  {fault[0]} ({fault[1]})", flush=True)
+    print(f"{caught} passed, {len(faults) - caught} failed")
+    return 0 if caught == len(faults) and faults else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""
+pretrained.py: are the tests of weights of others able to fail? Plants faults in what reads and writes them, one at a
+time: the first list is seen by test_pretrained.c alone (mutate.main), the second by the trainer's conversions on meshes,
+test_pretrained.py (mutate.drive).
+
+    python3 dev/test/mutants/pretrained.py [WORD]      only the faults whose description contains WORD
+"""
+import sys
+
+import mutate
+
+CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"
+CHECKPOINT, EXPORT, SETTINGS, SETUP, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "trainer/settings.h", "trainer/setup.h", "checkpoint/hub_files.h"
+TRAIN = "train_gpt.cu"
+
+# What is wrong; file, exact text, replacement.
+PURE = [
+    ("config: Llama is tied where nothing is said", CONFIG, 'config_bool(&m->tied, r, "tie_word_embeddings", false)',
+     'config_bool(&m->tied, r, "tie_word_embeddings", true)'),
+    ("config: GPT-2 is untied where nothing is said", CONFIG, 'config_bool(&m->tied, r, "tie_word_embeddings", true)',
+     'config_bool(&m->tied, r, "tie_word_embeddings", false)'),
+    ("config: Llama's eps is GPT-2's", CONFIG, '"rms_norm_eps", 1e-6', '"rms_norm_eps", 1e-5'),
+    ("config: null is a value", CONFIG, "return node && node->type != JSON_NULL ? node : NULL;", "return node;"),
+    ("config: one key/value head where nothing is said", CONFIG, '"num_key_value_heads", 1 << 16, m->NH)', '"num_key_value_heads", 1 << 16, 1)'),
+    ("config: the mlp's width is not read", CONFIG, 'config_int(&m->F, r, "n_inner", 1 << 22, 4 * m->C)', '(m->F = 4 * m->C)'),
+    ("config: biases are let through", CONFIG, '!config_switch(r, "attention_bias", false) ||', ""),
+    ("config: switches may stand anywhere", CONFIG, "return value == ours ||", "return true ||"),
+    ("config: the beginning of a name is enough", CONFIG, 'snprintf(word, sizeof word, "%s ", value);', 'snprintf(word, sizeof word, "%s", value);'),
+    ("config: exact GELU is GPT-2's", CONFIG, '"gelu_new gelu_pytorch_tanh', '"gelu gelu_new gelu_pytorch_tanh'),
+    ("config: heads of any size", CONFIG, "HS * (int64_t)m->NH == m->C", "true"),
+    ("config: windows are let through", CONFIG, '!config_absent(r, "sliding_window") ||', ""),
+    ("config: few bits are let through", CONFIG, 'config_absent(&r, "quantization_config") &&', ""),
+    ("config: rope_parameters are not looked at", CONFIG, 'config_get(r, "rope_parameters")', 'config_get(r, "rope_parameter")'),
+    ("config: theta stands outside of rope_parameters", CONFIG, "both ? &inner : r", "r"),
+    ("config: unknown scalings are linear", CONFIG, 'if (!llama3 && strcmp(kind, "linear") != 0)', "if (false)"),
+    ("config: the old name of the type is not known", CONFIG, '? "rope_type" : "type"', '? "rope_type" : "rope_type"'),
+    ("config: low and high in any order", CONFIG, "return scaling->low < scaling->high ||", "return true ||"),
+    ("config: numbers may be negative", CONFIG, "return *out > 0 ||", "return true ||"),
+    ("config: scalings are not written", CONFIG, "if (r->factor > 0 && r->original > 0)", "if (false)"),
+    ("config: linear scalings are not written", CONFIG, "else if (r->factor > 0)", "else if (false)"),
+    ("config: eps is written with six digits", CONFIG, "digits <= 17", "digits <= 6"),
+    ("config: mistral is a llama", CONFIG, 'strcmp(kind, "llama") != 0', 'strcmp(kind, "llama") != 0 && strcmp(kind, "mistral") != 0'),
+    ("ends: of gpt2 where nothing is said", CONFIG, "arch == ARCH_GPT2 ? 50256 :", "arch == ARCH_GPT2 ? 50255 :"),
+    ("ends: null is what is usual", CONFIG, "roles->n[role] = 0;\n        if (node->type == JSON_NULL) continue;",
+     "if (node->type == JSON_NULL) continue;\n        roles->n[role] = 0;"),
+    ("ends: the first of several", CONFIG, "one = list ? json_next(one) : NULL", "one = NULL"),
+    ("ends: tokens that there are not", CONFIG, "node->value.integer < 0 || node->value.integer >= V", "node->value.integer < 0"),
+    ("rope: linear divides by nothing", ROPE, "if (r->original == 0) return frequency / r->factor;", "if (r->original == 0) return frequency;"),
+    ("rope: low and high change places", ROPE, "(turns - r->low) / (r->high - r->low)", "(turns - r->high) / (r->low - r->high)"),
+    ("rope: between the two there is nothing", ROPE, "return keep * frequency", "return (keep < 1 ? 0 : 1) * frequency"),
+    ("rope: turns are radians", ROPE, "r->original * frequency / (2 * 3.14159265358979323846)", "r->original * frequency"),
+    ("rope: the table is not scaled", ROPE, "frequency = scaling ? rope_scaled(plain, scaling) : plain;", "frequency = plain;"),
+    ("llm.c: the padding is not skipped", LLMC, "t->bytes / model[i].rows * padded_V", "t->bytes"),
+    ("llm.c: any version", LLMC, "if (word[1] != LLMC_FLOAT32 && word[1] != LLMC_BF16)", "if (false)"),
+    ("llm.c: bf16 is float32", LLMC, "word[1] == LLMC_FLOAT32 ? SAFE_F32 : SAFE_BF16", "SAFE_F32"),
+    ("llm.c: sizes may be anything", LLMC, "if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)", "if (false)"),
+    ("llm.c: less padding than vocabulary", LLMC, "if (word[7] < word[3])", "if (false)"),
+    ("llm.c: longer files are taken", LLMC, "return bytes == (int64_t)file->file.size ||", "return bytes <= (int64_t)file->file.size ||"),
+    ("llm.c: shorter files are taken", LLMC, "return bytes == (int64_t)file->file.size ||", "return true ||"),
+    ("llm.c: positions and vocabulary change places", LLMC, "m->T = word[2], m->V = word[3]", "m->T = word[3], m->V = word[2]"),
+    ("llm.c: the magic is not looked at", LLMC, "if (word[0] != LLMC_MAGIC)", "if (false)"),
+    ("llm.c: untied models are written", LLMC, "if (!m->tied) return", "if (false) return"),
+    ("llm.c: any eps is written", LLMC, "return m->eps == 1e-5 ||", "return true ||"),
+    ("llm.c: the padding is that of 64", LLMC, "LLMC_PADDED_TO = 128", "LLMC_PADDED_TO = 64"),
+    ("llm.c: matrices are transposed", CHECKPOINT, "s.tensor.transposed &= transposed;", ""),
+]
+
+# The same, by test_pretrained.py.
+ON_MESHES = [
+    ("export: llm.c's matrices are transposed", EXPORT, "s.tensor.transposed &= !x->llmc;", ""),
+    ("export: everyone writes what all hold", EXPORT, "if (ok && writes_bucket(&layout->mesh, b, -1)) ok", "if (ok && b == 0) ok"),
+    ("export: what others own is written too, from their padding", EXPORT, "if (slice_is_owned(&s, layout) &&", "if (s.index > 0 &&"),
+    ("export: moments", EXPORT, "stage_values(s, 0)", "stage_values(s, 1)"),
+    ("export: the last bucket is not flushed", EXPORT, "return run_writer_flush(runs, error);", "return true;"),
+    ("export: bf16 is written as float32", EXPORT, "x->dtype = bf16 ? SAFE_BF16 : SAFE_F32", "x->dtype = SAFE_F32"),
+    ("export: what is there is replaced", EXPORT, "if (lstat(path, &st) == 0) return", "if (false) return"),
+    ("writer: bf16 is cut off at other bytes", CHECKPOINT, "const int64_t bytes = w->count * run_writer_width(w);", "const int64_t bytes = w->count * 4;"),
+    ("weights: the first part of a name is needed", CHECKPOINT, "ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name",
+     "ok = slice_read(params + s.offset, &file, name"),
+    ("shape: contradictions are let through", SETTINGS, "if (sizes[i].given && sizes[i].given != sizes[i].stored)", "if (false)"),
+    ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : meant.arch) != stored->arch)", "(Arch)s->arch : meant.arch) == (Arch)7)"),
+    ("init: checksums of a checkpoint are not asked", TRAIN, "if (ours && !files_are_sound(", "if (false && !files_are_sound("),
+    ("init: one rank of several looks at its part", TRAIN, "checkpoint_add_up(sums, list, folder, world->rank, world->size, error);",
+     "checkpoint_add_up(sums, list, folder, 0, world->size, error);"),
+    ("init: all files of a checkpoint are needed", CHECKPOINT, "if (is_folder ? weights : strcmp(f->name, name) == 0)", "if (true)"),
+    ("init: ranks may have other weights", TRAIN, 'comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");', ""),
+    ("init: values are not compared", CHECKPOINT, "sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);", ";"),
+    ("init: ranks may have other models", SETUP, 'if (path) comm_check_same(&t->world, "the model of the weights"',
+     'if (!path) comm_check_same(&t->world, "the model of the weights"'),
+    ("shape: a text is read as bytes", SETUP, "if (text && (o->tokenizer || (found && !is_bytes_file(path))))", "if (text && o->tokenizer)"),
+    ("messages: names of the hub are paths", CHECKPOINT, "if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {", "if (false) {"),
+    ("messages: all that is not there is a name of the hub", CHECKPOINT, "errno == ENOENT && checkpoint_is_hub_name(path)", "errno == ENOENT"),
+    ("messages: a folder of pickles is an empty one", "checkpoint/safetensors.h", "else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)", "else if (false)"),
+    ("messages: a folder of another format's name is written", EXPORT, "if (!export_check_ending(path, error)) return false;", ""),
+    ("whole: a run on bytes cannot be resumed", SETUP, "(found && !is_bytes_file(path))", "found"),
+    ("whole: how the source samples is lost", HUB, '(!s->weights[0] || hub_take(h, s->weights, "generation_config.json", error))', "true"),
+    ("whole: any vocabulary is the source's", HUB, "const bool same = strcmp(", "const bool same = true || strcmp("),
+    ("whole: the source's vocabulary is not asked", HUB, "const bool same = strcmp(", "const bool same = false && strcmp("),
+    ("whole: what stands around another vocabulary is taken", HUB, "if (strcmp(strrchr(of_folder, '/') + 1, path + strlen(folder)) != 0) return true;", ""),
+    ("whole: texts end as data do, whatever the source says", SETUP, "if (config_read_roles(roles, config, model->V, error)) return true;", ""),
+    ("whole: exports say nothing of ends", EXPORT, "x->dtype, files->config, error)", 'x->dtype, "", error)'),
+]
+
+
+def main():
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    status = 0
+    if any(word in fault[0] for fault in PURE):
+        status |= mutate.main(PURE, {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, CHECKPOINT)})
+    if any(word in fault[0] for fault in ON_MESHES):
+        driver = mutate.Driver(lambda test: "train_gpt", lambda test: ["dev/test/system/test_pretrained.py"], 300, "FAST=-O1",
+                               {"OMPI_MCA_mpi_yield_when_idle": "1"})
+        status |= mutate.drive([(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES], driver)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""
+survival.py: are the tests of what saves and takes up runs able to fail? Plants faults in copies of the sources, one at a
+time, and runs there the short test that has to see each: test_checkpoint, test_append_log, or a part of torture.py --short.
+
+    python3 dev/test/mutants/survival.py [WORD]      only the faults whose description contains WORD
+
+A fault is a wrong order, something not flushed, not waited for, not compared or not removed, a wrong place of a word, a
+snapshot of the wrong moment, a message that is not heeded. One line a fault: "caught" with what the test said, or "MISSED".
+Last line "N passed, N failed": N faults were caught, N missed. Standard library only.
+"""
+import sys
+
+import mutate
+
+FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
+    "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/async_save.h", "util/append_log.h", "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")
+COMMANDS = {
+    "model": ("build/test_gpt", ["build/test_gpt", "--short"]),
+    "checkpoint": ("build/test_checkpoint", ["build/test_checkpoint", "--short"]),
+    "lines": ("build/test_append_log", ["build/test_append_log"]),
+    "kills": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "kills"]),
+    "broken": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "broken"]),
+    "disks": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "disks"]),
+    "calls": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "calls"]),
+}
+
+# What is wrong; the test that has to see it; file, exact text, replacement.
+FAULTS = [
+    # The order of things
+    ("the folder is renamed before it is flushed", "checkpoint", CHECKPOINT,
+     "folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);",
+     "checkpoint_rename(temporary, folder, old, error) &&\n         folder_sync(folder, error);"),
+    ("the folder is not flushed", "checkpoint", CHECKPOINT, "folder_sync(temporary, error) &&", ""),
+    ("the new name is not flushed", "checkpoint", CHECKPOINT, "ok = folder_sync(out, error); //", "//"),
+    ("ranks do not flush what they wrote", "checkpoint", TENSORS, "const int flushed = fsync(file->fd) == 0 ? 0 : errno;",
+     "const int flushed = 0;"),
+    ("text files are not flushed", "checkpoint", CHECKPOINT, "const int written = fflush(out) == 0 && fsync(fileno(out)) == 0", "const int written = fflush(out) == 0"),
+    ("an old checkpoint is removed before the new one has its name", "checkpoint", CHECKPOINT,
+     "    if (rename(temporary, folder) == 0) return true; // the name was free",
+     "    checkpoint_remove(folder);\n    if (rename(temporary, folder) == 0) return true;"),
+    # Sums
+    ("words count from the start of each piece", "checkpoint", CHECKPOINT, "checksum_of(w->buffer, bytes, w->start / 4)",
+     "checksum_of(w->buffer, bytes, 0)"),
+    ("the head is not in the sum", "checkpoint", CHECKPOINT,
+     "entry->checksum = values + checksum_of(plan->header, plan->header_bytes, 0);", "entry->checksum = values;"),
+    ("the place of a word does not matter", "kills", SUM, "uint64_t z = i * 0x9E3779B97F4A7C15ull + word;", "(void)i;\n    uint64_t z = word;"),
+    ("the last bytes of a file are not in the sum", "kills", SUM, "return bytes % 4 ? sum +", "return bytes % 4 && 0 ? sum +"),
+    ("a part of the words is nobody's", "checkpoint", CHECKPOINT, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
+    ("a rank counts buckets that are another's", "kills", SAVE, "if (site < 0) return b % mesh->d == mesh->data;",
+     "if (site < 0) return mesh->d == mesh->d;"),
+    # What is compared
+    ("sums are not compared", "checkpoint", CHECKPOINT, "if (sums[i] != f->checksum)", "if (0)"),
+    ("trainer.json's own sum is not compared", "checkpoint", CHECKPOINT, "ok = memcmp(hex, digits, 16) == 0 ||", "ok = true ||"),
+    ("sizes are not compared", "broken", CHECKPOINT, "else if ((int64_t)st.st_size != f->bytes)", "else if (0)"),
+    ("the checksum in a head is not compared", "checkpoint", CHECKPOINT, "return memcmp(said, hex, 16) == 0 ||", "return true ||"),
+    ("the step of a folder is not compared", "checkpoint", CHECKPOINT, "return list->state.step == step ||", "return true ||"),
+    ("how much was written is not compared", "checkpoint", CHECKPOINT, "bool ok = sum->elements == values * model_parameters(m) ||",
+     "bool ok = true ||"),
+    ("a checkpoint that is not sound is taken", "broken", TRAINER, "return files_are_sound(t, ok, &list, folder, error);",
+     "return files_are_sound(t, ok, &list, folder, error) || true;"),
+    ("where none is sound a new run begins", "broken", TRAINER, "    if (!found && n > 0) {", "    if (0) {"),
+    # What stays, what goes
+    ("the best is removed", "checkpoint", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
+    ("what nobody has asked for stays", "checkpoint", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
+    ("links are followed where something is removed", "checkpoint", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC", "O_DIRECTORY | O_CLOEXEC"),
+    ("what is there is replaced", "checkpoint", CHECKPOINT, "to, RENAME_NOREPLACE) == 0", "to, 0) == 0"),
+    ("one less is kept", "checkpoint", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),
+    ("later checkpoints count", "checkpoint", FOLDER, "while (first < n && steps[first] > last) first++;", "(void)last;"),
+    ("without a link nothing is removed", "checkpoint", FOLDER, "    bool ok = true;\n    for (int64_t i = first", "    bool ok = linked;\n    for (int64_t i = first"),
+    ("one is removed under its name", "checkpoint", FOLDER,
+     "        if (rename(path, old) != 0) ok = fail(reason", "        checkpoint_remove(path);\n        if (0) ok = fail(reason"),
+    ("a .tmp of a killed run is written into", "checkpoint", CHECKPOINT,
+     "    checkpoint_remove(temporary); // left by a run that was killed while it saved\n", ""),
+    ("what killed runs have left stays", "broken", TRAINER, "if (is_main(t) && settings_train(&t->settings)) checkpoint_clean(out);", ""),
+    ("an old one that has lost its name is removed", "checkpoint", FOLDER,
+     "if (old && access(name, F_OK) != 0 &&", "if (0 && access(name, F_OK) != 0 &&"),
+    ("what a failed save has left is forgotten", "model", SAVE,
+     "if (x->rank == 0 && x->left >= 0 && checkpoint_abandon(x->out, x->left)) x->left = -1;", ""),
+    ("a failed save is not cleared away", "disks", SAVE, "if (!ok && x->rank == 0 && !checkpoint_abandon(x->out, x->state.step))",
+     "if (!ok && x->rank == 0)"),
+    ("a run that was killed at its end keeps too many", "kills", TRAINER, "if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))",
+     "if (0)"),
+    # Ranks and threads
+    ("the last rank's report is not waited for", "kills", SAVE, "for (int rank = 0; rank < x->ranks;) {", "for (int rank = 0; rank < x->ranks - (x->ranks > 1);) {"),
+    ("nobody tells the main rank to give up", "disks", SAVE, "__atomic_store_n(ok ? &x->all_written : &x->give_up, true,",
+     "__atomic_store_n(&x->all_written, true,"),
+    ("a rank reports before it has written", "kills", SAVE, "return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);",
+     "memset(&x->writer.sum, 0, sizeof x->writer.sum);\n    return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);"),
+    ("the thread writes the values as they are by then", "kills", SAVE,
+     "ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, x->snapshot + v->at, error);",
+     "usleep(3000), ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, "
+     "v->value < 3 && !stage_values(s, v->value).share ? stage_values(s, v->value).at + s->layout.bucket[v->bucket].offset : "
+     "x->snapshot + v->at, error);"),
+    ("the snapshot begins where the last one ended", "kills", SAVE, "    x->n = 0, x->used = 0, x->written", "    x->written"),
+    ("reports stay in the checkpoint", "kills", SAVE, "if (rank_file(path, x, rank, error)) unlink(path);", "(void)path;"),
+    ("a rank that cannot write says nothing", "disks", SAVE, "if (!x->wrote && (!is_gone || x->rank == 0))", "if (0)"),
+    ("the next save does not wait for the last", "kills", TRAINER,
+     "    finish_save(t);\n    const CheckpointState state", "    const CheckpointState state"),
+    ("a rank writes into files that it could not open", "calls", SAVE,
+     "        if (!from_snapshot) walk_values(x, NULL, &late);\n        return false;", "        if (from_snapshot) return false;"),
+    # Disks
+    ("a folder without its disk is written into", "disks", SAVE, "return !x->mounted || folder_is_mount(x->out) ||", "return true ||"),
+    ("the run ends well without its last checkpoint", "disks", TRAINER, "return t->unsaved || !logged ||", "return !logged ||"),
+    ("a save that failed once is held against the run", "disks", TRAINER, "if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;",
+     "if (end == SAVE_FAILED) t->unsaved = true;"),
+    ("a limit on files ends the run", "disks", TRAINER, "    signal(SIGXFSZ, SIG_IGN);", "    //"),
+    ("missing lines of the log are told with every step", "disks", TELL, "    if (written == (waited == 0)) return;\n    end_line();\n    if (written)",
+     "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n\", process.name, error.text);\n"
+     "    if (written)"),
+    ("half a line is left", "lines", LINES, "if (ftruncate(l->fd, (off_t)l->at) != 0) return false;", ""),
+    ("what waits is written again", "lines", LINES, "    l->used = 0, l->lines = 0;\n    return true;", "    l->lines = 0;\n    return true;"),
+    ("lines go to a file that has another name now", "lines", LINES, "    if (!lines_find(l, error)) return false;\n", ""),
+    ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
+    ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
+    # What a resumed run has in common with what it was
+    ("another field of the model is let through", "checkpoint", CONFIG, "if (fields[i].now == fields[i].then) continue;",
+     "if (!option || fields[i].now == fields[i].then) continue;"),
+    ("older checkpoints were all made with AdamW", "checkpoint", CHECKPOINT, 'at ? "sgd" : "adamw"', '"adamw"'),
+    ("a run's best checkpoint is not looked for", "checkpoint", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
+    # Two runs
+    ("a lock is not asked for", "checkpoint", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
+    ("a run shares a folder from the start", "checkpoint", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),
+    ("the main rank never shares", "checkpoint", FOLDER, "return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0", "return lock < 0 || true"),
+    # Taking up
+    ("the position in the data is lost", "kills", TRAINER, "t->step = state.step, t->sequences = state.sequences;", "t->step = state.step;"),
+    ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(", "if (ok && (what == 1 || local)) set_values("),
+]
+
+
+DRIVER = mutate.Driver(lambda test: COMMANDS[test][0], lambda test: COMMANDS[test][1], 240, "FAST=-O1 $(ARCH_FLAG)",
+                       env={"TORTURE_PATIENCE": "15"}, died=r"(threefold|test_\w+): .*")
+
+if __name__ == "__main__":
+    sys.exit(mutate.drive(FAULTS, DRIVER))

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""
+make_tokenizer_reference.py: what the public packages make of short texts, for dev/test/test_tokenizer.c.
+
+    pip install tiktoken tokenizers; python3 dev/test/make_tokenizer_reference.py
+
+Writes to dev/test/reference/: tokenizer_text.txt, tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that Hugging Face's trainer
+makes of it, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt: lines of the split's name, a text in
+hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by tiktoken, which has to agree), cl100k by tiktoken;
+"special" are gpt2's with special tokens found. tokenizer_words.txt has the words of such texts by tokenizers: the split's name, the text, and
+the words' lengths in bytes, which show cuts that no token of a small vocabulary would cross.
+"""
+import base64
+import json
+import os
+import random
+
+import tiktoken
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+from compare_tokenizers import BYTE, CL100K, CL100K_ONIGURUMA, GPT2, LLAMA3, broken_bytes, drawn
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+QWEN2 = LLAMA3.replace("{1,3}", "")
+TEXT = """The quick brown fox jumps over the lazy dog. It's what we've said, isn't it? They'll say I'm late; I'd say you're right.
+Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. Voilà, où est-ce que l'été a passé ? El niño comió piñas.
+Съешь же ещё этих мягких французских булок, да выпей чаю. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.
+いろはにほへと ちりぬるを 我輩は猫である。名前はまだ無い。 天地玄黄，宇宙洪荒。 다람쥐 헌 쳇바퀴에 타고파.
+نص حكيم له سر قاطع وذو شأن عظيم ١٢٣ ऋषियों को सताने वाले दुष्ट राक्षसों के राजा १२३
+for (int i = 0; i < n; i++) {\n    if (a[i] != b[i]) return false;\n\tsum += 3.14159 * a[i];\n}\n
+int main(void) { printf("%d\\n", 1234567890); return 0; }  // 0x7fffffff, 1e-10, 2024-01-31
+if __name__ == "__main__":\n    print("hello, world", file=sys.stderr)\n\n\n
+aaa aaaa aaaaa aaaaaa ababab abababab =========== ------------ ........
+"""
+
+
+def train(pre, vocab):
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre
+    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, special_tokens=[], show_progress=False,
+                                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    t.add_special_tokens(["<|endoftext|>"])
+    return t
+
+
+def by_split(pattern):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated", False),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def with_pattern(t, pattern):
+    copy = Tokenizer.from_str(t.to_str())
+    copy.pre_tokenizer = by_split(pattern)
+    return copy
+
+
+def ranks_of(t):
+    names = json.loads(t.to_str())["model"]["vocab"]
+    return {bytes(BYTE[c] for c in name): i for name, i in names.items()}
+
+
+def words_of(pattern, data):
+    """The words of any bytes: broken ones are characters for private use where the words are found."""
+    private = {0xDC00 + b: 0xF0000 + b for b in range(128, 256)}
+    back = {c: b for b, c in private.items()}
+    words = pre_tokenizers.Split(Regex(pattern), "isolated", False).pre_tokenize_str(data.decode("utf-8", "surrogateescape").translate(private))
+    return [w.translate(back).encode("utf-8", "surrogateescape") for w, _ in words]
+
+
+def words_as_bytes(pattern, data, encoding):
+    return [i for w in words_of(pattern, data) for i in encoding._core_bpe.encode_single_piece(w)]
+
+
+def main():
+    gpt2, llama3 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 420), train(by_split(LLAMA3), 420)
+    plain = {}
+    for name, t in (("gpt2", gpt2), ("llama3", llama3), ("qwen2", with_pattern(llama3, QWEN2))):
+        plain[name] = Tokenizer.from_str(t.to_str())
+        plain[name].encode_special_tokens = True
+    special = {"<|endoftext|>": max(ranks_of(llama3).values()) + 1}
+    cl100k = tiktoken.Encoding("cl100k", pat_str=CL100K, mergeable_ranks=ranks_of(llama3), special_tokens=special)
+    other = tiktoken.Encoding("gpt2", pat_str=GPT2, mergeable_ranks=ranks_of(gpt2), special_tokens=special)
+    rng = random.Random(5)
+    texts = [line + "\n" for line in TEXT.splitlines()] + [drawn(rng, rng.randrange(1, 12)) for _ in range(150)]
+    texts += ["it's IT'S It'\u017f 'ſ 'LL 'Re", "a \n \n  ", "a\n\n b", " \t x", "x\r\n\r\ny", "  1234567 12", "'", "''s", " '", "a'", "\u3000\u3000x", ""]
+    lines = []
+    for text in texts:
+        for name, t in plain.items():
+            ids = t.encode(text).ids
+            lines.append((name, text.encode(), ids))
+            assert name != "gpt2" or ids == other.encode_ordinary(text), text
+        lines.append(("cl100k", text.encode(), cl100k.encode_ordinary(text)))
+        lines.append(("special", text.encode(), gpt2.encode(text).ids))
+    texts += [f"{quote}{ending}{after}" for quote in ("a'", " '", "'") for after in ("", "x", " ", "1", "!")
+              for ending in ("s", "t", "m", "d", "re", "ve", "ll", "S", "T", "M", "D", "RE", "Ve", "lL", "\u017f", "r", "v", "l", "le", "x")]
+    words = [(name, t) for t in map(str.encode, texts) for name in ("gpt2", "llama3", "qwen2", "cl100k")]
+    patterns = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "cl100k": CL100K_ONIGURUMA}
+    for _ in range(40):
+        data = broken_bytes(rng, drawn(rng, 12) * 2)
+        words += [(name, data) for name in patterns]
+        lines.append(("cl100k", data, words_as_bytes(CL100K_ONIGURUMA, data, cl100k)))
+        lines.append(("gpt2", data, words_as_bytes(GPT2, data, other)))
+    with open(os.path.join(FOLDER, "tokenizer_text.txt"), "w", encoding="utf-8") as f:
+        f.write(TEXT)
+    for name, t in (("gpt2", gpt2), ("llama3", llama3)):
+        t.save(os.path.join(FOLDER, f"tokenizer_{name}.json"), pretty=False)
+    with open(os.path.join(FOLDER, "tokenizer.tiktoken"), "w", encoding="ascii") as f:
+        for token, rank in sorted(ranks_of(llama3).items(), key=lambda item: item[1]):
+            f.write(f"{base64.b64encode(token).decode()} {rank}\n")
+    with open(os.path.join(FOLDER, "tokenizer_cases.txt"), "w", encoding="ascii") as f:
+        for name, data, ids in lines:
+            f.write(f"{name} {data.hex() or '-'} {' '.join(map(str, ids))}\n")
+    with open(os.path.join(FOLDER, "tokenizer_words.txt"), "w", encoding="ascii") as f:
+        for name, data in words:
+            f.write(f"{name} {data.hex() or '-'} {' '.join(str(len(w)) for w in words_of(patterns[name], data))}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""
+check_replicas.py: the trainer's data parallelism, in every mode, against the numbers of make_async_dp.py.
+
+    python3 dev/test/system/check_replicas.py [--short] [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD ...]
+
+Runs train_gpt under scripts/mpirun.sh once for every case of reference/replicas.json whose name has all the words, and
+compares losses, norms, validation losses and weights. --short: a dozen of them. --mesh: instead on t = 2 and on p = 2, with twice as many ranks,
+up to 8: the cases listed below or, if there are words, those that have them. The current folder is the project's, and
+train_gpt is built already. No torch.
+
+Bounds. The numbers are exact (float64), so what is measured is rounding: ours, of float32, is that of the same rules
+in float32 in another program, which make_async_dp.py has measured for every case ("float32"); sums in another order
+make it a few times larger at most. So the bound is ten times that, and not below ten times the usual: 2e-7 of losses,
+1e-6 of norms (small differences grow from step to step), 2e-5 of weights, relative to the root mean square of what
+training changed in their tensor. Thirty wrong rules (a sign, a rate, a moment's step number, one norm for all tensors,
+...) were tried in make_async_dp.py: each is off by more than 200 bounds in one case at least.
+
+--outer-bits: which weights share a scale is the trainer's matter, so only the losses before the first rounding are
+compared, and how far it takes the weights from the run without: between a third and three times of the usual.
+"""
+import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
+
+FLOORS = {"losses": 2e-7, "norms": 1e-6, "val": 2e-7, "weights": 2e-5}
+
+
+def read_safetensors(path):
+    """{name: sequence of float}"""
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    assert all(x["dtype"] == "F32" for x in header.values()), f"{path}: not float32"
+    return {name: memoryview(data)[8 + n:][slice(*x["data_offsets"])].cast("f") for name, x in header.items()}
+
+
+def relative(ours, theirs):
+    """Largest relative error; what has no number on one side only is an infinite error."""
+    assert len(ours) == len(theirs), f"{len(ours)} numbers, {len(theirs)} expected"
+    worst = 0
+    for x, y in zip(ours, theirs):
+        if x is None and y is None:
+            continue
+        worst = max(worst, math.inf if x is None or y is None or not math.isfinite(x) else abs(x - y) / abs(y))
+    return worst
+
+
+class Checker:
+    def __init__(self, options):
+        self.options, self.work = options, tempfile.mkdtemp(prefix="replicas.")
+        self.reference = json.load(open(os.path.join(options.reference, "replicas.json")))
+        self.init = {name: read_safetensors(os.path.join(options.reference, model["init"]))
+                     for name, model in self.reference["models"].items()}
+        self.passed = self.failed = 0
+        self.notes = []
+
+    def run(self, case, mesh, ranks):
+        """-> (lines of the log, folder) or the reason why there are none"""
+        out = os.path.join(self.work, "out")
+        shutil.rmtree(out, ignore_errors=True)
+        model = self.reference["models"][case["model"]]
+        command = [] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]
+        command += [self.options.train, "--init", os.path.join(self.options.reference, model["init"]),
+                    "--data", os.path.join(self.options.reference, self.reference["tokens"]), "--out", out,
+                    *case["arguments"], *mesh]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_btl_vader_backing_directory": self.work}
+        try:
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=600)
+        except subprocess.TimeoutExpired:
+            return "no end after 120 s: " + " ".join(command)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("train_gpt")] or [done.stderr[-300:]]
+            return f"exit status {done.returncode}: {' '.join(lines)}"
+        return [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))], out
+
+    def weights(self, case, out, step):
+        """[(index in probes, error)] relative to its tensor's change, and {tensor: norm of the change}"""
+        model, init = self.reference["models"][case["model"]], self.init[case["model"]]
+        ours = read_safetensors(os.path.join(out, f"step_{int(step):08d}", "model.safetensors"))
+        assert set(ours) == set(init), "other tensors"
+        size = {name: moved / math.sqrt(n) for (name, n), moved in zip(model["tensors"], case["moved"])}
+        errors = [(abs(ours[name][i] - y) / size[name], name, i)
+                  for (name, i), y in zip(model["probes"], case["weights"][step])]
+        moved = [math.sqrt(sum((a - b) ** 2 for a, b in zip(ours[name], init[name]))) for name, _ in model["tensors"]]
+        return errors, moved
+
+    def compare(self, case, log, out):
+        """-> {what: (error, bound)}, remarks"""
+        found, remarks = {}, []
+        bound = {key: 10 * max(floor, own) for (key, floor), own in zip(FLOORS.items(), case["float32"])}
+        assert [x["step"] for x in log] == list(range(1, len(case["losses"]) + 1)), "other steps"
+        val = {str(x["step"]): x["val_loss"] for x in log if x["val_loss"] is not None}
+        assert list(val) == list(case["val"]), f"validated after {list(val)}, not {list(case['val'])}"
+        saved = sorted(int(name[5:]) for name in os.listdir(out) if name.startswith("step_"))
+        assert saved == [int(step) for step in case["weights"]], f"saved {saved}, not {list(case['weights'])}"
+        last = list(case["weights"])[-1]
+        if "typical" in case:  # numbers before the first rounding, then a distance from those without any
+            H = int(case["arguments"][case["arguments"].index("--local-steps") + 1])
+            first = H // (2 if "--fragments" in case["arguments"] else 1)
+            found["losses"] = relative([x["loss"] for x in log[:first]], case["losses"][:first]), bound["losses"]
+            errors, _ = self.weights(case, out, last)
+            distance = math.sqrt(sum(e[0] ** 2 for e in errors) / len(errors))
+            found["distance"] = distance, 3 * case["typical"]
+            found["usual / distance"] = case["typical"] / max(distance, 1e-30), 3
+            return found, remarks
+        found["losses"] = relative([x["loss"] for x in log], case["losses"]), bound["losses"]
+        norms = [x["grad_norm"] for x in log]
+        found["norms"] = relative(norms, case["norms"]), bound["norms"]
+        found["val"] = relative(list(val.values()), list(case["val"].values())), bound["val"]
+        for step in case["weights"]:
+            errors, moved = self.weights(case, out, step)
+            worst, name, i = max(errors)
+            if worst > found.get("weights", (0,))[0]:
+                found["weights"] = worst, bound["weights"]
+            if worst > bound["weights"]:
+                remarks.append(f"step {step}, {name}[{i}], and {sum(e[0] > bound['weights'] for e in errors) - 1} more")
+            if step == last:
+                found["moved"] = relative(moved, case["moved"]), bound["weights"]
+        found.setdefault("weights", (0, bound["weights"]))
+        return found, remarks
+
+    def check(self, case, mesh=()):
+        ranks = case["d"] * (2 if mesh else 1)
+        title = " ".join([case["name"] + ",", case["model"] + ",", f"{ranks} rank{'s' * (ranks > 1)}", *mesh])
+        what = self.run(case, mesh, ranks)
+        ok, text = False, what
+        if not isinstance(what, str):
+            try:
+                found, remarks = self.compare(case, *what)
+                ok = all(error <= bound for error, bound in found.values())
+                text = ", ".join(f"{key} {error:.1e} (bound {bound:.0e}){'' if error <= bound else ' !'}"
+                                 for key, (error, bound) in found.items())
+                text += "".join(f"; {remark}" for remark in remarks)
+            except (AssertionError, OSError, KeyError) as error:
+                text = f"{type(error).__name__}: {error}"
+        self.passed, self.failed = self.passed + ok, self.failed + (not ok)
+        print(f"{'ok   ' if ok else 'FAIL '} {title}: {text}", flush=True)
+
+
+SHORT = ("sync 2 sgd clip", "delayed 2 lambda clip", "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip",
+         "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 streaming 3", "diloco 4 eager clip", "diloco 4 sites 2 eager",
+         "diloco 2 8 bits", "diloco 4 4 bits")
+# With --mesh and no words: one of each kind, small enough for 8 ranks.
+MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambda llama",
+        "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 4 clip", "dc-s3gd 2 delay 0 clip",
+        "dc-s3gd 2 llama clip", "dc-s3gd 2 sgd clip", "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 2 streaming",
+        "diloco 2 streaming llama", "diloco 4 streaming 3", "diloco 2 streaming 4", "diloco 2 eager fragments",
+        "diloco 4 eager clip", "diloco 4 sites 2", "diloco 4 sites 2 eager", "diloco 2 8 bits",
+        "diloco 2 4 bits streaming")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mesh", action="store_true", help="on t = 2 and on p = 2 times as many ranks")
+    parser.add_argument("--short", action="store_true", help="a dozen cases")
+    parser.add_argument("--train", default="./train_gpt", metavar="PATH")
+    parser.add_argument("--reference", default="dev/test/reference", metavar="DIRECTORY")
+    parser.add_argument("--list", action="store_true", help="names of the cases, and their arguments; runs nothing")
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    options = parser.parse_args()
+    checker = Checker(options)
+    try:
+        for case in checker.reference["cases"]:
+            chosen = all(word in case["name"] + " " + case["model"] for word in options.words)
+            if options.mesh and not options.words:
+                chosen = case["name"] in MESH
+            if options.short:
+                chosen = case["name"] in SHORT
+            if not chosen:
+                continue
+            if options.list:
+                print(f"{case['name']}: {case['d']} x train_gpt {' '.join(case['arguments'])}")
+                continue
+            for mesh in (("--tp", "2"), ("--pp", "2")) if options.mesh else ((),):
+                checker.check(case, mesh)
+    finally:
+        shutil.rmtree(checker.work)
+    if options.list:
+        return
+    print(f"{checker.passed} passed, {checker.failed} failed")
+    sys.exit(checker.failed != 0)
+
+
+main()

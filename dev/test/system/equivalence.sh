@@ -1,0 +1,86 @@
+#!/bin/sh
+# make equivalence: does every mesh train the same model, and would the test notice if one did not?
+#
+#   dev/test/system/equivalence.sh [OPTION...]     other options for test_equivalence than --full, such as --mesh 2 2 2
+#
+# 1. test_equivalence.c with eight ranks: all meshes of up to eight, all settings. A line a case.
+# 2. collectives.py: faults planted in copies of the sources, each of which that test has to see.
+# Last a table: how far a mesh of so many ranks was from one rank at most, beside the bound. All of it is kept in
+# $BUILD/log/equivalence.log. On two idle cores it takes about forty-five minutes.
+set -u
+[ $# -gt 0 ] || set -- --full
+BUILD=${BUILD:-build}
+log=$BUILD/log/equivalence.log
+limit=${EQUIVALENCE_TIMEOUT:-10800} # seconds for all meshes: waiting for each other for ever is a failure
+if [ -z "${MPIRUN-mpirun}" ]; then
+    echo "equivalence.sh: there is no MPI, so there are no ranks to compare: scripts/quickstart.sh installs it" >&2
+    exit 1
+fi
+mkdir -p build "$BUILD/log" # the test itself always writes to build
+make --no-print-directory BUILD="$BUILD" "$BUILD/test_equivalence" || exit 1
+
+# counted STATUS FILE: "passed failed" of a log, from its last line; a run that ended otherwise is one failure more
+counted() {
+    awk -v status="$1" '
+        /^[0-9]+ passed, [0-9]+ failed$/ { passed = $1; failed = $3; done = 1 }
+        /^ok  |^caught  / { seen++ }
+        END {
+            if (!done) passed = seen
+            if (!done || (status != 0 && failed == 0)) failed++
+            print passed + 0, failed + 0
+        }' "$2"
+}
+
+# shown FILE COMMAND...: runs a command, shows what it prints and keeps it in FILE; the command's exit status
+shown() {
+    file=$1
+    shift
+    { "$@" 2>&1 </dev/null; echo $? >"$file.status"; } | tee "$file"
+    status=$(cat "$file.status")
+    rm -f "$file.status"
+    return "$status"
+}
+
+# --foreground, or timeout would signal mpirun twice, which Open MPI takes as "leave at once": its ranks would stay.
+shown "$log" timeout --foreground -k 10 "$limit" scripts/mpirun.sh -np 8 "$BUILD/test_equivalence" "$@"
+status=$?
+[ $status != 124 ] ||
+    echo "FAIL  stopped after $limit s: do some ranks wait for others that never come?" | tee -a "$log"
+meshes=$(counted $status "$log")
+
+echo "Planted faults:"
+shown "$log.faults" python3 dev/test/mutants/collectives.py
+faults=$(counted $? "$log.faults")
+
+# Of the test's lines: mesh, settings, and pairs "loss 1.2e-08 norm ..."; "same bits" where there was no difference.
+awk '
+    function number(text) { return text ~ /inf|nan/ ? 1e300 : text + 0 }
+    $2 ~ /^t=/ {
+        n = substr($2, 3) * substr($3, 3) * substr($4, 3)
+        cases[n]++
+        failed[n] += $1 == "FAIL"
+        exact[n] += /bound same bits/
+        alike[n] += / same bits bound/
+        for (i = 5; i < NF; i++) {
+            if ($i !~ /^(loss|norm|params|val|decoded)$/) continue
+            x = number($(i + 1))
+            if (x > worst[n, $i]) worst[n, $i] = x
+        }
+    }
+    END {
+        print "\nLargest errors, relative; same bits: where t = d = 1 all have to be, elsewhere some happen to be"
+        head = "%5s %6s %7s %10s %9s %9s %9s %9s %10s %9s\n"
+        printf head, "ranks", "cases", "failed", "same bits", "loss", "norm", "params", "decoded", "validation",
+            "bound"
+        for (n = 1; n <= 8; n++) {
+            if (!cases[n]) continue
+            printf "%5d %6d %7d %6d/%-3d", n, cases[n], failed[n], alike[n], exact[n]
+            printf " %9.1e %9.1e %9.1e %9.1e %10.1e %9s\n", worst[n, "loss"], worst[n, "norm"], worst[n, "params"],
+                worst[n, "decoded"], worst[n, "val"], exact[n] == cases[n] ? "same bits" : "1.0e-05"
+        }
+    }' "$log" >"$log.table"
+cat "$log.table"
+cat "$log.faults" "$log.table" >>"$log"
+rm -f "$log.faults" "$log.table"
+echo "$meshes $faults" | awk '{ print $1 + $3 " passed, " $2 + $4 " failed"; exit $2 + $4 > 0 }' | tee -a "$log"
+tail -n 1 "$log" | grep -q '[1-9][0-9]* passed, 0 failed$'

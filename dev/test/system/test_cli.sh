@@ -1,0 +1,616 @@
+#!/bin/bash
+# The trainer as people use it: runs that work, runs that are stopped and taken up again, and everything that can be
+# wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments) or
+# 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan. Then the planner,
+# alone and asked by the trainer.
+set -u
+BUILD=${BUILD:-build}
+train=$PWD/$BUILD/sanitized/train_gpt
+fast=$PWD/train_gpt
+plan=$PWD/$BUILD/sanitized/plan
+tokenize=$PWD/$BUILD/sanitized/tokenize
+mpirun=$PWD/scripts/mpirun.sh
+clusters=$PWD/planner/clusters
+reference=$PWD/dev/test/reference
+version=$PWD/$BUILD/version
+source=$PWD
+work=$(mktemp -d)
+mounted=""
+trap '[ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)) && echo "ok    $*"; }
+bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
+
+# refuses STATUS TEXT ARGUMENTS...: exits with STATUS and one line on stderr that contains TEXT
+refuses() { refused_by "$train" "$@"; }
+plan_refuses() { refused_by "$plan" "$@"; }
+refused_by() {
+    program=$1 status=$2 text=$3
+    shift 3
+    timeout 240 "$program" "$@" >out 2>err
+    got=$?
+    if [ $got = "$status" ] && [ "$(wc -l <err)" = 1 ] && grep -qF -- "$text" err; then ok "$* -> $(cat err)"
+    else bad "$*: exit status $got (expected $status), stderr (expected \"$text\"): $(head -c 600 err)"; fi
+}
+
+common="--heads 2 --seq 32 --micro-batch 2 --warmup 2"
+small="--hidden 32 --layers 2 $common"
+
+# ---- a run, and what it leaves
+seq 1 12000 | tr '\n' ' ' >text.txt
+# shellcheck disable=SC2086
+"$train" $small --data text.txt --steps 4 --eval-every 2 --out run >out 2>err
+check "a short run ends with status 0" "[ $? = 0 ]"
+check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
+check "it logs a JSON object a step" "[ \$(python3 -c 'import json;print(sum(json.loads(l)[\"step\"]>0 for l in open(\"run/log.jsonl\")))') = 4 ]"
+check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split()+[\"version\"]*(x is r[0]) for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
+check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json generation_config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json trainer.json ' ]"
+check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
+check "the weights hold what they should" "python3 - <<'PY'
+import json, struct
+f = open('run/step_00000004/model.safetensors', 'rb')
+header = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+names = set(header) - {'__metadata__'}
+block = 'ln_1.weight ln_1.bias attn.c_attn.weight attn.c_attn.bias attn.c_proj.weight attn.c_proj.bias ln_2.weight ln_2.bias mlp.c_fc.weight mlp.c_fc.bias mlp.c_proj.weight mlp.c_proj.bias'.split()
+expected = {f'transformer.h.{l}.{n}' for l in (0, 1) for n in block} | {'transformer.' + n for n in 'wte.weight wpe.weight ln_f.weight ln_f.bias'.split()}
+assert names == expected, names ^ expected
+assert header['transformer.h.0.attn.c_attn.weight']['shape'] == [32, 96]
+assert header['transformer.h.1.mlp.c_fc.weight']['shape'] == [32, 128]
+assert header['transformer.h.1.mlp.c_fc.weight']['dtype'] == 'F32'
+assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
+PY"
+
+# ---- options in a file, samples, and what a terminal shows
+check "the header says how it learns" "grep -q '^optimizer adamw: beta1 0.9, beta2 0.95, eps 1e-08, weight decay 0.1, clip 1\$' out && grep -q '^lr  *0.003 after a warm-up of 2 steps; cosine to 0.0003 at step 4\$' out && grep -q '^batch .*gradient accumulation' out"
+"$train" $small --data text.txt --steps 100 --init run/step_00000004 --dry-run >out 2>err
+check "slower with trained weights" "[ ! -s err ] && grep -q '^lr  *0.0003 after .*; cosine to 3e-05 at' out"
+"$fast" $small --data text.txt --steps 6 --eval-every 0 --save-every 3 --init run/step_00000004 --out tuned >out 2>err
+sed 's/"tokens".*//' tuned/log.jsonl >rates && rm -rf tuned/step_00000006
+"$fast" --config tuned/options.txt --resume >out 2>err
+check "and as slow when its options resume it" "grep -q '^step *4' out && sed 's/\"tokens\".*//' tuned/log.jsonl | cmp - rates && rm -rf tuned"
+losses='import json,sys;print([[(x["loss"],x["val_loss"]) for x in map(json.loads,open(d+"/log.jsonl"))] for d in sys.argv[1:]])'
+check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -qx -- '--heads 2' run/options.txt && grep -qx -- '# --lr 0.003' run/options.txt && ! grep -q -- '--resume' run/options.txt"
+"$train" --config run/options.txt --out again >out 2>err
+check "--config does the same run" "[ $? = 0 ] && [ ! -s err ] && [ \"\$(python3 -c '$losses' run)\" = \"\$(python3 -c '$losses' again)\" ]"
+check "its lines are those of all steps, in a file, without a terminal's words" "[ \$(grep -c '^step ' out) = 4 ] && ! grep -q \$'\\033' out"
+check "and leaves the same options but --out" "[ \"\$(diff run/options.txt again/options.txt | grep '^[<>]' | grep -v started)\" = '< --out run
+> --out again' ]"
+"$fast" --config again/options.txt --steps=6 --resume --sample-every 2 >out 2>err
+check "the command line wins, and --resume goes on" "[ $? = 0 ] && [ \$(wc -l <again/log.jsonl) = 6 ] && grep -qx -- '--steps 6' again/options.txt"
+samples='import json,sys;print([(x["step"],x["text"]) for x in map(json.loads,open(sys.argv[1]))])'
+cp again/samples.jsonl kept.jsonl
+check "samples are kept, those of the steps that are done" "[ \"\$(sed 's/,.*//' kept.jsonl | tr '\n' ' ')\" = '{\"step\":4 {\"step\":6 ' ]"
+check "as they are printed" "[ \"\$(sed '1,/^The model writes/d' out | tail -n +2)\" = \"\$(python3 -c 'import json;print(json.loads(open(\"kept.jsonl\").readlines()[-1])[\"text\"])')\" ]"
+printf '{"step":6,"te' >>again/samples.jsonl
+"$fast" --config again/options.txt --resume --sample-every 2 >out 2>err
+check "a run taken up at its end writes its last sample again, not twice" "[ $? = 0 ] && [ \"\$(sed 's/,.*//' kept.jsonl)\" = \"\$(sed 's/,.*//' again/samples.jsonl)\" ]"
+printf '# a comment\n\n--steps 4\n--stepps 5\n' >wrong.txt
+refuses 2 "wrong.txt:4: unknown option --stepps; did you mean --steps?" --config wrong.txt
+printf -- '--steps 4\r\n--steps 5\n' >wrong.txt
+refuses 2 "wrong.txt:2: --steps is given twice, in line 1 too" --config wrong.txt --steps 7
+printf -- '--steps -1' >wrong.txt
+refuses 2 "wrong.txt:1: --steps -1: out of range" --config wrong.txt --steps 7
+printf -- '--resume' >wrong.txt
+refuses 2 "belongs on the command line" --config wrong.txt
+printf -- '--steps 4\0' >wrong.txt
+refuses 2 "not a file of options" --config wrong.txt
+refuses 2 "--config nowhere.txt: cannot open" --config nowhere.txt
+printf -- '--model \033[31mred\302\233\n' >wrong.txt
+refuses 2 "--model ?[31mred??" --config wrong.txt
+refuses 2 "not a regular file" --config .
+refuses 2 "--data: a value with a line break" $small --data "text.txt " --out nothing
+check "which leaves nothing" "[ ! -e nothing ]"
+if [ -n "${MPIRUN:-}" ]; then
+    timeout 240 "$mpirun" -np 2 "$fast" --config nowhere.txt >out 2>err
+    check "  and 2 ranks, which say it once" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: --config nowhere.txt' err) = 1 ]"
+    mkdir both && timeout 240 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
+    check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
+fi
+# in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of so many columns; lines that were written over go to `over`
+in_terminal() {
+    python3 - "$fast" "$@" <<'PY'
+import fcntl, os, pty, struct, subprocess, sys, termios
+train, columns, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+main, side = pty.openpty()
+fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+child = subprocess.Popen([train, *arguments], stdin=side, stdout=side, stderr=side, env=dict(os.environ, TERM="xterm"))
+os.close(side)
+text = b""
+try:
+    while more := os.read(main, 65536):
+        text += more
+except OSError:
+    pass
+assert child.wait() == 0
+over = open("over", "w")
+for line in text.decode().replace("\r\n", "\n").split("\n"):
+    screen = ""
+    for part in line.split("\r"):
+        screen = part + screen[len(part):]
+        print(part, file=over)
+    print(screen.rstrip())
+PY
+}
+in_terminal 120 --config run/options.txt --out seen --steps 60 --eval-every 25 --sample-every 0 >terminal
+check "in a terminal the lines of twenty steps and of validations stay" "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' terminal | tr '\n' ' ')\" = '3 6 9 12 15 18 21 24 25 27 30 33 36 39 42 45 48 50 51 54 57 60 ' ] && ! grep -q \$'\\033' terminal"
+for columns in 60 80 120; do
+    in_terminal $columns --config run/options.txt --steps 60 --eval-every 25 --sample-every 0 --out seen$columns >terminal
+    check "a step's line fits $columns columns" "[ \$(grep -c '^ *step ' over) = 60 ] && ! grep '^ *step ' over | grep -qv 'loss [0-9.]* .* tok/s .*[0-9s] left *\$' && [ \$(grep '^ *step ' over | wc -L) -le $columns ] && [ \$(grep '^step ' terminal | wc -L) -le $columns ]"
+    check "and nothing of another is left in it" "! grep '^step ' terminal | grep -qv ' left\$'"
+done
+check "80 columns have room for more" "grep -q 'norm' over"
+in_terminal 30 --config run/options.txt --steps 6 --sample-every 0 --out seen30 >terminal
+check "what does not fit at all is cut" "[ \$(grep -c 'loss' over) -ge 6 ] && [ \$(grep '^loss' over | wc -L) -le 30 ]"
+"$fast" --config run/options.txt --steps 20 --eval-every 7 --log-every 5 --out every >out 2>err
+check "--log-every prints some, and logs all" "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tr '\n' ' ')\" = '5 7 10 14 15 20 ' ] && [ \$(wc -l <every/log.jsonl) = 20 ]"
+check "--version says one: $($fast --version)" "[ \"\$($fast --version)\" = \"train_gpt \$(cat "$version")\" ] && [ \"\$($plan --version | sed 's/ .*//')\" = plan ]"
+check "which stands in the options, and in the log of each start" "grep -qx \"# version: \$(cat "$version")\" again/options.txt && [ \$(grep -c '\"version\":\"' again/log.jsonl) = 2 ]"
+staged=$work/staged
+check "make install copies the programs, which run there" "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err && [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'make_choices make_vocab plan tokenize train_gpt ' ] && $staged/opt/bin/train_gpt --version | cmp - <($fast --version) && bash -n $staged/opt/share/bash-completion/completions/train_gpt"
+check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err && $fast -h lr | grep -q -- '--lr X'"
+
+# completes PROGRAM EXPECTED WORD...: what bash offers for the last word
+completes() {
+    program=$1 expected=$2
+    shift 2
+    got=$(COMPLETION=$("$program" --completion bash) bash -c 'eval "$COMPLETION"; name=$1; shift; COMP_WORDS=("$name" "$@"); COMP_CWORD=$#; compopt() { COMPREPLY=("files: $*"); }
+        "_$name"; echo "${COMPREPLY[*]}"' bash "${program##*/}" "$@")
+    check "$* <tab>: $got" "[ \"\$got\" = '$expected' ]"
+}
+completes "$fast" "--kv-heads" --kv
+completes "$fast" "gpt2 llama" --arch ""
+completes "$fast" "llama" --steps 3 --arch = ll
+completes "$fast" "gpt2-124M gpt2-350M gpt2-774M gpt2-1558M" --model gpt2
+completes "$fast" "files: -o default" --data ""
+completes "$fast" "files: -o dirnames" --out ""
+completes "$fast" "" --steps ""
+completes "$plan" "zb-h1 zb-v" --schedule z
+for shell in zsh fish; do
+    command -v $shell >/dev/null || continue
+    check "$shell takes its completion" "$fast --completion $shell >out 2>err && $shell -n out 2>err && [ ! -s err ] && grep -q sequence-parallel out"
+done
+
+# ---- stopped and taken up again
+# shellcheck disable=SC2086
+for arch in gpt2 llama; do
+    options="$small --arch $arch --data text.txt --steps 12 --global-batch 4 --eval-every 0"
+    "$fast" $options --out whole_$arch >/dev/null
+    # killed at an arbitrary moment, again and again, until it is through
+    tries=0
+    until "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err & pid=$!
+        sleep "0.0$((3 + tries % 6))"
+        kill -9 $pid 2>/dev/null
+        wait $pid 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 200 ] || break
+        [ $((tries % 20)) -ne 0 ] || { "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err && break; }
+    done
+    check "$arch: a run killed $tries times ends" "[ -d parts_$arch/step_00000012 ]"
+    check "$arch: bit-identical to one never interrupted" "for f in model optimizer; do cmp whole_$arch/step_00000012/\$f.safetensors parts_$arch/step_00000012/\$f.safetensors || exit 1; done"
+    check "$arch: the log is complete, each step once, the same losses" "python3 -c 'import json;a,b=([(x[\"step\"],x[\"loss\"],x[\"grad_norm\"]) for x in map(json.loads,open(d+\"_$arch/log.jsonl\"))] for d in (\"whole\",\"parts\"));assert a==b,(a,b)'"
+    "$fast" $options --init whole_$arch/step_00000012 --steps 1 --out init_$arch 2>err >out || "$fast" $small --arch $arch --data text.txt --steps 1 --init whole_$arch/step_00000012 >out 2>err
+    check "$arch: --init starts from a checkpoint's weights" "grep -q '^step ' out"
+done
+refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
+# forge KEY VALUE: a copy of that run whose trainer.json has another value, and a checksum that fits
+forge() {
+    rm -rf forged && cp -r whole_gpt2 forged && python3 - "$1" "$2" "$source/dev/test" <<'PY'
+import re, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[3])
+from check_checkpoint import checksum
+path = "forged/step_00000012/trainer.json"
+text = open(path).read()
+text, n = re.subn(r'("%s": )[^,]*' % sys.argv[1], lambda m: m.group(1) + sys.argv[2], text, count=1)
+head = text[:text.rindex('"checksum": "') + len('"checksum": "')]
+open(path, "w").write(head + "%016x" % checksum(head.encode()) + '"\n}\n')
+assert n == 1
+PY
+}
+for sequences in 9223372036854775807 47 0; do
+    forge sequences $sequences
+    refuses 2 "do not fit" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
+done
+forge rounds '"\u001b[2Jsites"'
+refuses 1 "none of the 1 checkpoints" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
+check "what it says is shown without control characters" "grep -qF 'is \"?[2Jsites\"' out && ! grep -q \$'\\033' out err"
+refuses 2 "--global-batch is 2" $small --data text.txt --steps 12 --global-batch 2 --out whole_gpt2 --resume
+refuses 2 "as many tokens as" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
+refuses 2 "holds a run already" $small --data text.txt --steps 12 --out whole_gpt2
+refuses 2 "make tables of more than" --data text.txt --micro-batch 1 --global-batch 4194304 --dry-run
+refuses 2 "micro-batches are more than a schedule takes" --dry-run --layers 64 --pp 64 --seq 2 \
+    --micro-batch 1 --eval-sequences 100000
+# ---- --out DIR --resume alone: the model is the checkpoint's, the other options are those of DIR/options.txt
+resumed() { # resumed FOLDER OPTIONS...: a copy of it
+    rm -rf resumed && cp -r "$1" resumed && timeout 60 "$fast" --out resumed --resume "${@:2}" >out 2>err
+    status=$?
+}
+resumed whole_llama --steps 14
+check "it needs nothing else" "[ $status = 0 ] && [ ! -s err ] && grep -q '^options .*resumed/options.txt' out && grep -q '^resume .*step 12$' out"
+cp -r whole_llama explicit && "$fast" $small --arch llama --data text.txt --steps 14 --global-batch 4 --eval-every 0 --out explicit --resume >out 2>err
+check "and is the run of the whole command line" "for f in model optimizer; do cmp explicit/step_00000014/\$f.safetensors resumed/step_00000014/\$f.safetensors || exit 1; done"
+check "its options are those, and --steps" "grep -qx -- '--steps 14' resumed/options.txt && grep -qx -- '--arch llama' resumed/options.txt"
+resumed whole_llama --config run/options.txt --steps 14 --arch gpt2
+check "a --config takes their place" "[ $status = 2 ] && ! grep -q '^options ' out && grep -q -- '--arch gpt2, but resumed/step_00000012 is a llama' err"
+resumed whole_llama --steps 13 --export weights_13
+"$fast" --out resumed --resume --steps 14 >out 2>err
+check "an export that was written stays as it is" "[ $? = 0 ] && [ ! -s err ] && grep -q '^export .*weights_13 is there already' out && ! grep -q '^--export' resumed/options.txt && rm -r weights_13"
+for steps in 12 5; do
+    resumed whole_llama --steps $steps
+    check "beyond --steps $steps there is nothing to train, which is success" "[ $status = 0 ] && [ ! -s err ] && grep -q '^done .*nothing to train' out && ! grep -q '^stopped' out && [ ! -e resumed/step_00000013 ]"
+    check "and its options stay" "cmp {whole_llama,resumed}/options.txt"
+done
+for option in "--heads 4" "--kv-heads 1" "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2"; do
+    resumed whole_llama --steps 14 $option
+    check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '^train_gpt: $option, but resumed/step_00000012 .*: give --' err"
+done
+resumed whole_llama --model llama-130M
+check "--model is refused: $(cat err)" "[ $status = 2 ] && grep -q -- 'drop --model' err"
+resumed whole_llama --optimizer sgd
+check "another optimizer is refused: $(cat err)" "[ $status = 2 ] && grep -q -- 'give --optimizer adamw' err"
+resumed whole_llama --steps 14 --decay linear --clip 2
+check "another curve is reported: $(grep '^resume    with' out)" "[ $status = 0 ] && grep -q -- '--decay linear (was cosine)' out && grep -q -- '--clip 2 (was 1)' out && ! grep -q -- '--lr' out"
+"$fast" $small --arch llama --data text.txt --steps 1 --export theta >out 2>err
+sed -i 's/"rope_theta": 10000.0/"rope_theta": 500.0/; s/"rms_norm_eps": 1e-05/"rms_norm_eps": 0.001/' theta/config.json
+"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --out theta_run >out 2>err
+rm theta_run/options.txt
+"$fast" $small --arch llama --data text.txt --steps 5 --eval-every 0 --out theta_run --resume >out 2>err
+check "what shapes and options do not say is the checkpoint's" "[ $? = 0 ] && grep -q '\"rope_theta\": 500.0' theta_run/step_00000005/config.json && grep -q '\"rms_norm_eps\": 0.001' theta_run/step_00000005/config.json"
+"$fast" $small --documents --data text.txt --steps 1 --eval-every 0 --out flag >out 2>err
+resumed flag --documents=no --steps 2
+check "a flag is switched off: $(cat err)" "[ $status = 2 ] && grep -q 'every file is a document' err"
+"$fast" $small --sequence-parallel=no --data text.txt --steps 1 --eval-every 0 --out flag_off >out 2>err
+check "which options.txt remembers" "[ $? = 0 ] && grep -qx -- '--sequence-parallel no' flag_off/options.txt && '$fast' --steps 2 --out flag_off --resume >out 2>err"
+
+# ---- --init of the folder of a run; weights whose optimizer is gone
+"$fast" $small --init run --data text.txt --steps 1 --out from_run >out 2>err
+check "--init takes a run's best checkpoint" "[ $? = 0 ] && grep -q '^init .*run/step_00000004, the best ' out && grep -qx -- '--init run/step_00000004' from_run/options.txt"
+cp -r run unlinked && rm unlinked/best && mkdir unlinked/step_00000009.tmp
+check "or the newest" "'$fast' --init unlinked --generate 12 --tokens 3 2>err >out && grep -q '^init .*unlinked/step_00000004, the newest ' err && [ \$(wc -c <out) -ge 6 ]"
+refuses 1 "nowhere" $small --init nowhere --data text.txt
+rm -rf resumed && cp -r whole_gpt2 resumed && rm resumed/step_00000012/optimizer.safetensors
+refuses 1 "with --init resumed/step_00000012" --out resumed --resume
+printf x >>resumed/step_00000012/model.safetensors
+check "but not weights that are damaged" "! '$fast' --out resumed --resume >out 2>err && ! grep -q -- --init err && grep -q 'none of the 1 checkpoints' err"
+
+# ---- a log with a damaged line
+rm -rf resumed && cp -r whole_llama resumed
+python3 - <<'PY'
+lines = open("resumed/log.jsonl").read().splitlines(True)
+lines[2] = lines[2].replace(":", "\0", 2)
+lines[6] = "\n"
+lines[9] = lines[9][:50] + "\n"
+open("resumed/log.jsonl", "w").write("".join(lines) + lines[11].replace('"step":12', '"step":14') + '{"step":13,"lo')
+PY
+"$fast" --out resumed --resume --steps 14 >out 2>err
+status=$?
+check "the other lines stay, and it is said: $(grep '^log ' out)" "[ $status = 0 ] && grep -q '^log .* 3 of 14 lines .* line 3$' out && [ \"\$(sed 's/,.*//; s/.*://' resumed/log.jsonl | tr '\n' ' ')\" = '1 2 4 5 6 8 9 11 12 13 14 ' ]"
+check "each as it was" "[ \"\$(head -n 9 resumed/log.jsonl | cksum)\" = \"\$(sed '3d;7d;10d;13,\$d' whole_llama/log.jsonl | cksum)\" ] && [ -z \"\$(find resumed -name '*.tmp')\" ]"
+
+refuses 1 "has shape" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 1 "is missing" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 1 "which the model does not have" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 2 "--layers 3, but whole_gpt2/step_00000012 has 2" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
+
+# ---- arguments
+refuses 2 "did you mean --layers?" --layer 3
+refuses 2 "unknown option" --tensor-cores 3
+check "given twice, the last one wins; 1e4 and 2k are numbers" "$train $small --data text.txt --steps 5 --steps=1e4 --dry-run --global-batch 1k --global-batch 2k >out 2>err && [ ! -s err ] && grep -q '^batch  *2000 sequences' out"
+refuses 2 "out of range" --steps -1
+refuses 2 "not a whole number" --steps 3.5
+refuses 2 "the value is missing" --steps
+refuses 2 "here it is --lr" --learning-rate 3e-4
+refuses 2 "here it is --tp" --tensor_model_parallel_size=2
+refuses 2 "PRECISION=bf16" --dtype bf16
+printf 'lr: 0.1\n' >wrong.yaml
+refuses 2 "YAML" --config wrong.yaml
+printf '{"lr": 0.1}\n' >wrong.json
+refuses 2 "JSON" --config wrong.json
+# shellcheck disable=SC2035
+refuses 2 "quote the pattern: --data" --data text.txt wrong.txt --steps 3
+check "a model of terabytes is not listed in megabytes" "$train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '^memory .* TB' out && ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run | grep -q 'TB: params'"
+refuses 2 "there are tiny gpt2-124M" --model gpt5
+refuses 2 "cannot be divided into --heads 5" --heads 5
+refuses 2 "cannot be divided into --kv-heads 3" --arch llama --kv-heads 3
+refuses 2 "use --arch llama" --kv-heads 2
+refuses 2 "even head size" --arch llama --hidden 12 --heads 4
+refuses 2 "not a multiple of --micro-batch" --micro-batch 4 --global-batch 6
+refuses 2 "needs --out" --resume
+refuses 2 "needs --out" --save-every 3
+refuses 2 "needs --out" --save-minutes 3
+refuses 2 "tokens at once" --micro-batch 1000000 --seq 10000 --data text.txt
+refuses 1 "use a smaller --micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 1 --data text.txt # more than any machine has
+refuses 2 "is above --lr" --lr 1e-4 --min-lr 1e-3
+refuses 2 "--min-lr 0.01 is above --lr 0.003" $small --data text.txt --min-lr 1e-2
+refuses 2 "out of range" --beta2 0.99999999
+refuses 2 "out of range" --beta1 0.99999999
+check "momenta next to 1 learn" "$train $small --data text.txt --steps 3 --beta1 0.999999 --beta2 0.999999 --eval-every 0 --sample-every 0 >out 2>err && [ \$(grep -c '^step .*loss [0-9]' out) = 3 ]"
+check "--help all explains every option, exit status 0" "$train --help all >all 2>err && [ ! -s err ] && [ \$(grep -c '^  --' all) -ge 60 ]"
+check "--help names the same ones" "$train --help >out 2>err && [ ! -s err ] && [ \"\$(grep -o -e '--[a-z0-9-]*' out | sort -u | grep -vx -e --help)\" = \"\$(grep -o '^  --[a-z0-9-]*' all | tr -d ' ' | sort -u | grep -vx -e --help)\" ]"
+check "--help lr explains one" "$train --help lr >out 2>err && [ \$(grep -c '^  --' out) = 1 ]"
+refuses 2 "neither an option nor a group" --help nonsense
+check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" "timeout 240 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
+
+# ---- data
+printf '' >empty.txt
+head -c 700 /dev/zero >odd.bin && printf 'x' >>odd.bin
+python3 - <<'PY'
+import struct
+def shard(name, magic, version, count, tokens, fmt):
+    with open(name, 'wb') as f:
+        f.write(struct.pack('<256i', *([magic, version, count] + [0] * 253)))
+        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
+tokens = [(i * 7919) % 50257 for i in range(3000)]
+shard('good.bin', 20240520, 1, 3000, tokens, 'H')
+shard('short.bin', 20240520, 1, 3001, tokens, 'H')
+shard('version.bin', 20240520, 2, 3000, tokens, 'H')
+shard('llama.bin', 20240801, 7, 3000, tokens, 'I')
+open('raw.bin', 'wb').write(struct.pack('<3000H', *tokens))
+open('header.bin', 'wb').write(open('good.bin', 'rb').read()[:1000])
+def megatron(name, code, tokens, fmt, lie=0):
+    with open(name + '.bin', 'wb') as f:
+        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
+    sizes = [100] * (len(tokens) // 100)
+    begins = [100 * i * struct.calcsize(fmt) for i in range(len(sizes))]
+    begins[-1] += lie
+    with open(name + '.idx', 'wb') as f:
+        f.write(b'MMIDIDX\0\0' + struct.pack('<QBQQ', 1, code, len(sizes), 3))
+        f.write(struct.pack('<%di%dq3q' % (len(sizes), len(sizes)), *sizes, *begins, 0, 5, len(sizes)))
+megatron('megatron', 4, tokens, 'i')
+megatron('lie', 8, tokens, 'H', 2)
+megatron('float', 7, tokens, 'f')
+PY
+refuses 1 "no file is named" --data nowhere.txt
+refuses 1 "nor matches it" --data 'no*.txt'
+refuses 1 "empty" --data empty.txt
+refuses 1 "odd size" --data odd.bin
+refuses 1 "3001 tokens" --data short.bin
+refuses 1 "version 2" --data version.bin
+refuses 1 "within its header" --data header.bin
+refuses 1 "one kind" --data good.bin,llama.bin
+mkdir -p folder/below/none
+refuses 1 "without text" --data folder
+refuses 1 "vocabulary of 256" --data good.bin --vocab 256
+refuses 2 "--vocab" --data raw.bin
+head -c 4096 "$fast" >program.txt; head -c 100000 /dev/urandom >random.bin
+python3 -c "import struct; open('wide.bin', 'wb').write(struct.pack('<3000i', *[(i * 7919) % 50257 for i in range(3000)]))"
+refuses 1 "ELF" --data program.txt --vocab 50257
+refuses 1 "without any order" --data random.bin --vocab 50257
+refuses 1 "32 or 64 bits" --data wide.bin --vocab 50257
+cp text.txt folder/a.txt && cp text.txt folder/below/b.md && cp random.bin folder/below/c.png
+check "a folder is the texts in it" "$fast $small --data folder --dry-run >out 2>err && grep -q '^data *folder/a.txt to folder/below/b.md (2 files)' out"
+check "** is any folders" "$fast $small --data 'folder/**/*.md' --dry-run >out 2>err && grep -q '^data *folder/below/b.md: ' out"
+check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err && grep -q 'warning.*50257.*--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
+refuses 2 "--document-token needs --documents" $small --data text.txt --document-token 3
+refuses 2 "--documents: raw.bin holds raw uint16 tokens, which do not say where documents begin" $small --data raw.bin --vocab 50257 --documents
+refuses 2 "no document begins with token 50001" $small --data raw.bin --vocab 50257 --documents --document-token 50001
+refuses 2 "say themselves where documents begin" $small --data text.txt --documents --document-token 3
+head -c 20 text.txt >tiny.txt
+refuses 1 "smaller --seq" --data tiny.txt
+refuses 1 "do not mean the same" $small --data text.txt --val good.bin
+refuses 1 "do not mean the same" $small --data 0.5:text.txt,0.5:good.bin
+refuses 1 "some have none" $small --data 0.5:text.txt,text.txt
+refuses 1 "without weight" $small --data 0:text.txt
+refuses 1 "round them" $small --data 3000000000:text.txt
+refuses 1 "no file is named" $small --data 0.5:text.txt,0.5:nowhere.txt
+refuses 1 "lie.idx: sequence 29 has 100 tokens from byte 5802 on" --data lie.bin
+refuses 1 "floating point" --data float
+refuses 2 "megatron holds tokens of a Megatron data set, which do not say" --data megatron
+refuses 1 "vocabulary of 50000" --data megatron --vocab 50000
+refuses 1 "tiny.txt: 19 tokens" $small --data 1:text.txt,1:tiny.txt
+losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
+check "Megatron's data sets are trained on" "$fast $small --data megatron --vocab 50257 --steps 2 --eval-every 0 >out 2>err && grep -q '^data *megatron.bin: .*, 2 documents, 3000 tokens' out && mv out one"
+check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
+"$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
+check "JSON lines are trained on, by a vocabulary" "$fast $small --data lines.jsonl --tokenizer shards --documents --steps 2 --eval-every 0 --out lines >one 2>err && grep -q '^data *lines.jsonl: .*, 500 documents, .*every line' one"
+check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --documents --steps 2 --eval-every 0 >out 2>err && ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+check "resumed by the vocabulary of the checkpoint" "$fast $small --data lines.jsonl --documents --steps 3 --eval-every 0 --out lines --resume >out 2>err && grep -q '^step *3' out"
+check "as bytes without one" "$train $small --data lines.jsonl --val lines.jsonl --steps 2 --eval-every 2 >out 2>err && grep -q '^model .*vocabulary 256' out"
+check "evaluated, too" "$train $small --data lines.jsonl --steps 1 --eval-every 0 --evaluate lines.jsonl >out 2>err && grep -q '^evaluate.*lines.jsonl' out"
+printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
+refuses 1 'field.jsonl:2:1: "text" is missing' $small --data field.jsonl
+refuses 1 "do not mean the same" $small --data lines.jsonl --val text.txt
+head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
+mix="$small --data 0.75:part_a.txt,.25:part_b.txt --val 1:part_b.txt,2:part_a.txt"
+check "--dry-run says what will be read" "$train $mix --steps 10 --global-batch 4 --dry-run >out 2>err && grep -q '^data *75 %  part_a.txt: .*; 0.0[0-9]* epochs' out && grep -q '^ *25 %  part_b.txt' out && grep -q '^val *33.33 %  part_b.txt' out && ! grep -q '^step' out"
+check "a mix is trained on" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed >out 2>err"
+check "and half of it, resumed, is the same run" "$train $mix --steps 8 --global-batch 4 --eval-every 4 --save-every 4 --out mixed_half >out 2>err && rm -rf mixed_half/step_00000008 && $train $mix --steps 8 --global-batch 4 --eval-every 4 --out mixed_half --resume >out 2>err && cmp mixed/step_00000008/model.safetensors mixed_half/step_00000008/model.safetensors"
+tr 1 2 <text.txt >other.txt
+held="$small --steps 4 --global-batch 4"
+check "5 % are held out, in blocks" "$fast $held --data text.txt --eval-every 2 --save-every 2 --out held >one 2>err && grep -q '^val .* in 8 blocks' one && cp -r held held_other && rm -rf held*/step_00000004"
+check "and stay held out where a resumed run does not validate" "$fast $held --data text.txt --eval-every 0 --out held --resume >out 2>err && [ ! -s err ] && [ \"\$(losses one | tail -n 2)\" = \"\$(losses out)\" ]"
+check "other data of the same length are reported" "$fast $held --data other.txt --eval-every 2 --out held_other --resume >out 2>err && grep -q 'warning.*held_other/step_00000002.*other content' err"
+"$fast" $held --data text.txt --eval-every 0 --out whole_text >out 2>err
+refuses 2 "nothing is left to validate on: give --val, or --eval-every 0" $held --data text.txt --eval-every 2 --out whole_text --resume
+refuses 2 "other sources, or gives them other weights" $small --data 0.7:part_a.txt,.3:part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out mixed --resume
+check "llm.c shards are trained on" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && grep -q 'vocabulary 50257' out"
+check "raw uint16 as well" "$fast $small --data raw.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err"
+check "and Llama-3's shards" "$fast $small --arch llama --data llama.bin --vocab 50304 --steps 1 --eval-every 0 >out 2>err"
+
+# ---- weights that lie
+model=whole_gpt2/step_00000012/model.safetensors
+python3 - "$model" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], 'rb').read()
+n = struct.unpack('<Q', data[:8])[0]
+header, body = json.loads(data[8:8 + n]), data[8 + n:]
+def write(name, header, body, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    open(name, 'wb').write(struct.pack('<Q', len(text) if length is None else length) + text + body)
+key = 'transformer.wpe.weight'
+def changed(**fields):
+    h = json.loads(json.dumps(header))
+    h[key].update(fields)
+    return h
+b, e = header[key]['data_offsets']
+write('truncated.safetensors', header, body[:-4])
+write('length.safetensors', header, body, 1 << 60)
+write('offsets.safetensors', changed(data_offsets=[b, e + 4]), body)
+write('beyond.safetensors', changed(data_offsets=[len(body), len(body) + e - b]), body)
+write('shape.safetensors', changed(shape=[16, 64]), body)
+write('nan.safetensors', header, body[:b] + struct.pack('<f', float('nan')) + body[b + 4:])
+text = json.dumps(header).encode()
+write('twice.safetensors', text[:-1] + b', "' + key.encode() + b'": ' + json.dumps(header[key]).encode() + b'}', body)
+write('nojson.safetensors', b'{"a": [', body)
+open('foreign.safetensors', 'wb').write(b'PK\x03\x04' + bytes(100))
+open('nothing.safetensors', 'wb').write(b'')
+half = lambda x: struct.pack('<%dH' % (len(x) // 4), *[v >> 16 for v in struct.unpack('<%dI' % (len(x) // 4), x)])
+h = {k: (v if k == '__metadata__' else {'dtype': 'BF16', 'shape': v['shape'], 'data_offsets': [o // 2 for o in v['data_offsets']]}) for k, v in header.items()}
+write('bf16.safetensors', h, half(body))
+h = {k[len('transformer.'):] if k.startswith('transformer.') else k: v for k, v in header.items()}
+write('bare.safetensors', h, body)
+PY
+for lie in truncated length offsets beyond twice nojson foreign nothing; do refuses 1 "$lie.safetensors" $small --data text.txt --init $lie.safetensors; done
+refuses 1 "has shape (16, 64)" $small --data text.txt --init shape.safetensors
+refuses 1 "element 0 of transformer.wpe.weight is nan" $small --data text.txt --init nan.safetensors
+refuses 1 "nowhere" $small --data text.txt --init nowhere
+check "bfloat16 weights are read" "$train $small --data text.txt --steps 1 --init bf16.safetensors >out 2>err"
+check "names without \"transformer.\" are read" "$train $small --data text.txt --steps 1 --init bare.safetensors >out 2>err"
+
+# ---- folders and disks
+refuses 1 "is not a folder" $small --data text.txt --out text.txt
+refuses 1 "--out" $small --data text.txt --out nowhere/deep
+mkdir full
+if mount -t tmpfs -o size=300k tmpfs full 2>/dev/null; then
+    mounted=$work/full
+    refuses 1 "No space left" $small --data text.txt --steps 2 --out full/run
+    check "a full disk leaves no checkpoint" "[ -z \"\$(find full/run -name 'step_*')\" ]"
+else # no right to mount: a limit on the size of files stands in for the full disk
+    (trap '' XFSZ; ulimit -f 100; "$fast" $small --data text.txt --steps 2 --out full/run >out 2>err)
+    check "a disk that takes no more: $(cat err)" "[ \$(wc -l <err) = 1 ] && [ -z \"\$(find full/run -name 'step_*')\" ]"
+fi
+
+echo '#include <errno.h>
+int flock(int file, int how) { return (void)file, (void)how, errno = ENOLCK, -1; }' >unlocked.c
+${CC:-gcc} -shared -fPIC unlocked.c -o unlocked.so
+# shellcheck disable=SC2086
+LD_PRELOAD=$PWD/unlocked.so "$fast" $small --data text.txt --steps 1 --out unlocked >out 2>err
+check "where folders cannot be locked it says so: $(cat err)" "[ $? = 0 ] && [ \$(wc -l <err) = 1 ] && grep -q -- '--out unlocked: .*flock' err"
+
+# ---- the default: no option at all
+timeout 600 "$fast" --steps 20 >out 2>err
+check "without options it trains on text that is always there, and writes" "[ $? = 0 ] && [ ! -s err ] && grep -q 'text as bytes' out && [ \$(sed '1,/^done/d' out | wc -c) -gt 400 ]"
+
+# ---- the planner
+shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
+
+# planned ARGUMENTS...: the planner's command, with as many ranks as it says, is one that the trainer takes for the same model
+planned() {
+    timeout 240 "$plan" "$@" >out 2>err
+    check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"
+    command=$(sed -n 's/^run .*train_gpt //p' out)
+    # shellcheck disable=SC2086
+    timeout 240 "$train" $command --data text.txt --dry-run >dry 2>err
+    check "  train_gpt $command" "[ $? = 0 ] && ! grep -qv 'warning: the model has a vocabulary' err" # the text is bytes
+    check "  is of as many ranks and parameters" "python3 - <<'PY'
+import re
+plan, dry = open('out').read(), open('dry').read()
+ranks = re.search(r'-np (\d+)', plan).group(1)
+assert re.search(r'^mesh +' + ranks + r' ranks?\b', dry, re.M), ranks
+assert '%.4g' % (int(re.search(r'(\d+) parameters', dry).group(1)) / 1e9) == re.search(r'; ([\d.e+-]+) B parameters', plan).group(1)
+PY"
+}
+planned
+planned --gpus 1 --seq 512
+planned --hidden 512 --heads 8
+planned --layers 3 --no-clip --zero 2
+# shellcheck disable=SC2086
+planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
+planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
+planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3
+check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
+planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vp 4 --sequence-parallel yes --tp 2
+planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
+check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
+planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vp 3 --schedule interleaved --sequence-parallel yes \
+    --zero 1 --recompute selective --no-clip --rows 1
+check "  nothing is left out of the command" "grep -q 'train_gpt --model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 --schedule interleaved --vp 3 --sequence-parallel --zero 1 --recompute selective --clip 0\$' out"
+# shellcheck disable=SC2086
+"$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
+check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
+import json
+rows = json.load(open('out'))
+assert len(rows) == 4
+for r in rows:
+    assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
+    parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
+    assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
+    assert set(r) == set(parts) | set('tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes'.split())
+assert [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
+PY"
+# shellcheck disable=SC2086
+"$plan" $shape --gpus 4 --pp 4 --svg step.svg >out 2>err
+check "--svg draws the step: $(sed -n 's/^picture *//p' out)" "python3 -c 'import xml.etree.ElementTree as e; r=e.parse(\"step.svg\").getroot(); assert r.tag.endswith(\"svg\") and len(list(r.iter())) > 50'"
+check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
+check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'mean error' out"
+check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T,50T >out 2>err && [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
+check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
+check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
+printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
+printf 'base dgx-h100\nmemmory 2 GB\n' >wrong.txt
+plan_refuses 1 "no mesh of 8 ranks has room for this model" --cluster small.txt
+plan_refuses 1 "no mesh of 8 ranks has room for this model" --cluster small.txt --json
+plan_refuses 2 "did you mean --gpus" --gpu 3
+plan_refuses 2 "out of range" --gpus 0
+plan_refuses 2 "--cluster nowhere is neither a file nor one of selene" --cluster nowhere
+plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
+plan_refuses 2 "--software pytorch is not known; there are megatron-2021" --software pytorch
+plan_refuses 2 "there are tiny gpt2-124M" --model gpt5
+plan_refuses 2 "cannot be divided into --heads 5" --heads 5
+plan_refuses 2 "8192 ranks on a cluster selene of 4480" --cluster selene --gpus 8192 --global-batch 8192
+plan_refuses 2 "does not divide --heads 12" --tp 8
+plan_refuses 2 "has what is settled already and shares --global-batch 64" --dp 3
+plan_refuses 2 "--models belongs to --datacenter" --models 1T
+plan_refuses 2 "--inputs belongs to --datacenter" --inputs
+plan_refuses 2 "write 50T,100T" --datacenter "$clusters/next-generation.txt" --models many
+plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
+plan_refuses 2 "corrects a machine that was measured" --calibrate trace.json
+# shellcheck disable=SC2086
+plan_refuses 1 "no/where.svg" $shape --svg no/where.svg
+
+# ---- the planner, asked by the trainer
+auto="--mesh auto $small --data text.txt --steps 1 --eval-every 0 --sample-every 0"
+# shellcheck disable=SC2086
+"$train" $auto >out 2>err
+check "--mesh auto: $(grep '^auto ' out)" "[ $? = 0 ] && [ ! -s err ] && grep -q '^auto .*t = 1, p = 1, d = 1, micro-batches of 2' out && grep -q '^step ' out"
+# shellcheck disable=SC2086
+"$train" $auto --cluster dgx-h100 --dry-run >out 2>err
+check "of a cluster by its name, as a plan" "[ $? = 0 ] && grep -q '^auto ' out && ! grep -q '^step ' out"
+
+# auto_refused TEXT ARGUMENTS...: alone, and with four ranks
+auto_refused() {
+    text=$1
+    shift
+    # shellcheck disable=SC2086
+    refuses 2 "$text" $auto "$@"
+    [ -n "$ranks" ] || return
+    # shellcheck disable=SC2086
+    timeout 240 "$mpirun" -np 4 "$fast" $auto "$@" >out 2>err
+    check "  and 4 ranks, all of them" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: ' err) = 1 ] && grep '^train_gpt: ' err | grep -qF -- '$text' && ! grep -q '^step ' out"
+}
+ranks=""
+[ -z "${MPIRUN:-}" ] || ranks="2 4"
+for n in $ranks; do
+    # shellcheck disable=SC2086
+    timeout 240 "$mpirun" -np "$n" "$fast" $auto >out 2>err
+    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && [ \$(grep -c '^auto ' out) = 1 ] && grep -q '^step ' out"
+    # shellcheck disable=SC2086
+    timeout 240 "$mpirun" -np "$n" "$fast" $auto --pp 2 --schedule gpipe --zero 0 >out 2>err
+    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && grep -q '^auto .*p = 2, d = $((n / 2)), gpipe, micro-batches of 2\$' out && grep -q '^step ' out"
+done
+auto_refused "no mesh of" --tp 8
+auto_refused "has room for this model" --cluster "$work/small.txt" --vocab 50257 --data good.bin
+auto_refused "--cluster nowhere is neither" --cluster nowhere
+auto_refused "wrong.txt:2" --cluster "$work/wrong.txt"
+auto_refused "does not know --dp-mode" --dp-mode diloco --local-steps 1
+auto_refused "does not know --allreduce" --allreduce ring
+# shellcheck disable=SC2086
+refuses 2 "--cluster dgx-h100 is for --mesh auto" $small --data text.txt --cluster dgx-h100
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,31 @@
+#!/bin/sh
+# The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1: of all
+# tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels.
+set -u
+passed=0 failed=0
+try() {
+    if "$@" >"$BUILD/log/warnings" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $*"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $*"
+        cat "$BUILD/log/warnings"
+    fi
+}
+warnings="-Wall -Wextra -Werror -fsyntax-only ${MPI_FLAGS:-}"
+for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c planner/*.c dev/data/*.c; do
+    # shellcheck disable=SC2086  # lists of words
+    for compiler in gcc clang; do
+        command -v $compiler >/dev/null || continue
+        try $compiler -x c -std=gnu11 $warnings -fopenmp "$file"
+        case $file${LONG:+long} in
+        train_gpt.cu | planner/* | dev/data/* | dev/test/unit/test_kernels.c | *long)
+            try $compiler -x c -std=gnu11 $warnings -Wno-unknown-pragmas "$file" ;;
+        esac
+    done
+    # shellcheck disable=SC2086
+    if command -v g++ >/dev/null; then try g++ -x c++ -std=c++17 $warnings -fopenmp "$file"; fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,469 @@
+#!/bin/bash
+# What starts the trainer: scripts/mpirun.sh, run_ssh.sh, run_slurm.sh; the part of the Makefile that
+# finds MPI; and dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun,
+# ssh to hosts that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
+set -u
+project=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+unset OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
+export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
+
+ok() { passed=$((passed + 1)) && echo "ok    $*"; }
+bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
+is() { if [ "$2" = "$3" ]; then ok "$1: $3"; else bad "$1: expected \"$2\", found \"$3\""; fi; } # WHAT EXPECTED FOUND
+
+# run STATUS COMMAND...: runs it, output to out and err; its exit status has to be STATUS
+run() {
+    expected=$1
+    shift
+    rm -f "$called"
+    timeout 240 "$@" >"$work/out" 2>"$work/err" </dev/null
+    got=$?
+    [ $got = "$expected" ] || bad "$*: exit status $got, expected $expected: $(head -c 400 "$work/out" "$work/err")"
+}
+
+# refuses STATUS TEXT COMMAND...: exits with STATUS, says one line that has TEXT, and starts nothing
+refuses() {
+    text=$2
+    run "$1" "${@:3}"
+    if [ "$(wc -l <"$work/err")" = 1 ] && [ ! -s "$work/out" ] && [ ! -e "$called" ] && grep -qF -- "$text" "$work/err"
+    then ok "${*:3} -> $(cat "$work/err")"
+    else bad "${*:3}: expected \"$text\", found: $(head -c 400 "$work/err" "$work/out" "$called" 2>/dev/null)"; fi
+}
+
+# starts WHAT ARGUMENTS COMMAND...: the mpirun or srun that COMMAND calls gets exactly ARGUMENTS
+starts() {
+    run 0 "${@:3}"
+    is "$1" "$2" "$(cat "$called" 2>/dev/null)"
+}
+
+# explains SCRIPT TEXT: --help and -h print how it is used, and so does no argument, with status 2
+explains() {
+    for help in --help -h; do
+        run 0 "scripts/$1" $help
+        check "$1 $help explains it, without comment signs" "grep -qF -- '$2' $work/out && ! grep -q '^# \|set -eu' $work/out"
+    done
+    run 2 "scripts/$1"
+    check "$1 alone explains it, status 2" "grep -qF -- '$2' $work/out && [ ! -e $called ]"
+}
+
+# ---- the copy, and the programs that say how they were called
+mkdir -p "$fake" "$remote" "$project_copy"/dev/test/{unit,system,cuda} "$work/nccl"
+cp -r "$project/scripts" "$project_copy"
+cp "$project/dev/test/run.sh" "$project_copy/dev/test"
+cd "$project_copy" || exit 1
+script() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; } # FILE TEXT
+
+for kind in "fake4:mpirun (Open MPI) 4.1.4" "fake5:mpirun (Open MPI) 5.0.3" "fake_orte:orterun (OpenRTE) 4.1.4" \
+    "fake_mpich:HYDRA build details: Version: 4.0.2" "fake_intel:Intel(R) MPI Library for Linux* OS, Version 2021.11"; do
+    script "$fake/mpirun.${kind%%:*}" "
+        if [ \"\$1\" = --version ]; then echo '${kind#*:}'; else echo \"\$*\" >\"\$called\"; fi"
+done
+# shellcheck disable=SC2016  # for the scripts to expand
+{
+    script "$fake/id" 'echo "${FAKE_UID:-1000}"'
+    script "$fake/ldd" 'echo "libm.so.6 ${FAKE_LIBRARY:-libmpi.so.40}"'
+    # ssh OPTIONS HOST COMMAND: a host is a folder of $remote, which takes the place of this project's
+    script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
+        echo "$1" >>"$remote/asked"; [ -d "$remote/$1" ] || exit 255
+        exec sh -c "$(echo "$2" | sed "s|$project_copy|$remote/$1|g")"'
+    script "$fake/srun" '[ "$*" != --mpi=list ] || { printf "%b\n" "MPI plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4}" >&2; exit 0; }
+        echo "OMP_NUM_THREADS=$OMP_NUM_THREADS $*" >"$called"'
+    script "$fake/arguments" 'printf "<%s>" "$@" >"$called"'
+    script "$fake/mpirun.exec" 'shift; [ $# = 0 ] || exec "$@"'
+    script "$fake/mpirun.once" '[ "$1" != --version ] || exit 0
+        echo "FAKE mpirun $* <$(readlink /proc/$$/fd/0)"; cut -d " " -f 4,5 /proc/$$/stat >"$called"; shift 2; exec "$@"' # runs one rank
+}
+trainer="# MPI_Init: a trainer that was built with MPI"
+script train_gpt "$trainer"
+export PATH=$fake:$PATH
+here=$project_copy/train_gpt
+open="--bind-to none --map-by slot:OVERSUBSCRIBE"
+
+# ---- mpirun.sh
+explains mpirun.sh "scripts/mpirun.sh [OPTIONS] PROGRAM"
+for kind in fake4 fake5 fake_orte; do
+    starts "mpirun.sh, $kind" "$open -np 3 a b c" env MPIRUN=mpirun.$kind scripts/mpirun.sh -np 3 a "b c"
+    starts "mpirun.sh, $kind, root" "$open --allow-run-as-root -np 3 a" env FAKE_UID=0 MPIRUN=mpirun.$kind scripts/mpirun.sh -np 3 a
+done
+for kind in fake_mpich fake_intel; do
+    starts "mpirun.sh, $kind, root" "-np 3 a" env FAKE_UID=0 MPIRUN=mpirun.$kind scripts/mpirun.sh -np 3 a
+done
+cp "$fake/mpirun.fake_mpich" "$fake/mpirun"
+starts "mpirun.sh takes the mpirun of PATH" "-np 3 a" scripts/mpirun.sh -np 3 a
+starts "mpirun.sh, a full path" "$open -np 3 a" env "MPIRUN=$fake/mpirun.fake4" scripts/mpirun.sh -np 3 a
+refuses 1 "there is no mpirun.none here: install MPI" env MPIRUN=mpirun.none scripts/mpirun.sh -np 3 a
+starts "mpirun.sh keeps words together" "<-np><a b><*><>" env MPIRUN=mpirun.exec scripts/mpirun.sh -x arguments -np "a b" "*" ""
+
+# ---- run_ssh.sh
+for host in a b-1.net c; do mkdir "$remote/$host" && cp train_gpt "$remote/$host"; done
+mkdir "$remote/empty" "$remote/old" && cp train_gpt "$remote/old" && echo "# older" >>"$remote/old/train_gpt"
+explains run_ssh.sh "scripts/run_ssh.sh HOSTS N_PER_HOST [OPTIONS]"
+starts "run_ssh.sh, MPICH" "-np 6 -hosts a,b-1.net,c -ppn 2 $here --tp 2" scripts/run_ssh.sh a,b-1.net,c 2 --tp 2
+export MPIRUN=mpirun.fake4
+rm "$remote/asked"
+starts "run_ssh.sh, Open MPI" "$open -np 6 --host a:2,b-1.net:2,c:2 $here --x y z" scripts/run_ssh.sh a,b-1.net,c 2 --x "y z"
+is "every host is asked" "a b-1.net c" "$(xargs <"$remote/asked")"
+starts "run_ssh.sh hands over OMP_NUM_THREADS" "$open -np 4 --host c:4 -x OMP_NUM_THREADS $here" \
+    env OMP_NUM_THREADS=3 scripts/run_ssh.sh c 4
+printf '# ours\n\na slots=4\n  b-1.net   # the new one\nc' >hosts.txt
+starts "run_ssh.sh, a file" "$open -np 3 --host a:1,b-1.net:1,c:1 $here" scripts/run_ssh.sh hosts.txt 1
+starts "run_ssh.sh, stray commas and blanks" "$open -np 2 --host a:1,c:1 $here" scripts/run_ssh.sh ",a, c,," 1
+rm "$remote/asked"
+starts "run_ssh.sh asks this machine not over ssh" "$open -np 6 --host localhost:2,$(uname -n):2,a:2 $here" \
+    scripts/run_ssh.sh "localhost,$(uname -n),a" 2
+is "only the other host is asked" "a" "$(cat "$remote/asked")"
+for n in "" 0 -2 x 2x; do refuses 2 "N_PER_HOST, the ranks on each host, is a whole number from 1 up, not \"$n\"" scripts/run_ssh.sh a "$n"; done
+refuses 2 "N_PER_HOST" scripts/run_ssh.sh a
+refuses 2 "\"no/file\" is neither a host nor a file" scripts/run_ssh.sh no/file 2
+refuses 2 "\"-oProxyCommand\" is neither" scripts/run_ssh.sh -oProxyCommand 2
+refuses 2 "\"a;b\" is neither" scripts/run_ssh.sh "a;b" 2
+refuses 2 "\"*\" is neither" scripts/run_ssh.sh "*" 2
+refuses 2 "names no host" scripts/run_ssh.sh , 2
+echo "# nothing" >none.txt
+refuses 2 "none.txt names no host" scripts/run_ssh.sh none.txt 2
+refuses 2 "a is there twice" scripts/run_ssh.sh a,c,a 2
+run 1 scripts/run_ssh.sh a,off,empty,c,old 2
+is "every host that cannot take part is named, one line each" \
+    "off does not answer/empty has no $here/old has another $here/3 of 5 hosts" \
+    "$(sed 's/^run_ssh.sh: //; s/:.*//; s/ than this.*//; s/ cannot take.*//' "$work/err" | paste -s -d /)"
+check "and nothing is started" "[ ! -e $called ]"
+echo "# newer" >>train_gpt
+run 1 scripts/run_ssh.sh a,old 2
+check "a program that changed here is other than all" "[ \$(grep -c 'has another' $work/err) = 2 ]"
+script train_gpt "# a trainer without"
+refuses 1 "was built without MPI" scripts/run_ssh.sh a 2
+rm train_gpt
+refuses 1 "type make first" scripts/run_ssh.sh a 2
+script train_gpt "$trainer"
+# A folder whose name would be run by a shell that reads it: the host asked is this machine, by way of a shell of its own.
+mv "$fake/ssh" "$work/ssh"
+# shellcheck disable=SC2016
+script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done; cd "$work" && exec sh -c "$2"'
+export work
+odd="$work/it's a \"project\"; touch ran1; \$(touch ran2) \`touch ran3\`' touch ran4 '"
+mkdir "$odd" && cp -r scripts train_gpt "$odd"
+starts "run_ssh.sh in a folder with quotes" "$open -np 1 --host a:1 $odd/train_gpt --x" "$odd/scripts/run_ssh.sh" a 1 --x
+check "... nothing of its name is run" "! ls $work/ran* 2>/dev/null"
+mv "$work/ssh" "$fake/ssh"
+unset MPIRUN
+
+# ---- run_slurm.sh: sbatch would run a copy of it, in the folder in which sbatch was typed
+cp scripts/run_slurm.sh "$work/slurm_script"
+explains run_slurm.sh "sbatch scripts/run_slurm.sh [OPTIONS]"
+check "its help shows the defaults" "grep -q '^#SBATCH --nodes=' $work/out"
+check "outside of a job it says so" "grep -q 'start it with sbatch' $work/err"
+is "all #SBATCH lines come before the first command" "$(grep -c '^#SBATCH' scripts/run_slurm.sh)" \
+    "$(sed -n '/^[^#]/q; p' scripts/run_slurm.sh | grep -c '^#SBATCH --[a-z-]*\(=[^ ]*\|\)$')"
+run 2 scripts/run_slurm.sh --tp 2
+export SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=8
+end="--cpus-per-task=8 --kill-on-bad-exit=1 ./train_gpt"
+starts "run_slurm.sh" "OMP_NUM_THREADS=8 --mpi=pmix $end --tp 2 a b" "$work/slurm_script" --tp 2 "a b"
+starts "run_slurm.sh without options" "OMP_NUM_THREADS=8 --mpi=pmix $end" "$work/slurm_script"
+starts "run_slurm.sh, MPICH" "OMP_NUM_THREADS=8 --mpi=pmi2 $end" env FAKE_LIBRARY=libmpich.so.12 "$work/slurm_script"
+starts "run_slurm.sh, MPICH, only PMIx" "OMP_NUM_THREADS=8 --mpi=pmix $end" \
+    env FAKE_LIBRARY=libmpich.so.12 FAKE_TYPES='\n\tpmix' "$work/slurm_script"
+starts "run_slurm.sh, no PMIx" "OMP_NUM_THREADS=8 --mpi=pmi2 $end" env FAKE_TYPES='\n\tcray_shasta\n\tpmi2' "$work/slurm_script"
+starts "run_slurm.sh, an old list" "OMP_NUM_THREADS=8 --mpi=pmix $end" env FAKE_TYPES=', pmi2, pmix, pmix_v3' "$work/slurm_script"
+starts "run_slurm.sh, neither" "OMP_NUM_THREADS=8 $end" env FAKE_TYPES='\n\tpmix_v9' "$work/slurm_script"
+starts "run_slurm.sh, the user's choice" "OMP_NUM_THREADS=8 --mpi=openmpi $end" env SLURM_MPI_TYPE=openmpi "$work/slurm_script"
+starts "run_slurm.sh, the user's threads" "OMP_NUM_THREADS=3 --mpi=pmix $end" env OMP_NUM_THREADS=3 "$work/slurm_script"
+starts "run_slurm.sh, CPUs not said" "OMP_NUM_THREADS=1 --mpi=pmix ${end/=8/=1}" env -u SLURM_CPUS_PER_TASK "$work/slurm_script"
+# A build with NCCL alone: a place to meet and a secret, which is on no command line.
+cp "$fake/srun" "$work/srun"
+# shellcheck disable=SC2016
+script "$fake/srun" '[ "$*" != --mpi=list ] || { echo "none pmix"; exit 0; }
+    echo "$MASTER_ADDR:$MASTER_PORT ${#THREEFOLD_SECRET} $*" >"$called"; echo "$THREEFOLD_SECRET" >>"$called.secrets"'
+script "$work/nccl/train_gpt" "# ncclCommInitRank, of a trainer that was built without the other"
+cd "$work/nccl" || exit 1
+starts "run_slurm.sh, NCCL alone" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 "$work/slurm_script"
+starts "run_slurm.sh, NCCL alone, again" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 "$work/slurm_script"
+is "every job has a secret of its own, of random digits" "2" "$(grep -cx '[0-9a-f]*' <(sort -u "$called.secrets"))"
+starts "run_slurm.sh, the user's place and secret" "here:7 17 --mpi=none --export=ALL $end" \
+    env MASTER_ADDR=here MASTER_PORT=7 THREEFOLD_SECRET=of.the.users.own1 "$work/slurm_script"
+cd "$project_copy" || exit 1
+mv "$work/srun" "$fake/srun"
+# Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was called.
+cp "$fake/srun" "$work/srun"
+# shellcheck disable=SC2016
+{
+    script "$fake/srun" '[ "$*" != --mpi=list ] || exit 0
+        echo "${*#*train_gpt}" >"$called"
+        [ -z "${FAKE_WAITS:-}" ] || { trap "echo USR1 >>$called" USR1; touch "$called.there"; sleep 1; sleep 0.2; }
+        exit "${FAKE_STATUS:-0}"'
+    script "$fake/scontrol" 'echo "scontrol $*" >>"$called"; exit "${FAKE_SCONTROL:-0}"'
+}
+# queued WHAT STATUS CALLS ENVIRONMENT... -- OPTIONS...
+queued() {
+    local settings=()
+    while [ "$4" != -- ]; do settings+=("$4") && set -- "${@:1:3}" "${@:5}"; done
+    run "$2" env "${settings[@]}" "$work/slurm_script" "${@:5}"
+    is "run_slurm.sh, $1" "$3" "$(sed 's/^ *//' "$called" | paste -s -d /)"
+}
+queued "status 75" 75 "--out r/scontrol requeue 17" FAKE_STATUS=75 -- --out r
+check "and says so" "grep -q 'job 17 goes on later, with --resume' $work/out"
+queued "--out=DIR" 75 "--tp 2 --out=r/scontrol requeue 17" FAKE_STATUS=75 -- --tp 2 --out=r
+queued "nothing was saved" 75 "--tp 2" FAKE_STATUS=75 -- --tp 2
+queued "a run that is done" 0 "--out r" -- --out r
+queued "a run that fails" 1 "--out r" FAKE_STATUS=1 -- --out r
+queued "wrong arguments" 2 "--out r" FAKE_STATUS=2 -- --out r
+queued "the second time" 75 "--out r --resume/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=1 -- --out r
+queued "the second time, to be resumed" 75 "--resume --out r/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=1 -- --resume --out r
+queued "the second time, nothing was saved" 0 "--tp 2" SLURM_RESTART_COUNT=1 -- --tp 2
+queued "the last time" 75 "--out r --resume/scontrol requeue 17" FAKE_STATUS=75 SLURM_RESTART_COUNT=99 -- --out r
+queued "often enough" 75 "--out r --resume" FAKE_STATUS=75 SLURM_RESTART_COUNT=100 -- --out r
+check "and says so" "grep -q 'not put into the queue again: that was done 100 times' $work/err"
+queued "as often as the user says" 75 "--out r --resume" FAKE_STATUS=75 SLURM_RESTART_COUNT=2 REQUEUES=2 -- --out r
+queued "scontrol fails" 75 "--out r/scontrol requeue 17" FAKE_STATUS=75 FAKE_SCONTROL=1 -- --out r
+check "and says so" "grep -q 'sbatch it with --resume' $work/err"
+rm -f "$called.there"
+FAKE_WAITS=1 FAKE_STATUS=75 "$work/slurm_script" --out r >"$work/out" 2>"$work/err" &
+job=$!
+for _ in $(seq 2000); do [ ! -e "$called.there" ] || break; sleep 0.05; done
+kill -TERM $job
+wait $job
+is "run_slurm.sh, scancel: saves, and is not put into the queue again, status 75" "75 --out r/USR1" "$? $(sed 's/^ *//' "$called" | paste -s -d /)"
+mv "$work/srun" "$fake/srun"
+run 0 "$work/slurm_script" --help
+check "--help inside of a job starts nothing" "[ ! -e $called ] && [ ! -s $work/err ]"
+cd "$work" || exit 1
+refuses 1 "there is no $work/train_gpt: type make and then sbatch in the project's folder" ./slurm_script
+script train_gpt "# a trainer without"
+refuses 1 "was built without MPI" ./slurm_script
+unset SLURM_JOB_ID SLURM_CPUS_PER_TASK
+cd "$project_copy" || exit 1
+
+# ---- quickstart.sh: without MPI if that cannot be installed, not without a compiler
+mkdir "$work/quick" && cp -r scripts train_gpt "$work/quick"
+# shellcheck disable=SC2016
+{
+    script "$work/quick/scripts/install.sh" 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac; echo "installed $*"'
+    script "$work/quick/train_gpt" 'echo "trained with $*"'
+    script "$fake/make" 'echo "made${3:+ $3}"'
+}
+steps() { sed -n 's/^installed .*\(mpirun:[^ ]*\).*/all \1/p; s/^installed make:make gcc:gcc.*libc6-dev$/needed/p; /^made/p; /^trained/p' "$work/out" | paste -s -d /; }
+run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --steps 2
+is "quickstart.sh" "all mpirun:openmpi-bin/made/trained with --steps 2/made run_line" "$(steps)"
+run 0 env CANNOT=mpicc "$work/quick/scripts/quickstart.sh"
+is "quickstart.sh where MPI cannot be installed" "needed/made/trained with /made run_line" "$(steps)"
+run 1 env CANNOT=gcc "$work/quick/scripts/quickstart.sh"
+is "quickstart.sh where gcc cannot be installed" "" "$(steps)"
+rm "$fake/make"
+
+# ---- how the Makefile finds MPI
+make_help() { run 0 env -u MPIRUN make -s -C "$project" --no-print-directory help "$@"; }
+mpi_line() { sed -n 's/^MPI  *//p' "$work/out"; }
+script "$fake/mpicc.wrong" 'echo "gcc -I/none -O9 -L/none -lnothing_of_this_name"'
+script "$fake/mpicc.empty" 'exit 1'
+make_help MPI=no
+is "MPI=no" "left away (MPI=no): one process only" "$(mpi_line)"
+for name in mpicc.none mpicc.empty; do
+    make_help MPICC=$name
+    is "MPICC=$name" "NOT found: one process only (libopenmpi-dev, or scripts/quickstart.sh)" "$(mpi_line)"
+    is "nothing is said on stderr" "" "$(cat "$work/err")"
+done
+make_help MPICC=mpicc.wrong
+check "flags that do not work: $(mpi_line)" "mpi_line | grep -q 'mpicc.wrong is there, but .* one process only'"
+check "make help shows targets and options" "grep -q '^make equivalence' $work/out && grep -q '^make MPICC=' $work/out"
+refuses 2 "MPI=maybe is not known" make -s -C "$project" --no-print-directory help MPI=maybe
+would() { env -u MPIRUN make -n BUILD="$work/build" "$@" 2>&1; } # VARIABLES TARGET: the commands that make would run
+cd "$project" || exit 1
+check "MPI=no: no flag of MPI" "! would MPI=no -W train_gpt.cu train_gpt | grep -q 'USE_MPI\|lmpi'"
+check "flags that do not work are not used" "! would MPICC=mpicc.wrong -W train_gpt.cu train_gpt | grep -q 'USE_MPI\|lnothing'"
+check "MPI=no: the tests know it" "would MPI=no test | grep -q ' MPIRUN=\"\" '"
+check "DEBUG=1 is sanitized, and only that" \
+    "would DEBUG=1 -W train_gpt.cu train_gpt | grep -q 'fsanitize.* -o train_gpt' && ! would -W train_gpt.cu train_gpt | grep -q 'fsanitize.* -o train_gpt'"
+check "make ends with the line that trains" "[[ \$(would all | tail -n 1) == 'echo \"run: '*'./train_gpt'* ]]"
+# shellcheck disable=SC2016  # for sh to expand
+script "$fake/nvidia-smi" 'for _ in $(seq "${GPUS:-1}"); do echo "A GPU"; done'
+line() { run 0 env "$@" make -s NVCC=true MPIRUN=mpirun.fake4 run_line; }
+line
+is "one GPU needs no launcher" "run: ./train_gpt" "$(cat "$work/out")"
+line GPUS=7
+is "seven GPUs: as many as divide a batch" "run: MPIRUN=mpirun.fake4 scripts/mpirun.sh -np 4 ./train_gpt" "$(cat "$work/out")"
+check "beside a GPU make is for it" "would NVCC=true GPU_ARCH=90 -W train_gpt.cu train_gpt | grep -q '[-]DUSE_CUDA.* -o train_gpt '"
+check "and make test for the CPU" "! would NVCC=true GPU_ARCH=90 -W train_gpt.cu build_tests | grep -q '[-]DUSE_CUDA.* -o train_gpt '"
+check "make test_gpt as well is for the device" "would DEVICE=emulated -W test_gpt.c test_gpt | grep -q '[-]DUSE_CUDA.* -o .*/emulated/bf16/test_gpt'"
+rm "$fake/nvidia-smi"
+is "without MPI that is one process" "run: ./train_gpt (one process: there is no MPI)" "$(env -u MPIRUN make -s MPI=no run_line)"
+is "without its mpirun, too" "run: ./train_gpt (one process: there is no mpirun.none)" "$(MPIRUN=mpirun.none make -s run_line)"
+check "make equivalence calls it" "would equivalence | grep -q 'dev/test/system/equivalence.sh'"
+
+# ---- with every MPI that is here: real ranks
+cat >"$work/ranks.c" <<'END'
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int n, char** arguments) {
+    int rank, size, sum;
+    char host[32] = "", hosts[1024][32];
+    MPI_Init(&n, &arguments);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    gethostname(host, sizeof host - 1);
+    MPI_Gather(host, sizeof host, MPI_CHAR, hosts, sizeof host, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (rank == 0) {
+        printf("%d ranks, sum %d, %s, threads %s, on", size, sum, arguments[1], getenv("OMP_NUM_THREADS"));
+        for (int r = 0; r < size; r++) printf(" %s", hosts[r]);
+        printf("\n");
+    }
+    MPI_Finalize();
+    return 0;
+}
+END
+export OMP_NUM_THREADS=2
+rm "$fake/id" "$fake/ldd" "$fake/mpirun"
+here() { for _ in $(seq "$1"); do printf ' %s' "$(uname -n)"; done; }
+# shellcheck disable=SC2016
+{
+    # ssh to a host that is this machine under another name, and a srun that is mpirun
+    script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
+        host=$1; shift; unset OMP_NUM_THREADS; exec unshare -u sh -c "hostname $host; $*"'
+    script "$fake/srun" '[ "$*" != --mpi=list ] || exit 0
+        while [ "${1#-}" != "$1" ]; do shift; done
+        exec scripts/mpirun.sh -np "$SLURM_NTASKS" "$@"'
+}
+kinds=""
+for compiler in mpicc.openmpi mpicc.mpich mpicc; do
+    launcher=mpirun${compiler#mpicc}
+    { command -v $compiler && command -v "$launcher"; } >/dev/null || continue
+    [ $compiler != mpicc ] || [ -z "$kinds" ] || continue # one of the two above
+    make_help MPICC=$compiler
+    line=$(mpi_line)
+    check "MPICC=$compiler: $line" "expr '$line' : '\(Open MPI\|MPICH\) [0-9.]*: as many ranks as mpirun starts$' >/dev/null"
+    case $line in *"one process"*) continue ;; esac
+    kinds="$kinds $launcher"
+    flags=$(would MPICC=$compiler -W train_gpt.cu train_gpt | tail -n 1 | grep -o -e ' -DUSE_MPI' -e ' -[IL][^ ]*mpi[^ ]*' -e ' -lmpi[^ ]*' | tr -d '\n')
+    check "the compiler gets its flags:$flags" "[[ '$flags' == *-DUSE_MPI*-I*-lmpi* ]]"
+    script "$fake/mpicc.more" "echo \$($compiler -show) -O9 -std=c89 -DMORE -Wl,-O1 -pthread"
+    line=$(would MPICC=mpicc.more -W train_gpt.cu train_gpt | tail -n 1)
+    check "but only those of MPI" "[[ '$line' == *' -DMORE '*' -Wl,-O1 '*'-pthread '* && ! '$line' =~ -O9|c89 ]]"
+    check "the tests get $launcher" "would MPICC=$compiler test | grep -q ' MPIRUN=\"$launcher\" '"
+    export MPIRUN=$launcher
+    # shellcheck disable=SC2086  # a list of words
+    ${CC:-gcc} "$work/ranks.c" -o "$project_copy/train_gpt" $flags || bad "$compiler: the program of this test does not compile"
+    cd "$project_copy" || exit 1
+    ranks=$(($(env -u OMP_NUM_THREADS nproc) + 2)) # more than cores
+    [ $ranks -le 34 ] || ranks=34 # each needs a part of /dev/shm
+    run 0 scripts/mpirun.sh -np $ranks ./train_gpt "a b"
+    is "mpirun.sh -np $ranks" "$ranks ranks, sum $((ranks * (ranks - 1) / 2)), a b, threads 2, on$(here $ranks)" "$(cat "$work/out")"
+    line=$(env -u MPIRUN make -s -C "$project" --no-print-directory DEVICE=cpu MPICC=$compiler run_line)
+    run 0 env -u MPIRUN sh -c "${line#run: } 'a b'"
+    is "$line" "2 ranks, sum 1, a b, threads 2, on$(here 2)" "$(cat "$work/out")"
+    run 0 scripts/run_ssh.sh localhost 3 c
+    is "run_ssh.sh localhost 3" "3 ranks, sum 3, c, threads 2, on$(here 3)" "$(cat "$work/out")"
+    if unshare -u true 2>/dev/null; then
+        run 0 scripts/run_ssh.sh node1,node2 2 "d e"
+        is "run_ssh.sh, two hosts" "4 ranks, sum 6, d e, threads 2, on node1 node1 node2 node2" "$(cat "$work/out")"
+    else
+        echo "left out: two hosts, only root can give this machine other names"
+    fi
+    run 0 env SLURM_JOB_ID=17 SLURM_NTASKS=2 "$work/slurm_script" "f g"
+    is "run_slurm.sh" "2 ranks, sum 1, f g, threads 2, on$(here 2)" "$(cat "$work/out")"
+    cd "$project" || exit 1
+done
+[ -n "$kinds" ] || echo "left out: real ranks, there is no MPI here"
+unset MPIRUN OMP_NUM_THREADS
+
+# ---- dev/test/run.sh
+cd "$project_copy" || exit 1
+for name in cli gpu_check launch mesh compilers watch stop data; do script dev/test/system/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+for name in check_replicas test_report test_evaluations test_pretrained torture; do script dev/test/system/$name.py "echo '1 passed, 0 failed'"; done
+for name in generate transformers; do script dev/test/system/check_$name.py "exit 1"; done # there is no torch here
+mkdir -p build/sanitized
+# test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
+test_program() {
+    printf '%s\n' "$2" >"dev/test/unit/$1.c"
+    script "build/$1" "$3"
+    script "build/sanitized/$1" "$3"
+}
+tests() { BUILD=build FUZZERS='' GPU_TESTS="${GPU-}" TESTS="$1" run "$2" env MPIRUN="$3" sh -c 'exec dev/test/run.sh </dev/zero'; }
+lines() { sed -n "s/  *[0-9]* s$//; s/  */ /g; /^$1/p" "$work/out" | paste -s -d /; }
+# shellcheck disable=SC2016
+says='echo "9 passed, 9 failed"; echo "1 passed, 0 failed of many"; echo "options ${ASAN_OPTIONS-none} $*"; echo "5 passed, 0 failed"'
+test_program test_many "/*
+A test.
+ranks: 1 3 8
+*/
+/* ranks: 7 */" "$says"
+test_program test_star "/* A test
+ *   ranks: 2
+ */" "$says"
+test_program test_alone "/* says no ranks: 4 */
+// ranks: 9" "$says"
+mv dev/test/unit/test_star.c . # where test_gpt.c is
+tests "test_many test_star test_alone" 0 mpirun.once
+check "without a C++ compiler the CUDA kernels are left out" "grep -q 'the CUDA kernels are left out' $work/out"
+is "run.sh, several ranks" "test_many 5 passed 0 failed/test_many, 3 ranks 5 passed 0 failed/test_many, 8 ranks 5 passed 0 failed" \
+    "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
+is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitized, 3 ranks 5 passed 0 failed/test_many sanitized, 8 ranks 5 passed 0 failed" \
+    "$(lines 'test_many sanitized')"
+is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
+is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
+is "run.sh adds up" "63 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
+is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
+is "run.sh runs those that stop, and that hang" "runs that stop 1 passed 0 failed/runs that hang 1 passed 0 failed" "$(lines runs)"
+is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed" "$(lines replicas)"
+is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
+    "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
+# Whether the ranks of a real mpirun stay behind when timeout signals it twice depends on luck; this does not.
+# shellcheck disable=SC2046
+check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" "[ $(sed 's/ / != /' "$called") ]"
+is "one rank without mpirun, leaks counted" "options none --short" "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
+tests "test_many test_star" 0 ""
+is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/19 passed, 0 failed" \
+    "$(tail -n 2 "$work/out" | paste -s -d /)"
+test_program test_alone "//" "echo '2 passed, 0 failed'"
+script dev/test/cuda/cuda_tests.sh 'echo "3 passed, 0 failed"'
+GPU=emulated/some tests "test_alone" 0 mpirun.once
+is "run.sh runs the CUDA kernels' tests" "CUDA, emulated 3 passed 0 failed" "$(lines CUDA)"
+check "nothing is left out where nothing is" "! grep -q 'left out' $work/out"
+
+test_program test_few "/*
+ranks: 8
+ranks sanitized: 2 */" "$says"
+tests "test_few" 0 mpirun.once
+is "run.sh, fewer ranks when sanitized" "test_few, 8 ranks 5 passed 0 failed/test_few sanitized, 2 ranks 5 passed 0 failed" "$(lines test_few)"
+
+test_program test_bad "/* ranks: 2 */" "echo 'FAIL  the third'; echo '2 passed, 3 failed'; exit 1"
+test_program test_crash "/*
+ranks: 2 */" "echo '4 passed, 0 failed'; exit 139"
+test_program test_empty "/*
+ranks: 2 */" "true"
+tests "test_bad test_crash test_empty" 1 mpirun.once
+is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
+is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
+is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
+is "run.sh adds up failures" "25 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "what fails is done once more, and that is told" "8" "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
+test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' && exit; : >$work/tried; echo 'FAIL  by chance'; echo '2 passed, 1 failed'; exit 1"
+tests "test_luck" 0 mpirun.once
+is "what fails once only is told, and has passed" "again: test_luck, 2 ranks, which has failed once:/FAIL by chance/test_luck, 2 ranks 3 passed 0 failed" \
+    "$(sed -n "s/  *[0-9]* s$//; s/  */ /g; /luck,\|chance/p" "$work/out" | paste -s -d /)"
+
+cp "$(command -v sleep)" "$work/waits_for_ever"
+test_program test_waits "/*
+ranks: 2
+*/" "exec $work/waits_for_ever 1000"
+for launcher in mpirun.once $kinds; do
+    RANKS_TIMEOUT=1 tests "test_waits" 1 "$launcher"
+    check "ranks that wait for ever are a failure, $launcher" \
+        "[ \"\$(lines 'test_waits,')\" = 'test_waits, 2 ranks 0 passed 1 failed' ] && grep -q 'FAIL  stopped after 1 s' $work/out"
+    for _ in $(seq 300); do
+        grep -lsz "^$work/waits_for_ever" /proc/[0-9]*/cmdline >/dev/null || break
+        sleep 0.2
+    done
+    check "and none of them is left" "! grep -lsz '^$work/waits_for_ever' /proc/[0-9]*/cmdline"
+done
+
+if command -v shellcheck >/dev/null; then
+    check "shellcheck finds nothing" "shellcheck $project/scripts/*.sh $project/dev/test/run.sh $project/dev/test/system/test_launch.sh"
+fi
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

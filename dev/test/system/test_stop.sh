@@ -1,0 +1,341 @@
+#!/bin/bash
+# Runs that are asked to stop (trainer/graceful_stop.h), and runs that are started again (scripts/supervise.sh): with a stand-in for the trainer
+# that ends as it is told; then the trainer itself on a mesh that is drawn anew each time (LONG=1: on all of a list), asked through mpirun or
+# through one rank, and killed at any moment: its end is that of a run that was left alone. Last line: "N passed, N failed".
+set -u
+project=$PWD
+train=$project/train_gpt
+mpirun=$project/scripts/mpirun.sh
+supervise=$project/scripts/supervise.sh
+work=$(mktemp -d)
+. dev/test/system/ranks.sh
+program=$train
+clean() {
+    kill_ranks
+    rm -rf "$work"
+}
+trap clean EXIT
+cd "$work" || exit 1
+export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work noted=$work
+mkdir pids fake
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)) && echo "ok    $*"; }
+bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2; stderr: $(head -c 900 err)"; fi; }
+is() { if [ "$2" = "$3" ]; then ok "$1: $3"; else bad "$1: expected \"$2\", found \"$3\"; $(head -c 600 err)"; fi; }
+
+# ---- supervise.sh and a stand-in, whose runs end as the lines of `plan` say: STATUS [CHECKPOINT]; -9: killed; wait: until it is
+# signaled, which it says
+cat >stand_in <<'SH'
+#!/bin/bash
+echo "$*" >>runs
+[ -z "$(cat)" ] || echo "there is something on stdin" >>runs
+read -r status checkpoint <plan
+sed -i 1d plan
+[ -z "$checkpoint" ] || mkdir -p "r/$checkpoint"
+case $status in
+wait)
+    for s in USR1 TERM INT; do trap "echo $s >>runs" $s; done
+    trap 'echo TERM >>runs; exit 9' TERM
+    touch there
+    for _ in $(seq 1000); do [ "$(grep -c '^[A-Z]' runs)" -lt "${checkpoint#n}" ] || exit 75; sleep 0.05; done
+    ;;
+-9) kill -9 $$ ;;
+*) exit "$status" ;;
+esac
+SH
+chmod +x stand_in
+# shellcheck disable=SC2016  # for sh to expand
+printf '#!/bin/sh\necho "$1" >>%s/naps\nexec %s 0.01\n' "$work" "$(command -v sleep)" >fake/sleep
+chmod +x fake/sleep
+
+# supervised PLAN OPTIONS...: plan's lines have a / between them
+supervised() {
+    rm -rf r runs naps there
+    : >runs
+    : >naps
+    tr / '\n' <<<"$1" >plan
+    PATH=$work/fake:$PATH timeout 120 "$supervise" "${@:2}" >out 2>err </dev/null
+    status=$?
+}
+ran() { paste -s -d / runs; }
+supervised "0" -- ./stand_in --out r
+is "a run that ends well: once" "0 --out r" "$status $(ran)"
+supervised "1/-9/75/3/0" -- ./stand_in --out r --x "a  b"
+is "again after a failure, a kill, a stop" "0 --out r --x a  b/--out r --x a  b --resume/--out r --x a  b --resume/--out r --x a  b --resume/--out r --x a  b --resume" "$status $(ran)"
+is "after pauses that grow" "5/10/20/40" "$(paste -s -d / naps)"
+check "it says what it does: $(sed -n 3p err)" "[ \$(wc -l <err) = 10 ] && grep -q 'run 2 ended with status 137 (signal 9) after [0-9]* s, its newest checkpoint is of step 0: again in 10 s (restart 2 of 5)' err"
+supervised "1/0" -- ./stand_in --resume --out=r
+is "--resume only once, --out=DIR" "0 --resume --out=r/--resume --out=r" "$status $(ran)"
+for s in 2 126 127; do
+    supervised "$s/0" -- ./stand_in --out r
+    is "status $s: never again" "$s --out r" "$status $(ran)"
+done
+supervised "" -- ./no_such_program --out r
+is "no program" "127 " "$status $(ran)"
+supervised "1/1/7/0" --restarts 2 --pause 300 -- ./stand_in --out r
+is "--restarts 2: three runs, the last one's status" "7 3" "$status $(wc -l <runs)"
+is "--pause: five minutes at most" "300/300" "$(paste -s -d / naps)"
+check "and it says so: $(tail -n 1 err)" "tail -n 1 err | grep -q 'given up after 2 restarts without a newer one'"
+supervised "1/0" --restarts 0 -- ./stand_in --out r
+is "--restarts 0: one run" "1 1" "$status $(wc -l <runs)"
+supervised "1 step_00000009/1 step_00000010/1 step_00000100/1/0" --restarts 1 --pause 3 -- ./stand_in --out r
+is "a newer checkpoint: the count begins anew, and the pause" "1 4 3/3/3" "$status $(wc -l <runs) $(paste -s -d / naps)"
+supervised "1 step_00000009/1 step_00000008/1 step_00000100.tmp/1 step_x/0" --restarts 3 -- ./stand_in --out r
+is "an older one, or one that is not complete, is none" "1 4 5/10/20" "$status $(wc -l <runs) $(paste -s -d / naps)"
+supervised "1 step_00000001/1 step_00000002/0" --restarts 1 --out r -- ./stand_in
+is "--out of its own" "0 3" "$status $(wc -l <runs)"
+# refuses TEXT OPTIONS...
+refuses() {
+    supervised "0" "${@:2}"
+    check "supervise.sh ${*:2} -> $(cat err)" "[ $status = 2 ] && [ \$(wc -l <err) = 1 ] && [ ! -s runs ] && grep -qF -- '$1' err"
+}
+refuses "COMMAND has no --out DIR" -- ./stand_in --steps 3
+refuses "there is no COMMAND" --
+refuses "there is no COMMAND" --restarts 3
+refuses "./stand_in is no option; COMMAND comes behind --" ./stand_in --out r
+refuses "--restarts: the value is missing" --restarts
+for n in -1 x 1.5 123456789 ""; do refuses "--restarts takes a whole number from 0 up, not \"$n\"" --restarts "$n" -- ./stand_in --out r; done
+supervised "0" --help
+check "--help explains it" "[ $status = 0 ] && grep -q '^scripts/supervise.sh .* COMMAND' out && ! grep -q '^# \|set -u' out"
+supervised "0"
+check "alone it does, too, with status 2" "[ $status = 2 ] && grep -q '^scripts/supervise.sh' out && [ ! -s runs ]"
+
+# signaled HOW MANY EXPECTED SIGNAL...: while it runs; the stand-in ends after so many
+signaled() {
+    rm -rf r runs there
+    : >runs
+    printf 'wait n%s\n0\n' "$1" >plan
+    (trap - INT && exec "$supervise" -- ./stand_in --out r) >out 2>err </dev/null & # in the background a shell ignores SIGINT
+    supervisor=$!
+    local noted=0
+    for _ in $(seq 2000); do [ ! -e there ] || break; sleep 0.02; done
+    for s in "${@:3}"; do
+        kill -s "$s" $supervisor
+        noted=$((noted + 1))
+        for _ in $(seq 2000); do [ "$(grep -c '^[A-Z]' runs)" -lt $noted ] || break; sleep 0.02; done
+    done
+    wait $supervisor
+    is "${*:3}: is passed on, and not run again" "$2" "$? $(ran)"
+}
+signaled 1 "75 --out r/USR1" USR1
+signaled 1 "75 --out r/USR1" TERM
+signaled 2 "9 --out r/USR1/TERM" TERM TERM
+signaled 1 "75 --out r/USR1" INT
+signaled 2 "75 --out r/USR1/INT" INT INT
+rm -rf r runs
+printf '1\n0\n' >plan
+"$supervise" --pause 100 -- ./stand_in --out r >out 2>err </dev/null &
+supervisor=$!
+for _ in $(seq 2000); do ! grep -q 'again in' err || break; sleep 0.02; done
+sleep 0.1
+kill -TERM $supervisor
+wait $supervisor
+is "SIGTERM in a pause ends it" "1 1" "$? $(wc -l <runs)"
+
+if [ ! -x "$train" ]; then # watch.py tries the scripts only
+    echo "left out: there is no trainer"
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+    exit
+fi
+
+# ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
+seq 1 4000 | tr '\n' ' ' >text.txt
+alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 --data text.txt --eval-every 0 --sample-every 0 --steps 60)
+timeout 150 "$train" "${alone[@]}" --out headless 2>err </dev/null | head -n 1 >out
+is "whose reader goes after a line, it ends well" "0 step_00000060" "${PIPESTATUS[0]} $(find headless -name 'step_*' -printf %f)"
+timeout 150 "$train" "${alone[@]}" --out closed <&- >&- 2>&-
+is "without the three standard descriptors: lines of log.jsonl" "0 60 60" "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
+timeout 300 python3 - "$train" "${alone[@]}" >out 2>err <<'PY'
+import fcntl, os, socket, subprocess, sys, time
+command = sys.argv[1:]
+
+def wait(what, condition):
+    end = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"not {what}")
+        time.sleep(0.02)
+
+# A pipe of a page that nobody reads: the run comes to its end all the same, and what it printed is there then.
+reader, writer = os.pipe()
+fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+run = subprocess.Popen([*command, "--out", "unread"], stdin=subprocess.DEVNULL, stdout=writer)
+os.close(writer)
+wait("saved", lambda: os.path.isdir("unread/step_00000060"))
+said = os.fdopen(reader).read()
+print("unread:", run.wait(), said.count("\nstep "), "done" in said)
+
+# Where that cannot be, the watchdog says what is waited for.
+ours, theirs = socket.socketpair()
+theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+run = subprocess.run([*command, "--steps", "10000", "--watchdog", "2"], stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True)
+print("watchdog:", run.returncode, "its standard output is full" in run.stderr)
+
+# A run that waits for a folder that another one has, which begins meanwhile.
+os.mkdir("both")
+lock = os.open("both", os.O_RDONLY)
+fcntl.flock(lock, fcntl.LOCK_SH)
+run = subprocess.Popen([*command, "--out", "both"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def waits():
+    fds = f"/proc/{run.pid}/fd"
+    return any(os.path.realpath(f"{fds}/{fd}") == os.path.realpath("both") for fd in os.listdir(fds))
+wait("waiting", waits)
+open("both/log.jsonl", "w").write("theirs")
+os.close(lock)
+said = run.communicate()[1]
+print("both:", run.returncode, "--resume" in said, open("both/log.jsonl").read())
+PY
+is "a reader that stands still does not hold up training" "unread: 0 60 True" "$(grep ^unread out)"
+is "and where it does the watchdog names it" "watchdog: 1 True" "$(grep ^watchdog out)"
+is "a folder that gets a run while another waits for it" "both: 2 True theirs" "$(grep ^both out)"
+
+# ---- the trainer
+if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
+    echo "left out: several ranks, there is no MPI"
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+    exit
+fi
+export MPIRUN=${MPIRUN:-mpirun}
+cat >rank.sh <<'SH'
+#!/bin/sh
+echo $$ >"$noted/pids/${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
+exec "$@"
+SH
+chmod +x rank.sh
+seq 1 4000 | tr '\n' ' ' >text.txt
+model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt --eval-every 10
+    --eval-sequences 4 --sample-every 0)
+losses() { sed 's/"tokens".*//' "$1/log.jsonl"; }
+steps() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/log.jsonl" | tail -n 1; }
+same() { # DIR: its end is that of whole
+    losses "$1" >found
+    losses whole | cmp -s - found && for file in model optimizer; do cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
+}
+# begins STEPS COMMAND...: returns when it has made so many steps in all
+begins() {
+    rm -f pids/*
+    : >out
+    timeout --foreground -k 5 400 "${@:2}" >out 2>err </dev/null &
+    launcher=$!
+    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.01; done
+}
+
+meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
+late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode delayed" "--dp 4 --dp-mode diloco --local-steps 4 --fragments 2 --dp-delay 1"
+    "--dp 4 --dp-mode diloco --local-steps 5 --eager" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
+meshes+=("${late[@]}")
+[ -n "${LONG:-}" ] || meshes=("${meshes[RANDOM % 10]}")
+signals=("USR1 launcher" "USR1 rank" "TERM rank" "INT rank" "HUP rank")
+for mesh in "${meshes[@]}"; do
+    read -ra mesh_options <<<"$mesh"
+    command=("$mpirun" -np 4 "$work/rank.sh" "$train" "${model[@]}" --steps 24 "${mesh_options[@]}")
+    rm -rf whole parts
+    begins 24 "${command[@]}" --out whole
+    wait $launcher || bad "$mesh: ends with status $?: $(head -c 400 err)"
+    read -r signal who <<<"${signals[RANDOM % 5]}"
+    begins $((1 + RANDOM % 9)) "${command[@]}" --out parts
+    if [ "$who" = rank ]; then victim=$(cat "pids/$((RANDOM % 4))"); else victim=$(tr -d ' ' <"/proc/$launcher/task/$launcher/children"); fi
+    kill -s "$signal" "$victim"
+    [ "$signal" = INT ] || kill -s "$signal" "$victim" 2>/dev/null # a second one changes nothing
+    wait $launcher
+    status=$? at=$(steps parts)
+    is "$mesh, $signal to $who: status" 75 $status
+    check "after step $at, which is saved: $(grep -a '^stopped' out)" "[ $at -lt 24 ] && [ -d parts/step_$(printf %08d "$at") ] && [ -z \"\$(find parts -name '*.tmp*')\" ] && grep -aq '^stopped   after step $at of 24, as a signal has asked; saved' out"
+    check "and the watchdog says nothing" "! grep -aq '^train_gpt' err"
+    [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
+    begins 24 "${command[@]}" --out parts --resume
+    wait $launcher
+    check "taken up again, it ends as the run that was left alone, to the bit" "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
+done
+# Without being asked: when nothing was saved for some minutes, here for none at all.
+rm -rf parts
+begins 24 "${command[@]}" --out parts --save-minutes 1e-9
+wait $launcher
+check "$mesh: --save-minutes saves $(grep -ac '^saved' out) times, of which the last stays, and changes no bit" \
+    "[ $? = 0 ] && same parts && [ \$(grep -ac '^saved' out) -ge 2 ] && [ \$(find parts -name 'step_*' | grep -vc \"\$(readlink parts/best)\\|_00000024\") = 0 ]"
+begins 24 "${command[@]}" --out never --save-minutes 0
+wait $launcher
+check "--save-minutes 0: at the end only" "[ $? = 0 ] && [ \$(grep -ac '^saved' out) = 1 ]"
+
+# A second Ctrl-C ends a run at once, also one that cannot come to the end of its step.
+begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice
+kill -STOP "$(cat pids/1)"
+kill -INT "$(cat pids/0)"
+for _ in $(seq 10000); do ! grep -q 'Ctrl-C once more' err || break; sleep 0.01; done
+kill -INT "$(cat pids/0)"
+wait $launcher
+check "a second SIGINT ends a run at once, unsaved" "[ $? != 0 ] && [ -z \"\$(find twice -name 'step_*')\" ]"
+gone || bad "ranks of a run that was interrupted twice are left"
+
+# In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
+for presses in 1 2; do
+    rm -f pids/*
+    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out "terminal$presses" >out 2>err <<'PY'
+import os, pty, signal, sys
+presses, work = int(sys.argv[1]), sys.argv[2]
+child, terminal = pty.fork()
+if child == 0:
+    os.execvp(sys.argv[3], sys.argv[3:])
+said = b""
+def read_until(what):
+    global said
+    while what is None or said.count(what) < (3 if what == b"\nstep " else 1):
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:
+            more = b""
+        if not more:
+            return
+        said += more
+read_until(b"\nstep ")
+ranks = [int(open(f"{work}/pids/{rank}").read()) for rank in (0, 1)]
+if presses == 2:
+    os.kill(ranks[1], signal.SIGSTOP)
+os.write(terminal, b"\x03")
+if presses == 2:
+    read_until(b"once more")  # two at once would be one
+    os.write(terminal, b"\x03")
+read_until(None)
+sys.stdout.write(said.decode(errors="replace"))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
+PY
+    status=$?
+    if [ $presses = 1 ]; then
+        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out && [ -n \"\$(find terminal1 -name 'step_*')\" ]"
+    else
+        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] && grep -q 'once more' out"
+    fi
+    gone || bad "ranks are left after Ctrl-C"
+done
+begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2
+kill -USR1 "$(cat pids/1)"
+wait $launcher
+check "without --out it stops as well, and says that nothing is saved" "[ $? = 75 ] && grep -q 'without --out nothing is saved' out"
+
+# ---- supervised, and ranks that are killed
+rm -rf whole parts
+command=("$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 24 --save-every 3 --tp 2)
+begins 24 "${command[@]}" --out whole
+wait $launcher || bad "a run that is left alone ends with status $?: $(head -c 400 err)"
+begins 5 "$supervise" --pause 0 --restarts 1 -- "${command[@]}" --out parts
+kill -KILL "$(cat pids/$((RANDOM % 2)))"
+for _ in $(seq 5000); do [ "$(grep -c 'again in' err)" = 0 ] || break; sleep 0.01; done
+for _ in $(seq 10000); do [ "$(grep -ac '^resume ' out)" = 0 ] || break; sleep 0.01; done
+for _ in $(seq 10000); do [ "$(sed '1,/^resume/d' out | grep -ac '^step ')" -lt 4 ] || break; sleep 0.01; done
+kill -KILL "$(cat pids/$((RANDOM % 2)))"
+wait $launcher
+check "supervised, two ranks killed: it ends as the run that was left alone, to the bit; $(grep -c 'again in' err) restarts" \
+    "[ $? = 0 ] && [ \$(grep -c 'again in' err) = 2 ] && same parts || ! ls -d whole/step* parts/step* | paste -s"
+rm -rf parts
+begins 3 "$supervise" --pause 0 -- "${command[@]}" --out parts
+kill -TERM "$(tr -d ' ' <"/proc/$launcher/task/$launcher/children")"
+wait $launcher
+is "supervised, and SIGTERM: saves, and is not run again: status" 75 $?
+check "its checkpoint is there" "[ -d parts/step_$(printf %08d "$(steps parts)") ] && ! grep -q 'again in' err"
+for file in pids/*; do ! alive "$(cat "$file")" || bad "a rank is left"; done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

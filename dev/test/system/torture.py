@@ -1,0 +1,977 @@
+#!/usr/bin/env python3
+"""
+torture.py: does a run survive? Ranks are killed at any moment, checkpoints are damaged, disks are full or gone; then the run
+is taken up again and has to end as one that nothing ever happened to.
+
+    python3 dev/test/system/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short] [--only kills|broken|disks|calls]
+
+kills    Runs of random meshes (1, 2 and 4 ranks; everything that changes what is saved or who saves it), each beside one of the
+         same command that nobody disturbs. SIGKILL for one rank, the main rank, all, or mpirun: while a save is going on, while
+         an old checkpoint is removed, before the first step or while a run is taken up, or at any time. After each: every
+         checkpoint that has its name is bit-identical to the other run's (or, after a change of the mesh that changes bits,
+         sound: check_checkpoint.py), nobody is left. Then --resume, until a run ends: log.jsonl (but times), every file, and
+         the names of all files are those of the other run. Now and then a run is taken up on another mesh.
+broken   One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and names. The run
+         that takes it up says why not, and goes on from the one before; it ends with the same files.
+disks    A disk is full, read-only, or gone in the middle of a run, and comes back.
+calls    Every system call by which a rank saves fails once, and then with all later ones (fail_calls.c): the run says so, ends
+         with status 1 if it was the last save, and leaves sound checkpoints and nothing else.
+
+The short form is for make test. The order and the kind of everything follows from the seed, the moments do not. Nothing is
+left behind. Standard library only; the last line is "N passed, N failed".
+"""
+import argparse
+import collections
+import concurrent.futures
+import filecmp
+import glob
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from check_checkpoint import Broken, check
+
+PROJECT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+TRAIN, MPIRUN = os.path.join(PROJECT, "train_gpt"), os.path.join(PROJECT, "scripts", "mpirun.sh")
+MODEL = "--layers 4 --hidden 16 --heads 4 --seq 16 --micro-batch 1 --global-batch 8 --warmup 2 --eval-every 2 " \
+        "--eval-sequences 4 --sample-every 0 --data text.txt"
+SECONDS = int(os.environ.get("TORTURE_PATIENCE", "90"))  # for a run: it takes a few
+TIMES = ("ms", "tokens_per_s", "mfu", "bubble", "peak_bytes", "version")  # of log.jsonl; these differ from run to run
+BESIDE = ("best", "log.jsonl", "options.txt")  # a run's other files
+COUNT = {"passed": 0, "failed": 0}
+
+
+def ok(condition, what, why=""):
+    COUNT["passed" if condition else "failed"] += 1
+    if not condition:
+        print(f"FAIL  {what}: {why}", flush=True)
+    return condition
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# A run, as processes
+
+def processes(mark):
+    """The ranks of a run that are there: {rank: process}. They are known by a mark in their environment."""
+    found = {}
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and mark in (about := open(f"/proc/{name}/environ", "rb").read()):
+                if os.readlink(f"/proc/{name}/exe") == TRAIN:
+                    rank = re.search(rb"(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", about)
+                    found[int(rank[1]) if rank else 0] = int(name)
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+class Run:
+    numbers = itertools.count(1)  # also for threads
+
+    def __init__(self, ranks, options, out, before=""):
+        """before: words for a shell in front of the program."""
+        number = next(Run.numbers)
+        self.mark = f"TORTURE={os.getpid()}.{number}.".encode()
+        self.ranks, self.out, self.left, self.stuck = ranks, out, "", False
+        usual, given = MODEL.split(), options.split()
+        usual = [word for i in range(0, len(usual), 2) if usual[i] not in given for word in usual[i:i + 2]]
+        self.command = [TRAIN, *usual, *given, "--out", out]
+        if before:
+            self.command = ["sh", "-c", before + ' exec "$@"', "sh", *self.command]
+        if ranks > 1:
+            self.command = [MPIRUN, "-np", str(ranks), *self.command]
+        self.said = open(f"said.{number}", "wb+")
+        self.errors = open(f"errors.{number}", "wb+")
+        key, value = self.mark.decode().split("=")
+        self.main = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.errors,
+                                     env=dict(os.environ, **{key: value}))
+        self.started = time.monotonic()
+
+    def text(self):
+        return open(self.said.name, errors="replace").read()
+
+    def complaints(self):
+        return open(self.errors.name, errors="replace").read()
+
+    def lines(self):
+        """What the trainer itself has said on stderr; mpirun adds its own."""
+        return [line for line in self.complaints().splitlines() if line.startswith("train_gpt: ")]
+
+    def over(self):
+        return self.main.poll() is not None
+
+    def wait_for_ranks(self):
+        """Until all of them are there. {}: the run was over before."""
+        while not self.over():
+            found = processes(self.mark)
+            if len(found) == self.ranks:
+                return found
+            time.sleep(0.002)
+        return {}
+
+    def wait_until(self, condition, pause=0.0003, seconds=SECONDS):
+        """Until something is so. False: the run was over before, or it took too long."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if self.over() or time.monotonic() > end:
+                return condition()
+            time.sleep(pause)
+        return True
+
+    def end(self, seconds=SECONDS, struck=False):
+        """Waits for the end of mpirun and of all ranks. Returns the exit status, or None after too long. After a kill (struck)
+        Open MPI's mpirun now and then stays behind by itself, when all ranks are gone: that is not the trainer's, and counted."""
+        limit = time.monotonic() + seconds
+        alone = None  # since when mpirun has been
+        while time.monotonic() < limit:
+            ranks = processes(self.mark)
+            if self.over() and not ranks:
+                break
+            alone = None if ranks else alone or time.monotonic()
+            if struck and alone and time.monotonic() > alone + 15:
+                self.stuck = True
+                self.main.kill()
+            time.sleep(0.04)
+        left = processes(self.mark)
+        if left or not self.over():
+            self.left = f"{'mpirun is over' if self.over() else 'mpirun is there'}, and ranks {sorted(left)}: " + \
+                "; ".join(stack(process) for process in left.values())
+            self.main.kill()
+            for process in left.values():
+                kill(process)
+            self.main.wait()
+            return None
+        return self.main.returncode
+
+    def close(self):
+        for file in (self.said, self.errors):
+            file.close()
+            os.unlink(file.name)
+
+
+def stack(process):
+    """Where in the system a process stands."""
+    try:
+        return open(f"/proc/{process}/wchan").read() + " " + open(f"/proc/{process}/stat").read().split()[2]
+    except OSError:
+        return "?"
+
+
+def kill(process):
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def finished(ranks, options, out, before=""):
+    """A run that is left alone. Returns (exit status, stdout, stderr)."""
+    run = Run(ranks, options, out, before)
+    status = run.end()
+    result = status, run.text(), run.complaints()
+    run.close()
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# What runs leave
+
+def names(out, pattern=r"step_\d{8}"):
+    """Checkpoints in a folder, the oldest first; or what else matches."""
+    return sorted(n for n in (os.listdir(out) if os.path.isdir(out) else ()) if re.fullmatch(pattern, n))
+
+
+def same_folder(a, b):
+    left, right = sorted(os.listdir(a)), sorted(os.listdir(b))
+    return left == right and all(filecmp.cmp(os.path.join(a, n), os.path.join(b, n), shallow=False) for n in left)
+
+
+def log(out):
+    lines = open(os.path.join(out, "log.jsonl")).read()
+    if lines and not lines.endswith("\n"):
+        raise ValueError("half a line")
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines.splitlines()]
+
+
+def published(out, whole, same_bits, checked):
+    """The first thing that is wrong with the checkpoints of a run; "" if nothing is."""
+    for name in names(out):
+        folder = os.path.join(out, name)
+        try:
+            if same_bits:
+                if not same_folder(folder, os.path.join(whole, name)):
+                    return f"{name} is not that of the run which was never killed"
+            else:
+                key = tuple(os.stat(os.path.join(folder, n)).st_mtime_ns for n in sorted(os.listdir(folder)))
+                if checked.get(folder) != key:
+                    check(folder)
+                checked[folder] = key
+        except (Broken, OSError, ValueError, KeyError) as reason:
+            return f"{name}: {reason}"
+    strangers = set(os.listdir(out)) - set(names(out, r"step_\d{8}(\.tmp|\.old)?|log\.jsonl|(best|options\.txt)(\.tmp)?")) if os.path.isdir(out) else ()
+    return f"there are {strangers}" if strangers else ""
+
+
+def difference(a, b):
+    """Of two logs, the largest relative one of losses and norms."""
+    worst = 0
+    for x, y in zip(a, b):
+        for key in ("loss", "val_loss", "grad_norm"):
+            if (x[key] is None) != (y[key] is None):
+                return float("inf")
+            if x[key]:
+                worst = max(worst, abs(x[key] - y[key]) / abs(x[key]))
+    return worst if len(a) == len(b) else float("inf")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Random meshes
+
+def random_options(rng, ranks):
+    """What a run is: the ranks of a replica's stages, the options of the model, those of the mesh."""
+    t = rng.choice([n for n in (1, 2, 4) if ranks % n == 0])
+    p = rng.choice([n for n in (1, 2, 4) if ranks // t % n == 0])
+    d = ranks // t // p
+    model = rng.choice(["", "--arch llama --kv-heads 2", "--arch llama"])
+    if t > 1:
+        model += rng.choice(["", "", " --sync 0.5"])
+    mesh = f"--tp {t}" + (rng.choice(["", " --sequence-parallel"]) if t > 1 else "")
+    mesh += rng.choice(["", "", " --recompute selective", " --recompute full"])
+    if rng.random() < 0.15:
+        model += " --optimizer sgd --lr 0.01 --min-lr 0.001"
+    mode = "sync" if d == 1 else rng.choice(["sync", "sync", "sync", "delayed", "dc-s3gd", "diloco"])
+    if mode == "diloco":
+        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --dp-delay 1", " --fragments 2", " --eager --outer-bits 8", ""])
+    elif mode != "sync":
+        model += f" --dp-mode {mode}"
+    if mode != "sync" and d == 4:
+        model += rng.choice(["", " --sites 2"])
+    if d > 1 and mode in ("sync", "delayed"):
+        mesh += rng.choice(["", " --zero 1", " --zero 2"])
+    return (t, p, d), model, f"{mesh} {stages(rng, p, 4)}"
+
+
+def stages(rng, p, layers):
+    """How a pipeline of p stages works."""
+    if p == 1:
+        return "--pp 1"
+    schedules = ["gpipe", "1f1b", "zb-h1"] + (["interleaved", "zb-v"] if 2 * p <= layers else [])
+    return f"--pp {p} --schedule {rng.choice(schedules)}"
+
+
+def other_mesh(rng, case):
+    """Another mesh for the same run, and whether all bits stay: those of the stages of a pipeline do not matter."""
+    (t, p, d), ranks = case.sizes, case.ranks
+    if "--dp-mode" in case.model:
+        return None
+    if t == d == 1 and rng.random() < 0.7:
+        q = rng.choice([n for n in (1, 2, 4) if n != p])
+        return q, f"--tp 1 {stages(rng, q, 4)}", True
+    if "--sync" in case.model:
+        return None
+    zero = re.search(r"--zero \d", case.mesh)
+    q = rng.choice([n for n in (1, 2, 4) if n != ranks])
+    u = rng.choice([n for n in (1, 2, 4) if q % n == 0])
+    return q, f"--tp {u} --pp {q // u}" if not zero or q == u else f"--tp {u} {zero[0]}", False
+
+
+class Case:
+    """A command, and the run of it that nobody disturbs."""
+
+    def __init__(self, rng, ranks, number, given=None, keep=None):
+        for _ in range(1000):
+            self.ranks = ranks
+            self.sizes, self.model, self.mesh = given or random_options(rng, ranks)
+            self.steps, self.every, self.keep = rng.randint(10, 24), rng.randint(1, 3), rng.randint(0, 3)
+            self.keep = self.keep if keep is None else keep
+            self.options = f"{self.model} --steps {self.steps} --save-every {self.every} --seed {number}"
+            self.name = f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} --keep {self.keep}"
+            dry = subprocess.run([TRAIN, *f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run".split()],
+                                 stdin=subprocess.DEVNULL, capture_output=True)
+            if dry.returncode == 0 or given:
+                break  # else options that do not go together
+        self.whole = f"whole{number}"
+        started = time.monotonic()
+        status, _, errors = finished(ranks, f"{self.options} {self.mesh} --keep 0", self.whole)
+        self.seconds = time.monotonic() - started
+        self.expected = [f"step_{s:08d}" for s in range(1, self.steps + 1) if s % self.every == 0 or s == self.steps]
+        self.sound = ok(status == 0 and names(self.whole) == self.expected, self.name, f"status {status}: {errors[-300:]}")
+        for name in names(self.whole):
+            try:
+                check(os.path.join(self.whole, name))
+            except (Broken, OSError, ValueError, KeyError) as reason:
+                self.sound = ok(False, self.name, f"{name}: {reason}")
+
+    def kept(self):
+        """What is left of the checkpoints in the end: the last, and the best."""
+        if self.keep == 0:
+            return self.expected
+        best = os.readlink(os.path.join(self.whole, "best"))
+        return sorted(set(self.expected[-self.keep:]) | {best})
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Kills
+
+MOMENTS = ("save", "save", "save", "save", "prune", "early", "any", "any")
+VICTIMS = ("rank", "rank", "main rank", "all", "mpirun")
+
+
+class Tally:
+    """What the kills have met."""
+
+    def __init__(self):
+        self.kills = self.saving = self.pruning = self.early = self.at_once = self.moved = self.ends = self.stuck = 0
+        self.stage = collections.Counter()  # how far a save was
+        self.who = collections.Counter()
+
+
+def strike(rng, run, moment, victim, seconds):
+    """Waits for the moment and kills. False: the run was over before it."""
+    ranks = run.wait_for_ranks() if moment != "early" else {}
+    if moment == "early":
+        time.sleep(rng.uniform(0, 0.5))
+    elif moment == "any":
+        time.sleep(rng.uniform(0, 0.5 * seconds))
+    else:
+        ending = ".tmp" if moment == "save" else ".old"
+        skip, seen = rng.randint(0, 3), set()
+
+        def so_far():
+            now = set(names(run.out, r"step_\d{8}\." + ending[1:]))
+            found = now - seen if len(seen) >= skip else ()
+            seen.update(now)
+            return bool(found)
+        if not run.wait_until(so_far):
+            return False
+        if moment == "save":
+            time.sleep(rng.choice([0, rng.uniform(0, 0.004), rng.uniform(0, 0.02), rng.uniform(0, 0.08)]))
+    if run.over():
+        return False
+    ranks = ranks or processes(run.mark)
+    if victim == "mpirun" or not ranks:
+        run.main.kill()
+    elif victim == "all":
+        for process in [*ranks.values(), run.main.pid]:
+            kill(process)
+    else:
+        kill(ranks[min(ranks) if victim == "main rank" else rng.choice(sorted(ranks))])
+    return True
+
+
+def how_far(folder):
+    """In words."""
+    try:
+        found = set(os.listdir(folder))
+    except OSError:
+        return "being removed"
+    if "trainer.json" in found:
+        return "trainer.json was there"
+    if "config.json" in found:
+        return "config.json was there"
+    if any(n.startswith("rank_") for n in found):
+        return "some ranks had reported"
+    return "values were written" if "optimizer.safetensors" in found else "it had just begun"
+
+
+def torture(rng, case, kills, out, tally, moments=MOMENTS):
+    """One case: so many kills, then the end of it."""
+    mesh, ranks, same_bits, other, checked = case.mesh, case.ranks, True, None, {}
+    for number in range(kills):
+        if rng.random() < 0.15 and (other := other_mesh(rng, case)):
+            ranks, mesh = other[:2]
+            same_bits = same_bits and other[2]
+            tally.moved += 1
+        moment, victim = moments[number % len(moments)] if moments is not MOMENTS else rng.choice(moments), rng.choice(VICTIMS)
+        if moment == "prune" and case.keep == 0:
+            moment = "save"
+        run = Run(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+        struck = strike(rng, run, moment, victim, case.seconds)
+        what = f"{case.name}, kill {number} ({moment}, {victim})"
+        if struck and victim == "mpirun" and ranks > 1 and rng.random() < 0.5:
+            tally.at_once += 1  # as a supervisor does that does not look: the ranks may still be there
+            after = Run(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+            ok(after.end() == 0, what, "begun again at once: " + after.complaints()[-600:])
+            after.close()
+        status = run.end(SECONDS, struck)
+        tally.stuck += run.stuck
+        ok(status is not None, what, f"ranks are left, or wait for ever: {run.left} {run.text()[-200:]} {run.complaints()[-300:]}")
+        left = names(out, r"step_\d{8}\.tmp")
+        if struck:
+            tally.kills += 1
+            tally.who[victim] += 1
+            tally.saving += bool(left)
+            tally.pruning += bool(names(out, r"step_\d{8}\.old"))
+            tally.early += not names(out) and not left
+            for name in left:
+                tally.stage[how_far(os.path.join(out, name))] += 1
+        else:
+            tally.ends += 1
+            ok(status == 0, what, f"it ended before, with status {status}: " + run.complaints()[-600:])
+        ok("not from step" not in run.text(), what, run.text())
+        wrong = published(out, case.whole, same_bits, checked)
+        ok(not wrong, what, wrong)
+        run.close()
+    if same_bits:
+        mesh, ranks = case.mesh, case.ranks
+    newest = names(out)[-1:]
+    status, said, errors = finished(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+    taken = re.findall(r"^resume +\S*?(step_\d+): step|^resume +(no checkpoint)", said, re.MULTILINE)
+    ok(status == 0 and taken and (taken[0][0] or taken[0][1]) == (newest[0] if newest else "no checkpoint"), case.name,
+       f"status {status} from {taken}, the newest was {newest}: {errors[-600:]}")
+    compare(case, out, same_bits, checked)
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def killed_at_the_end(case, out):
+    """As a run leaves it that is killed between the name of its last checkpoint and the removal of the one before."""
+    shutil.copytree(case.whole, out, symlinks=True)
+    for name in names(out)[:-2]:
+        shutil.rmtree(os.path.join(out, name))
+    os.rename(os.path.join(out, names(out)[0]), os.path.join(out, names(out)[0] + ".old"))
+    status, _, errors = finished(case.ranks, f"{case.options} {case.mesh} --keep {case.keep} --resume", out)
+    ok(status == 0, case.name, errors)
+    compare(case, out, True, {})
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def compare(case, out, same_bits, checked):
+    """With the run that was never killed."""
+    wrong = published(out, case.whole, same_bits, checked)
+    ok(not wrong, case.name, wrong)
+    try:
+        a, b = log(case.whole), log(out)
+    except (OSError, ValueError) as reason:
+        ok(False, case.name, f"log.jsonl: {reason}")
+        return
+    if same_bits:
+        for x in a + b:  # bytes of a step are those of its own mesh, and what was on its way is sent where a save waits for it
+            x.pop("bytes")
+        ok(a == b, case.name, f"log.jsonl differs: {[(x, y) for x, y in zip(a, b) if x != y][:1] or (len(a), len(b))}")
+        expected = sorted([*case.kept(), *BESIDE])
+        ok(sorted(os.listdir(out)) == expected, case.name, f"there are {sorted(os.listdir(out))} and not {expected}")
+    else:
+        ok(difference(a, b) <= 1e-5, case.name, f"on another mesh losses or norms are {difference(a, b):.1e} apart")
+        rest = set(os.listdir(out)) - set(names(out)) - set(BESIDE)
+        ok(not rest and case.expected[-1] in names(out), case.name, f"there are {sorted(os.listdir(out))}")
+
+
+def kills(rng, number, deadline):
+    tally, case = Tally(), 0
+    while tally.kills < number and time.monotonic() < deadline:
+        case += 1
+        one = Case(rng, rng.choice([1, 2, 2, 4, 4]) if MPI else 1, case)
+        if one.sound:
+            torture(rng, one, min(rng.randint(3, 8), number - tally.kills), f"killed{case}", tally)
+        shutil.rmtree(one.whole, ignore_errors=True)
+    tell(tally, case)
+    if number >= 100:
+        ok(tally.kills >= number, "kills", f"only {tally.kills} of {number} in the time given")
+        ok(tally.saving >= 0.3 * tally.kills, "kills", f"only {tally.saving} of {tally.kills} while a save was going on")
+
+
+def tell(tally, cases):
+    print(f"{tally.kills} kills in {cases} runs ({', '.join(f'{n} {v}' for v, n in tally.who.most_common())}; {tally.ends} came too late): "
+          f"{tally.saving} while a save was going on ({', '.join(f'{n} {s}' for s, n in tally.stage.most_common())}), {tally.pruning} while "
+          f"one was removed, {tally.early} before the first checkpoint; {tally.at_once} times begun again at once, {tally.moved} times on another mesh; "
+          f"{tally.stuck} times mpirun stayed behind when all ranks were gone")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Damaged checkpoints
+
+FILES = ("model.safetensors", "optimizer.safetensors", "config.json", "trainer.json")
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+class Damage:
+    """What is done to one checkpoint. Each has a name, and the word that the reason has to have beside the file's."""
+
+    def __init__(self, rng, folder, others):
+        self.rng, self.folder = rng, folder
+        self.other_step, self.other_run = others  # the same step's folder, of another run; another step's, of this one
+        self.file = rng.choice(FILES)
+        kinds = [self.flip] * 4 + [self.cut, self.cut, self.grow, self.zeros, self.twice, self.of_step, self.of_run, self.exchange, self.gone,
+                                   self.empty, self.folder_instead, self.pipe_instead, self.dangling, self.scrambled, self.renamed]
+        self.what = rng.choice(kinds)
+        before = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)}
+        self.file = self.what() or self.file
+        self.name = f"{os.path.basename(folder)}: {self.what.__name__} {self.file}"
+        self.harmless = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)
+                         if os.path.isfile(os.path.join(folder, n))} == before
+
+    def path(self, name=None):
+        return os.path.join(self.folder, name or self.file)
+
+    def flip(self):
+        data = bytearray(read(self.path()))
+        for _ in range(self.rng.choice([1, 1, 1, 2, 7])):
+            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+        write(self.path(), data)
+
+    def cut(self):
+        size = os.path.getsize(self.path())
+        os.truncate(self.path(), self.rng.choice([size - 1, size - 4, size // 2, self.rng.randrange(size)]))
+
+    def grow(self):
+        with open(self.path(), "ab") as f:
+            f.write(bytes(self.rng.choice([1, 4, 4096])))
+
+    def zeros(self):
+        """A page, as file systems leave them after a crash."""
+        data = bytearray(read(self.path()))
+        at = self.rng.randrange(len(data)) // 4096 * 4096
+        data[at:at + 4096] = bytes(len(data[at:at + 4096]))
+        write(self.path(), data)
+
+    def twice(self):
+        """A page where another one belongs."""
+        self.file = self.rng.choice(FILES[:2])
+        data = bytearray(read(self.path()))
+        a, b = (self.rng.randrange(len(data) // 4096) * 4096 for _ in range(2))
+        data[a:a + 4096] = data[b:b + 4096]
+        write(self.path(), data)
+
+    def of_step(self):
+        shutil.copyfile(os.path.join(self.other_step, self.file), self.path())
+
+    def of_run(self):
+        shutil.copyfile(os.path.join(self.other_run, self.file), self.path())
+
+    def exchange(self):
+        other = self.rng.choice([n for n in FILES if n != self.file])
+        a, b = read(self.path()), read(self.path(other))
+        write(self.path(), b), write(self.path(other), a)
+
+    def gone(self):
+        os.unlink(self.path())
+
+    def empty(self):
+        write(self.path(), b"")
+
+    def folder_instead(self):
+        os.unlink(self.path()), os.mkdir(self.path())
+
+    def pipe_instead(self):
+        os.unlink(self.path()), os.mkfifo(self.path())
+
+    def dangling(self):
+        os.unlink(self.path()), os.symlink("nowhere", self.path())
+
+    def scrambled(self):
+        write(self.path(), self.rng.randbytes(os.path.getsize(self.path())))
+
+    def renamed(self):
+        """The whole folder, sound, is another step's."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.other_step, self.folder)
+        return "trainer.json"
+
+
+class Broken_runs:
+    """Runs of three steps, of which copies are damaged and taken up for a fourth."""
+
+    def __init__(self, ranks, options):
+        self.ranks, self.options = ranks, options
+        self.base = {}
+        for seed in (1, 2):
+            out = self.base[seed] = f"base{ranks}.{seed}"
+            status, _, errors = finished(ranks, f"{options} --seed {seed} --steps 4 --save-every 1", out)
+            ok(status == 0, "broken", f"status {status}: {errors[-300:]}")
+
+    def case(self, seed, number):
+        rng = random.Random(seed * 1000003 + number)
+        out = f"broken{number}"
+        shutil.copytree(self.base[1], out, symlinks=True)
+        shutil.move(os.path.join(out, "step_00000004"), os.path.join(out, "step_00000077.tmp"))  # as a run that was killed leaves one
+        steps = rng.choice([[3], [3], [3], [3], [3, 2], [3, 2], [3, 2, 1]])
+        damages = []
+        for step in steps:
+            others = [os.path.join(self.base[b], f"step_{s:08d}") for b, s in ((1, step - 1 or 2), (2, step))]
+            damages.append(Damage(rng, os.path.join(out, f"step_{step:08d}"), others))
+        status, said, errors = finished(self.ranks, f"{self.options} --seed 1 --steps 4 --save-every 1 --resume", out)
+        refused = [int(s) for s in re.findall(r"^resume +not from step (\d+): ", said, re.MULTILINE)]
+        wrong = self.judge(out, steps, damages, status, said, refused, errors)
+        shutil.rmtree(out, ignore_errors=True)
+        return f"case {number}: {', '.join(d.name for d in damages)}", wrong, len(refused), bool(refused)
+
+    def judge(self, out, steps, damages, status, said, refused, errors):
+        """What is wrong, or ""."""
+        untouched = {s for s, d in zip(steps, damages) if not d.harmless}  # damaged, and older than the one that was taken
+        for step, damage in zip(steps, damages):
+            if damage.harmless:
+                steps = steps[:steps.index(step)]  # this one is taken
+                break
+            reason = re.search(rf"^resume +not from step {step}: (.*)$", said, re.MULTILINE)
+            if not reason or f"{damage.folder}/" not in reason[1]:
+                return f"step {step} was not refused by name: {said[-300:]} {errors[-300:]}"
+            if damage.what.__name__ not in ("exchange", "renamed", "of_step", "of_run") and damage.file not in reason[1]:
+                return f"{damage.file} was not named: {reason[1]}"
+        if refused != steps:
+            return f"refused were {refused} and not {steps}"
+        if len(steps) == 3:
+            good = status == 1 and "none of the 3 checkpoints" in errors and len(errors.splitlines()) <= 20
+            return "" if good else f"none was left, but it ended with status {status}: {errors[-300:]}"
+        if status != 0:
+            return f"status {status}: {errors[-300:]}"
+        if os.path.exists(os.path.join(out, "step_00000077.tmp")):
+            return "what a killed run has left is still there"
+        for step in {1, 2, 3, 4} - (untouched - set(steps)):
+            name = f"step_{step:08d}"
+            if not same_folder(os.path.join(self.base[1], name), os.path.join(out, name)):
+                return f"{name} is not that of the other run"
+        a, b = log(self.base[1]), log(out)
+        for x in a + b:
+            x.pop("bytes")
+        return "" if a == b else "another log.jsonl"
+
+
+def broken(seed, number, deadline, several):
+    """So many on one rank, two at a time; and so many on several ranks."""
+    done = refusals = 0
+    groups = [(Broken_runs(1, "--keep 0"), number)]
+    if MPI and several:
+        groups.append((Broken_runs(2, "--keep 0 --tp 2"), several))
+    for runs, n in groups:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for what, wrong, refused, _ in pool.map(lambda i: runs.case(seed, i) if time.monotonic() < deadline else (None,) * 4, range(n)):
+                if what is None:
+                    continue
+                ok(not wrong, what, wrong)
+                done += 1
+                refusals += refused
+    print(f"{done} runs with damaged checkpoints: {refusals} refused, each with the reason; all others proved harmless")
+    ok(done >= number, "broken", f"only {done} of {number} in the time given")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Disks
+
+STEPS, EVERY = 300, 5
+
+
+class Disks:
+    """Each scenario is a run, something that happens to its folder after it has saved, and mostly its end."""
+
+    def __init__(self):
+        self.whole = "disk.whole"
+        self.mounts = []
+        status, _, errors = finished(1, f"{self.long()} --save-every 0", self.whole)
+        ok(status == 0, "disks", errors)
+
+    def long(self):
+        return f"--steps {STEPS} --seed 3"
+
+    def mount(self, where, *options):
+        os.makedirs(where, exist_ok=True)
+        done = subprocess.run(["mount", *options, where], capture_output=True)
+        if done.returncode == 0:
+            self.mounts.append(where)
+        return done.returncode == 0
+
+    def close(self):
+        for where in reversed(self.mounts):
+            subprocess.run(["umount", "-l", where], capture_output=True)
+
+    def scenario(self, what, out, trouble, relief, reasons, ranks=1, mesh="", before=""):
+        """trouble() after the first save; one line a failed save with one of the reasons; relief(): it saves again, and ends
+        as if nothing had been. relief = None: it ends with status 1 and the checkpoints that there were."""
+        run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep 2 {mesh}", out, before)
+        saved = lambda: run.text().count("\nsaved ")
+        if not ok(run.wait_until(lambda: saved() >= 2, 0.004), what, "nothing is saved: " + run.complaints()):
+            return run.end()
+        if trouble() is False:
+            run.end()
+            run.close()
+            print(f"left out: {what}: this machine does not let us")
+            return
+        ok(run.wait_until(lambda: "was not saved" in run.complaints(), 0.004), what, "no word of it")
+        if relief:
+            relief()
+            at = saved()
+            ok(run.wait_until(lambda: saved() > at, 0.004), what, "it does not save again: " + run.complaints()[-500:])
+        status = run.end()
+        lines = run.lines()
+        run.close()
+        failed = [line for line in lines if "was not saved" in line]
+        of_log = [line for line in lines if "log.jsonl" in line]
+        ok(set(lines) == set(failed + of_log) and len(set(failed)) == len(failed) and len(of_log) <= 2, what, f"other lines, or twice: {lines[:4]}")
+        ok(len({re.search(r"step (\d+)", line)[1] for line in failed}) == len(failed), what, f"told in more than one line: {failed[:3]}")
+        ok(all(any(r in line for r in reasons) for line in lines), what, f"another reason: {lines[:2]}")
+        ok(status == (0 if relief else 1), what, f"status {status}: {lines[-1:]}")
+        if relief:
+            self.compare(what, out)
+
+    def compare(self, what, out):
+        best = os.path.basename(os.path.realpath(os.path.join(out, "best")))
+        expected = sorted({f"step_{s:08d}" for s in (STEPS - EVERY, STEPS)} | {best})
+        found = sorted(os.listdir(out))
+        ok(found == sorted([*expected, *BESIDE]), what, f"there are {found}")
+        ok(expected[-1] in found and same_folder(os.path.join(out, expected[-1]), os.path.join(self.whole, expected[-1])), what, "another end")
+        try:
+            ok([x["loss"] for x in log(out)] == [x["loss"] for x in log(self.whole)], what, "another log.jsonl, or lines are missing")
+        except (ValueError, OSError) as reason:
+            ok(False, what, f"log.jsonl: {reason}")
+
+    def full(self, forever=False):
+        what = "a full disk" + (" to the end" if forever else "")
+        if not self.mount("full", "-t", "tmpfs", "-o", "size=2m", "tmpfs"):
+            return print(f"left out: {what}: no right to mount")
+
+        def fill():
+            with open("full/ballast", "wb", buffering=0) as f:
+                try:
+                    while True:
+                        f.write(bytes(4096))
+                except OSError:
+                    pass
+        # With nothing left for it, not even a line of the log: that is where pages are shared.
+        self.scenario(what, "full/run", fill, None if forever else lambda: os.unlink("full/ballast"), ["No space left on device"])
+        if forever:
+            left = names("full/run")
+            ok(left and not names("full/run", r"step_\d+\..*"), what, f"there are {os.listdir('full/run')}")
+            for name in left:
+                try:
+                    check(os.path.join("full/run", name))
+                except (Broken, OSError, ValueError, KeyError) as reason:
+                    ok(False, what, f"{name}: {reason}")
+            os.unlink("full/ballast")
+            status, _, errors = finished(1, f"{self.long()} --save-every {EVERY} --keep 2 --resume", "full/run")
+            ok(status == 0, what, f"taken up again: status {status} {errors}")
+            self.compare(what, "full/run")
+        self.close()
+
+    def moved(self, ranks=1, mesh=""):
+        out = f"moved{ranks}"
+        self.scenario("a folder that is moved away", out, lambda: os.rename(out, "elsewhere"), lambda: os.rename("elsewhere", out),
+                      ["was it moved away, or its disk unmounted?", "was its folder moved"], ranks, mesh)
+
+    def replaced(self):
+        def trouble():
+            os.rename("replaced", "elsewhere")
+            write("replaced", b"")
+
+        def relief():
+            os.unlink("replaced")
+            os.rename("elsewhere", "replaced")
+        self.scenario("a folder that becomes a file", "replaced", trouble, relief,
+                      ["is not a folder any more", "Not a directory", "was it moved away, or its disk unmounted?"])
+
+    def unmounted(self, ranks=1, mesh=""):
+        what = "a disk that is unmounted"
+        if not self.mount("disk", "-t", "tmpfs", "-o", "size=20m", "tmpfs") or not self.mount("view", "--bind", "disk"):
+            return print(f"left out: {what}: no right to mount")
+        again = lambda: subprocess.run(["mount", "--bind", "disk", "view"], check=True)
+        self.scenario(what, "view", lambda: subprocess.run(["umount", "-l", "view"], check=True) and None, again,
+                      ["its disk is not mounted any more", "was it moved away, or its disk unmounted?", "was its folder moved, or the disk unmounted?"],
+                      ranks, mesh)
+        self.close()
+
+    def forbidden(self):
+        def trouble():
+            return subprocess.run(["chattr", "+i", "forbidden"], capture_output=True).returncode == 0 and None
+        try:
+            self.scenario("a folder that may not be changed any more", "forbidden", trouble,
+                          lambda: subprocess.run(["chattr", "-i", "forbidden"], check=True), ["Operation not permitted"])
+        finally:
+            subprocess.run(["chattr", "-i", "forbidden"], capture_output=True)
+
+    def limited(self):
+        """A limit on the size of files, whose signal would be the end of a program that does not look."""
+        what = "files may not become larger than 60 KB"
+        status, said, errors = finished(1, f"{self.long()} --save-every 100", "limited", "ulimit -f 120;")
+        lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
+        ok(status == 1 and f"step   {STEPS}/{STEPS}" in said, what, f"status {status}: {said[-200:]} {errors[-300:]}")
+        ok("File too large" in errors and not names("limited", r"step_.*"), what, f"{lines} {os.listdir('limited')}")
+
+
+    def limited_rank(self):
+        """The disk of one rank takes no more, while the main rank waits for it."""
+        what = "rank 1 may not write beyond 10 MB of a file of 15 MB"  # less would be less than MPI's own memory
+        status, said, errors = finished(2, "--hidden 192 --steps 12 --save-every 4 --pp 2", "limited2",
+                                        'case ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} in 1) ulimit -f 20000 ;; esac;')
+        lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
+        ok(status != 0 and "step    12/12" in said and not names("limited2", r"step_.*"), what, f"status {status}: {errors[-300:]}")
+        ok(len(lines) == 3 and all("rank 1: the checkpoint of step" in line and "File too large" in line for line in lines), what, lines)
+
+
+def disks(short):
+    d = Disks()
+    try:
+        d.full()
+        d.unmounted()
+        d.forbidden()
+        d.limited()
+        if MPI:
+            d.limited_rank()
+        if not short:
+            d.full(forever=True)
+            d.moved()
+            if MPI:
+                d.moved(2, "--pp 2")
+            d.replaced()
+    finally:
+        d.close()
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# Calls that fail
+
+class Calls:
+    """Runs that save in the background at step 2 and to the end at step 4; the second one exports, too. One call of one rank fails."""
+
+    def __init__(self):
+        source = os.path.join(PROJECT, "dev", "test", "fail_calls.c")
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-O1", "-o", "fail_calls.so", source, "-ldl"], check=True)
+        self.runs = 0
+
+    def run(self, ranks, mesh, rank, at, everything=False, under="failing"):
+        """One of the calls under a path. Returns (status, stderr, how many of them the rank has made)."""
+        for left in ("failing", "failing.weights", "count"):
+            shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
+        before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_UNDER={under} FAIL_COUNT=$PWD/count FAIL_RANK={rank} FAIL_AT={at};"
+        before += " export FAIL_ALL=1;" if everything else ""
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 1 {mesh} --export failing.weights", "failing", before)
+        self.runs += 1
+        return status, errors, int(open("count").read() or 0) if os.path.exists("count") else 0
+
+    def sweep(self, rng, ranks, mesh, most=1000, under="failing"):
+        """At most so many calls, drawn at random, of each rank."""
+        shutil.rmtree("failing.whole", ignore_errors=True)
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 0 {mesh}", "failing.whole")
+        ok(status == 0, f"calls, {ranks} ranks {mesh}", errors)
+        for rank in range(ranks):
+            status, errors, count = self.run(ranks, mesh, rank, 0, under=under)
+            what = f"calls of rank {rank} of {ranks} {mesh}"
+            if not ok(status == 0 and count > 3, what, f"status {status}, {count} calls: {errors[-300:]}"):
+                continue
+            for at in sorted(rng.sample(range(1, count + 1), min(most, count))):
+                for everything in (False, True) if under == "failing" else (False,):
+                    status, errors, _ = self.run(ranks, mesh, rank, at, everything, under)
+                    wrong = self.judge(status, errors)
+                    ok(not wrong, f"{what}: number {at} of {count}{' and all later ones' if everything else ''} fails", f"{wrong}; {errors[-500:]}")
+
+    def no_room(self):
+        """Memory for the run, but for half a snapshot only: training waits for each save."""
+        what, options = "no memory for a snapshot", "--steps 4 --save-every 1 --keep 0 --hidden 64"
+        status, said, errors = finished(1, options, "roomy")
+        sizes = [float(x) for x in re.findall(r"^(?:memory .* together|saves .* memory,) ([0-9.]+) MB$", said, re.MULTILINE)]
+        if not ok(status == 0 and len(sizes) == 2, what, f"{sizes} {errors}"):
+            return
+        before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_PAGES={int((sizes[0] + sizes[1] / 2) * 1e6 / 4096)};"
+        status, said, errors = finished(1, options, "cramped", before)
+        ok(status == 0 and "training waits for them" in said and said.count("\nsaved ") == 4, what, f"status {status}: {said[-300:]} {errors}")
+        ok(names("cramped") == names("roomy") and all(same_folder(f"cramped/{n}", f"roomy/{n}") for n in names("roomy")), what, "other checkpoints")
+
+    @staticmethod
+    def judge(status, errors):
+        """What is wrong, or ""."""
+        lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
+        last = any("step 4 was not saved" in line for line in lines)
+        if status not in (0, 1) or (status == 1 and not lines):
+            return f"status {status}"
+        if (last and status != 1) or re.search(r"[Ss]egmentation|[Ss]ignal|Sanitizer", errors):
+            return f"status {status} of a run that was not saved, or it has crashed"
+        if status == 0 and ("step_00000004" not in names("failing") or not os.path.isdir("failing.weights")):
+            return "status 0, and something is missing"
+        for name in names("failing"):
+            if not same_folder(os.path.join("failing", name), os.path.join("failing.whole", name)):
+                return f"{name} is not sound"
+        left = sorted(set(os.listdir("failing") if os.path.isdir("failing") else ()) - set(BESIDE))
+        if any("." in name for name in left) or (glob.glob("failing.weights?*") and "the weights are in" not in errors):
+            return f"{left} and {glob.glob('failing.weights?*')} are left"
+        return ""
+
+
+def calls(rng, short):
+    c = Calls()
+    under = "step_00000004.tmp/model" if short else "failing"
+    c.no_room()
+    c.sweep(rng, 1, "", under=under)
+    if MPI:
+        c.sweep(rng, 2, "--dp 2 --zero 1", under=under)
+    if MPI and not short:
+        c.sweep(rng, 2, "--tp 2")
+        c.sweep(rng, 4, "--pp 2 --dp 2 --dp-mode diloco --local-steps 2 --eager", 20)
+    print(f"{c.runs} runs in which a call fails")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+# The command line
+
+def mpi_is_there():
+    return b"MPI_Init" in open(TRAIN, "rb").read() and os.environ.get("MPIRUN", "mpirun") != ""
+
+
+def short_kills(rng):
+    """What make test has time for."""
+    tally = Tally()
+    cases = [(1, ((1, 1, 1), "", "--tp 1 --pp 1"), ("save", "prune"))]
+    if MPI:
+        cases += [(4, ((2, 2, 1), "", "--tp 2 --pp 2 --sequence-parallel"), ("save", "early")),
+                  (2, ((1, 1, 2), "--dp-mode diloco --local-steps 3 --eager", "--tp 1"), ("save",))]
+    for number, (ranks, given, moments) in enumerate(cases):
+        one = Case(rng, ranks, number, given, 1)
+        if one.sound:
+            torture(rng, one, len(moments), f"killed{number}", tally, moments)
+        if one.sound and ranks == 1:
+            killed_at_the_end(one, "killed.end")
+    tell(tally, len(cases))
+
+
+def main():
+    global MPI
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--broken", type=int, default=500)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", choices=["kills", "broken", "disks", "calls"])
+    o = parser.parse_args()
+    rng = random.Random(o.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
+    MPI = mpi_is_there()
+    started = time.monotonic()
+    print(f"seed {o.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="torture") as work:
+        os.chdir(work)
+        # What killed jobs would leave for ever, sessions and shared memory of MPI, goes here.
+        os.environ.update(OMP_NUM_THREADS="1", TMPDIR=work, OMPI_MCA_btl_vader_backing_directory=work,
+                          OMPI_MCA_mpi_yield_when_idle="1")
+        open("text.txt", "w").write(" ".join(map(str, range(12000))))
+        if o.only in (None, "kills"):
+            if o.short:
+                short_kills(rng)
+            else:
+                kills(rng, o.kills, started + 60 * o.minutes * (1 if o.only else 0.7))
+        if o.only in (None, "broken"):
+            broken(o.seed, 12 if o.short else o.broken, started + 60 * o.minutes * (1 if o.only else 0.95), 0 if o.short else o.broken // 25)
+        if o.only in (None, "disks"):
+            disks(o.short)
+        if o.only in (None, "calls"):
+            calls(rng, o.short)
+        os.chdir("/")
+    print(f"{COUNT['passed']} passed, {COUNT['failed']} failed")
+    return 1 if COUNT["failed"] or not COUNT["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

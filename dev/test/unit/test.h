@@ -1,0 +1,85 @@
+/*
+test.h: what the component tests share. A test program is a main() that calls check() and check_error() and ends with
+return test_end(). It prints one line a check, the measured error beside its bound, and last "N passed, N failed".
+*/
+#ifndef TEST_H
+#define TEST_H
+
+#include "../../../util/base.h"
+#include <time.h>
+
+typedef struct {
+    int passed, failed;
+} TestCount;
+static TestCount test_count = {0, 0};
+
+// Counts and prints one check.
+__attribute__((format(printf, 2, 3))) static inline bool check(bool ok, const char* format, ...) {
+    if (ok)
+        test_count.passed++;
+    else
+        test_count.failed++;
+    printf("%s  ", ok ? "ok  " : "FAIL");
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+    return ok;
+}
+
+// A measured error beside the bound it has to stay under (a NaN fails).
+static inline bool check_error(const char* what, double error, double bound) {
+    return check(error <= bound, "%-64s error %.2e  bound %.2e", what, error, bound);
+}
+
+// max |a - b| / max |b|: the error relative to the largest entry of the reference b; NaN counts as infinite.
+static inline double relative_error(const float* a, const double* b, int64_t n) {
+    double worst = 0, scale = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double difference = fabs((double)a[i] - b[i]);
+        if (!(difference <= worst)) worst = difference == difference ? difference : INFINITY;
+        if (fabs(b[i]) > scale) scale = fabs(b[i]);
+    }
+    return scale > 0 ? worst / scale : worst;
+}
+
+// Seconds that this process has computed. Where work that grows too fast has to be told from work that does not, they are
+// counted, not those of the clock on the wall: other processes do not matter.
+static inline double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+// while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy machine lets
+// a process run. With several ranks all of them have to count the same checks.
+static inline bool attempt(void) {
+    static TestCount before;
+    static int made = 0;
+    if (made > 0 && (made == 3 || test_count.failed == before.failed)) {
+        made = 0;
+        return false;
+    }
+    if (made++ == 0) {
+        before = test_count;
+    } else {
+        test_count = before;
+        printf("again\n");
+    }
+    return true;
+}
+
+// Makes an empty file NAME.something in $TMPDIR, for the test to write to and to remove at its end; its path.
+static inline void make_temporary(char* path, size_t size, const char* name) {
+    const char* folder = getenv("TMPDIR");
+    snprintf(path, size, "%.200s/%s.XXXXXX", folder ? folder : "/tmp", name);
+    const int fd = mkstemp(path);
+    if (fd < 0) die("%s: cannot make %s", name, path);
+    close(fd);
+}
+
+// The last line, and the exit status.
+static inline int test_end(void) {
+    printf("%d passed, %d failed\n", test_count.passed, test_count.failed);
+    return test_count.failed == 0 && test_count.passed > 0 ? 0 : 1;
+}
+
+#endif

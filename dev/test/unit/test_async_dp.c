@@ -1,0 +1,786 @@
+/*
+test_async_dp.c: does data parallelism that does not wait keep its promises? Runs the trainer's own step (this file includes
+train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after every step looks at what sites have:
+
+    members     of a site have the same bits of everything, and so have ranks that hold the same slice
+    common      the common point has the same bits on all sites; eager: it is the mean of theirs
+    drift       dc-s3gd: no site is further from where it began the step than one update of AdamW goes, and the sum of all
+                D = c - own is 0, both up to rounding
+    sums        diloco: what has come is the sum of what all sites sent; with fewer bits: what was sent and what is kept
+                (residue) add up to what should have been sent
+    lambda      the correction of a gradient is lambda0 times as long as the gradient, for every tensor, and along g g D. g
+                is that of the same step without compensation, from the same checkpoint
+    undisturbed validating, sampling (stage_enter_common) and saving after every step changes not a bit of what follows
+    resumed     from its checkpoint after any of the steps, in a new trainer, a run ends with the bits of the whole one
+    bytes       as many as rounds_traffic says, to the byte, in the whole run and in a resumed one
+
+and modes that have to be the same are: one site and the plain optimizer; without delay and with SGD, synchronous training;
+eager with one site and not eager; delayed without a delay and synchronous, ... A checkpoint is refused by a run with another
+plan, and taken up by another mesh with the same sites.
+
+Bounds. u = 2^-24. A sum of M numbers in float32 is off by (M - 1) u times the sum of their sizes; D is made of two
+differences, such a sum, a product and an addition to c. AdamW: |m| <= 1.165 sqrt(v) with beta1 = 0.9, beta2 = 0.95, by
+Cauchy and Schwarz, and the corrections of the first steps add a factor of 2.24 at most: an update is below 2.61 lr, and lr
+times the weight decay. "error / bound" is told, and has to be below 1.
+
+With --short, or without LONG=1 in the environment, every few of the cases; --only TEXT: those whose line has it.
+
+ranks: 1 2 4
+ranks sanitized: 1 2
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
+#include "../../../train_gpt.cu"
+
+#include "test.h"
+#include <setjmp.h>
+
+enum { STEPS = 7 };
+
+static const double unit = 5.9604644775390625e-08; // of rounding: u
+static const char* tokens_path = "build/test_async_dp.bin";
+static char folder[64]; // for checkpoints: in memory where that can be, as each is flushed to its disk
+static const char* usual_line =
+    "--layers 4 --hidden 16 --heads 2 --seq 8 --vocab 97 --steps 7 --warmup 2 --lr 4e-3 --min-lr 1e-3 --micro-batch 1 "
+    "--global-batch 4 --eval-sequences 4 --beta1 0.9 --beta2 0.95 --eps 1e-6 --data build/test_async_dp.bin";
+#include "trainer_fixture.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a run leaves, as bits
+
+static uint64_t hash_floats(uint64_t hash, const float* x, int64_t n) {
+    for (int64_t i = 0; i < n && x; i++) hash = (hash ^ bits_of_float(x[i])) * 0x100000001B3u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t hash_double(uint64_t hash, double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (hash ^ bits) * 0x100000001B3u;
+}
+
+// Elements of the moments.
+static int64_t share_of(const Stage* s) {
+    return s->layout.mesh.zero ? s->layout.elements / s->layout.mesh.d : s->layout.elements;
+}
+
+// What this rank computes with, and the last step's loss and norm. Nothing of it is on its way.
+static uint64_t hash_of_step(const Trainer* t) {
+    const Stage* s = &t->stage;
+    uint64_t hash = hash_floats(1, (const float*)s->params, s->layout.elements);
+    hash = hash_floats(hash, s->moment1, share_of(s));
+    hash = hash_floats(hash, s->moment2, share_of(s));
+    return hash_double(hash_double(hash, t->loss), isnan(t->grad_norm) ? -1 : t->grad_norm);
+}
+
+// All that the next step depends on. Waits for what is on its way.
+static uint64_t hash_of_end(Trainer* t) {
+    Stage* s = &t->stage;
+    const Sites* sites = &s->sites;
+    const int64_t n = s->layout.elements;
+    stage_settle(s);
+    uint64_t hash = hash_floats(2, (const float*)s->params, n);
+    hash = hash_floats(hash, s->moment1, share_of(s));
+    hash = hash_floats(hash, s->moment2, share_of(s));
+    hash = hash_floats(hash, s->before, share_of(s));
+    hash = hash_floats(hash, sites->base, n);
+    hash = hash_floats(hash, sites->velocity, n);
+    hash = hash_floats(hash, sites->old, n);
+    if (sites->velocity && s->rounds.delay > 0) hash = hash_floats(hash, sites->sum, n);
+    for (int b = 0; b < s->layout.buckets && sites->residue; b++)
+        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b), bucket_part(&s->layout, b));
+    if (s->grads.late) hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
+    return hash;
+}
+
+typedef struct {
+    uint64_t step[STEPS + 1], end; // after each step, from 1
+    double loss[STEPS + 1], norm[STEPS + 1], validation[STEPS + 1];
+    double bytes_error; // largest, of what was counted and the formulas
+} Record;
+
+// Takes a run to its end.
+static void record_run(Trainer* t, Record* record) {
+    const Stage* s = &t->stage;
+    const int64_t first = t->step;
+    const Bytes sent = bytes_sent(t);
+    memset(record, 0, sizeof *record);
+    while (t->step < STEPS) {
+        train_step(t);
+        record->step[t->step] = hash_of_step(t);
+        record->loss[t->step] = t->loss, record->norm[t->step] = t->grad_norm;
+    }
+    stop_settle(&t->stop);
+    record->end = hash_of_end(t);
+    if (t->step == first) return;
+    SiteTraffic formula;
+    double none[2] = {0, 0};
+    const Bytes all = bytes_of_all(t, sent, true, none);
+    const Traffic step = traffic_of_mesh(t, &formula, first);
+    const double near =
+        s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;
+    record->bytes_error = fmax(
+        fmax(fabs(all.data - all.far - near), fabs(all.far - formula.far)),
+        fmax(fabs(t->bytes.tensor - step.layers - step.ends), fabs(t->bytes.pipeline - step.pipeline - step.tied)));
+}
+
+static void run_line(const Comm* world, const char* line, Record* record, float** params) {
+    static Trainer t;
+    trainer_open(&t, world, line, NULL, false);
+    record_run(&t, record);
+    if (params) {
+        *params = (float*)checked_malloc((size_t)t.stage.layout.elements * sizeof(float), "test");
+        memcpy(*params, t.stage.params, (size_t)t.stage.layout.elements * sizeof(float));
+    }
+    trainer_close(&t);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What has to hold after a step
+
+typedef struct {
+    double members, common, mean, zero, drift, sums, feedback; // errors, each divided by its bound; bits that differ
+    double undisturbed, resumed, validation;                   // steps after which bits differ
+    double lambda, direction, uncompensated; // errors of the correction; tensors that should have none
+    double corrected;                        // tensors that had one
+    double bytes, bytes_resumed;
+} Found;
+
+static void worsen(double* worst, double error) { *worst = error <= *worst ? *worst : isnan(error) ? INFINITY : error; }
+
+// Numbers whose bits are not those of the group's first rank.
+static double differing(Comm* c, const float* x, int64_t n) {
+    double count = 0;
+    if (c->size == 1 || !x || n == 0) return 0;
+    float* first = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+    memcpy(first, x, (size_t)n * sizeof(float));
+    comm_broadcast(c, first, n, COMM_FLOAT, 0);
+    for (int64_t i = 0; i < n; i++) count += bits_of_float(first[i]) != bits_of_float(x[i]);
+    free(first);
+    return count;
+}
+
+// The same between ranks that hold copies of a slice: over the tensor group, and of the embedding's two.
+static double differing_copies(Trainer* t, const float* x) {
+    double count = 0;
+    for (int i = 0; i < t->stage.layout.n; i++) {
+        const Slice* slice = &t->stage.layout.slices[i];
+        if (slice->copies == t->groups.tensor.size)
+            count += differing(&t->groups.tensor, x + slice->offset, slice_elements(slice));
+        else if (slice->copies > 1)
+            count += differing(&t->groups.heads, x + slice->offset, slice_elements(slice));
+        if (slice->tensor.kind == WTE)
+            count += differing(&t->groups.embedding, x + slice->offset, slice_elements(slice));
+    }
+    return count;
+}
+
+// Sums over all sites, to be freed.
+static double* sum_of_sites(Trainer* t, const double* x, int64_t n) {
+    double* sum = (double*)checked_malloc((size_t)n * sizeof(double), "test");
+    memcpy(sum, x, (size_t)n * sizeof(double));
+    comm_all_reduce(&t->groups.far, sum, n, COMM_DOUBLE, COMM_SUM);
+    return sum;
+}
+
+static double* new_doubles(int64_t n) { return (double*)checked_calloc((size_t)n, sizeof(double), "test"); }
+
+// What the checks of a run remember from step to step.
+typedef struct {
+    float* base_before; // dc-s3gd: the common point at the begin of the step; else the weights
+    double *sent, *due; // fewer bits: sums of what was sent, and of what should have been
+    double largest;     // number that was to be sent
+    int sendings;
+} Memory;
+
+// Members of a site, and ranks with the same slices. Nothing is on its way.
+static void check_members(Trainer* t, Found* found) {
+    const Stage* s = &t->stage;
+    const int64_t n = s->layout.elements;
+    const float* all[] = {(const float*)s->params,
+                          s->sites.base,
+                          s->sites.velocity,
+                          s->sites.old,
+                          rounds_are_local(&s->rounds) ? s->moment1 : NULL,
+                          rounds_are_local(&s->rounds) ? s->moment2 : NULL,
+                          s->rounds.mode == DP_DILOCO ? s->sites.sum : NULL};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i]) continue;
+        worsen(&found->members, differing(&t->groups.data, all[i], n));
+        worsen(&found->members, s->rounds.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
+    }
+    if (rounds_sum_gradients(&s->rounds)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+}
+
+// The common point, which the parameters are now.
+static void check_common(Trainer* t, Found* found) {
+    const Stage* s = &t->stage;
+    const int64_t n = s->layout.elements;
+    const int M = s->rounds.sites;
+    worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+    worsen(&found->common, differing(&t->groups.data, (const float*)s->params, n));
+    if (!rounds_are_local(&s->rounds)) return;
+    if (!s->rounds.eager) {
+        for (int64_t i = 0; i < n; i++)
+            worsen(&found->common, bits_of_float(s->sites.base[i]) != bits_of_float(((const float*)s->params)[i]));
+        return;
+    }
+    double *x = new_doubles(n), *size = new_doubles(n);
+    for (int64_t i = 0; i < n; i++) x[i] = (double)s->sites.base[i], size[i] = fabs(x[i]);
+    double *sum = sum_of_sites(t, x, n), *sizes = sum_of_sites(t, size, n);
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs((double)((const float*)s->params)[i] - sum[i] / M);
+        if (error > 0) worsen(&found->mean, error / ((M + 1) * unit * sizes[i] / M));
+    }
+    free(x), free(size), free(sum), free(sizes);
+}
+
+// dc-s3gd, nothing on its way: c and the sites around it.
+static void check_drift(Trainer* t, const Memory* memory, Found* found) {
+    const Stage* s = &t->stage;
+    const int64_t n = s->layout.elements;
+    const int M = s->rounds.sites;
+    const double lr = learning_rate(&t->settings, t->step - 1);
+    double *D = new_doubles(n), *size = new_doubles(n);
+    for (int64_t i = 0; i < n; i++) {
+        const double own = (double)s->sites.own[i], before = (double)memory->base_before[i],
+                     base = (double)s->sites.base[i];
+        D[i] = base - own, size[i] = fabs(own - before);
+        if (s->rounds.delay == 0) size[i] = fabs(base - before);
+        if (t->settings.optimizer == OPTIMIZER_ADAMW && size[i] > 0)
+            worsen(&found->drift,
+                   size[i] / (2.61 * lr + lr * t->settings.weight_decay * fabs(before) + 2 * unit * fabs(before)));
+        if (s->rounds.delay == 0) worsen(&found->zero, D[i] == 0 ? 0 : INFINITY);
+    }
+    double *sum = sum_of_sites(t, D, n), *moved = sum_of_sites(t, size, n);
+    for (int64_t i = 0; i < n; i++) {
+        const double bound = unit * (M * fabs((double)s->sites.base[i]) + (2 * M + 2) * moved[i]);
+        if (sum[i] != 0) worsen(&found->zero, fabs(sum[i]) / bound);
+    }
+    free(D), free(size), free(sum), free(moved);
+}
+
+// diloco with a delay, after a step and before anything is waited for: what each site sends, of the buckets that it sends now.
+// Returns it (layout.elements), to be freed; the rest is NaN.
+static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
+    const Stage* s = &t->stage;
+    const Sites* sites = &s->sites;
+    const Rounds* r = &s->rounds;
+    double* sent = new_doubles(s->layout.elements);
+    for (int64_t i = 0; i < s->layout.elements; i++) sent[i] = (double)NAN;
+    for (int b = 0; b < s->layout.buckets; b++) {
+        const Bucket* bucket = &s->layout.bucket[b];
+        if (!rounds_sends(r, sites->fragment[b], t->step)) continue;
+        const bool known = !r->eager && r->delay < r->period; // what should be sent: own and base are as they were then
+        const int64_t part = bucket_part_offset(&s->layout, b), parts = bucket_part(&s->layout, b);
+        for (int64_t i = bucket->offset; i < bucket->offset + bucket->elements; i++) {
+            const bool mine = i >= part && i < part + parts;
+            const double whole = (double)(sites->base[i] - sites->own[i]);
+            if (r->eager) sent[i] = (double)sites->old[i];
+            if (known && r->bits == 32) sent[i] = whole;
+            if (known && r->bits < 32 && mine) sent[i] = (double)sites->sum[i];
+            if (r->bits == 32 || !known || !mine) continue;
+            memory->sent[i] += sent[i], memory->due[i] += whole;
+            memory->largest = fmax(memory->largest, fabs(whole) + fabs((double)sites->residue[i]));
+            const double error = fabs(memory->sent[i] + (double)sites->residue[i] - memory->due[i]);
+            if (error > 0) worsen(&found->feedback, error / (2 * unit * memory->largest * (double)t->step));
+        }
+    }
+    return sent;
+}
+
+// When it has come: the sum. Every member of a site has all of it.
+static void check_sums(Trainer* t, const double* sent, Found* found) {
+    const Stage* s = &t->stage;
+    const int64_t n = s->layout.elements;
+    const int M = s->rounds.sites;
+    double *x = new_doubles(n), *size = new_doubles(n);
+    for (int64_t i = 0; i < n; i++) x[i] = isnan(sent[i]) ? 0 : sent[i], size[i] = fabs(x[i]);
+    double *sum = sum_of_sites(t, x, n), *sizes = sum_of_sites(t, size, n);
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs((double)s->sites.sum[i] - sum[i]);
+        if (!isnan(sent[i]) && error > 0) worsen(&found->sums, error / (M * unit * sizes[i]));
+    }
+    free(x), free(size), free(sum), free(sizes);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A run that is looked at and saved after every step, and the runs that take it up
+
+static void folder_of_step(char path[256], int64_t step) { snprintf(path, 256, "%s/%lld", folder, (long long)step); }
+
+static void make_folders(Comm* world) {
+    char path[256];
+    snprintf(folder, sizeof folder, "/dev/shm/test_async_dp.%d", (int)getpid());
+    if (world->rank == 0 && mkdir(folder, 0777) != 0) {
+        snprintf(folder, sizeof folder, "build/test_async_dp.%d", (int)getpid());
+        if (mkdir(folder, 0777) != 0) die("%s: cannot make the folder", folder);
+    }
+    comm_broadcast(world, folder, sizeof folder, COMM_BYTE, 0);
+    for (int64_t step = 1; step <= STEPS && world->rank == 0; step++) {
+        folder_of_step(path, step);
+        if (mkdir(path, 0777) != 0) die("%s: cannot make the folder", path);
+    }
+}
+
+static void remove_folders(void) {
+    char path[256], checkpoint[512];
+    for (int64_t step = 1; step <= STEPS; step++) {
+        folder_of_step(path, step);
+        snprintf(checkpoint, sizeof checkpoint, "%s/step_%08lld", path, (long long)step);
+        checkpoint_remove(checkpoint);
+        rmdir(path);
+    }
+    rmdir(folder);
+}
+
+static void save_here(Trainer* t) {
+    char path[256];
+    folder_of_step(path, t->step);
+    trainer_save(t, path);
+}
+
+static void disturbed_run(const Comm* world, const char* line, const Record* whole, Record* record, Found* found) {
+    static Trainer t;
+    trainer_open(&t, world, line, NULL, false);
+    Stage* s = &t.stage;
+    const Rounds* r = &s->rounds;
+    const int64_t n = s->layout.elements;
+    const bool waits = r->mode == DP_DILOCO && r->delay > 0;
+    Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
+    memset(record, 0, sizeof *record);
+    const float* begins = r->mode == DP_DC_S3GD ? s->sites.base : (const float*)s->params;
+    memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
+    while (t.step < STEPS) {
+        train_step(&t);
+        record->step[t.step] = hash_of_step(&t);
+        double* sent = waits ? note_sendings(&t, &memory, found) : NULL;
+        if (t.step % 2 == 0) save_here(&t);
+        stage_enter_common(s, &t.settings, t.step);
+        if (sent) check_sums(&t, sent, found);
+        free(sent);
+        check_common(&t, found);
+        record->validation[t.step] = validate(&t);
+        stage_leave_common(s, &t.settings, t.step);
+        if (t.step % 2 == 1) save_here(&t);
+        check_members(&t, found);
+        if (r->mode == DP_DC_S3GD) check_drift(&t, &memory, found);
+        for (int64_t i = 0; i < n && s->before && !s->layout.mesh.zero; i++) // delayed: the weights before this update
+            worsen(&found->drift, s->before[i] == memory.base_before[i] ? 0 : INFINITY);
+        memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
+        found->undisturbed += record->step[t.step] != whole->step[t.step];
+    }
+    record->end = hash_of_end(&t);
+    found->undisturbed += record->end != whole->end;
+    free(memory.base_before), free(memory.sent), free(memory.due);
+    trainer_close(&t);
+}
+
+// Continues from step `from`, and compares with the whole run.
+static void resumed_run(const Comm* world, const char* line, int64_t from, const Record* whole, const Record* disturbed,
+                        Found* found) {
+    static Trainer t;
+    Record record;
+    char path[256];
+    folder_of_step(path, from);
+    trainer_open(&t, world, line, path, true);
+    found->resumed += t.step != from;
+    stage_enter_common(&t.stage, &t.settings, t.step);
+    found->validation += validate(&t) != disturbed->validation[from];
+    stage_leave_common(&t.stage, &t.settings, t.step);
+    record_run(&t, &record);
+    for (int64_t step = from + 1; step <= STEPS; step++) found->resumed += record.step[step] != whole->step[step];
+    found->resumed += record.end != whole->end;
+    worsen(&found->bytes_resumed, record.bytes_error);
+    trainer_close(&t);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Compensation
+
+// Where step from + 1 of a run finds its gradients, and along which way they are compensated: D, to be freed.
+static float* way_of_step(const Stage* s) {
+    const int64_t n = s->layout.elements;
+    float* D = (float*)checked_malloc((size_t)n * sizeof(float), "test");
+    for (int64_t i = 0; i < n; i++)
+        D[i] = s->rounds.mode == DP_DC_S3GD ? s->sites.base[i] - s->sites.own[i]
+                                            : ((const float*)s->params)[i] - s->before[i];
+    return D;
+}
+
+// The gradient that the step after `from` uses, with the compensation that is asked for or without; D as above or NULL.
+static float* gradient_of_step(const Comm* world, const char* line, int64_t from, bool compensated, float** D) {
+    static Trainer t;
+    char path[256];
+    folder_of_step(path, from);
+    trainer_open(&t, world, line, path, true);
+    if (D) *D = way_of_step(&t.stage);
+    if (!compensated) t.stage.rounds.compensation = 0;
+    train_step(&t);
+    const size_t bytes = (size_t)t.stage.layout.elements * sizeof(float);
+    float* g = (float*)checked_malloc(bytes, "test");
+    memcpy(g, buckets_due(&t.stage.grads), bytes);
+    stage_settle(&t.stage);
+    trainer_close(&t);
+    return g;
+}
+
+static void check_lambda(const Comm* world, const char* line, int64_t from, Found* found) {
+    static Trainer t;
+    float* D;
+    float* with = gradient_of_step(world, line, from, true, &D);
+    float* without = gradient_of_step(world, line, from, false, NULL);
+    trainer_open(&t, world, line, NULL, false); // for its layout and groups
+    const Layout* layout = &t.stage.layout;
+    enum { G, CORRECTION, TERM, ALONG, SUMS };
+    double* sums = new_doubles(SUMS * layout->tensors);
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
+        double* sum = sums + SUMS * slice->index;
+        if (!slice_is_owned(slice, layout) || mesh_site_place(&layout->mesh) > 0) continue;
+        for (int64_t j = slice->offset; j < slice->offset + slice_elements(slice); j++) {
+            const double g = (double)without[j], c = (double)with[j] - g, term = g * g * (double)D[j];
+            sum[G] += g * g, sum[CORRECTION] += c * c, sum[TERM] += term * term, sum[ALONG] += c * term;
+        }
+    }
+    sum_over_site(&t.groups, sums, SUMS * layout->tensors);
+    for (int i = 0; i < layout->tensors; i++) {
+        const double* sum = sums + SUMS * i;
+        if (sum[TERM] == 0) {
+            found->uncompensated += sum[CORRECTION] != 0;
+            continue;
+        }
+        found->corrected++;
+        worsen(&found->lambda, fabs(sqrt(sum[CORRECTION] / sum[G]) / t.stage.rounds.compensation - 1));
+        worsen(&found->direction, 1 - sum[ALONG] / sqrt(sum[CORRECTION] * sum[TERM]));
+    }
+    free(sums), free(D), free(with), free(without);
+    trainer_close(&t);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Cases
+
+static const struct {
+    int ranks;
+    bool few; // also under sanitizers
+    const char* line;
+} cases[] = {
+    {1, true, "--dp-mode dc-s3gd"},
+    {1, false, "--dp-mode delayed --dc-lambda 0.2 --clip 0.5"},
+    {1, false, "--dp-mode diloco --local-steps 2"},
+    {1, true, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8"},
+    {2, false, "--dp-mode sync"},
+    {2, false, "--dp-mode sync --sites 2 --arch llama"},
+    {2, false, "--dp-mode delayed --clip 0.5"},
+    {2, true, "--dp-mode delayed --dc-lambda 0.2 --zero 1"},
+    {2, false, "--dp-mode delayed --dc-lambda 0.3 --arch llama"},
+    {2, true, "--dp-mode dc-s3gd --clip 0.5"},
+    {2, false, "--dp-mode dc-s3gd --dc-lambda 0 --arch llama"},
+    {2, false, "--dp-mode dc-s3gd --dp-delay 0"},
+    {2, false, "--dp-mode dc-s3gd --optimizer sgd --lr 1e-2"},
+    {2, false, "--dp-mode dc-s3gd --sites 1"},
+    {2, false, "--dp-mode diloco --local-steps 2"},
+    {2, true, "--dp-mode diloco --local-steps 4 --fragments 2 --dp-delay 1"},
+    {2, false, "--dp-mode diloco --local-steps 3 --fragments 3 --dp-delay 2 --mix 0.25 --arch llama"},
+    {2, false, "--dp-mode diloco --local-steps 3 --dp-delay 3"},
+    {2, false, "--dp-mode diloco --local-steps 2 --eager"},
+    {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --optimizer sgd"},
+    {2, true, "--dp-mode diloco --local-steps 2 --outer-bits 8 --dp-delay 1"},
+    {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --outer-bits 4"},
+    {2, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8"},
+    {4, false, "--dp-mode sync --sites 2"},
+    {4, false, "--dp-mode delayed --sites 2 --dc-lambda 0.2"},
+    {4, false, "--dp-mode delayed --zero 1 --dc-lambda 0.2 --clip 0.5"},
+    {4, false, "--dp-mode delayed --dc-lambda 0.2 --pp 2"},
+    {4, false, "--dp-mode delayed --sites 1 --dc-lambda 0.2 --pp 2"},
+    {4, false, "--dp-mode delayed --sites 4 --arch llama"},
+    {4, false, "--dp-mode dc-s3gd"},
+    {4, false, "--dp-mode dc-s3gd --sites 2"},
+    {4, false, "--dp-mode dc-s3gd --sites 2 --dp-delay 0 --arch llama"},
+    {4, false, "--dp-mode dc-s3gd --tp 2 --arch llama"},
+    {4, false, "--dp-mode dc-s3gd --pp 2 --clip 0.5"},
+    {4, false, "--dp-mode diloco --local-steps 2"},
+    {4, false, "--dp-mode diloco --local-steps 4 --fragments 3 --dp-delay 2 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --eager --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --dp-delay 1 --outer-bits 4 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --tp 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8 --tp 2 --arch llama"},
+    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 2 --pp 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --eager --pp 2"},
+};
+
+// The largest of all ranks, on all of them.
+static void gather_found(const Comm* world, Found* found) {
+    Comm all = *world;
+    double* x = (double*)found;
+    for (size_t i = 0; i < sizeof *found / sizeof(double); i++) x[i] = isnan(x[i]) ? INFINITY : x[i];
+    comm_all_reduce(&all, x, (int64_t)(sizeof *found / sizeof(double)), COMM_DOUBLE, COMM_MAX);
+}
+
+static void report(const Found* f, const char* line) {
+    check(f->members == 0 && f->common == 0, "%s: bits that differ: %g of members and copies, %g of the common point",
+          line, f->members, f->common);
+    check(f->mean <= 1 && f->zero <= 1 && f->drift <= 1 && f->sums <= 1 && f->feedback <= 1,
+          "    error / bound: mean of common points %.2f, sum of D %.2f, drift %.2f, sums %.2f, feedback %.2f", f->mean,
+          f->zero, f->drift, f->sums, f->feedback);
+    check(f->undisturbed == 0 && f->resumed == 0 && f->validation == 0,
+          "    steps that differ: %g of a run looked at and saved, %g of resumed ones; %g validations", f->undisturbed,
+          f->resumed, f->validation);
+    check(f->bytes < 0.5 && f->bytes_resumed < 0.5,
+          "    bytes beside the formulas: %.1f too many or few; resumed: %.1f", f->bytes, f->bytes_resumed);
+}
+
+// Of three cases one is taken up after every step, the others after every second.
+static void run_case(const Comm* world, const char* line, int number, bool few) {
+    Record whole, disturbed;
+    Found found;
+    memset(&found, 0, sizeof found);
+    run_line(world, line, &whole, NULL);
+    found.bytes = whole.bytes_error;
+    disturbed_run(world, line, &whole, &disturbed, &found);
+    const int64_t first = few || number % 3 == 0 ? 1 : 1 + number % 2, stride = few ? 3 : number % 3 == 0 ? 1 : 2;
+    for (int64_t from = first; from <= STEPS; from += stride)
+        resumed_run(world, line, from, &whole, &disturbed, &found);
+    // With ZeRO gradients are shares; see the pair of runs below.
+    const bool whole_gradients = !strstr(line, "--zero"), usual = strstr(line, "dc-s3gd") && !strstr(line, "dc-lambda");
+    const bool compensated = whole_gradients && (usual || strstr(line, "dc-lambda 0."));
+    const bool alone = strstr(line, "dc-s3gd") && (world->size == 1 || strstr(line, "--sites 1"));
+    const bool ways = !alone && !strstr(line, "--dp-delay 0");
+    if (compensated) check_lambda(world, line, strstr(line, "delayed") ? 1 : 2, &found);
+    if (compensated) check_lambda(world, line, 4, &found);
+    gather_found(world, &found);
+    if (world->rank > 0) return;
+    report(&found, line);
+    if (compensated)
+        check(found.lambda <= 1e-6 && found.direction <= 1e-6 && found.uncompensated == 0 &&
+                  (found.corrected > 0) == ways,
+              "    compensation of %g tensors: length %.1e, direction %.1e off, bound 1e-06; %g have one without a way",
+              found.corrected, found.lambda, found.direction, found.uncompensated);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Runs that have to be the same
+
+static const struct {
+    int ranks; // 0: any
+    const char *a, *b;
+    bool bits; // the same bits; else the same up to rounding
+} pairs[] = {
+    {0, "--dp-mode dc-s3gd --sites 1", "--dp-mode sync", true},
+    {0, "--dp-mode dc-s3gd --sites 1 --dp-delay 0 --arch llama", "--dp-mode sync --arch llama", true},
+    {0, "--dp-mode dc-s3gd --sites 1 --optimizer sgd --clip 0.5", "--dp-mode sync --optimizer sgd --clip 0.5", true},
+    {0, "--dp-mode delayed --dp-delay 0", "--dp-mode sync", true},
+    {0, "--dp-mode delayed --dc-lambda 0", "--dp-mode delayed", true},
+    {2, "--dp-mode delayed --dp-delay 0 --zero 1", "--dp-mode sync --zero 1", true},
+    {2, "--dp-mode sync --sites 2 --zero 1", "--dp-mode sync --zero 1", true},
+    {2, "--dp-mode sync --sites 2 --arch llama", "--dp-mode sync --arch llama", true},
+    {2, "--dp-mode delayed --zero 1 --dc-lambda 0.2", "--dp-mode delayed --dc-lambda 0.2", true},
+    {0, "--dp-mode diloco --local-steps 2 --sites 1 --eager", "--dp-mode diloco --local-steps 2 --sites 1", true},
+    {0, "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1 --eager",
+     "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1", true},
+    {0, "--dp-mode diloco --local-steps 3 --fragments 1 --dp-delay 0", "--dp-mode diloco --local-steps 3", true},
+    {0, "--dp-mode diloco --local-steps 3 --mix 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
+    {0, "--dp-mode diloco --local-steps 100 --steps 200", "--dp-mode diloco --local-steps 50 --steps 200 --outer-lr 1",
+     true}, // nothing is sent
+    {0, "--dp-mode dc-s3gd --dp-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
+     "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
+    {0, "--dp-mode diloco --local-steps 1 --outer-lr 1 --outer-momentum 0 --optimizer sgd --lr 1e-2 --clip 0",
+     "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
+    {4, "--dp-mode sync --sites 2", "--dp-mode sync", false},
+    {4, "--dp-mode sync --sites 4", "--dp-mode sync --sites 2", false},
+    {4, "--dp-mode delayed --sites 2 --dc-lambda 0.2 --eps 1e-3", "--dp-mode delayed --dc-lambda 0.2 --eps 1e-3",
+     false},
+    {4, "--dp-mode dc-s3gd --sites 2 --dp-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
+     "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
+};
+
+static void run_pair(const Comm* world, const char* a, const char* b, bool bits) {
+    Record one, other;
+    float *x, *y;
+    run_line(world, a, &one, &x);
+    run_line(world, b, &other, &y);
+    static Trainer t;
+    trainer_open(&t, world, a, NULL, false);
+    const Layout* layout = &t.stage.layout;
+    double result[2] = {0, 0};
+    const bool moments = !strstr(a, "--zero") == !strstr(b, "--zero"); // alike
+    for (int step = 1; step <= STEPS; step++)
+        result[0] += moments ? one.step[step] != other.step[step] : one.loss[step] != other.loss[step];
+    for (int i = 0; i < layout->n; i++) { // relative to the largest weight of a tensor
+        double largest = 0, worst = 0;
+        for (int64_t j = layout->slices[i].offset; j < layout->slices[i].offset + slice_elements(&layout->slices[i]);
+             j++)
+            largest = fmax(largest, fabs((double)y[j])), worsen(&worst, fabs((double)x[j] - (double)y[j]));
+        if (worst > 0) worsen(&result[1], worst / largest);
+    }
+    comm_all_reduce(&t.world, result, 2, COMM_DOUBLE, COMM_MAX);
+    trainer_close(&t);
+    free(x), free(y);
+    if (world->rank > 0) return;
+    check(bits ? result[0] == 0 && result[1] == 0 : result[1] <= 1e-5,
+          "%s is %s: %g steps differ, weights %.1e, bound %s", a, b, result[0], result[1],
+          bits ? "same bits" : "1e-05");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Checkpoints of other runs
+
+static jmp_buf back;
+static void jump_back(int status) { longjmp(back, status); }
+
+// Tries to take up the checkpoint after step `from`. Returns the exit status, 0 if it was taken up; text: what was said.
+static int try_resume(const Comm* world, const char* line, int64_t from, char text[2048]) {
+    static Trainer t;
+    static FILE* said = NULL;
+    char path[256];
+    folder_of_step(path, from);
+    if (!said) said = tmpfile();
+    fflush(stderr);
+    const int stderr_was = dup(2), stdout_was = dup(1);
+    if (!said || stderr_was < 0 || ftruncate(fileno(said), 0) != 0 || lseek(fileno(said), 0, SEEK_SET) != 0)
+        die("there is no temporary file");
+    dup2(fileno(said), 2);
+    void (*stop)(int) = process.stop;
+    process.stop = jump_back;
+    const int status = setjmp(back);
+    if (status == 0) trainer_open(&t, world, line, path, true);
+    process.stop = stop;
+    fflush(stderr);
+    fflush(stdout);
+    dup2(stderr_was, 2), close(stderr_was);
+    dup2(stdout_was, 1), close(stdout_was);
+    const ssize_t bytes = pread(fileno(said), text, 2047, 0);
+    text[bytes > 0 ? bytes : 0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    trainer_close(&t);
+    return status;
+}
+
+// A plan, another one, and what has to be said: of the file's and of this one.
+static const struct {
+    const char *saved, *resumed, *then, *now;
+} refusals[] = {
+    {"--dp-mode dc-s3gd", "--dp-mode sync", "dc-s3gd of 2 sites", "--dp-mode sync"},
+    {"--dp-mode dc-s3gd", "--dp-mode delayed", "dc-s3gd of 2 sites", "delayed, merged 1 step later"},
+    {"--dp-mode dc-s3gd", "--dp-mode diloco --local-steps 4", "dc-s3gd of 2 sites", "diloco of 2 sites"},
+    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --sites 1", "2 sites", "1 site"},
+    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dp-delay 0", "1 step later", "0 steps later"},
+    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dc-lambda 0.3", "compensation 0.2", "compensation 0.3"},
+    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dc-lambda 0", "compensation 0.2", "later:"},
+    {"--dp-mode sync", "--dp-mode dc-s3gd", "--dp-mode sync", "dc-s3gd"},
+    {"--dp-mode sync", "--dp-mode delayed", "--dp-mode sync", "delayed"},
+    {"--dp-mode delayed", "--dp-mode delayed --dp-delay 0", "delayed", "--dp-mode sync"},
+    {"--dp-mode delayed", "--dp-mode delayed --dc-lambda 0.1", "delayed", "compensation 0.1"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 4", "every 2 steps", "every 4 steps"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --fragments 2", "1 fragment", "2 fragments"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --dp-delay 1", "0 steps later",
+     "1 step later"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --eager", "0 steps later", "eagerly"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-bits 8", "diloco", "8 bits"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-lr 0.5", "rate 0.7", "rate 0.5"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-momentum 0", "momentum 0.9",
+     "momentum 0"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --mix 0.5", "mix 0", "mix 0.5"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --sites 1", "2 sites", "1 site"},
+    {"--dp-mode diloco --local-steps 2 --eager --outer-bits 8",
+     "--dp-mode diloco --local-steps 2 --eager --outer-bits 4", "8 bits", "4 bits"},
+    {"--dp-mode diloco --local-steps 2 --eager", "--dp-mode diloco --local-steps 2 --dp-delay 2", "eagerly",
+     "merged 2 steps"},
+};
+
+static void save_line(const Comm* world, const char* line) {
+    static Trainer t;
+    trainer_open(&t, world, line, NULL, false);
+    train_step(&t);
+    train_step(&t);
+    save_here(&t);
+    trainer_close(&t);
+}
+
+static void test_refusals(const Comm* world) {
+    char text[2048];
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        if (i == 0 || strcmp(refusals[i].saved, refusals[i - 1].saved) != 0) save_line(world, refusals[i].saved);
+        const int status = try_resume(world, refusals[i].resumed, 2, text);
+        if (world->rank == 0)
+            check(status == EXIT_ARGUMENTS && strstr(text, refusals[i].then) && strstr(text, refusals[i].now),
+                  "%s, resumed: %s", refusals[i].resumed, status ? text : "accepted");
+    }
+}
+
+// The same sites on another mesh go on: losses are the same but for rounding.
+static void test_other_meshes(const Comm* world) {
+    static const char* modes[] = {"--dp-mode dc-s3gd --sites 2", "--dp-mode delayed --sites 2 --dc-lambda 0.2",
+                                  "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --sites 2",
+                                  "--dp-mode diloco --local-steps 3 --eager --sites 2"};
+    static const char* meshes[] = {"--tp 2", "--pp 2"};
+    static Trainer t;
+    for (int i = 0; i < 4; i++) {
+        Record whole, other;
+        run_line(world, modes[i], &whole, NULL);
+        save_line(world, modes[i]);
+        for (int mesh = 0; mesh < 2; mesh++) {
+            char line[256], path[256];
+            double worst = 0;
+            snprintf(line, sizeof line, "%s %s", modes[i], meshes[mesh]);
+            folder_of_step(path, 2);
+            trainer_open(&t, world, line, path, true);
+            record_run(&t, &other);
+            for (int step = 3; step <= STEPS; step++) worsen(&worst, fabs(other.loss[step] / whole.loss[step] - 1));
+            trainer_close(&t);
+            if (world->rank == 0) check_error(line, worst, 1e-5);
+        }
+    }
+}
+
+// A late gradient is alike on all sites: another number of them goes on from it. (The loss is that of the first site.)
+static void test_other_sites(const Comm* world) {
+    static Trainer t;
+    Record whole, other;
+    run_line(world, "--dp-mode delayed --sites 2", &whole, NULL);
+    save_line(world, "--dp-mode delayed --sites 2");
+    for (int sites = 1; sites <= 4; sites *= 2) {
+        char line[64], path[256];
+        double worst = 0;
+        snprintf(line, sizeof line, "--dp-mode delayed --sites %d", sites);
+        folder_of_step(path, 2);
+        trainer_open(&t, world, line, path, true);
+        record_run(&t, &other);
+        for (int step = 3; step <= STEPS; step++) worsen(&worst, fabs(other.norm[step] / whole.norm[step] - 1));
+        trainer_close(&t);
+        if (world->rank == 0) check_error(line, worst, 1e-5);
+    }
+}
+
+int main(int argc, char** argv) {
+    const bool few = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
+    const char* only =
+        argc > 2 && strcmp(argv[argc - 2], "--only") == 0 ? argv[argc - 1] : NULL; // lines with this text
+    Comm world;
+    process.name = "test_async_dp";
+    comm_open(&world);
+    device_open(world.rank);
+    comm_open_device(&world);
+    device_set_threads(1);
+    if (world.rank == 0) write_tokens();
+    make_folders(&world);
+    comm_barrier(&world);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (cases[i].ranks != world.size || (only ? !strstr(cases[i].line, only) : few && !cases[i].few)) continue;
+        run_case(&world, cases[i].line, (int)i, few);
+    }
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        if ((pairs[i].ranks && pairs[i].ranks != world.size) || (only ? !strstr(pairs[i].a, only) : few && i % 4 != 0))
+            continue;
+        run_pair(&world, pairs[i].a, pairs[i].b, pairs[i].bits);
+    }
+    if (world.size == 2 && (only ? strcmp(only, "refusals") == 0 : !few)) test_refusals(&world);
+    if (world.size == 4 && (only ? strcmp(only, "meshes") == 0 : !few)) test_other_meshes(&world);
+    if (world.size == 4 && (!only || strcmp(only, "other sites") == 0)) test_other_sites(&world);
+    if (world.rank == 0) remove_folders();
+    const int status = world.rank == 0 ? test_end() : 0;
+    comm_close(&world);
+    return status;
+}

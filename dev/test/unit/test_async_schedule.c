@@ -1,0 +1,664 @@
+/*
+test_async_schedule.c: is the plan right by which sites speak to each other, and is every command line without a meaning refused?
+
+    rounds_sends, rounds_merges, rounds_flies    against another form of the rule, for all H and P up to 16, all delays
+    rounds_check     accepts a plan if and only if a walk through four rounds, with a list of what is on its way, finds every
+                     sending merged once, before the next or with it, and as many sendings a round as fragments, each in a step
+                     of its own
+    settings         make exactly these plans; the defaults of each mode; wrong command lines and what has to be said of them
+    fragments        every tensor of every published model is in one of them, the same on every mesh; buckets are not divided
+    traffic          rounds_sendings and rounds_traffic against a walk that adds up operation by operation
+    rounds_draw      its text, letter by letter
+
+One process. --short: fewer meshes.
+*/
+#pragma GCC diagnostic ignored "-Wunused-function" // of what the settings need this file uses a part
+#include "../../../trainer/settings.h"
+
+#include "../../../kernels/async_dp.h"
+#include "test.h"
+#include <setjmp.h>
+
+// ----------------------------------------------------------------------------------------------------------------
+// The rule, in another form
+
+// The step of the first round in which fragment f of P is sent: 1 to H.
+static int64_t first_sending(int64_t H, int P, int f) { return (f + 1) * H / P; }
+
+static bool is_sent(int64_t H, int P, int f, int64_t t) {
+    for (int64_t sent = first_sending(H, P, f); sent <= t; sent += H) {
+        if (sent == t) return true;
+    }
+    return false;
+}
+
+static Rounds plan_of(int64_t H, int P, int64_t delay) {
+    Rounds r;
+    memset(&r, 0, sizeof r);
+    r.mode = DP_DILOCO, r.sites = 2, r.period = H, r.fragments = P, r.delay = delay, r.bits = 32;
+    return r;
+}
+
+// Walks through four rounds with what is on its way: in each step first what was sent `delay` steps before is merged, then
+// something is sent. True if each sending is merged once, at most one of a fragment is on its way, and no two fragments share
+// a step.
+static bool walk_is_right(int64_t H, int P, int64_t delay) {
+    if (H < 1 || P < 1 || delay < 0) return false;
+    int64_t on_its_way[64] = {0}; // the step of the sending, 0: nothing
+    for (int64_t t = 1; t <= 4 * H; t++) {
+        int sent = 0;
+        for (int f = 0; f < P; f++) {
+            if (on_its_way[f] && on_its_way[f] + delay == t) on_its_way[f] = 0;
+            if (on_its_way[f] && on_its_way[f] + delay < t) return false; // never merged
+            if (!is_sent(H, P, f, t)) continue;
+            sent++;
+            if (on_its_way[f]) return false;
+            on_its_way[f] = delay > 0 ? t : 0;
+        }
+        if (sent > 1) return false;
+    }
+    return true;
+}
+
+// The last step whose work has been merged by the end of step `last`, for the fragment that is behind most: by walking. Eager
+// merging has a site's own part at once.
+static int64_t walk_learned(const Rounds* r, int64_t last) {
+    int64_t learned = last;
+    for (int f = 0; f < r->fragments; f++) {
+        int64_t mine = 0;
+        for (int64_t t = 1; t <= last; t++) {
+            if (is_sent(r->period, r->fragments, f, t) && (r->eager || t + r->delay <= last)) mine = t;
+        }
+        if (mine < learned) learned = mine;
+    }
+    return learned;
+}
+
+static void test_learned(void) {
+    int64_t wrong = 0, asked = 0;
+    for (int64_t H = 1; H <= 9; H++) {
+        for (int P = 1; P <= H; P++) {
+            for (int64_t delay = 0; delay <= H + 1; delay++) { // H + 1: eager
+                Rounds r = plan_of(H, P, min_i64(delay, H));
+                r.eager = delay > H;
+                for (int64_t last = 1; last <= 4 * H; last++, asked++)
+                    wrong += rounds_learned(&r, last) != walk_learned(&r, last);
+            }
+        }
+    }
+    check(wrong == 0, "what the common point has learned: %lld cases, %lld wrong", (long long)asked, (long long)wrong);
+    Error error;
+    const Rounds r = plan_of(8, 3, 0);
+    check(rounds_fit(&r, 3, &error) && !rounds_fit(&r, 2, &error) && strstr(error.text, "--fragments 3"),
+          "three fragments of three blocks, not of two: %s", error.text);
+}
+
+static void test_rule(void) {
+    int64_t wrong_sends = 0, wrong_merges = 0, wrong_flies = 0, wrong_rounds = 0, asked = 0;
+    for (int64_t H = 1; H <= 16; H++) {
+        for (int P = 1; P <= H; P++) {
+            for (int64_t delay = 0; delay <= H; delay++) {
+                const Rounds r = plan_of(H, P, delay);
+                for (int f = 0; f < P; f++) {
+                    bool flies = false;
+                    int64_t last = 0, in_round = 0;
+                    for (int64_t t = -2; t <= 4 * H; t++, asked++) {
+                        const bool sent = is_sent(H, P, f, t), merged = t - delay > 0 && is_sent(H, P, f, t - delay);
+                        if (merged && delay > 0) flies = false;
+                        if (sent) flies = delay > 0, last = t;
+                        wrong_sends += rounds_sends(&r, f, t) != sent;
+                        wrong_merges += rounds_merges(&r, f, t) != merged;
+                        wrong_flies += rounds_flies(&r, f, t) != flies;
+                        in_round = t > 0 ? in_round + sent : 0;
+                        if (t > 0 && t % H == 0) wrong_rounds += in_round != 1, in_round = 0;
+                    }
+                    wrong_rounds += last <= 3 * H;
+                }
+            }
+        }
+    }
+    check(wrong_sends == 0, "what is sent when: %lld steps of all plans up to 16, %lld wrong", (long long)asked,
+          (long long)wrong_sends);
+    check(wrong_merges == 0, "what is merged when: %lld wrong", (long long)wrong_merges);
+    check(wrong_flies == 0, "what is on its way: %lld wrong", (long long)wrong_flies);
+    check(wrong_rounds == 0, "every fragment is sent once a round: %lld wrong", (long long)wrong_rounds);
+}
+
+// All plans, and what is none.
+static void test_check(void) {
+    int64_t right = 0, refused = 0, wrong = 0, silent = 0;
+    for (int64_t H = -1; H <= 16; H++) {
+        for (int P = -1; P <= H + 3; P++) {
+            for (int64_t delay = -2; delay <= 2 * H + 2; delay++) {
+                const Rounds r = plan_of(H, P, delay);
+                Error error = {""};
+                const bool accepted = rounds_check(&r, &error), expected = P <= 64 && walk_is_right(H, P, delay);
+                wrong += accepted != expected;
+                silent += !accepted && !strstr(error.text, "no plan") && !strstr(error.text, "fragment");
+                if (accepted)
+                    right++;
+                else
+                    refused++;
+            }
+        }
+    }
+    check(wrong == 0 && right > 1000 && refused > 1000,
+          "rounds_check: %lld plans accepted, %lld refused, %lld not as the walk says", (long long)right,
+          (long long)refused, (long long)wrong);
+    check(silent == 0, "refused with a reason: %lld without", (long long)silent);
+}
+
+// A long round must not take long to be proved: this is what a run begins with.
+static void test_long(void) {
+    const int64_t H = 1000000;
+    Rounds r = plan_of(H, 3, 0);
+    Error error;
+    const double n = rounds_sendings(&r, 1, 17, 17 + 12 * H); // each round once
+    check(n == 12, "12 rounds of a million steps have 12 sendings: %g", n);
+    r = plan_of(3000, 7, 3000);
+    check(rounds_check(&r, &error), "a round of 3000 steps, merged as late, is a plan");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Command lines
+
+static jmp_buf back;
+static void jump_back(int status) { longjmp(back, status); }
+
+typedef struct {
+    int status; // 0: accepted
+    char text[2048];
+    Settings settings;
+    Mesh mesh;
+    Rounds rounds;
+} Read;
+
+// Reads a command line as the trainer does, up to the plan, on one of `ranks` ranks.
+static void read_settings(Read* read, const char* line, int ranks) {
+    static char words[1024];
+    char* argv[64] = {(char*)"train_gpt"};
+    int argc = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char* word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    Settings* o = &read->settings;
+    *o = settings_default();
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, o);
+    Error error;
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    check_settings(o);
+    settings_schedule(o, option_given(table, n, "schedule"));
+    read->mesh = settings_mesh(o, 0, ranks);
+    read->rounds = settings_rounds(o, &read->mesh);
+}
+
+// The same where it may be refused: what is said goes to text.
+static void try_settings(Read* read, const char* line, int ranks) {
+    static FILE* said = NULL;
+    memset(read, 0, sizeof *read);
+    if (!said) said = tmpfile();
+    fflush(stderr);
+    const int stderr_was = dup(2);
+    if (!said || stderr_was < 0 || ftruncate(fileno(said), 0) != 0 || lseek(fileno(said), 0, SEEK_SET) != 0) {
+        printf("FAIL  no temporary file\n");
+        exit(1);
+    }
+    dup2(fileno(said), 2);
+    process.stop = jump_back;
+    const int status = setjmp(back);
+    if (status == 0) read_settings(read, line, ranks);
+    process.stop = NULL;
+    read->status = status;
+    fflush(stderr);
+    dup2(stderr_was, 2);
+    close(stderr_was);
+    const ssize_t bytes = pread(fileno(said), read->text, sizeof read->text - 1, 0);
+    read->text[bytes > 0 ? bytes : 0] = 0;
+    read->text[strcspn(read->text, "\n")] = 0;
+}
+
+// What the trainer accepts is what the walk finds right, and the plan is the one that was asked for.
+static void test_plans_of_settings(bool few) {
+    int64_t made = 0, refused = 0, wrong = 0;
+    char line[256];
+    Read read;
+    for (int64_t H = 1; H <= 16; H += few ? 5 : 1) {
+        for (int P = 1; P <= H + 1; P++) {
+            for (int64_t delay = -1; delay <= H + 1; delay++) { // -1: eager
+                char merged[64] = "--eager";
+                if (delay >= 0) snprintf(merged, sizeof merged, "--dp-delay %lld", (long long)delay);
+                snprintf(line, sizeof line, "--dp-mode diloco --local-steps %lld --fragments %d %s", (long long)H, P,
+                         merged);
+                const int64_t late = delay < 0 ? H : delay;
+                try_settings(&read, line, 2);
+                const Rounds* r = &read.rounds;
+                const bool accepted = read.status == 0;
+                const bool right = walk_is_right(H, P, late);
+                Error error;
+                if (accepted && (!right || !rounds_check(r, &error) || r->period != H || r->fragments != P ||
+                                 r->delay != late || r->eager != (delay < 0)))
+                    wrong++;
+                if (!accepted && right) wrong++;
+                if (!accepted && read.status != EXIT_ARGUMENTS) wrong++;
+                if (!accepted && !strstr(read.text, P > H ? "--fragments" : "--dp-delay")) wrong++;
+                if (accepted)
+                    made++;
+                else
+                    refused++;
+            }
+        }
+    }
+    check(wrong == 0 && made > 0 && refused > 0, "settings: %lld plans made, %lld refused by name, %lld wrong",
+          (long long)made, (long long)refused, (long long)wrong);
+}
+
+// A line, the ranks that it is for, and words that have to be in the message.
+static const struct {
+    const char* line;
+    int ranks;
+    const char *says, *also;
+} refusals[] = {
+    // options of other modes
+    {"--dp-delay 1", 2, "--dp-delay", "sync"},
+    {"--dp-mode sync --dp-delay 0", 2, "--dp-delay", "delayed, dc-s3gd and diloco"},
+    {"--dc-lambda 0.2", 2, "--dc-lambda", "delayed and dc-s3gd"},
+    {"--dc-lambda 0", 2, "--dc-lambda", "sync"},
+    {"--local-steps 8", 2, "--local-steps", "diloco"},
+    {"--fragments 2", 2, "--fragments", "diloco"},
+    {"--outer-lr 0.5", 2, "--outer-lr", "diloco"},
+    {"--outer-momentum 0.5", 2, "--outer-momentum", "diloco"},
+    {"--mix 0.5", 2, "--mix", "diloco"},
+    {"--eager", 2, "--eager", "diloco"},
+    {"--outer-bits 8", 2, "--outer-bits", "diloco"},
+    {"--dp-mode delayed --local-steps 8", 2, "--local-steps", "delayed"},
+    {"--dp-mode delayed --fragments 1", 2, "--fragments", "delayed"},
+    {"--dp-mode delayed --outer-lr 1", 2, "--outer-lr", "delayed"},
+    {"--dp-mode delayed --outer-momentum 0", 2, "--outer-momentum", "delayed"},
+    {"--dp-mode delayed --mix 0", 2, "--mix", "delayed"},
+    {"--dp-mode delayed --eager", 2, "--eager", "delayed"},
+    {"--dp-mode delayed --outer-bits 4", 2, "--outer-bits", "delayed"},
+    {"--dp-mode dc-s3gd --local-steps 1", 2, "--local-steps", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --fragments 3", 2, "--fragments", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --outer-lr 1", 2, "--outer-lr", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --outer-momentum 0", 2, "--outer-momentum", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --mix 1", 2, "--mix", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --eager", 2, "--eager", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --outer-bits 8", 2, "--outer-bits", "dc-s3gd"},
+    {"--dp-mode diloco --dc-lambda 0.2", 2, "--dc-lambda", "diloco"},
+    {"--dp-mode diloco --dc-lambda 0", 2, "--dc-lambda", "diloco"},
+    // values that do not fit
+    {"--dp-mode delayed --dp-delay 2", 2, "--dp-delay 2", "0 or 1"},
+    {"--dp-mode dc-s3gd --dp-delay 7", 2, "--dp-delay 7", "0 or 1"},
+    {"--dp-mode diloco --local-steps 8 --dp-delay 9", 2, "--dp-delay 9", "--local-steps 8"},
+    {"--dp-mode diloco --local-steps 8 --dp-delay 8 --mix 0.5", 2, "--mix", "--dp-delay 8"},
+    {"--dp-mode diloco --dp-delay 33", 2, "--dp-delay 33", "--local-steps 32"},
+    {"--dp-mode diloco --local-steps 8 --fragments 9", 2, "--fragments 9", "--local-steps 8"},
+    {"--dp-mode diloco --fragments 33", 2, "--fragments 33", "--local-steps 32"},
+    {"--dp-mode diloco --eager --dp-delay 3", 2, "--dp-delay", "--eager"},
+    {"--dp-mode diloco --eager --dp-delay 0", 2, "--dp-delay", "--eager"},
+    {"--dp-mode diloco --eager --mix 0.5", 2, "--mix", "--eager"},
+    {"--dp-mode diloco --eager --mix 0", 2, "--mix", "--eager"},
+    {"--dp-mode diloco --dp-delay -1", 2, "--dp-delay", "out of range"},
+    {"--dp-mode diloco --outer-bits 16", 2, "--outer-bits", "32"},
+    {"--dp-mode diloco --mix 1.5", 2, "--mix", "out of range"},
+    {"--dp-mode diloco --outer-momentum 1", 2, "--outer-momentum", "out of range"},
+    {"--dp-mode diloco --local-steps 0", 2, "--local-steps", "out of range"},
+    {"--dp-mode diloco --fragments 0", 2, "--fragments", "out of range"},
+    {"--dp-mode dc-s3gd --dc-lambda -0.1", 2, "--dc-lambda", "out of range"},
+    {"--dp-mode asgd", 2, "--dp-mode", "dc-s3gd"},
+    {"--optimizer adam", 2, "--optimizer", "sgd"},
+    // sites
+    {"--sites 3", 4, "--sites 3", "4 replicas"},
+    {"--sites 8", 4, "--sites 8", "4 replicas"},
+    {"--dp-mode diloco --sites 4 --tp 2", 4, "--sites 4", "2 replicas"},
+    {"--dp-mode delayed --sites 4 --pp 2", 4, "--sites 4", "2 replicas"},
+    // ZeRO
+    {"--dp-mode dc-s3gd --zero 1", 2, "--zero 1", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --zero 2", 2, "--zero 2", "dc-s3gd"},
+    {"--dp-mode diloco --zero 1", 2, "--zero 1", "diloco"},
+    {"--dp-mode diloco --zero 2", 2, "--zero 2", "diloco"},
+    {"--dp-mode delayed --zero 2", 2, "--zero 2", "--zero 1"},
+    {"--dp-mode delayed --zero 1 --sites 2", 4, "--zero 1", "--sites 2"},
+    {"--dp-mode delayed --zero 1 --sites 1", 2, "--zero 1", "--sites 1"},
+    {"--zero 1 --sites 2", 4, "--zero 1", "--sites 2"},
+    {"--zero 2 --sites 4", 4, "--zero 2", "--zero 1"},
+    // without effect
+    {"--dp-mode delayed --dp-delay 0 --dc-lambda 1 --sites 1", 4, "--dc-lambda 1", "--dp-delay 0"},
+    {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0.2", 4, "--dc-lambda 0.2", "--dp-delay 0"},
+    {"--optimizer sgd --beta2 0.9", 4, "--beta2", "adamw"},
+    {"--optimizer sgd --eps 1e-3", 4, "--eps", "adamw"},
+    {"--dp-mode diloco --steps 31", 4, "--steps 31", "step 32"},
+    {"--dp-mode diloco --steps 32 --dp-delay 1", 4, "--steps 32", "step 33"},
+    {"--dp-mode diloco --steps 31 --eager", 4, "--steps 31", "step 32"},
+};
+
+static void test_refusals(void) {
+    Read read;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        try_settings(&read, refusals[i].line, refusals[i].ranks);
+        check(read.status == EXIT_ARGUMENTS && strstr(read.text, refusals[i].says) &&
+                  strstr(read.text, refusals[i].also),
+              "%s -> %s", refusals[i].line, read.status ? read.text : "accepted");
+    }
+}
+
+// What is accepted, and the plan that it means.
+static const struct {
+    const char* line;
+    int ranks;
+    Rounds r;
+} plans[] = {
+    {"", 4, {DP_SYNC, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--sites 2", 4, {DP_SYNC, 2, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode delayed", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode delayed --tp 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode delayed --dc-lambda 0.3 --sites 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0.3, 0.7, 0.9, 0}},
+    {"--dp-mode delayed --dp-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--sites 4 --zero 1", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --dp-delay 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --steps 32", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --steps 33 --dp-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5}},
+    {"--dp-mode delayed --zero 1", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd", 4, {DP_DC_S3GD, 4, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --sites 1", 4, {DP_DC_S3GD, 1, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
+    {"--dp-mode diloco", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --dp-delay 5", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0.5}},
+    {"--dp-mode diloco --dp-delay 5 --mix 0", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --dp-delay 32", 4, {DP_DILOCO, 4, 32, 32, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --mix 0.25", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0.25}},
+    {"--dp-mode diloco --eager", 4, {DP_DILOCO, 4, 32, 32, 1, true, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --eager --local-steps 6 --fragments 4 --sites 2",
+     4,
+     {DP_DILOCO, 2, 6, 6, 4, true, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --outer-bits 8", 4, {DP_DILOCO, 4, 32, 0, 1, false, 8, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --outer-bits 4 --outer-lr 1 --outer-momentum 0",
+     4,
+     {DP_DILOCO, 4, 32, 0, 1, false, 4, 0, 1, 0, 0}},
+    {"--dp-mode diloco --outer-bits 32 --local-steps 1", 1, {DP_DILOCO, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+};
+
+static void test_plans(void) {
+    Read read;
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        const Rounds *e = &plans[i].r, *r = &read.rounds;
+        try_settings(&read, plans[i].line, plans[i].ranks);
+        check(read.status == 0 && r->mode == e->mode && r->sites == e->sites && read.mesh.sites == e->sites &&
+                  r->period == e->period && r->delay == e->delay && r->fragments == e->fragments &&
+                  r->eager == e->eager && r->bits == e->bits && r->compensation == e->compensation &&
+                  r->outer_lr == e->outer_lr && r->outer_momentum == e->outer_momentum && r->mix == e->mix,
+              "\"%s\" is %s of %d, every %lld, %lld late, %d fragments, %d bits, lambda %g, mix %g%s%s", plans[i].line,
+              dp_mode_names[r->mode], r->sites, (long long)r->period, (long long)r->delay, r->fragments, r->bits,
+              r->compensation, r->mix, read.status ? ": " : "", read.text);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Fragments
+
+// By the kind of a tensor and the number of its block.
+static int fragment_of(const Tensor* tensor, int P) {
+    switch (tensor->kind) {
+    case WTE:
+    case WPE: return 0;
+    case FINAL_NORM_W:
+    case FINAL_NORM_B:
+    case HEAD_W: return P - 1;
+    default: return tensor->layer % P;
+    }
+}
+
+// Tensors in a fragment that is not theirs, on all ranks of a mesh; *held: how many ranks have a part of each.
+static int wrong_fragments(const ModelConfig* m, int t, int p, int d, int v, int P, int* held) {
+    const Rounds r = plan_of(P, P, 0);
+    int wrong = 0;
+    for (int rank = 0; rank < t * p * d; rank++) {
+        Mesh mesh = mesh_of_rank(rank, t, p, d);
+        Layout layout;
+        Error error;
+        mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+        if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
+        for (int b = 0; b < layout.buckets; b++) {
+            const Bucket* bucket = &layout.bucket[b];
+            const int of_bucket = rounds_fragment(&r, &layout.slices[bucket->first].tensor, m->L);
+            for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+                wrong += of_bucket != fragment_of(&layout.slices[i].tensor, P) || of_bucket < 0 || of_bucket >= P;
+                held[layout.slices[i].index]++;
+            }
+        }
+        layout_free(&layout);
+    }
+    return wrong;
+}
+
+static void test_fragments(bool few) {
+    static const int meshes[][4] = {{1, 1, 1, 1}, {1, 2, 1, 1}, {2, 1, 2, 1}, {1, 2, 2, 2}, {2, 2, 1, 1}};
+    static const int fragments[] = {1, 2, 3, 5, 16};
+    int count, wrong = 0, missing = 0, walks = 0;
+    const ModelConfig* presets = model_presets(&count);
+    for (int i = 0; i < count; i++) {
+        const ModelConfig* m = &presets[i];
+        const int tensors = model_tensors(NULL, m);
+        for (size_t j = 0; j < (few ? 2 : sizeof meshes / sizeof meshes[0]); j++) {
+            const int *x = meshes[j], v = x[3];
+            Mesh mesh = mesh_of_rank(0, x[0], x[1], x[2]);
+            Error error;
+            mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+            if (!mesh_check(&mesh, m, m->T, &error)) continue;
+            for (size_t k = 0; k < sizeof fragments / sizeof fragments[0]; k++, walks++) {
+                int* held = (int*)checked_calloc((size_t)tensors, sizeof(int), "test");
+                wrong += wrong_fragments(m, x[0], x[1], x[2], v, fragments[k], held);
+                for (int tensor = 0; tensor < tensors; tensor++) missing += held[tensor] == 0;
+                free(held);
+            }
+        }
+    }
+    check(wrong == 0 && missing == 0 && walks > 4 * count,
+          "%d models, %d choices of mesh and fragments: %d tensors in a fragment not theirs, %d in none", count, walks,
+          wrong, missing);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Traffic
+
+// Bytes that one of s ranks sends so that all have the sum of n numbers, or a part each, or all of s parts.
+static double bytes_all_reduce(int s, double n) { return 2 * n * 4 * (s - 1) / s; }
+static double bytes_half(int s, double n, double element) { return n * element * (s - 1) / s; }
+
+// Scales of a rank's part of a bucket, element by element: a new one at every slice, and after 64 numbers.
+static double blocks_of_part(const Layout* layout, int b, int k) {
+    const Bucket* bucket = &layout->bucket[b];
+    const int64_t part = bucket->elements / k, begin = bucket->offset + layout->mesh.data % k * part;
+    int64_t blocks = 0, used = 64;
+    for (int64_t at = begin; at < begin + part; at++, used++) {
+        bool first = false;
+        for (int i = bucket->first; i < bucket->first + bucket->slices; i++) first |= layout->slices[i].offset == at;
+        if (first || used == 64) blocks++, used = 0;
+    }
+    return (double)blocks;
+}
+
+// Adds up what one rank sends in the steps first + 1 to last, operation by operation.
+static SiteTraffic walk_traffic(const Rounds* r, const Layout* layout, double element, int64_t first, int64_t last) {
+    const int S = r->sites, k = layout->mesh.d / S, P = r->fragments;
+    SiteTraffic sum = {0, 0};
+    for (int64_t t = first + 1; t <= last; t++) {
+        for (int b = 0; b < layout->buckets; b++) {
+            const double n = (double)layout->bucket[b].elements, part = n / k;
+            sum.near += bytes_all_reduce(k, n); // gradients, of all modes: in one piece, or in halves
+            if (r->mode == DP_SYNC || r->mode == DP_DELAYED) {
+                if (!layout->mesh.zero) sum.far += bytes_all_reduce(S, part);
+                if (layout->mesh.zero) sum.far += bytes_half(S, n, 4);
+                if (layout->mesh.zero && !(r->mode == DP_DELAYED && t == 1)) sum.far += bytes_half(S, n, element);
+                continue;
+            }
+            const int f = fragment_of(&layout->slices[layout->bucket[b].first].tensor, P);
+            if (!is_sent(r->period, P, f, t)) continue;
+            const double quantised = blocks_of_part(layout, b, k) * (4 + 64 * r->bits / 8);
+            sum.far += r->bits == 32 ? bytes_all_reduce(S, part) : (S - 1) * quantised;
+            sum.near += bytes_half(k, n, 4);
+            if (r->eager && r->bits < 32) sum.near += bytes_half(k, n, 4); // what was sent, as it was rounded
+        }
+    }
+    return sum;
+}
+
+static void test_sendings(void) {
+    int64_t wrong = 0, asked = 0;
+    for (int64_t H = 1; H <= 9; H++) {
+        for (int P = 1; P <= H; P++) {
+            const Rounds r = plan_of(H, P, 0);
+            for (int f = 0; f < P; f++) {
+                for (int64_t first = 0; first <= 2 * H; first++) {
+                    int n = 0;
+                    for (int64_t last = first; last <= 4 * H; last++, asked++) {
+                        n += last > first && is_sent(H, P, f, last);
+                        wrong += rounds_sendings(&r, f, first, last) != n;
+                    }
+                }
+            }
+        }
+    }
+    check(wrong == 0, "rounds_sendings: %lld times counted, %lld wrong", (long long)asked, (long long)wrong);
+}
+
+static void test_traffic(bool few) {
+    static const struct {
+        const char* line;
+        int ranks;
+    } runs[] = {
+        {"", 4},
+        {"--sites 2", 4},
+        {"--sites 4", 4},
+        {"--sites 4 --pp 2", 8},
+        {"--dp-mode delayed", 4},
+        {"--dp-mode delayed --sites 2 --tp 2", 8},
+        {"--dp-mode delayed --zero 1", 4},
+        {"--dp-mode delayed --dp-delay 0 --zero 1", 2},
+        {"--dp-mode dc-s3gd", 3},
+        {"--dp-mode dc-s3gd --sites 2", 6},
+        {"--dp-mode diloco --local-steps 5", 4},
+        {"--dp-mode diloco --local-steps 5 --fragments 3 --dp-delay 2", 4},
+        {"--dp-mode diloco --local-steps 4 --fragments 4 --eager --sites 2", 6},
+        {"--dp-mode diloco --local-steps 6 --fragments 2 --eager --outer-bits 8 --sites 3", 6},
+        {"--dp-mode diloco --local-steps 3 --outer-bits 4", 5},
+        {"--dp-mode diloco --local-steps 3 --outer-bits 8 --sites 2 --tp 2 --pp 2", 16},
+    };
+    static const int64_t spans[][2] = {{0, 1}, {0, 7}, {1, 2}, {3, 16}, {5, 5}};
+    const ModelConfig models[2] = {{"test", ARCH_GPT2, 5, 12, 2, 2, 40, 11, 97, true, 1e-5, 10000, {0, 0, 0, 0}},
+                                   {"test", ARCH_LLAMA, 4, 24, 4, 2, 56, 9, 53, false, 1e-5, 10000, {0, 0, 0, 0}}};
+    Read read;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        double worst = 0, most = 0;
+        try_settings(&read, runs[i].line, runs[i].ranks);
+        for (int model = 0; model < 2 && read.status == 0; model++) {
+            for (int rank = 0; rank < runs[i].ranks; rank += few ? 3 : 1) {
+                Mesh mesh = read.mesh;
+                Layout layout;
+                Error error;
+                mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / mesh.t / mesh.d;
+                if (!layout_build(&layout, &models[model], mesh, models[model].T, &error)) die("%s", error.text);
+                for (int element = 2; element <= 4; element += 2) {
+                    for (size_t j = 0; j < sizeof spans / sizeof spans[0]; j++) {
+                        const int64_t first = spans[j][0], last = spans[j][1];
+                        const SiteTraffic x =
+                            rounds_traffic(&read.rounds, &layout, models[model].L, (size_t)element, first, last);
+                        const SiteTraffic y = walk_traffic(&read.rounds, &layout, element, first, last);
+                        worst = fmax(worst, fmax(fabs(x.near - y.near), fabs(x.far - y.far)));
+                        most = fmax(most, fmax(y.near, y.far));
+                    }
+                }
+                layout_free(&layout);
+            }
+        }
+        check(read.status == 0 && most > 0 && worst <= 1e-9 * most,
+              "traffic of \"%s\" on %d: up to %.0f bytes, error %.1e", runs[i].line, runs[i].ranks, most, worst);
+    }
+    int64_t wrong = 0; // the formula's blocks are those that kernels/async_dp.h makes
+    for (int64_t n = 1; n < 1000; n++) {
+        for (int bits = 4; bits <= 8; bits += 4) {
+            Rounds r = plan_of(1, 1, 0);
+            Slice slices[2]; // of n / 3 elements and the rest
+            Bucket bucket = {0, n, 0, 2, 0};
+            Layout layout;
+            memset(slices, 0, sizeof slices);
+            memset(&layout, 0, sizeof layout);
+            layout.mesh = mesh_of_rank(0, 1, 1, 1);
+            layout.slices = slices, layout.bucket = &bucket, layout.n = 2, layout.buckets = 1;
+            slices[1].offset = n / 3;
+            r.bits = bits;
+            wrong +=
+                quantized_bytes(&r, &layout, 0) != (double)(quant_bytes(n / 3, bits) + quant_bytes(n - n / 3, bits));
+        }
+    }
+    check(wrong == 0, "bytes of numbers with few bits are those of the kernel: %lld wrong", (long long)wrong);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The picture
+
+static void check_drawing(const char* what, const Rounds* r, const char* expected) {
+    char text[4096] = "";
+    FILE* out = tmpfile();
+    rounds_draw(r, out);
+    rewind(out);
+    text[fread(text, 1, sizeof text - 1, out)] = 0;
+    fclose(out);
+    check(strcmp(text, expected) == 0, "drawing of %s%s%s", what, strcmp(text, expected) ? ":\n" : "",
+          strcmp(text, expected) ? text : "");
+}
+
+static void test_drawings(void) {
+    Rounds r = plan_of(8, 2, 4);
+    check_drawing("the picture in methods/async_schedule.h", &r,
+                  "rounds    ...s---m...s---m  s sends, m merges\n"
+                  "          .......s---m...s\n");
+    r = plan_of(4, 1, 0);
+    check_drawing("four steps, waited for", &r, "rounds    ...x...x  s sends, m merges, x both\n");
+    r = plan_of(4, 2, 4), r.eager = true;
+    check_drawing("four steps, eager", &r,
+                  "rounds    .s---x--  s sends, m merges, x both\n"
+                  "          ...s---x\n");
+    r = plan_of(1, 1, 1), r.mode = DP_DELAYED;
+    check_drawing("delayed gradients", &r, "rounds    sxxxxxxx  s sends, m merges, x both\n");
+    r = plan_of(1, 1, 0), r.mode = DP_DC_S3GD;
+    check_drawing("dc-s3gd without delay", &r, "rounds    xxxxxxxx  s sends, m merges, x both\n");
+    r = plan_of(5, 3, 1);
+    check_drawing("three fragments in five steps, a step late", &r,
+                  "rounds    sm...sm...  s sends, m merges\n"
+                  "          ..sm...sm.\n"
+                  "          ....sm...s\n");
+    r = plan_of(10, 10, 9);
+    check_drawing("ten fragments, of which eight are shown", &r,
+                  "rounds    s--------ms--------m  s sends, m merges\n"
+                  "          .s--------ms--------\n"
+                  "          ..s--------ms-------\n"
+                  "          ...s--------ms------\n"
+                  "          ....s--------ms-----\n"
+                  "          .....s--------ms----\n"
+                  "          ......s--------ms---\n"
+                  "          .......s--------ms--\n"
+                  "          ... 10 fragments\n");
+    r = plan_of(50, 1, 0);
+    check_drawing("a long round: 64 steps around its end", &r,
+                  "rounds    ...............................x................................  steps 19 to 82:  s "
+                  "sends, m merges, x "
+                  "both\n");
+}
+
+int main(int argc, char** argv) {
+    const bool few = argc > 1 && strcmp(argv[1], "--short") == 0;
+    process.name = "test_async_schedule";
+    test_rule();
+    test_learned();
+    test_check();
+    test_long();
+    test_plans_of_settings(few);
+    test_refusals();
+    test_plans();
+    test_fragments(few);
+    test_sendings();
+    test_traffic(few);
+    test_drawings();
+    return test_end();
+}

@@ -1,0 +1,525 @@
+/*
+Tests of kernels/attention.h against brute force in float64, which itself is tested against finite differences.
+
+Bound of an error. The reference gives beside every number its magnitude M, the same sum with the absolute values of all
+its terms. Rounding errs by u = 2^-24 of every partial sum, in a random direction. A sum of n terms of one sign has
+partial sums up to M and errs by about sqrt(n) u M; one of random signs has partial sums of M / sqrt(n) and errs by u M.
+A score has random signs and magnitude at most s_max = max sum_d |q_d k_d| / sqrt(HS), and its absolute error is a relative
+error of p, which has it twice, in the score and in lse; l is a sum of one sign over up to T keys; O, dP, D and the
+gradients are sums of random signs. With a few single roundings,
+
+    |error| <= 4 u M (2 s_max + sqrt(T) + 8)
+
+where 4 is for the tail of the distribution over all elements.
+
+attention_decode has the same sums, in another order, and the same bound; attention_forward and attention_decode, each
+within the bound of the exact result, are within twice the bound of each other.
+*/
+#include "test.h"
+#include "../../../kernels/attention.h"
+
+typedef struct {
+    int B, T, NH, NKV, HS;
+} Shape;
+
+static int heads_of(const Shape* s) { return s->NH + 2 * s->NKV; }
+static int64_t out_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH * s->HS; }
+static int64_t lse_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH; }
+static int64_t qkv_size(const Shape* s) { return (int64_t)s->B * s->T * heads_of(s) * s->HS; }
+
+static float* floats(int64_t n) { return (float*)checked_malloc((size_t)n * sizeof(float), "a test"); }
+static double* doubles(int64_t n) { return (double*)checked_calloc((size_t)n, sizeof(double), "a test"); }
+
+static float* random_floats(int64_t n, uint64_t stream, float scale) {
+    float* x = floats(n);
+    random_normals(x, n, 7, stream, 0);
+    for (int64_t i = 0; i < n; i++) x[i] *= scale;
+    return x;
+}
+
+static double* to_double(const float* x, int64_t n) {
+    double* y = doubles(n);
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+    return y;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Documents
+
+typedef enum {
+    NONE,  // no positions
+    ONE,   // a sequence is one
+    EACH,  // a token is one
+    EDGES, // begin before, at and behind the edges of blocks
+    SHORT, // at random, of 7 tokens on average
+    LONG,  // of 90
+    LAYOUTS
+} Documents;
+static const char* const documents_names[LAYOUTS] = {"no documents", "one", "tokens", "edges", "short", "long"};
+
+// (B, T), or NULL.
+static int32_t* positions_of(Documents documents, const Shape* s) {
+    if (documents == NONE) return NULL;
+    int32_t* positions = (int32_t*)checked_malloc((size_t)(s->B * s->T) * sizeof(int32_t), "a test");
+    for (int i = 0; i < s->B * s->T; i++) {
+        const int t = i % s->T, edge = (t + 1) % 64;
+        const double u = random_uniform(9, (uint64_t)documents, (uint64_t)i);
+        const bool begins = t == 0 || documents == EACH || (documents == EDGES && edge <= 2) ||
+                            (documents == SHORT && u < 1.0 / 7) || (documents == LONG && u < 1.0 / 90);
+        positions[i] = begins ? 0 : positions[i - 1] + 1;
+    }
+    return positions;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The reference: each formula of attention.h as it stands, with the T x T matrices.
+
+typedef struct {
+    double *out, *lse, *dqkv;      // the results
+    double *m_out, *m_dqkv, s_max; // their magnitudes
+} Reference;
+
+// One query head of one sequence; adds to dqkv and m_dqkv.
+static void reference_head(Reference* r, const double* qkv, const double* dout, const int32_t* positions,
+                           const Shape* s, int b, int h) {
+    const int T = s->T, HS = s->HS, row = heads_of(s) * HS, kv = h / (s->NH / s->NKV);
+    const int at_q = h * HS, at_k = (s->NH + kv) * HS, at_v = (s->NH + s->NKV + kv) * HS;
+    const double scale = 1 / sqrt((double)HS);
+    const double* x = qkv + (int64_t)b * T * row;
+    double *dx = r->dqkv + (int64_t)b * T * row, *mx = r->m_dqkv + (int64_t)b * T * row, *p = doubles(T);
+    for (int i = 0; i < T; i++) {
+        const int begin = positions ? i - positions[(int64_t)b * T + i] : 0;
+        double max = -INFINITY, l = 0, D = 0, m_D = 0;
+        for (int j = begin; j <= i; j++) {
+            double magnitude = 0;
+            p[j] = 0;
+            for (int d = 0; d < HS; d++) {
+                const double term = x[i * row + at_q + d] * x[j * row + at_k + d] * scale;
+                p[j] += term, magnitude += fabs(term);
+            }
+            max = fmax(max, p[j]), r->s_max = fmax(r->s_max, magnitude);
+        }
+        for (int j = begin; j <= i; j++) l += p[j] = exp(p[j] - max);
+        r->lse[((int64_t)b * s->NH + h) * T + i] = max + log(l);
+        const int64_t at_out = (((int64_t)b * T + i) * s->NH + h) * HS;
+        for (int d = 0; d < HS; d++) {
+            double o = 0, magnitude = 0;
+            for (int j = begin; j <= i; j++) {
+                o += p[j] / l * x[j * row + at_v + d];
+                magnitude += p[j] / l * fabs(x[j * row + at_v + d]);
+            }
+            r->out[at_out + d] = o, r->m_out[at_out + d] = magnitude;
+            D += dout[at_out + d] * o, m_D += fabs(dout[at_out + d]) * magnitude;
+        }
+        for (int j = begin; j <= i; j++) {
+            double dp = 0, m_dp = 0;
+            for (int d = 0; d < HS; d++) {
+                const double term = dout[at_out + d] * x[j * row + at_v + d];
+                dp += term, m_dp += fabs(term);
+                dx[j * row + at_v + d] += p[j] / l * dout[at_out + d];
+                mx[j * row + at_v + d] += p[j] / l * fabs(dout[at_out + d]);
+            }
+            const double ds = p[j] / l * (dp - D) * scale, m_ds = p[j] / l * (m_dp + m_D) * scale;
+            for (int d = 0; d < HS; d++) {
+                dx[i * row + at_q + d] += ds * x[j * row + at_k + d];
+                dx[j * row + at_k + d] += ds * x[i * row + at_q + d];
+                mx[i * row + at_q + d] += m_ds * fabs(x[j * row + at_k + d]);
+                mx[j * row + at_k + d] += m_ds * fabs(x[i * row + at_q + d]);
+            }
+        }
+    }
+    free(p);
+}
+
+static Reference reference(const double* qkv, const double* dout, const int32_t* positions, const Shape* s) {
+    Reference r = {doubles(out_size(s)), doubles(lse_size(s)), doubles(qkv_size(s)),
+                   doubles(out_size(s)), doubles(qkv_size(s)), 0};
+    for (int b = 0; b < s->B; b++) {
+        for (int h = 0; h < s->NH; h++) reference_head(&r, qkv, dout, positions, s, b, h);
+    }
+    return r;
+}
+
+static void reference_free(Reference* r) { free(r->out), free(r->lse), free(r->dqkv), free(r->m_out), free(r->m_dqkv); }
+
+static double reference_loss(const double* qkv, const double* dout, const int32_t* positions, const Shape* s) {
+    Reference r = reference(qkv, dout, positions, s);
+    double loss = 0;
+    for (int64_t i = 0; i < out_size(s); i++) loss += r.out[i] * dout[i];
+    reference_free(&r);
+    return loss;
+}
+
+// Central differences of loss = sum out * dout. With step h the error is h^2 / 6 times a third derivative (about 1 here,
+// so 2e-11) and 2^-53 * |loss| / h (about 1e-11 * 20).
+static void test_reference(Documents documents) {
+    const Shape s = {2, 7, 6, 2, 3};
+    int32_t* positions = positions_of(documents, &s);
+    const double h = 1e-5;
+    float *x = random_floats(qkv_size(&s), 1, 1), *y = random_floats(out_size(&s), 2, 1);
+    double *qkv = to_double(x, qkv_size(&s)), *dout = to_double(y, out_size(&s)), worst = 0;
+    Reference r = reference(qkv, dout, positions, &s);
+    for (int64_t i = 0; i < qkv_size(&s); i++) {
+        const double value = qkv[i];
+        qkv[i] = value + h;
+        const double above = reference_loss(qkv, dout, positions, &s);
+        qkv[i] = value - h;
+        const double below = reference_loss(qkv, dout, positions, &s);
+        qkv[i] = value;
+        worst = fmax(worst, fabs((above - below) / (2 * h) - r.dqkv[i]));
+    }
+    char what[96];
+    snprintf(what, sizeof what, "reference gradients against finite differences, %s, absolute",
+             documents_names[documents]);
+    check_error(what, worst, 1e-8);
+    reference_free(&r);
+    free(x), free(y), free(qkv), free(dout), free(positions);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The kernels
+
+typedef struct {
+    float *qkv, *dout, *out, *lse, *dqkv;
+    int32_t* positions;
+} Run;
+
+static void run_kernels(Run* r, const Shape* s) {
+    for (int64_t i = 0; i < out_size(s); i++) r->out[i] = NAN; // everything has to be written
+    for (int64_t i = 0; i < lse_size(s); i++) r->lse[i] = NAN;
+    for (int64_t i = 0; i < qkv_size(s); i++) r->dqkv[i] = NAN;
+    attention_forward(r->out, r->lse, r->qkv, r->positions, s->B, s->T, s->NH, s->NKV, s->HS);
+    attention_backward(r->dqkv, r->dout, r->qkv, r->out, r->lse, r->positions, s->B, s->T, s->NH, s->NKV, s->HS);
+}
+
+// q and k scaled so that scores are about `logits`.
+static Run run_new(const Shape* s, float logits, Documents documents) {
+    Run r = {random_floats(qkv_size(s), 3, 1),
+             random_floats(out_size(s), 4, 1),
+             floats(out_size(s)),
+             floats(lse_size(s)),
+             floats(qkv_size(s)),
+             positions_of(documents, s)};
+    const int64_t row = (int64_t)heads_of(s) * s->HS;
+    for (int64_t i = 0; i < qkv_size(s); i++) {
+        if (i % row < (int64_t)(s->NH + s->NKV) * s->HS) r.qkv[i] *= sqrtf(logits);
+    }
+    run_kernels(&r, s);
+    return r;
+}
+
+static void run_free(Run* r) {
+    free(r->qkv), free(r->dout), free(r->out), free(r->lse), free(r->dqkv), free(r->positions);
+}
+
+// max |got - exact| / magnitude. 1e-30 is for probabilities below 2^-126, which have fewer bits or none.
+static double scaled_error(const float* got, const double* exact, const double* magnitude, int64_t n) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs((double)got[i] - exact[i]);
+        if (error == 0) continue;
+        const double e = error / (magnitude ? magnitude[i] + 1e-30 : 1 + fabs(exact[i]));
+        if (!(e <= worst)) worst = e == e ? e : INFINITY;
+    }
+    return worst;
+}
+
+// The gradients of heads [first, last) of the rows of dqkv.
+static double gradient_error(const Run* run, const Reference* r, const Shape* s, int first, int last) {
+    double worst = 0;
+    for (int64_t row = 0; row < (int64_t)s->B * s->T; row++) {
+        const int64_t at = (row * heads_of(s) + first) * s->HS, n = (int64_t)(last - first) * s->HS;
+        worst = fmax(worst, scaled_error(run->dqkv + at, r->dqkv + at, r->m_dqkv + at, n));
+    }
+    return worst;
+}
+
+static void test_shape(Shape s, float logits, Documents documents) {
+    Run run = run_new(&s, logits, documents);
+    double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
+    Reference r = reference(qkv, dout, run.positions, &s);
+    const double bound = 4 * 0x1p-24 * (2 * r.s_max + sqrt(s.T) + 8);
+    const int q = s.NH, k = q + s.NKV, v = k + s.NKV;
+    char what[5][128];
+    for (int i = 0; i < 5; i++) {
+        const char* names[] = {"out", "lse", "dq", "dk", "dv"};
+        snprintf(what[i], sizeof what[i], "%s  B %d T %d NH %d NKV %d HS %d logits %g%s%s", names[i], s.B, s.T, s.NH,
+                 s.NKV, s.HS, (double)logits, documents ? " documents " : "",
+                 documents ? documents_names[documents] : "");
+    }
+    check_error(what[0], scaled_error(run.out, r.out, r.m_out, out_size(&s)), bound);
+    check_error(what[1], scaled_error(run.lse, r.lse, NULL, lse_size(&s)), bound);
+    check_error(what[2], gradient_error(&run, &r, &s, 0, q), bound);
+    check_error(what[3], gradient_error(&run, &r, &s, q, k), bound);
+    check_error(what[4], gradient_error(&run, &r, &s, k, v), bound);
+    reference_free(&r);
+    run_free(&run);
+    free(qkv), free(dout);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Bits
+
+static bool same_bits(const float* a, const float* b, int64_t n) {
+    return memcmp(a, b, (size_t)n * sizeof(float)) == 0;
+}
+
+static bool same_run(const Run* a, const Run* b, const Shape* s) {
+    return same_bits(a->out, b->out, out_size(s)) && same_bits(a->lse, b->lse, lse_size(s)) &&
+           same_bits(a->dqkv, b->dqkv, qkv_size(s));
+}
+
+#ifdef _OPENMP
+static void test_threads(Shape s, Documents documents) {
+    const int threads_before = omp_get_max_threads(), counts[] = {1, 2, 3, 7, 16};
+    const AttShape shape = attention_shape(NULL, s.B, s.T, s.NH, s.NKV, s.HS);
+    bool same = true, whole = false, split = false;
+    omp_set_num_threads(1);
+    Run one = run_new(&s, 1, documents);
+    for (int i = 0; i < 5; i++) {
+        omp_set_num_threads(counts[i]);
+        if (whole_heads(&shape, counts[i]))
+            whole = true;
+        else
+            split = true;
+        Run run = run_new(&s, 1, documents);
+        same = same && same_run(&one, &run, &s);
+        run_free(&run);
+    }
+    omp_set_num_threads(threads_before);
+    check(whole && split, "both ways to cut the backward pass were taken");
+    check(same, "same bits with 1, 2, 3, 7, 16 threads  B %d T %d NH %d NKV %d HS %d, %s", s.B, s.T, s.NH, s.NKV, s.HS,
+          documents_names[documents]);
+    run_free(&one);
+}
+#endif
+
+// Each sequence of a batch alone.
+static void test_batch(Shape s) {
+    Run all = run_new(&s, 1, NONE);
+    Shape one = s;
+    one.B = 1;
+    bool same = true;
+    for (int b = 0; b < s.B; b++) {
+        Run part = run_new(&one, 1, NONE),
+            view = {
+                NULL, NULL, all.out + b * out_size(&one), all.lse + b * lse_size(&one), all.dqkv + b * qkv_size(&one),
+                NULL};
+        memcpy(part.qkv, all.qkv + b * qkv_size(&one), (size_t)qkv_size(&one) * sizeof(float));
+        memcpy(part.dout, all.dout + b * out_size(&one), (size_t)out_size(&one) * sizeof(float));
+        run_kernels(&part, &one);
+        same = same && same_run(&part, &view, &one);
+        run_free(&part);
+    }
+    check(same, "same bits for a sequence alone and in a batch of %d  T %d HS %d", s.B, s.T, s.HS);
+    run_free(&all);
+}
+
+// Whatever comes from token t on (other numbers, or no tokens at all) changes no bit of the outputs before, and with
+// dout = 0 from t on it changes no gradient before.
+static void test_causal(Shape s, int t) {
+    const int64_t row = (int64_t)heads_of(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
+    Run a = run_new(&s, 1, NONE), b = run_new(&s, 1, NONE);
+    for (int64_t i = t * out_row; i < out_size(&s); i++) a.dout[i] = b.dout[i] = 0;
+    for (int64_t i = t * row; i < qkv_size(&s); i++) b.qkv[i] = 50 * b.qkv[i] + 1;
+    run_kernels(&a, &s);
+    run_kernels(&b, &s);
+    bool same = same_bits(a.out, b.out, t * out_row) && same_bits(a.dqkv, b.dqkv, t * row);
+    for (int h = 0; h < s.NH; h++) same = same && same_bits(a.lse + h * s.T, b.lse + h * s.T, t);
+    check(same, "tokens from %d on change no bit before them  T %d HS %d", t, s.T, s.HS);
+    check(!same_bits(a.out + t * out_row, b.out + t * out_row, out_row), "but they do change token %d", t);
+    Shape prefix = s;
+    prefix.T = t;
+    run_kernels(&b, &prefix); // b's first t tokens are a's
+    same = same_bits(a.out, b.out, t * out_row) && same_bits(a.dqkv, b.dqkv, t * row);
+    check(same, "the first %d tokens alone give the same bits", t);
+    run_free(&a);
+    run_free(&b);
+}
+
+// Positions that say that a sequence is one document change no bit.
+static void test_one_document(Shape s) {
+    Run plain = run_new(&s, 1, NONE), one = run_new(&s, 1, ONE);
+    check(same_run(&plain, &one, &s), "one document: same bits as without documents  T %d HS %d", s.T, s.HS);
+    run_free(&plain), run_free(&one);
+}
+
+// The bits of row n of a run: outputs, lse and gradients.
+static bool same_row(const Run* a, const Run* b, const Shape* s, int64_t n) {
+    const int64_t row = (int64_t)heads_of(s) * s->HS, out_row = (int64_t)s->NH * s->HS;
+    bool same = same_bits(a->out + n * out_row, b->out + n * out_row, out_row) &&
+                same_bits(a->dqkv + n * row, b->dqkv + n * row, row);
+    for (int h = 0; h < s->NH; h++) {
+        const int64_t at = (n / s->T * s->NH + h) * s->T + n % s->T;
+        same = same && same_bits(a->lse + at, b->lse + at, 1);
+    }
+    return same;
+}
+
+// Each document in turn gets other tokens, much larger ones: that changes all its rows and no bit of any other.
+static void test_isolation(Shape s, Documents documents) {
+    const int64_t N = (int64_t)s.B * s.T, row = (int64_t)heads_of(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
+    Run a = run_new(&s, 1, documents), b = run_new(&s, 1, documents);
+    int changed = 0, alike = 0, others = 0;
+    for (int64_t first = 0, end; first < N; first = end) {
+        for (end = first + 1; end < N && a.positions[end] > 0;) end++;
+        memcpy(b.qkv, a.qkv, (size_t)qkv_size(&s) * sizeof(float));
+        memcpy(b.dout, a.dout, (size_t)out_size(&s) * sizeof(float));
+        for (int64_t i = first * row; i < end * row; i++) b.qkv[i] = 20 * b.qkv[i] + 1;
+        for (int64_t i = first * out_row; i < end * out_row; i++) b.dout[i] *= 100;
+        run_kernels(&b, &s);
+        for (int64_t n = 0; n < N; n++) {
+            const bool mine = n >= first && n < end, same = same_row(&a, &b, &s, n);
+            changed += mine && !same, alike += mine && same, others += !mine && !same;
+        }
+    }
+    check(changed == N && alike == 0 && others == 0,
+          "documents %s: other tokens in one change its %d rows, and no bit of others  B %d T %d HS %d: %d, %d",
+          documents_names[documents], changed, s.B, s.T, s.HS, alike, others);
+    run_free(&a), run_free(&b);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Generating text: the tokens of a sequence one after the other.
+
+enum { SPARE_ROWS = 2 }; // of the cache, beyond the sequence
+
+// out (T, NH * HS) and cache, which begins as NaN, so that a row that is read before it is written shows.
+static void decode_sequence(float* out, float* cache, const float* qkv, const Shape* s) {
+    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+    for (int64_t i = 0; i < (s->T + SPARE_ROWS) * cache_row; i++) cache[i] = NAN;
+    for (int64_t i = 0; i < out_size(s); i++) out[i] = NAN;
+    for (int t = 0; t < s->T; t++)
+        attention_decode(out + (int64_t)t * s->NH * s->HS, cache, qkv + t * row, t, s->NH, s->NKV, s->HS);
+}
+
+// Rows 0 .. T - 1 of the cache are the keys and values of qkv, bit for bit; the others are still NaN.
+static bool cache_is_right(const float* cache, const float* qkv, const Shape* s) {
+    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+    bool right = true;
+    for (int t = 0; t < s->T; t++)
+        right = right && same_bits(cache + t * cache_row, qkv + t * row + (int64_t)s->NH * s->HS, cache_row);
+    for (int64_t i = s->T * cache_row; i < (s->T + SPARE_ROWS) * cache_row; i++) right = right && isnan(cache[i]);
+    return right;
+}
+
+static void test_decode(Shape s, float logits) {
+    Run run = run_new(&s, logits, NONE);
+    double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
+    Reference r = reference(qkv, dout, NULL, &s);
+    const double bound = 4 * 0x1p-24 * (2 * r.s_max + sqrt(s.T) + 8);
+    const int64_t cache_size = (int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS;
+    float *out = floats(out_size(&s)), *cache = floats(cache_size);
+    decode_sequence(out, cache, run.qkv, &s);
+    char what[96];
+    snprintf(what, sizeof what, "T %d NH %d NKV %d HS %d logits %g", s.T, s.NH, s.NKV, s.HS, (double)logits);
+    double *forward = to_double(run.out, out_size(&s)), error = scaled_error(out, r.out, r.m_out, out_size(&s));
+    check(error <= bound, "decode  %-45s error %.2e  bound %.2e", what, error, bound);
+    error = scaled_error(out, forward, r.m_out, out_size(&s));
+    check(error <= 2 * bound, "decode against forward  %-29s error %.2e  bound %.2e", what, error, 2 * bound);
+    check(cache_is_right(cache, run.qkv, &s), "decode  %s: the cache has the keys and values, and nothing more", what);
+    for (int64_t i = 0; i < cache_size; i++) cache[i] = NAN;
+    attention_remember(cache, run.qkv, s.T, s.NH, s.NKV, s.HS);
+    check(cache_is_right(cache, run.qkv, &s), "remember  %s: the same of all tokens at once", what);
+#ifdef _OPENMP
+    float *out_n = floats(out_size(&s)), *cache_n = floats(cache_size);
+    const int threads_before = omp_get_max_threads();
+    bool same = true;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        decode_sequence(out_n, cache_n, run.qkv, &s);
+        same = same && same_bits(out, out_n, out_size(&s)) && same_bits(cache, cache_n, cache_size);
+    }
+    omp_set_num_threads(threads_before);
+    check(same, "decode  %s: same bits with 1 to 3 threads", what);
+    free(out_n), free(cache_n);
+#endif
+    reference_free(&r);
+    run_free(&run);
+    free(qkv), free(dout), free(out), free(cache), free(forward);
+}
+
+// What is known without a formula: one token gets its own value; equal keys give the mean of the values.
+static void test_decode_known(void) {
+    const Shape s = {1, 130, 4, 2, 7};
+    const int64_t row = (int64_t)heads_of(&s) * s.HS, group = s.NH / s.NKV;
+    float *qkv = random_floats(qkv_size(&s), 5, 1), *out = floats(out_size(&s));
+    float* cache = floats((int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS);
+    for (int t = 0; t < s.T; t++) {
+        for (int i = 0; i < s.NKV * s.HS; i++) {
+            qkv[t * row + s.NH * s.HS + i] = 0.5f;                               // keys
+            qkv[t * row + (s.NH + s.NKV) * s.HS + i] = (float)(t * (i + 1) % 5); // values
+        }
+    }
+    decode_sequence(out, cache, qkv, &s);
+    bool own = true;
+    double worst = 0;
+    for (int h = 0; h < s.NH; h++) {
+        for (int d = 0; d < s.HS; d++) {
+            const int i = (int)(h / group) * s.HS + d;
+            double sum = 0;
+            own = own && out[h * s.HS + d] == qkv[(s.NH + s.NKV) * s.HS + i];
+            for (int t = 0; t < s.T; t++) sum += t * (i + 1) % 5;
+            worst = fmax(worst, fabs(out[((int64_t)(s.T - 1) * s.NH + h) * s.HS + d] - sum / s.T));
+        }
+    }
+    check(own, "decode: the first token gets its own value");
+    // Scores are equal to the bit, so every p is e^0 = 1 and the sums of whole numbers are exact: only 1 / 130 and the
+    // product with it are rounded.
+    check_error("decode: equal keys give the mean of values up to 4", worst, 4 * 2 * 0x1p-24);
+    free(qkv), free(out), free(cache);
+}
+
+int main(void) {
+    test_reference(NONE);
+    test_reference(SHORT);
+
+    const int lengths[] = {1, 2, 31, 65, 130}, sizes[] = {1, 5, 16, 64, 80};
+    for (int t = 0; t < 5; t++) {
+        for (int i = 0; i < 5; i++) {
+            const int group = 1 + (t + i) % 3, kv_heads = 1 + (t + 2 * i) % 2;
+            const Shape s = {1 + (t + i) % 2, lengths[t], group * kv_heads, kv_heads, sizes[i]};
+            test_shape(s, 1, NONE);
+            test_shape(s, 1, (Documents)(ONE + (t + i) % (LAYOUTS - ONE)));
+        }
+    }
+    const Shape blocks[] = {{1, 64, 2, 2, 32},   {1, 256, 2, 1, 64}, {1, 193, 3, 1, 128},
+                            {2, 100, 6, 2, 200}, {2, 300, 2, 2, 7},  {1, 600, 6, 3, 17}};
+    for (int i = 0; i < 6; i++) {
+        test_shape(blocks[i], 1, NONE);
+        test_shape(blocks[i], 1, i % 2 ? SHORT : LONG);
+    }
+    const Shape large = {1, 150, 4, 2, 64};
+    test_shape(large, 30, NONE); // scores to about +-100
+    test_shape(large, 1000, NONE);
+    test_shape(large, 1000, SHORT);
+
+    const Shape batch = {3, 77, 4, 2, 24}, causal = {1, 150, 4, 2, 20};
+    test_batch(batch);
+    test_causal(causal, 149);
+    test_causal(causal, 64);
+    test_causal(causal, 37);
+    test_one_document(batch);
+    test_one_document(causal);
+    test_one_document(blocks[5]);
+    const Shape packed = {1, 300, 2, 1, 8}, few_packed = {2, 68, 4, 2, 16};
+    test_isolation(packed, EDGES);
+    test_isolation(packed, LONG);
+    test_isolation(few_packed, SHORT);
+    test_shape(packed, 1, EDGES);
+    test_shape(packed, 1, EACH);
+    const Shape sequences[] = {{1, 1, 1, 1, 1},   {1, 1, 6, 3, 5},   {1, 2, 4, 4, 16},   {1, 64, 4, 1, 33},
+                               {1, 65, 6, 2, 80}, {1, 130, 3, 3, 7}, {1, 193, 5, 1, 64}, {1, 300, 6, 2, 20}};
+    for (int i = 0; i < 8; i++) test_decode(sequences[i], 1);
+    test_decode(large, 30);
+    test_decode(large, 1000);
+    test_decode_known();
+#ifdef _OPENMP
+    const Shape few = {1, 300, 4, 2, 48}, many = {2, 131, 6, 3, 33};
+    test_threads(few, NONE);
+    test_threads(many, NONE);
+    test_threads(few, LONG);
+    test_threads(many, SHORT);
+#endif
+    return test_end();
+}

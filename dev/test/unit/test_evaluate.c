@@ -1,0 +1,597 @@
+/*
+test_evaluate.c: are evaluations what dataloader/eval_loader.h says they are?
+
+    rows        of multiple choice and of streams, against lists that are cut in another way; every token once
+    files       each thing that can be wrong with a file is refused, and named; one that is cut off anywhere is refused
+    scores      answers, equal losses, losses that are not numbers; perplexity and bits per byte
+    passes      the trainer's own (this file includes train_gpt.cu) on every kind of mesh against PyTorch's float64 numbers
+                (make_eval.py): all losses, and so all answers; the same bits as one rank wherever t = 1. Validation
+                of the same tokens gives the same loss. A model whose weights are all 0 has a perplexity of V
+
+Bound of the passes: ten times what PyTorch's own float32 is off (another order of additions makes it a few times larger at
+most), and not below ten times 2e-7. On a GPU's kernels in 16 bits: 16 units of rounding of the type.
+
+ranks: 1 2 3 4
+ranks sanitized: 1
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
+#include "../../../train_gpt.cu"
+
+#include "test.h"
+
+static const char* tokens_path = "build/test_evaluate.bin";
+#define REFERENCE "dev/test/reference/"
+#define CHOICES REFERENCE "evaluation.choices"
+static const char* usual_line =
+    "--layers 4 --hidden 16 --heads 4 --seq 8 --vocab 61 --steps 9 --micro-batch 3 --global-batch 12 --eval-every 1 "
+    "--eval-sequences 1000 --data " REFERENCE "replicas.tokens";
+#include "trainer_fixture.h"
+
+static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NARROW_RANGE ? 0x1p-11 : 0x1p-8;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files of multiple choice
+
+enum { MOST_NUMBERS = 4096, MOST_PARTS = 8 };
+
+// A file in memory: its header, its numbers, and where each example begins.
+typedef struct {
+    int32_t header[256];
+    uint16_t number[MOST_NUMBERS];
+    int numbers, examples, begin[64];
+} ChoiceFile;
+
+static void put(ChoiceFile* f, int number) { f->number[f->numbers++] = (uint16_t)number; }
+
+// Appends an example whose context and completions have these lengths; tokens count up from 1 over the whole file.
+static void put_example(ChoiceFile* f, int label, const int* length, int parts) {
+    const int begin = f->numbers;
+    f->begin[f->examples] = begin;
+    put(f, 65535), put(f, 0), put(f, f->examples), put(f, label), put(f, parts - 1);
+    for (int p = 0; p < parts; p++) {
+        put(f, length[p]);
+        for (int i = 0; i < length[p]; i++) put(f, f->numbers % 5000 + 1);
+    }
+    f->number[begin + 1] = (uint16_t)(2 * (f->numbers - begin));
+    f->examples++;
+}
+
+static void begin_file(ChoiceFile* f) {
+    memset(f, 0, sizeof *f);
+    f->header[0] = 20240522, f->header[1] = 1;
+}
+
+// Writes it but for its last `less` bytes.
+static void write_choices(const char* path, ChoiceFile* f, int less) {
+    FILE* file = fopen(path, "wb");
+    unsigned char bytes[sizeof f->header + sizeof f->number];
+    const size_t size = sizeof f->header + 2 * (size_t)f->numbers - (size_t)less;
+    memcpy(bytes, f->header, sizeof f->header), memcpy(bytes + sizeof f->header, f->number, sizeof f->number);
+    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) die("%s: cannot write", path);
+}
+
+static void usual_file(ChoiceFile* f) {
+    static const int a[] = {5, 2, 3}, b[] = {9, 4, 1, 1, 7}, c[] = {1, 1};
+    begin_file(f);
+    put_example(f, 1, a, 3), put_example(f, 0, b, 5), put_example(f, 0, c, 2);
+    f->header[2] = f->examples;
+}
+
+static bool opens(Evaluations* list, const char* names, Error* error) {
+    memset(error, 0, sizeof *error);
+    return evaluations_open(list, names, error);
+}
+
+static bool fits(Evaluation* e, int T, int V, Error* error) {
+    Tokenizer none;
+    memset(&none, 0, sizeof none);
+    memset(error, 0, sizeof *error);
+    return evaluation_fit(e, T, V, &none, error);
+}
+
+// Rows against lists: the context and the completion behind each other, of which the last T + 1 are kept.
+static void test_choice_rows(const char* path) {
+    ChoiceFile f;
+    Evaluations list;
+    Error error;
+    int wrong = 0, rows = 0, cut = 0;
+    for (int T = 3; T < 14; T++) {
+        begin_file(&f);
+        for (int n = 0; n < 12; n++) {
+            int length[MOST_PARTS];
+            const int parts = 2 + (n * 7 + T) % (MOST_PARTS - 1);
+            bool is_cut = false;
+            for (int p = 0; p < parts; p++)
+                length[p] = 1 + (int)(philox(3, (uint64_t)(T * 100 + n), (uint64_t)p).word[0] % (p ? T : 2 * T));
+            for (int p = 1; p < parts; p++) is_cut = is_cut || length[0] + length[p] > T + 1;
+            put_example(&f, n % (parts - 1), length, parts);
+            cut += is_cut;
+        }
+        f.header[2] = f.examples;
+        write_choices(path, &f, 0);
+        if (!opens(&list, path, &error) || !fits(&list.item[0], T, 5001, &error)) die("%s", error.text);
+        Evaluation* e = &list.item[0];
+        cut -= (int)e->cut;
+        for (int n = 0, row = 0; n < f.examples; n++) {
+            const uint16_t *context = f.number + f.begin[n] + 5, *completion = context + 1 + context[0];
+            for (int c = 0; c < f.number[f.begin[n] + 4]; c++, row++, completion += 1 + completion[0]) {
+                int32_t all[64], inputs[16], targets[16];
+                int size = 0;
+                for (int i = 1; i <= context[0]; i++) all[size++] = context[i];
+                for (int i = 1; i <= completion[0]; i++) all[size++] = completion[i];
+                const int kept = size > T + 1 ? T + 1 : size;
+                const int32_t* last = all + size - kept;
+                if (!evaluation_row(inputs, targets, e, 5001, row, &error)) die("%s", error.text);
+                for (int i = 0; i < T; i++) {
+                    const bool inside = i + 1 < kept, counts = inside && i + 1 >= kept - completion[0];
+                    wrong += inputs[i] != (inside ? last[i] : 0) || targets[i] != (counts ? last[i + 1] : -1);
+                }
+                rows++;
+            }
+            if (n + 1 == f.examples && row != e->rows) wrong++;
+        }
+        evaluations_close(&list);
+    }
+    check(wrong == 0, "multiple choice: %d rows of T = 3 to 13, %d wrong numbers", rows, wrong);
+    check(cut == 0, "multiple choice: contexts that are cut are counted");
+}
+
+// Whether a file is refused, for this reason.
+static void refused(const char* what, const char* path, const char* reason) {
+    Evaluations list;
+    Error error;
+    const bool ok = opens(&list, path, &error);
+    check(!ok && strstr(error.text, reason) && list.item == NULL, "refused: %s: %s", what, ok ? "OPENED" : error.text);
+    if (ok) evaluations_close(&list);
+}
+
+static void test_damage(const char* path) {
+    ChoiceFile f;
+    Evaluations list;
+    Error error;
+    const struct {
+        const char* what;
+        int example, at, value; // example -1: word of the header
+        const char* reason;
+    } damages[] = {{"another version", -1, 1, 2, "version 2"},
+                   {"no examples", -1, 2, 0, "says 0 examples"},
+                   {"a negative count", -1, 2, -3, "says -3 examples"},
+                   {"far too many examples", -1, 2, INT32_MAX, "2147483647 examples"},
+                   {"more than there is room for", -1, 2, 8, "says 8 examples"},
+                   {"one example too many", -1, 2, 4, "example 3 does not begin"},
+                   {"one too few", -1, 2, 2, "more behind them"},
+                   {"no delimiter", 1, 0, 65534, "example 1 does not begin"},
+                   {"an odd length", 1, 1, 57, "example 1 has a length"},
+                   {"a length that is too short", 1, 1, 54, "ends within a completion"},
+                   {"a length that is too long", 0, 1, 100, "has more behind its completions"},
+                   {"a length beyond the file", 2, 1, 65534, "example 2 has a length"},
+                   {"a length without room for anything", 0, 1, 8, "example 0 has a length"},
+                   {"another number", 2, 2, 1, "example 2 has another number"},
+                   {"a label too large", 0, 3, 2, "label"},
+                   {"no completions", 2, 4, 0, "label"},
+                   {"a completion more than there are", 1, 4, 5, "ends within a completion"},
+                   {"a context beyond the example", 0, 5, 60000, "ends within its context"},
+                   {"an empty context", 0, 5, 0, "context without tokens"},
+                   {"an empty completion", 2, 7, 0, "completion without tokens"}};
+    usual_file(&f);
+    write_choices(path, &f, 0);
+    check(opens(&list, path, &error) && list.count == 1 && list.item[0].rows == 7 && list.item[0].examples == 3,
+          "the file that is damaged next is right: %s", error.text);
+    evaluations_close(&list);
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        usual_file(&f);
+        if (damages[i].example < 0)
+            f.header[damages[i].at] = damages[i].value;
+        else
+            f.number[f.begin[damages[i].example] + damages[i].at] = (uint16_t)damages[i].value;
+        write_choices(path, &f, 0);
+        refused(damages[i].what, path, damages[i].reason);
+    }
+    int opened = 0;
+    usual_file(&f);
+    const int size = 1024 + 2 * f.numbers;
+    for (int less = 1; less <= size - 4; less++) {
+        write_choices(path, &f, less);
+        if (opens(&list, path, &error)) opened++, evaluations_close(&list);
+    }
+    check(opened == 0, "refused: all of %d files that are cut off somewhere", size - 4);
+    usual_file(&f);
+    put(&f, 7);
+    write_choices(path, &f, 1);
+    refused("half a number behind the last example", path, "more behind them");
+}
+
+// What the model has to do with a file: its vocabulary and its T.
+static void test_fit(const char* path) {
+    ChoiceFile f;
+    Evaluations list;
+    Error error;
+    usual_file(&f);
+    const int largest = f.numbers - 1 + 1; // tokens are one more than their place
+    write_choices(path, &f, 0);
+    if (!opens(&list, path, &error)) die("%s", error.text);
+    Evaluation* e = &list.item[0];
+    check(fits(e, 8, largest + 1, &error), "a vocabulary with all tokens: %s", error.text);
+    check(!fits(e, 8, largest, &error) && strstr(error.text, "example 2"), "one without the last: %s", error.text);
+    check(!fits(e, 8, 7, &error) && strstr(error.text, "example 0 has the token 7"), "one without the seventh: %s",
+          error.text);
+    check(fits(e, 7, 5001, &error) && e->cut == 1, "a completion of T tokens has room behind one of the context");
+    check(!fits(e, 6, 5001, &error) && strstr(error.text, "completion of 7 tokens"), "a longer one has none: %s",
+          error.text);
+    evaluations_close(&list);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Streams
+
+static void write_uint16(const char* path, int first, int n) {
+    FILE* file = fopen(path, "wb");
+    for (int i = 0; i < n; i++) {
+        const uint16_t token = (uint16_t)(first + i);
+        if (file) fwrite(&token, sizeof token, 1, file);
+    }
+    if (!file || fclose(file) != 0) die("%s: cannot write", path);
+}
+
+// All tokens but the first are targets once, and stand behind the token before them; in one file and over two.
+static void test_stream_rows(const char* path, const char* other) {
+    Evaluations list;
+    Error error;
+    int wrong = 0;
+    char both[1024];
+    snprintf(both, sizeof both, "%.400s[ab]", path);
+    for (int n = 2; n < 60; n++) {
+        char a[512], b[512];
+        snprintf(a, sizeof a, "%.400sa", path), snprintf(b, sizeof b, "%.400sb", path);
+        write_uint16(a, 0, n / 2 + 1), write_uint16(b, n / 2 + 1, n - n / 2 - 1);
+        const bool opened = opens(&list, both, &error);
+        unlink(a), unlink(b);
+        if (!opened) {
+            wrong += n > 3; // empty files, and those without a NUL byte, are text
+            continue;
+        }
+        if (list.count != 1 || list.item[0].stream.format != TOKENS_RAW_UINT16) wrong += n > 3;
+        Evaluation* e = &list.item[0];
+        for (int T = 1; T < 12 && e->stream.format == TOKENS_RAW_UINT16; T++) {
+            if (!fits(e, T, 60, &error)) die("%s", error.text);
+            int next = 1;
+            for (int64_t row = 0; row < e->rows; row++) {
+                int32_t inputs[16], targets[16];
+                if (!evaluation_row(inputs, targets, e, 60, row, &error)) die("%s", error.text);
+                wrong += targets[0] < 0 || inputs[0] != row * T;
+                for (int i = 0; i < T; i++) {
+                    wrong += targets[i] < 0 ? inputs[i] != 0 || next != n
+                                            : targets[i] != next++ || inputs[i] != targets[i] - 1;
+                }
+            }
+            wrong += next != n;
+        }
+        if (e->stream.format == TOKENS_RAW_UINT16 && n > 3)
+            wrong += fits(e, 4, n - 1, &error) || !strstr(error.text, "vocabulary");
+        evaluations_close(&list);
+    }
+    check(wrong == 0, "streams of 2 to 59 tokens in two files, T = 1 to 11: %d wrong numbers", wrong);
+    write_uint16(other, 300, 1);
+    refused("a stream of one token", other, "none is left to predict");
+    refused("no file", "build/there_is_none", "no file is named");
+    refused("an empty name", "Makefile,,util/base.h", "empty name");
+    refused("choices and others under one pattern", "dev/test/reference/{replicas.tokens,evaluation.choices}",
+            "no file is named");
+    refused("a pattern of choices and others", "dev/test/reference/evaluation.*", "name them apart");
+    check(opens(&list, "Makefile," CHOICES ",util/base.h", &error) && list.count == 3 && !is_choice(&list.item[0]) &&
+              is_choice(&list.item[1]) && list.item[1].examples == 43 && !is_choice(&list.item[2]),
+          "a list of texts and choices: %s", error.text);
+    check(fits(&list.item[0], 128, 256, &error) && list.item[0].bytes == list.item[0].stream.tokens - 1,
+          "a text's tokens are bytes");
+    evaluations_close(&list);
+}
+
+// Bytes of the text that tokens stand for: special ones are none.
+static void test_bytes(const char* path) {
+    Tokenizer tokenizer;
+    Evaluations list;
+    Error error;
+    if (!tokenizer_open(&tokenizer, REFERENCE "tokenizer_gpt2.json", -1, &error)) die("%s", error.text);
+    const int special = tokenizer.document;
+    const int tokens[] = {70, special, 300, 0, special, 65, 301};
+    FILE* file = fopen(path, "wb");
+    int64_t bytes = 0;
+    for (int i = 0; i < 7; i++) {
+        const uint16_t token = (uint16_t)tokens[i];
+        if (file) fwrite(&token, sizeof token, 1, file);
+        if (i > 0 && tokens[i] != special) bytes += token_bytes(&tokenizer, token);
+    }
+    if (!file || fclose(file) != 0) die("%s: cannot write", path);
+    if (!opens(&list, path, &error) || !evaluation_fit(&list.item[0], 4, tokenizer.vocab, &tokenizer, &error))
+        die("%s", error.text);
+    Evaluation* e = &list.item[0];
+    check(e->bytes == bytes && bytes > 4, "bytes behind the first token, without special ones: %lld",
+          (long long)e->bytes);
+    e->sums[0] = 3, e->sums[1] = 4;
+    const Scores s = evaluation_scores(e);
+    check(s.n == 6 && fabs(s.loss - 7.0 / 6) < 1e-15 && fabs(s.perplexity - exp(7.0 / 6)) < 1e-14 &&
+              fabs(s.byte_bits - 7 / log(2) / (double)bytes) < 1e-14 && isnan(s.acc) && isnan(s.acc_norm),
+          "loss %g, perplexity %g, bits per byte %g", s.loss, s.perplexity, s.byte_bits);
+    e->bytes = 0;
+    check(isnan(evaluation_scores(e).byte_bits), "bits per byte are not told where bytes are not known");
+    evaluations_close(&list);
+    tokenizer_free(&tokenizer);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Scores
+
+static void test_scores(const char* path) {
+    static const int a[] = {2, 1, 2, 4}, b[] = {2, 3, 3};
+    const double nan = (double)NAN, inf = (double)INFINITY;
+    const struct {
+        double sums[5];
+        int answer[2], answer_norm[2];
+    } cases[] = {{{3, 4, 8, 1, 2}, {0, 0}, {1, 0}},       // sums 3 4 8; means 3 2 2: of equal ones the first
+                 {{3, 3, 3, 5, 5}, {0, 0}, {2, 0}},       //
+                 {{inf, 5, 4, 2, 1}, {2, 1}, {2, 1}},     // an infinite loss is one
+                 {{inf, inf, inf, 9, 8}, {0, 1}, {0, 1}}, //
+                 {{nan, 5, 4, 1, nan}, {-1, -1}, {-1, -1}}, {{1, 2, nan, 0, -0.0}, {-1, 0}, {-1, 0}}};
+    ChoiceFile f;
+    Evaluations list;
+    Error error;
+    for (int labels = 0; labels < 6; labels++) {
+        begin_file(&f);
+        const int label[2] = {labels % 3, labels / 3};
+        put_example(&f, label[0], a, 4), put_example(&f, label[1], b, 3);
+        f.header[2] = 2;
+        write_choices(path, &f, 0);
+        if (!opens(&list, path, &error) || !fits(&list.item[0], 8, 5001, &error)) die("%s", error.text);
+        int wrong = 0;
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            Evaluation* e = &list.item[0];
+            memcpy(e->sums, cases[i].sums, sizeof cases[i].sums);
+            const Scores s = evaluation_scores(e);
+            int right = 0, right_norm = 0;
+            for (int n = 0; n < 2; n++) {
+                right += cases[i].answer[n] == label[n], right_norm += cases[i].answer_norm[n] == label[n];
+                wrong += example_answer(e, &e->example[n], false) != cases[i].answer[n];
+                wrong += example_answer(e, &e->example[n], true) != cases[i].answer_norm[n];
+            }
+            wrong += s.acc != right / 2.0 || s.acc_norm != right_norm / 2.0 || s.n != 2 || !isnan(s.loss) ||
+                     !isnan(s.perplexity) || !isnan(s.byte_bits);
+        }
+        check(wrong == 0, "answers and their part that is right, labels %d and %d: %d wrong", label[0], label[1],
+              wrong);
+        evaluations_close(&list);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Passes
+
+typedef struct {
+    Json json;
+    int64_t tokens;
+    double* sums[2][2]; // [gpt2, llama][choices, stream]
+    double error[2][2]; // of PyTorch in float32
+    int64_t right[2][2];
+    int64_t rows[2];
+} Reference;
+
+static const char* const model_names[2] = {"gpt2", "llama"};
+static const char* const model_lines[2] = {"--arch gpt2 --ffn 40", "--arch llama --ffn 24 --kv-heads 2"};
+
+static const JsonNode* need(const Reference* r, const JsonNode* object, const char* key, JsonType type) {
+    Error error;
+    const JsonNode* node = json_require(&r->json, object, key, type, &error);
+    if (!node) die("%s", error.text);
+    return node;
+}
+
+static void reference_open(Reference* r) {
+    Error error;
+    memset(r, 0, sizeof *r);
+    if (!json_open(&r->json, REFERENCE "evaluation.json", &error)) die("%s", error.text);
+    r->tokens = need(r, r->json.nodes, "tokens", JSON_INTEGER)->value.integer;
+    const JsonNode* models = need(r, r->json.nodes, "models", JSON_OBJECT);
+    for (int m = 0; m < 2; m++) {
+        const JsonNode* model = need(r, models, model_names[m], JSON_OBJECT);
+        for (int what = 0; what < 2; what++) {
+            const JsonNode* list = need(r, model, what ? "stream" : "choices", JSON_ARRAY);
+            r->rows[what] = list->count;
+            r->sums[m][what] = (double*)checked_calloc(list->count, sizeof(double), "test");
+            int n = 0;
+            for (const JsonNode* x = json_first(list); x; x = json_next(x)) r->sums[m][what][n++] = json_number(x);
+            const JsonNode *own = json_first(need(r, model, "float32", JSON_ARRAY)),
+                           *right = json_first(need(r, model, "right", JSON_ARRAY));
+            r->error[m][what] = json_number(what ? json_next(own) : own);
+            r->right[m][what] = (what ? json_next(right) : right)->value.integer;
+        }
+    }
+}
+
+static void reference_close(Reference* r) {
+    for (int m = 0; m < 2; m++) free(r->sums[m][0]), free(r->sums[m][1]);
+    json_free(&r->json);
+}
+
+// A trainer of this mesh with the reference's weights and both evaluations.
+static void open_mesh(Trainer* t, const Comm* world, int model, const char* mesh, const char* init) {
+    char line[1024];
+    snprintf(line, sizeof line, "%s %s %s", model_lines[model], mesh, init);
+    trainer_open(t, world, line, NULL, false);
+    t->settings.evaluate = CHOICES ",build/test_evaluate.bin";
+    open_evaluations(t);
+    prove_evaluations(t);
+}
+
+static void close_mesh(Trainer* t) {
+    evaluations_close(&t->evaluations);
+    trainer_close(t);
+}
+
+static void evaluate_common(Trainer* t) {
+    stage_enter_common(&t->stage, &t->settings, t->step);
+    evaluate_all(t);
+    stage_leave_common(&t->stage, &t->settings, t->step);
+}
+
+static double worst_error(const double* ours, const double* theirs, int64_t n) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs(ours[i] / theirs[i] - 1);
+        if (!(error <= worst)) worst = isnan(error) ? INFINITY : error;
+    }
+    return worst;
+}
+
+static const struct {
+    int ranks;
+    const char* line;
+    bool exact; // the same bits as one rank, on the CPU
+} meshes[] = {{1, "--micro-batch 1 --global-batch 4", true},
+              {1, "--micro-batch 5 --global-batch 5 --recompute full", true},
+              {1, "--sync 0.5 --sync-ranks 2", false}, // a CAAT-Net: an own model
+              {2, "--tp 2", false},
+              {2, "--tp 2 --sequence-parallel --micro-batch 6", false},
+              {2, "--pp 2", true},
+              {2, "--pp 2 --vp 2", true},
+              {2, "--pp 2 --schedule zb-v --micro-batch 2", true},
+              {2, "--dp 2", true},
+              {2, "--dp 2 --zero 2 --micro-batch 1", true},
+              {2, "--dp 2 --dp-mode dc-s3gd", true},
+              {2, "--tp 2 --sync 0.5", false},
+              {3, "--dp 3 --micro-batch 4", true},
+              {3, "--pp 3 --dp 1", true},
+              {3, "--dp 3 --micro-batch 1 --dp-mode diloco --local-steps 2", true},
+              {4, "--tp 2 --pp 2", false},
+              {4, "--tp 2 --dp 2 --micro-batch 2 --sequence-parallel", false},
+              {4, "--pp 2 --dp 2 --schedule zb-h1", true},
+              {4, "--pp 2 --vp 2 --dp 2 --micro-batch 2 --global-batch 16", true}};
+
+// The CAAT-Net's rows as two ranks find them, beside one rank with two states: nothing is known of it from PyTorch here.
+static bool is_caat_line(const char* line) { return strstr(line, "--sync") != NULL; }
+
+// What a pass found, the worst of all ranks; rank 0 tells.
+static void test_pass(Comm* world, const Evaluation* mine, const Evaluation* single, const Reference* r, int model,
+                      const char* line, bool exact) {
+    const int what = !is_choice(mine);
+    const size_t bytes = (size_t)mine->rows * sizeof(double);
+    const bool caat = is_caat_line(line);
+    const double bound = 10 * fmax(fmax(2e-7, r->error[model][what]), u > 0x1p-24 ? 1.6 * u : 0);
+    const double* expected = caat ? single->sums : r->sums[model][what];
+    if (mine->rows != r->rows[what]) die("%lld rows", (long long)mine->rows);
+    double worst[2] = {worst_error(mine->sums, expected, mine->rows),
+                       (double)(memcmp(mine->sums, single->sums, bytes) != 0)};
+    comm_all_reduce(world, worst, 2, COMM_DOUBLE, COMM_MAX);
+    if (world->rank > 0) return;
+    char text[160];
+    snprintf(text, sizeof text, "%s %s, %s", model_names[model], line, what ? "stream" : "choices");
+    check_error(text, worst[0], bound);
+    if (exact && DEVICE_IS_HOST) check(worst[1] == 0, "  the bits of one rank");
+    const Scores s = evaluation_scores(mine);
+    const int64_t* right = r->right[model];
+    if (what == 0 && !caat && DEVICE_IS_HOST)
+        check(llround(s.acc * 43) == right[0] && llround(s.acc_norm * 43) == right[1] && s.n == 43,
+              "  %lld and %lld of 43 are right", (long long)right[0], (long long)right[1]);
+    double sum = 0;
+    for (int64_t i = 0; i < mine->rows; i++) sum += expected[i];
+    // e^(loss (1 + error)) is off by loss error.
+    if (what == 1) check_error("  perplexity", fabs(s.perplexity / exp(sum / 1594) - 1), sum / 1594 * bound);
+}
+
+static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, int model, const char* line,
+                      bool exact) {
+    Trainer one, t;
+    char init[128];
+    const bool caat = is_caat_line(line);
+    snprintf(init, sizeof init, caat ? "--seed 3" : "--init " REFERENCE "replicas_%s.safetensors", model_names[model]);
+    open_mesh(&one, alone, model, caat ? "--sync 0.5 --sync-ranks 2" : "", init);
+    evaluate_common(&one);
+    open_mesh(&t, world, model, line, init);
+    evaluate_common(&t);
+    for (int i = 0; i < 2; i++)
+        test_pass(&t.world, &t.evaluations.item[i], &one.evaluations.item[i], r, model, line, exact);
+    close_mesh(&t), close_mesh(&one);
+}
+
+// After some steps, where sites have gone their own ways: validation of all of these tokens, whose rows are the same.
+static void test_validation(const Comm* world, const char* line) {
+    Trainer t;
+    char all[512];
+    snprintf(all, sizeof all, "%s --val %s", line, tokens_path);
+    open_mesh(&t, world, 0, all, "");
+    for (int i = 0; i < 3; i++) train_step(&t);
+    stage_enter_common(&t.stage, &t.settings, t.step);
+    const double loss = validate(&t);
+    stage_leave_common(&t.stage, &t.settings, t.step);
+    evaluate_common(&t);
+    double sum = 0; // the last row is not one of validation's
+    const Evaluation* e = &t.evaluations.item[1];
+    for (int64_t i = 0; i < t.val.count; i++) sum += e->sums[i];
+    double error = fabs(sum / (double)(8 * t.val.count) / loss - 1);
+    error = t.val.count == e->rows - 1 && !isnan(error) ? error : INFINITY;
+    comm_all_reduce(&t.world, &error, 1, COMM_DOUBLE, COMM_MAX);
+    if (t.world.rank == 0) {
+        snprintf(all, sizeof all, "%s, validation of the same rows", line);
+        check_error(all, error, 1e-12);
+    }
+    sources_close(&t.val_files);
+    close_mesh(&t);
+}
+
+// Weights of 0: all tokens are equally likely. log V is a float32 in every token.
+static void test_uniform(const Comm* world) {
+    Trainer t;
+    open_mesh(&t, world, 0, "", "");
+    device_zero(t.stage.params, (size_t)t.stage.layout.elements * sizeof(floatX));
+    evaluate_common(&t);
+    const Scores s = evaluation_scores(&t.evaluations.item[1]);
+    check_error("a model without an opinion: perplexity / V", fabs(s.perplexity / 61 - 1), 61 * 0x1p-24);
+    close_mesh(&t);
+}
+
+int main(int argc, char** argv) {
+    const char* only = argc > 2 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
+    const bool few = argc > 1 && strcmp(argv[1], "--short") == 0; // every third mesh, with one model
+    Comm world;
+    process.name = "test_evaluate";
+    comm_open(&world);
+    device_open(world.rank);
+    comm_open_device(&world);
+    device_set_threads(1);
+    Reference reference;
+    reference_open(&reference);
+    if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
+        char path[300], other[300];
+        make_temporary(path, sizeof path, "test_evaluate"), make_temporary(other, sizeof other, "test_evaluate");
+        test_choice_rows(path);
+        test_damage(path);
+        test_fit(path);
+        test_stream_rows(path, other);
+        test_bytes(path);
+        test_scores(path);
+        unlink(path), unlink(other);
+    }
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, REFERENCE "replicas.tokens", &error)) die("%s", error.text);
+    if (world.rank == 0) {
+        FILE* f = fopen(tokens_path, "wb");
+        if (!f || fwrite(file.data, 2, (size_t)reference.tokens, f) != (size_t)reference.tokens || fclose(f) != 0)
+            die("%s: cannot write; run from the project's folder", tokens_path);
+    }
+    file_unmap(&file);
+    comm_barrier(&world);
+    Comm alone = comm_split(&world, world.rank, 0, "alone");
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        if (meshes[i].ranks != world.size || (only && strcmp(meshes[i].line, only) != 0)) continue;
+        if (few && i % 3 != 0) continue;
+        for (int model = 0; model < (few ? 1 : 2); model++)
+            test_mesh(&world, &alone, &reference, model, meshes[i].line, meshes[i].exact);
+        if (!is_caat_line(meshes[i].line)) test_validation(&world, meshes[i].line);
+    }
+    if (world.size == 1) test_uniform(&world);
+    comm_free(&alone);
+    reference_close(&reference);
+    const int status = world.rank == 0 ? test_end() : 0;
+    comm_close(&world);
+    return status;
+}

@@ -1,0 +1,613 @@
+/*
+test_json.c: util/json.h against hand-written trees, against an independent reading of RFC 8259 and of UTF-8, and against
+its own writer. Texts are given to it in blocks of exactly their size, so that the sanitizers see one byte too many.
+
+    ./test_json            ./test_json --short    with smaller sizes, for the sanitizers
+*/
+#include "../../../util/json.h"
+#include "test.h"
+
+// Parses a copy of exactly n bytes, not ended with NUL.
+static bool parse_bytes(Json* json, const char* text, size_t n, Error* error) {
+    char* copy = (char*)checked_malloc(n, "a test's text");
+    memcpy(copy, text, n);
+    const bool ok = json_parse(json, "t.json", copy, n, error);
+    free(copy);
+    return ok;
+}
+
+// The tree in a notation of its own: i12 r1.5 true null "bytes"/count [a b] {"name"/count:value}.
+static void print_node(FILE* f, const JsonNode* node) {
+    if (node->name) fprintf(f, "\"%s\"/%u:", node->name, node->name_bytes);
+    switch (node->type) {
+    case JSON_NULL: fputs("null", f); break;
+    case JSON_BOOL: fputs(node->value.boolean ? "true" : "false", f); break;
+    case JSON_INTEGER: fprintf(f, "i%lld", (long long)node->value.integer); break;
+    case JSON_REAL: fprintf(f, "r%.17g", node->value.real); break;
+    case JSON_STRING: fprintf(f, "\"%s\"/%u", node->value.string, node->count); break;
+    default:
+        fputc(node->type == JSON_ARRAY ? '[' : '{', f);
+        for (const JsonNode* n = json_first(node); n; n = json_next(n)) {
+            print_node(f, n);
+            if (json_next(n)) fputc(' ', f);
+        }
+        fputc(node->type == JSON_ARRAY ? ']' : '}', f);
+    }
+}
+
+static char* tree_text(const Json* json) { // to be freed
+    char* text = NULL;
+    size_t size = 0;
+    FILE* f = open_memstream(&text, &size);
+    if (!f) die("out of memory");
+    print_node(f, json->nodes);
+    if (fclose(f) != 0) die("out of memory");
+    return text;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Trees
+
+typedef struct {
+    const char *text, *expected;
+} Case;
+
+static void test_trees(void) {
+    static const Case cases[] = {
+        {"{}", "{}"},
+        {"[]", "[]"},
+        {" \t\r\n[ ] \n", "[]"},
+        {"null", "null"},
+        {"true", "true"},
+        {"false", "false"},
+        {"\"\"", "\"\"/0"},
+        {"{\"shape\": [2, 3], \"dtype\": \"F32\"}", "{\"shape\"/5:[i2 i3] \"dtype\"/5:\"F32\"/3}"},
+        {"[[[]],{\"a\":{}},[{}],7]", "[[[]] {\"a\"/1:{}} [{}] i7]"},
+        {"[[1,[2,[3]],4],5]", "[[i1 [i2 [i3]] i4] i5]"},
+        {"{\"\":1}", "{\"\"/0:i1}"},
+        {"{\"a\":1,\"A\":2,\"ab\":3,\"a\\u0000\":4}", "{\"a\"/1:i1 \"A\"/1:i2 \"ab\"/2:i3 \"a\"/2:i4}"},
+        {"[0,-0,7,-7,10]", "[i0 i0 i7 i-7 i10]"},
+        {"[9223372036854775807,-9223372036854775808]", "[i9223372036854775807 i-9223372036854775808]"},
+        {"[9223372036854775808,-9223372036854775809]", "[r9.2233720368547758e+18 r-9.2233720368547758e+18]"},
+        {"[18446744073709551616,100000000000000000000]", "[r1.8446744073709552e+19 r1e+20]"},
+        {"[1.0,1e3,1E+2,1e-2,-0.0,-1.5]", "[r1 r1000 r100 r0.01 r-0 r-1.5]"},
+        {"[1e308,1e-400,4.9e-324,0e999]", "[r1e+308 r0 r4.9406564584124654e-324 r0]"},
+        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\"\\/\b\f\n\r\t\"/8"},
+        {"\"\\u0041\\u00e9\\u20AC\\ud83d\\uDE00\"", "\"A\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"/10"},
+        {"\"A\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\x7F\"", "\"A\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\x7F\"/11"},
+        {"\"x\\u0000y\"", "\"x\"/3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Json json;
+        Error error = {""};
+        const bool ok = parse_bytes(&json, cases[i].text, strlen(cases[i].text), &error);
+        char* tree = ok ? tree_text(&json) : NULL;
+        check(ok && strcmp(tree, cases[i].expected) == 0, "tree of %.60s%s%s", json_quoted(cases[i].text).text,
+              *error.text ? ": " : "", error.text);
+        free(tree);
+        if (ok) json_free(&json);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Errors
+
+static void test_errors(void) {
+    static const Case cases[] = {
+        // the text, and what the error says
+        {"", "t.json:1:1: a value expected, but the text ends"},
+        {" \n ", "t.json:2:2: a value expected, but the text ends"},
+        {"{", "t.json:1:2: a name in quotes or '}' expected, but the text ends"},
+        {"[", "t.json:1:2: a value expected, but the text ends"},
+        {"[1", "t.json:1:3: ',' or ']' expected, but the text ends"},
+        {"[1,", "t.json:1:4: a value expected, but the text ends"},
+        {"[1,]", "t.json:1:4: a value expected, not ']'"},
+        {"[,1]", "t.json:1:2: a value expected, not ','"},
+        {"[1,,2]", "t.json:1:4: a value expected, not ','"},
+        {"[1 2]", "t.json:1:4: ',' or ']' expected, not '2'"},
+        {"[1}", "t.json:1:3: ',' or ']' expected, not '}'"},
+        {"]", "t.json:1:1: a value expected, not ']'"},
+        {"[]]", "t.json:1:3: the end of the text expected, not ']'"},
+        {"{} {}", "t.json:1:4: the end of the text expected, not '{'"},
+        {"1 2", "t.json:1:3: the end of the text expected, not '2'"},
+        {"{\"a\"", "t.json:1:5: ':' expected, but the text ends"},
+        {"{\"a\":", "t.json:1:6: a value expected, but the text ends"},
+        {"{\"a\" 1}", "t.json:1:6: ':' expected, not '1'"},
+        {"{\"a\":1,}", "t.json:1:8: a name in quotes expected, not '}'"},
+        {"{,}", "t.json:1:2: a name in quotes or '}' expected, not ','"},
+        {"{a:1}", "t.json:1:2: a name in quotes or '}' expected, not 'a'"},
+        {"{1:1}", "t.json:1:2: a name in quotes or '}' expected, not '1'"},
+        {"{'a':1}", "not '''"},
+        {"{\"a\":1 \"b\":2}", "t.json:1:8: ',' or '}' expected, not '\"'"},
+        {"{\"a\":1]", "t.json:1:7: ',' or '}' expected, not ']'"},
+        {"{\n  \"a\": 1,\n  \"b\": x\n}", "t.json:3:8: a value expected, not 'x'"},
+        {"[\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\", x]",
+         "t.json:1:9: a value expected, not 'x'"}, // columns: characters
+        {"nul", "t.json:1:4: a value expected, but the text ends"},
+        {"nulL", "t.json:1:4: a value expected, not 'L'"},
+        {"nullx", "t.json:1:5: the end of the text expected, not 'x'"},
+        {"True", "t.json:1:1: a value expected, not 'T'"},
+        {"NaN", "not 'N'"},
+        {"Infinity", "not 'I'"},
+        {"-Infinity", "t.json:1:2: a digit expected, not 'I'"},
+        {"// comment\n1", "t.json:1:1: a value expected, not '/'"},
+        {"[1]\x01", "t.json:1:4: the end of the text expected, not the byte 0x01"},
+        {"\xA0", "a value expected, not the byte 0xa0"},
+        {"[\x0b]", "a value expected, not the byte 0x0b"}, // vertical tab is no white space
+        {"[\x0c]", "a value expected, not the byte 0x0c"},
+        {"\xEF\xBB\xBF{}", "t.json:1:1: a byte order mark"},
+        {"-", "t.json:1:2: a digit expected, but the text ends"},
+        {"+1", "t.json:1:1: a value expected, not '+'"},
+        {"01", "t.json:1:2: the end of the text expected, not '1'"},
+        {"-01", "t.json:1:3: the end of the text expected, not '1'"},
+        {"[00]", "not '0'"},
+        {"1.", "t.json:1:3: a digit expected, but the text ends"},
+        {"[1.]", "t.json:1:4: a digit expected, not ']'"},
+        {".5", "not '.'"},
+        {"1.e5", "t.json:1:3: a digit expected, not 'e'"},
+        {"1e", "t.json:1:3: a digit expected, but the text ends"},
+        {"1e+", "t.json:1:4: a digit expected, but the text ends"},
+        {"1e+-1", "not '-'"},
+        {"1e5.5", "the end of the text expected, not '.'"},
+        {"0x10", "the end of the text expected, not 'x'"},
+        {"[1_000]", "',' or ']' expected, not '_'"},
+        {"[1e400]", "t.json:1:2: this number is too large"},
+        {"[-1e400]", "t.json:1:2: this number is too large"},
+        {"\"", "t.json:1:2: the text ends within a string"},
+        {"\"abc", "t.json:1:5: the text ends within a string"},
+        {"\"a\nb\"", "t.json:1:3: a string must not contain the byte 0x0a; it is written \\u000a"},
+        {"\"\t\"", "the byte 0x09"},
+        {"\"\x1F\"", "the byte 0x1f"},
+        {"\"\\", "t.json:1:3: one of \"\\/bfnrtu after a backslash expected, but the text ends"},
+        {"\"\\x41\"", "expected, not 'x'"},
+        {"\"\\'\"", "expected, not '''"},
+        {"\"\\U0041\"", "expected, not 'U'"},
+        {"\"\\u004\"", "t.json:1:7: a hexadecimal digit expected, not '\"'"},
+        {"\"\\u00", "t.json:1:6: a hexadecimal digit expected, but the text ends"},
+        {"\"\\u00g0\"", "expected, not 'g'"},
+        {"\"\\u00@0\"", "expected, not '@'"},
+        {"\"\\u00 0\"", "a hexadecimal digit expected, not the byte 0x20"},
+        {"\"\\u+041\"", "expected, not '+'"},
+        {"\"\\ud800\"", "\\ud800 is half of a pair"},
+        {"\"\\ud800", "\\ud800 is half of a pair"},
+        {"\"\\udc00\"", "\\udc00 is half of a pair"},
+        {"\"\\udfff\"", "\\udfff is half of a pair"},
+        {"\"\\udbff\"", "\\udbff is half of a pair"},
+        {"\"\\udc00\\ud800\"", "\\udc00 is half of a pair"},
+        {"\"\\ud800x\"", "\\ud800 is half of a pair"},
+        {"\"\\ud800abcdefgh\"", "\\ud800 is half of a pair"},
+        {"\"\\ud800\\n12345\"", "\\ud800 is half of a pair"},
+        {"\"\\ud800\\u0041\"", "\\ud800 cannot be followed by \\u0041"},
+        {"\"\\ud800\\ud800\"", "\\ud800 cannot be followed by \\ud800"},
+        {"\"\\ud800\\ue000\"", "\\ud800 cannot be followed by \\ue000"},
+        {"\"\x80\"", "t.json:1:2: the byte 0x80 is not UTF-8 here"},
+        {"\"\xC0\x80\"", "the byte 0xc0 is not UTF-8"},
+        {"\"\xC3\"", "the byte 0xc3 is not UTF-8"},
+        {"\"\xE0\x80\x80\"", "the byte 0xe0 is not UTF-8"},
+        {"\"\xED\xA0\x80\"", "the byte 0xed is not UTF-8"}, // a surrogate
+        {"\"\xF4\x90\x80\x80\"", "the byte 0xf4 is not UTF-8"},
+        {"\"\xFF\"", "the byte 0xff is not UTF-8"},
+        {"\"\xE2\x82", "the byte 0xe2 is not UTF-8"},
+        {"{\"\xFF\":1}", "the byte 0xff is not UTF-8"},
+        {"{\"a\":1,\"a\":1}", "t.json:1:12: the name \"a\" is there twice, first on line 1, column 6"},
+        {"{\"b\":0,\n\"a\":1,\n\"c\":2,\"\\u0061\":3}",
+         "t.json:3:16: the name \"a\" is there twice, first on line 2, column 5"},
+        {"{\"a\":1,\"ab\":2,\"a\":3}", "the name \"a\" is there twice"}, // one is the beginning of another
+        {"{\"ab\":1,\"a\":2,\"ab\":3}", "the name \"ab\" is there twice"},
+        {"[{\"x\":{\"\":1,\"\":2}}]", "the name \"\" is there twice"},
+        {"{\"a\\u0000b\":1,\"a\\u0000b\":2}", "is there twice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Json json;
+        Error error = {""};
+        const bool refused = !parse_bytes(&json, cases[i].text, strlen(cases[i].text), &error);
+        check(refused && strstr(error.text, cases[i].expected) && strncmp(error.text, "t.json:", 7) == 0 &&
+                  !json.nodes && !json.strings,
+              "refused %s: %s", json_quoted(cases[i].text).text, error.text);
+        if (!refused) json_free(&json);
+    }
+
+    // A NUL byte is not the end of a text, and nothing is after it unseen.
+    Json json;
+    Error error;
+    check(!parse_bytes(&json, "[]\0", 3, &error) &&
+              strstr(error.text, "1:3: the end of the text expected, not the byte 0x00"),
+          "refused: NUL behind the value");
+    check(!parse_bytes(&json, "\"a\0b\"", 5, &error) && strstr(error.text, "must not contain the byte 0x00"),
+          "refused: NUL in a string");
+    check(!parse_bytes(&json, "\"\\\0\"", 4, &error) &&
+              strstr(error.text, "after a backslash expected, not the byte 0x00"),
+          "refused: NUL after a backslash");
+
+    // A hostile name does not get into the terminal, nor does it push the message out of the line.
+    char name[1200] = "\\u001b[31m\xC3\xA9", text[3000];
+    for (size_t i = strlen(name); i < sizeof name - 1; i++) name[i] = (char)('a' + i % 26);
+    name[sizeof name - 1] = 0;
+    snprintf(text, sizeof text, "{\"%s\":1,\"%s\":1}", name, name);
+    check(!parse_bytes(&json, text, strlen(text), &error) && !strchr(error.text, 27) &&
+              strstr(error.text, "...\" is there twice"),
+          "a long and hostile name: %s", error.text);
+    const JsonQuoted shown = json_quoted("\x1b[\x7f\xC2\x9B"
+                                         "1m\xC2\xA0\xC3\xA9");
+    check(strcmp(shown.text, "\"?[??1m\xC2\xA0\xC3\xA9\"") == 0, "what a terminal would obey is shown as ?: %s",
+          shown.text);
+    fail(&error, "%s", "a\x1b[2J\xC2\x85\xC2\xA1\x7f\xC3\xA9\xC2");
+    check(strcmp(error.text, "a?[2J??\xC2\xA1?\xC3\xA9\xC2") == 0, "in any message: %s", error.text);
+    int broken = 0; // characters of two, three and four bytes are not cut in two
+    for (int shift = 0; shift < 4; shift++)
+        for (int k = 0; k < 3; k++) {
+            static const char* characters[] = {"\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
+            char cut[1024] = "";
+            for (int i = 0; i < shift; i++) strcat(cut, "x");
+            while (strlen(cut) < 600) strcat(cut, characters[k]);
+            const JsonQuoted q = json_quoted(cut);
+            const size_t kept = strlen(q.text) - 5; // but for quotes and dots
+            broken +=
+                strncmp(q.text + 1, cut, kept) != 0 || (kept - (size_t)shift) % (size_t)(k + 2) != 0 || kept < 195;
+            broken += strcmp(q.text + 1 + kept, "...\"") != 0;
+        }
+    check(broken == 0, "%d of 12 long names are cut within a character", broken);
+    char path[2000];
+    memset(path, 'p', sizeof path);
+    path[sizeof path - 1] = 0;
+    check(!json_parse(&json, path, "x", 1, &error) && strstr(error.text, "a value expected, not 'x'"),
+          "a path of %zu bytes leaves room for the message", sizeof path - 1);
+    check(!json_open(&json, "/nowhere/t.json", &error) && strstr(error.text, "/nowhere/t.json: cannot open"),
+          "no file: %s", error.text);
+}
+
+static void test_depth(void) {
+    for (int extra = 0; extra < 2; extra++)
+        for (int object = 0; object < 2; object++) {
+            char text[4096] = "";
+            const int depth = JSON_MAX_DEPTH + extra;
+            for (int i = 0; i < depth; i++) strcat(text, object ? "{\"a\":" : "[");
+            strcat(text, "1");
+            for (int i = 0; i < depth; i++) strcat(text, object ? "}" : "]");
+            Json json;
+            Error error = {""};
+            const bool ok = parse_bytes(&json, text, strlen(text), &error);
+            check(ok == !extra && (ok || strstr(error.text, "more than 128")), "%d %s inside one another: %s", depth,
+                  object ? "objects" : "arrays", ok ? "read" : error.text);
+            if (ok) json_free(&json);
+        }
+    const size_t n = 1000000; // far too deep: no recursion that deep either
+    char* text = (char*)checked_malloc(n, "brackets");
+    memset(text, '[', n);
+    Json json;
+    Error error;
+    check(!parse_bytes(&json, text, n, &error), "a million brackets: %s", error.text);
+    free(text);
+}
+
+// Whatever is cut off, the rest is refused, and read no further than it goes.
+static void test_truncation(void) {
+    const char* text =
+        "{\"a\": [1, -2.5e+3, true, false, null], \"b\\ud83d\\ude00\xE2\x82\xAC\": {\"c\": \"d\\n\"}, \"e\": []}";
+    int wrong = 0;
+    Json json;
+    Error error;
+    for (size_t n = 0; n < strlen(text); n++)
+        if (parse_bytes(&json, text, n, &error)) {
+            wrong++;
+            json_free(&json);
+        }
+    const bool whole = parse_bytes(&json, text, strlen(text), &error);
+    check(whole && wrong == 0, "%d of %zu beginnings of a text are accepted", wrong, strlen(text));
+    if (whole) json_free(&json);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// UTF-8
+
+// The bytes of a code point as RFC 3629, section 3, draws them.
+static int encode(unsigned char* out, uint32_t c) {
+    if (c <= 0x7F) {
+        out[0] = (unsigned char)c;
+        return 1;
+    }
+    if (c <= 0x7FF) {
+        out[0] = (unsigned char)(192 + c / 64);
+        out[1] = (unsigned char)(128 + c % 64);
+        return 2;
+    }
+    if (c <= 0xFFFF) {
+        out[0] = (unsigned char)(224 + c / 4096);
+        out[1] = (unsigned char)(128 + c / 64 % 64);
+        out[2] = (unsigned char)(128 + c % 64);
+        return 3;
+    }
+    out[0] = (unsigned char)(240 + c / 262144);
+    out[1] = (unsigned char)(128 + c / 4096 % 64);
+    out[2] = (unsigned char)(128 + c / 64 % 64);
+    out[3] = (unsigned char)(128 + c % 64);
+    return 4;
+}
+
+// The whole of Unicode, as escapes and as it is, one string each; then out through the writer, and in again.
+static void test_unicode(void) {
+    const size_t most = 0x110000 * 12 + 3;
+    char *escaped = (char*)checked_malloc(most, "text"), *plain = (char*)checked_malloc(most, "text");
+    char* expected = (char*)checked_malloc(most, "text");
+    size_t e = 0, p = 0, n = 0;
+    escaped[e++] = plain[p++] = '"';
+    for (uint32_t c = 1; c < 0x110000; c++) {
+        if (c >= 0xD800 && c <= 0xDFFF) continue;
+        if (c < 0x10000)
+            e += (size_t)snprintf(escaped + e, most - e, c % 2 ? "\\u%04x" : "\\u%04X", c);
+        else
+            e += (size_t)snprintf(escaped + e, most - e, "\\u%04x\\u%04X", 0xD7C0 + (c >> 10), 0xDC00 + (c & 1023));
+        unsigned char bytes[4];
+        const size_t k = (size_t)encode(bytes, c);
+        memcpy(expected + n, bytes, k);
+        n += k;
+        if (c < 32 || c == '"' || c == '\\')
+            p += (size_t)snprintf(plain + p, most - p, "\\u%04x", c);
+        else
+            memcpy(plain + p, bytes, k), p += k;
+    }
+    escaped[e++] = plain[p++] = '"';
+    expected[n] = 0;
+    const char* texts[2] = {escaped, plain};
+    const size_t sizes[2] = {e, p};
+    Json json;
+    Error error = {""};
+    for (int i = 0; i < 2; i++) {
+        const bool ok = parse_bytes(&json, texts[i], sizes[i], &error) && json.nodes->count == n &&
+                        memcmp(json.nodes->value.string, expected, n + 1) == 0;
+        check(ok, "all of Unicode %s%s", i ? "as it is" : "in escapes", error.text);
+        json_free(&json);
+    }
+    char* written = NULL;
+    size_t size = 0;
+    FILE* f = open_memstream(&written, &size);
+    if (!f) die("out of memory");
+    json_write_string(f, expected);
+    if (fclose(f) != 0) die("out of memory");
+    check(parse_bytes(&json, written, size, &error) && strcmp(json.nodes->value.string, expected) == 0,
+          "all of Unicode, written and read");
+    json_free(&json);
+    free(written);
+    free(escaped);
+    free(plain);
+    free(expected);
+}
+
+// json_utf8_bytes against the definition: a sequence is well-formed if it is what encode() makes of some code point.
+static void test_utf8_bytes(bool brief) {
+    int64_t wrong = 0, sequences = 0;
+    const unsigned last[] = {0x22, 0x7F, 0x80, 0xBF, 0xC0};
+    for (unsigned a = 0; a < 256; a++)
+        for (unsigned b = 0; b < 256; b++)
+            for (unsigned c = 0; c < 256; c += brief ? 5 : 1)
+                for (size_t d = 0; d < sizeof last / sizeof *last; d++, sequences++) {
+                    const unsigned char s[4] = {(unsigned char)a, (unsigned char)b, (unsigned char)c,
+                                                (unsigned char)last[d]};
+                    const uint32_t code[5] = {0, a, (a & 31) << 6 | (b & 63), (a & 15) << 12 | (b & 63) << 6 | (c & 63),
+                                              (a & 7) << 18 | (b & 63) << 12 | (c & 63) << 6 | (s[3] & 63)};
+                    size_t expected = 0;
+                    for (int k = 1; k <= 4; k++) {
+                        unsigned char bytes[4];
+                        const bool surrogate = code[k] >= 0xD800 && code[k] <= 0xDFFF;
+                        if (code[k] < 0x110000 && !surrogate && encode(bytes, code[k]) == k &&
+                            memcmp(s, bytes, (size_t)k) == 0)
+                            expected = (size_t)k;
+                    }
+                    wrong += json_utf8_bytes(s, 4) != expected;
+                    for (size_t n = 1; n < 4; n++) wrong += json_utf8_bytes(s, n) != (expected <= n ? expected : 0);
+                }
+    check(wrong == 0, "%lld of %lld sequences of bytes are judged wrongly", (long long)wrong, (long long)sequences);
+}
+
+static void test_write(void) {
+    static const Case cases[] = {
+        {"", "\"\""},
+        {"a\"b\\c/", "\"a\\\"b\\\\c/\""},
+        {"\n\t\r\b\x01\x1F\x7F", "\"\\n\\t\\u000d\\u0008\\u0001\\u001f\\u007f\""},
+        {"\xC3\xA9 \xFF\xC3", "\"\xC3\xA9 \\ufffd\\ufffd\""},
+        {"\xED\xA0\x80", "\"\\ufffd\\ufffd\\ufffd\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char* text = NULL;
+        size_t size = 0;
+        FILE* f = open_memstream(&text, &size);
+        if (!f) die("out of memory");
+        json_write_string(f, cases[i].text);
+        if (fclose(f) != 0) die("out of memory");
+        check(strcmp(text, cases[i].expected) == 0, "writes %s", cases[i].expected);
+        free(text);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Numbers
+
+static void test_numbers(bool brief) {
+    const int n = brief ? 20000 : 300000;
+    int wrong = 0;
+    for (int i = 0; i < n; i++) { // any bits: all sizes of numbers, among them many subnormal ones
+        const Random4 r = philox(7, 1, (uint64_t)i);
+        const uint64_t bits = (uint64_t)r.word[0] << 32 | r.word[1];
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        if (i % 8 == 0) value = (double)(int64_t)bits / 1024;
+        if (!isfinite(value)) continue;
+        char text[64];
+        snprintf(text, sizeof text, i % 2 ? "%.17g" : "%.17E", value);
+        Json json;
+        Error error;
+        if (!parse_bytes(&json, text, strlen(text), &error)) {
+            wrong++;
+            continue;
+        }
+        const double read = json_number(json.nodes);
+        wrong += read != value;
+        json_free(&json);
+    }
+    check(wrong == 0, "%d of %d random doubles are read wrongly", wrong, n);
+    wrong = 0;
+    for (int i = 0; i < n; i++) {
+        const Random4 r = philox(7, 2, (uint64_t)i);
+        const int64_t value = (int64_t)((uint64_t)r.word[0] << 32 | r.word[1]) >> r.word[2] % 64;
+        char text[64];
+        snprintf(text, sizeof text, "%lld", (long long)value);
+        Json json;
+        Error error;
+        if (!parse_bytes(&json, text, strlen(text), &error)) die("%s", error.text);
+        wrong += json.nodes->type != JSON_INTEGER || json.nodes->value.integer != value;
+        json_free(&json);
+    }
+    check(wrong == 0, "%d of %d random integers are read wrongly", wrong, n);
+
+    char* text = (char*)checked_malloc(1000100, "digits"); // a number of a million digits
+    memset(text, '3', 1000000);
+    text[1] = '.';
+    Json json;
+    Error error = {""};
+    check(parse_bytes(&json, text, 1000000, &error) && json.nodes->value.real == 10 / 3.0, "a million digits%s",
+          error.text);
+    json_free(&json);
+    text[1] = '3';
+    check(!parse_bytes(&json, text, 1000000, &error) && strstr(error.text, "1:1: this number is too large"),
+          "a million digits before the point: %s", error.text);
+    free(text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Looking up
+
+static void test_lookup(void) {
+    const char* text =
+        "{\n  \"layers\": 12,\n  \"eps\": 1e-5,\n  \"tied\": true,\n  \"name\": \"gpt2\",\n  \"nul\": \"a\\u0000b\",\n"
+        "  \"size\": [1, 2],\n  \"nested\": {\"layers\": 3}\n}";
+    Json json;
+    Error error;
+    if (!parse_bytes(&json, text, strlen(text), &error)) die("%s", error.text);
+    const JsonNode *root = json.nodes, *nested = json_get(root, "nested");
+    int64_t integer = -1;
+    double number = -1;
+    bool boolean = false;
+    const char* string = "";
+    check(json_get_integer(&integer, &json, root, "layers", 1, 12, &error) && integer == 12, "an integer");
+    check(json_get_integer(&integer, &json, nested, "layers", 3, 3, &error) && integer == 3, "an integer inside");
+    check(json_get_number(&number, &json, root, "eps", &error) && number == 1e-5, "a number");
+    check(json_get_number(&number, &json, root, "layers", &error) && number == 12, "an integer is a number");
+    check(json_get_bool(&boolean, &json, root, "tied", &error) && boolean, "a boolean");
+    check(json_get_string(&string, &json, root, "name", &error) && strcmp(string, "gpt2") == 0, "a string");
+    check(!json_get(root, "layer") && !json_get(root, "layersx") && !json_get(root, "") && !json_get(root, "LAYERS"),
+          "names are compared whole");
+    check(!json_get(json_get(root, "size"), "0") && !json_first(json_get(root, "eps")),
+          "an array has no names, a number no elements");
+    const JsonNode* size = json_get(root, "size");
+    check(size->count == 2 && json_first(size)->value.integer == 1 && json_next(json_first(size))->value.integer == 2 &&
+              !json_next(json_next(json_first(size))),
+          "an array is walked");
+    check(size->line == 7 && size->column == 11, "a value knows its place: %u:%u", size->line, size->column);
+
+    integer = 77;
+    check(!json_get_integer(&integer, &json, root, "layers", 13, 99, &error) && integer == 77 &&
+              strcmp(error.text, "t.json:2:13: \"layers\" is 12; it has to be from 13 to 99") == 0,
+          "%s", error.text);
+    check(!json_get_integer(&integer, &json, root, "layers", 1, 11, &error), "%s", error.text);
+    check(!json_get_integer(&integer, &json, root, "heads", 1, 11, &error) &&
+              strcmp(error.text, "t.json:1:1: \"heads\" is missing") == 0,
+          "%s", error.text);
+    check(!json_get_integer(&integer, &json, root, "eps", 0, 1, &error) &&
+              strcmp(error.text, "t.json:3:10: \"eps\" has to be an integer, not a number") == 0,
+          "%s", error.text);
+    check(!json_get_number(&number, &json, root, "name", &error) &&
+              strcmp(error.text, "t.json:5:11: \"name\" has to be a number, not a string") == 0,
+          "%s", error.text);
+    check(!json_get_bool(&boolean, &json, root, "size", &error) &&
+              strstr(error.text, "has to be a boolean, not an array"),
+          "%s", error.text);
+    check(!json_get_string(&string, &json, root, "nested", &error) &&
+              strstr(error.text, "has to be a string, not an object"),
+          "%s", error.text);
+    check(!json_get_string(&string, &json, root, "nul", &error) && strcmp(string, "gpt2") == 0 &&
+              strstr(error.text, "NUL"),
+          "%s", error.text);
+    check(!json_get_string(&string, &json, size, "x", &error) &&
+              strstr(error.text, "an object with \"x\" expected, not an array"),
+          "%s", error.text);
+    json_free(&json);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Large texts
+
+// n members with names that are alike for long; sorted, reversed or mixed. If `twice` is not negative, that one's name
+// is the last one's too.
+static char* large_object(size_t* size, int n, int order, int twice) {
+    char* text = NULL;
+    FILE* f = open_memstream(&text, size);
+    if (!f) die("out of memory");
+    for (int i = 0; i < n; i++) {
+        const int k = order == 0 ? i : order == 1 ? n - 1 - i : (int)((int64_t)i * 7919 % n); // 7919 is a prime
+        fprintf(f, "%s\"model.layers.%d.weight\":[%d]", i ? "," : "{", k, i);
+    }
+    if (twice >= 0) fprintf(f, ",\"model.layers.%d.weight\":0", twice);
+    fputs("}", f);
+    if (fclose(f) != 0) die("out of memory");
+    return text;
+}
+
+static double parse_seconds(int n, int order) {
+    size_t size;
+    char* text = large_object(&size, n, order, -1);
+    Json json;
+    Error error;
+    const double start = cpu_seconds();
+    if (!json_parse(&json, "t.json", text, size, &error)) die("%s", error.text);
+    const double seconds = cpu_seconds() - start;
+    json_free(&json);
+    free(text);
+    return seconds;
+}
+
+static void test_large(bool brief) {
+    const int n = brief ? 3000 : 100000;
+    for (int order = 0; order < 3; order++) {
+        const int twice[] = {0, n / 2 + 1, n - 1};
+        int found = 0;
+        for (int i = 0; i < 3; i++) {
+            size_t size;
+            char *text = large_object(&size, n, order, twice[i]), expected[128];
+            Json json;
+            Error error = {""};
+            snprintf(expected, sizeof expected, "the name \"model.layers.%d.weight\" is there twice", twice[i]);
+            if (json_parse(&json, "t.json", text, size, &error))
+                json_free(&json);
+            else
+                found += strstr(error.text, expected) != NULL;
+            free(text);
+        }
+        check(found == 3, "a name that is there twice among %d: found %d times of 3", n, found);
+    }
+    // Quadratic time would be 16^2 = 256 times; n log n is 16 (1 + 4 / log2 n) = 21 times, and caches that become too
+    // small cost something. The best of three; 50 ms more for a clock that is coarse.
+    for (int order = 0; order < 3; order++) {
+        double small = 1e9, large = 1e9;
+        for (int i = 0; i < 3; i++) {
+            small = fmin(small, parse_seconds(n / 16, order));
+            large = fmin(large, parse_seconds(n, order));
+        }
+        check(large < 100 * small + 0.05, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n, 1e3 * large,
+              1e3 * small, large / small);
+    }
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_trees();
+    test_errors();
+    test_depth();
+    test_truncation();
+    test_unicode();
+    test_utf8_bytes(brief);
+    test_write();
+    test_numbers(brief);
+    test_lookup();
+    test_large(brief);
+    return test_end();
+}

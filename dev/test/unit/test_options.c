@@ -1,0 +1,521 @@
+/*
+util/options.h: files of options, help and completion. Whatever a table holds is written to a file and read back the same;
+files that are wrong are refused with their line; the command line wins; every row is in the help and in the completion of
+every shell. (What is wrong on a command line: test_layout.c and test_cli.sh.)
+*/
+#include "../../../kernels/kernels.h"
+#include "../../../util/options.h"
+#include "../../../trainer/settings.h"
+#include "test.h"
+
+typedef struct {
+    int64_t whole, small;
+    double number, part;
+    const char *text, *file, *folder, *word;
+    int choice, other;
+    bool flag, second, now;
+} Values;
+
+enum { ROWS = 15 };
+
+static Values values_default(void) {
+    const Values v = {-1, 7, -1, 0.25, NULL, NULL, NULL, NULL, 0, -1, false, false, false};
+    return v;
+}
+
+static int make_table(Option* table, Values* v) {
+    const Option rows[ROWS] = {
+        option_heading("first things"),
+        option_int("whole", &v->whole, 0, 9e15, "a whole number"),
+        option_int("small", &v->small, -10, 10, "a small one"),
+        option_float("number", &v->number, 0, 1e300, "a number [of 5]: it's \"any\" \\ size"),
+        option_float("part", &v->part, 0, 1, "a part"),
+        option_heading("second things, and more"),
+        option_string("text", &v->text, "NAME", "a text"),
+        option_string("file", &v->file, "FILE", "a file"),
+        option_string("folder", &v->folder, "DIR", "a folder"),
+        option_choice("choice", &v->choice, "one|two|twenty-one", "one of three"),
+        option_choice("other", &v->other, "red|green", "one of two, or none"),
+        option_flag("flag", &v->flag, "yes or no"),
+        option_flag("second", &v->second, "another one"),
+        option_command(option_flag("now", &v->now, "do it now")),
+        option_command(option_word("word", &v->word, "WORD", "help, perhaps with a word")),
+    };
+    memcpy(table, rows, sizeof rows);
+    return ROWS;
+}
+
+// Reads words that are separated by '|'.
+static bool parse(Option* table, int n, char* words, Error* error) {
+    char* argv[32] = {(char*)"test"};
+    int argc = 1;
+    for (char* word = strtok(words, "|"); word; word = strtok(NULL, "|")) argv[argc++] = word;
+    return options_parse(table, n, argc, argv, error);
+}
+
+static bool same_text(const char* a, const char* b) { return a == b || (a && b && strcmp(a, b) == 0); }
+
+static bool same_values(const Values* a, const Values* b) {
+    return a->whole == b->whole && a->small == b->small && memcmp(&a->number, &b->number, 2 * sizeof(double)) == 0 &&
+           same_text(a->text, b->text) && same_text(a->file, b->file) && same_text(a->folder, b->folder) &&
+           a->choice == b->choice && a->other == b->other && a->flag == b->flag && a->second == b->second;
+}
+
+// What options_write writes, for the caller to free.
+static char* written(const Option* table, int n) {
+    char* text = NULL;
+    size_t size;
+    FILE* out = open_memstream(&text, &size);
+    options_write(table, n, out);
+    fclose(out);
+    return text;
+}
+
+static const char* random_text(char* text, int size, uint64_t i) {
+    static const char letters[] = "abc XYZ=#-'\"\\\t$é*,:019./";
+    const int n = 1 + (int)(24 * random_uniform(5, 1, i));
+    for (int k = 0; k < n && k < size - 1; k++)
+        text[k] = letters[(int)((double)(sizeof letters - 1) * random_uniform(5, 2, i * 100 + (uint64_t)k))],
+        text[k + 1] = 0;
+    if (strchr(" \t", text[0])) text[0] = 'x';
+    if (strchr(" \t", text[n - 1])) text[n - 1] = 'x';
+    return text;
+}
+
+// Random values, some of them given: written, read, the same; and nothing that was not given is taken from the file.
+static void test_round_trip(void) {
+    int wrong = 0, taken = 0, again = 0;
+    for (uint64_t i = 0; i < 4000; i++) {
+        Values v = values_default(), read = values_default();
+        Option table[ROWS], back[ROWS];
+        Error error;
+        char text[3][64];
+        const int n = make_table(table, &v);
+        make_table(back, &read);
+        for (int k = 0; k < n; k++) {
+            Option* o = &table[k];
+            const uint64_t draw = i * ROWS + (uint64_t)k;
+            const double u = random_uniform(9, 1, draw);
+            if (o->type == OPTION_HEADING || random_uniform(9, 2, draw) < 0.5) continue;
+            o->given = true;
+            if (o->type == OPTION_INT) *(int64_t*)o->value = (int64_t)(o->low + u * (o->high - o->low));
+            if (o->type == OPTION_FLOAT) *(double*)o->value = o->high > 1 ? pow(10, 600 * u - 300) : u;
+            if (o->type == OPTION_STRING) *(const char**)o->value = random_text(text[k - 6], 64, draw);
+            if (o->type == OPTION_CHOICE) *(int*)o->value = (int)(u * (k == 9 ? 3 : 2));
+            if (o->type == OPTION_FLAG) *(bool*)o->value = u < 0.5;
+        }
+        char* file = written(table, n);
+        char* second;
+        wrong += !options_check_file(table, n, &error) || !options_read(back, n, file, "file", &error) ||
+                 !same_values(&v, &read);
+        for (int k = 0; k < n; k++) taken += back[k].given != (table[k].given && !table[k].command);
+        for (int k = 0; k < n; k++) table[k].given = back[k].given;
+        second = written(back, n);
+        free(file);
+        file = written(table, n);
+        again += strcmp(file, second) != 0;
+        free(file);
+        free(second);
+    }
+    check(wrong == 0, "4000 tables are read as they were written: %d are not", wrong);
+    check(taken == 0, "what was given, and no more, is given again: %d are not", taken);
+    check(again == 0, "and is written as before: %d are not", again);
+}
+
+// file: its text; arguments: the command line, parsed before, separated by '|'; message: of the refusal, or NULL.
+static void test_case(const char* file, const char* arguments, const char* message, const Values* expected) {
+    Values v = values_default();
+    Option table[ROWS];
+    Error error;
+    char text[256], words[256], shown[256];
+    const int n = make_table(table, &v);
+    snprintf(text, sizeof text, "%s", file);
+    snprintf(words, sizeof words, "%s", arguments);
+    error.text[0] = 0;
+    bool ok = parse(table, n, words, &error);
+    if (!ok) strcat(error.text, " (the command line)");
+    ok = ok && options_read(table, n, text, "a.txt", &error);
+    for (char* c = strcpy(shown, file); *c; c++) {
+        if (*c == '\n' || *c == '\r' || *c == '\t') *c = '/';
+    }
+    if (message)
+        check(!ok && strcmp(error.text, message) == 0, "\"%s\" %s: %s", shown, arguments, error.text);
+    else
+        check(ok && same_values(&v, expected), "\"%s\" %s: read %s", shown, arguments, error.text);
+}
+
+static void test_files(void) {
+    Values v = values_default();
+    test_case("", "", NULL, &v);
+    test_case("\n\n# --small 3\n   # x\n\t\n#", "", NULL, &v);
+    v.small = 3, v.flag = true;
+    test_case("--small 3\n--flag", "", NULL, &v);
+    test_case("\t --small \t 3 \r\n--flag\r\n", "", NULL, &v);
+    test_case("--small=3\n  --flag  \n", "", NULL, &v);
+    test_case("--small 5\n", "--small|3|--flag", NULL, &v);
+    test_case("--small 3\n--flag no\n", "--flag", NULL, &v);
+    test_case("--small -5\n--flag\n", "--flag|--small=3", NULL, &v);
+    v.flag = false;
+    test_case("--small 3\n--flag no\n", "", NULL, &v);
+    test_case("--small 3\n--flag\n", "--flag=no", NULL, &v);
+    v = values_default();
+    v.text = "a b  c=d # e", v.file = "=x", v.choice = 2, v.whole = 9000000000000000;
+    test_case("--text a b  c=d # e\n--file =x\n--choice twenty-one\n--whole 9000000000000000", "", NULL, &v);
+    v = values_default();
+    v.text = "b";
+    test_case("--text a\n", "--text|b", NULL, &v);
+    test_case("--small 11\n", "", "a.txt:1: --small 11: out of range, -10 to 10", NULL);
+    test_case("\n\n--small x\n", "", "a.txt:3: --small x: not a whole number", NULL);
+    test_case("--small x\n", "--small|3", "a.txt:1: --small x: not a whole number", NULL);
+    test_case("--choice four\n", "--choice|one", "a.txt:1: --choice four: has to be one of one|two|twenty-one", NULL);
+    test_case("--small 1\n#\n--small 1\n", "", "a.txt:3: --small is given twice, in line 1 too", NULL);
+    test_case("--small 1\n--small=2\n", "--small|3", "a.txt:2: --small is given twice, in line 1 too", NULL);
+    test_case("--smal 1\n", "", "a.txt:1: unknown option --smal; did you mean --small?", NULL);
+    test_case("--xxxxxxxxxxxx 1\n", "", "a.txt:1: unknown option --xxxxxxxxxxxx; --help lists them all", NULL);
+    test_case("small 1\n", "", "a.txt:1: small: options are written --name value; --help lists them", NULL);
+    test_case("-- 1\n", "", "a.txt:1: --: options are written --name value; --help lists them", NULL);
+    test_case("--small\n", "", "a.txt:1: --small: the value is missing", NULL);
+    test_case("--small   \n", "", "a.txt:1: --small: the value is missing", NULL);
+    test_case("--small=\n", "", "a.txt:1: --small : not a whole number", NULL);
+    test_case("--text=\n", "", "a.txt:1: --text: empty value", NULL);
+    test_case("--flag yes\n", "", "a.txt:1: --flag takes no value, but --flag=no switches it off", NULL);
+    test_case("\n--now\n", "", "a.txt:2: --now belongs on the command line, not into a file", NULL);
+    test_case("--word x\n", "", "a.txt:1: --word belongs on the command line, not into a file", NULL);
+}
+
+// Given twice on the command line, the last one wins; in a file it is a slip.
+static void test_twice(void) {
+    Values v = values_default();
+    v.small = 4, v.flag = true, v.choice = 1, v.text = "b";
+    test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
+    test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
+    test_case("", "--small|x|--small|4", "--small x: not a whole number (the command line)", NULL);
+}
+
+// Whole numbers as people write them.
+static void test_whole_numbers(void) {
+    static const struct {
+        const char* text;
+        int64_t value; // -1: refused
+    } cases[] = {{"0", 0},
+                 {"10000", 10000},
+                 {"1e4", 10000},
+                 {"1E+4", 10000},
+                 {"10k", 10000},
+                 {"1.5k", 1500},
+                 {"1.001k", 1001},
+                 {"2M", 2000000},
+                 {"3G", 3000000000},
+                 {"15e-1M", -1},
+                 {"8999999999999999", 8999999999999999},
+                 {"1.5", -1},
+                 {"1.0015k", -1},
+                 {"1e-1", -1},
+                 {"k", -1},
+                 {"", -1},
+                 {"1kk", -1},
+                 {"1k ", -1},
+                 {" k", -1},
+                 {"1e", -1},
+                 {"e4", -1},
+                 {"1K", -1},
+                 {"1m", -1},
+                 {"0x10", -1},
+                 {"inf", -1},
+                 {"nan", -1},
+                 {"1e400", -1},
+                 {"99999999999999999999", -1},
+                 {"1e4k5", -1},
+                 {"9007199254740993e0", -1},
+                 {"-1k", -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t x = 7;
+        Option o = option_int("n", &x, 0, 9e15, "");
+        Error error;
+        const bool ok = option_set(&o, cases[i].text, &error);
+        check(ok == (cases[i].value >= 0) && x == (ok ? cases[i].value : 7), "--n %s: %lld", cases[i].text,
+              (long long)x);
+    }
+}
+
+// Names that other trainers have lead to the option here; which of them this table has matters.
+static void test_aliases(void) {
+    static const char* const cases[][2] = {
+        {"learning-rate", "--lr"},       {"learning_rate", "--lr"},
+        {"batch-size", "--micro-batch"}, {"max_steps", "--steps"},
+        {"epochs", "--steps"},           {"num-layers", "--layers"},
+        {"block_size", "--seq"},         {"tensor-model-parallel-size", "--tp"},
+        {"max-grad-norm", "--clip"},     {"gradient_accumulation_steps", "--global-batch"},
+        {"dtype", "PRECISION="},         {"bf16", "PRECISION="},
+        {"device", "DEVICE="},           {"dropout", "no dropout"}};
+    Settings settings = settings_default();
+    Option table[MAX_OPTIONS], few[ROWS];
+    Values v = values_default();
+    Error error;
+    const int n = settings_table(table, &settings), m = make_table(few, &v);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        option_unknown(table, n, cases[i][0], &error);
+        check(strstr(error.text, cases[i][1]) != NULL, "%s", error.text);
+    }
+    option_unknown(few, m, "learning-rate", &error);
+    check(!strstr(error.text, "--lr"), "a table without it: %s", error.text);
+    option_unknown(table, n, "layer", &error);
+    check(strstr(error.text, "did you mean --layers?") != NULL, "a slip: %s", error.text);
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+        char words[512];
+        const Alias* a = &aliases[i];
+        if (a->here ? !option_find(table, n, a->here) : !a->note) wrong++;
+        snprintf(words, sizeof words, "%s", a->theirs);
+        for (char* word = strtok(words, " "); word; word = strtok(NULL, " "))
+            wrong += option_find(table, n, word) != NULL || alias_find(word) != a;
+    }
+    check(wrong == 0, "every alias leads to an option that is there, is none itself, and is there once: %d do not",
+          wrong);
+}
+
+// What the shell has made of a pattern without quotes; formats that a file of options is not in.
+static void test_mistaken(void) {
+    static const char* const formats[][2] = {{"{\"lr\": 1}", "JSON"},       {"\n [\n]", "JSON"},
+                                             {"# x\n---\nlr: 1\n", "YAML"}, {"lr: 0.1\n", "YAML"},
+                                             {"# a\n\"lr\" : 1\n", "YAML"}, {"[train]\nlr = 1", "TOML"},
+                                             {"\r\nlr = 1\n", "TOML"}};
+    Values v = values_default();
+    Option table[ROWS];
+    Error error;
+    char words[128];
+    int n = make_table(table, &v);
+    snprintf(words, sizeof words, "--file|a.txt|/dev/null|--flag");
+    check(!parse(table, n, words, &error) && strstr(error.text, "quote") && strstr(error.text, "--file"), "%s",
+          error.text);
+    snprintf(words, sizeof words, "--small|3|/dev/null");
+    check(!parse(table, n, words, &error) && !strstr(error.text, "quote"), "%s", error.text);
+    snprintf(words, sizeof words, "--file|a.txt|no/such/file");
+    check(!parse(table, n, words, &error) && !strstr(error.text, "quote"), "%s", error.text);
+    snprintf(words, sizeof words, "-h");
+    check(!parse(table, n, words, &error), "-h without --help: %s", error.text);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        snprintf(words, sizeof words, "%s", formats[i][0]);
+        n = make_table(table, &v);
+        check(!options_read(table, n, words, "a.txt", &error) && strstr(error.text, formats[i][1]), "%s", error.text);
+    }
+}
+
+// Values that a line cannot hold are refused before they are written.
+static void test_refused(void) {
+    static const char* const texts[] = {" a", "a ", "\ta", "a\t", "a\nb", "a\rb", "a\n"};
+    char text[5000], longest[5000];
+    Error error;
+    memset(longest, 'x', sizeof longest);
+    longest[4095] = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts + 2; i++) {
+        Values v = values_default();
+        Option table[ROWS];
+        const int n = make_table(table, &v);
+        const bool fits = i == sizeof texts / sizeof *texts;
+        v.file = i < sizeof texts / sizeof *texts ? texts[i] : longest;
+        if (i > sizeof texts / sizeof *texts) longest[4095] = 'x', longest[4096] = 0;
+        check(options_check_file(table, n, &error), "what was not given is not looked at");
+        option_find(table, n, "file")->given = true;
+        check(options_check_file(table, n, &error) == fits, "a value of %zu bytes is %s", strlen(v.file),
+              fits ? "taken" : "refused");
+        check(fits || strncmp(error.text, "--file: ", 8) == 0, "  by its name");
+        check(option_text(text, 4096, option_find(table, n, "file")) == fits, "  and it has no text");
+    }
+}
+
+// --word, which may stand alone, and --word X.
+static void test_word(void) {
+    static const char* const lines[] = {"--word", "--word|--flag", "--word|x", "--word=x|--flag", "--word|x|--flag"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        Values v = values_default();
+        Option table[ROWS];
+        Error error;
+        char words[64];
+        const int n = make_table(table, &v);
+        strcpy(words, lines[i]);
+        check(parse(table, n, words, &error) && same_text(v.word, i < 2 ? "" : "x") &&
+                  v.flag == (strstr(lines[i], "flag") != NULL),
+              "%s", lines[i]);
+    }
+}
+
+// What options_explain prints, for the caller to free; NULL where it refuses.
+static char* explained(Option* table, int n, const char* word) {
+    char* text = NULL;
+    size_t size;
+    Error error;
+    FILE* out = open_memstream(&text, &size);
+    const bool ok = options_explain(table, n, word, out, &error);
+    fclose(out);
+    if (ok) return text;
+    free(text);
+    return NULL;
+}
+
+static int count_lines(const char* text, const char* begin) {
+    int count = strncmp(text, begin, strlen(begin)) == 0;
+    for (const char* at = text; (at = strchr(at, '\n')) != NULL;) count += strncmp(++at, begin, strlen(begin)) == 0;
+    return count;
+}
+
+static size_t longest_line(const char* text) {
+    size_t longest = 0;
+    for (const char* at = text; *at; at += strcspn(at, "\n") + (at[strcspn(at, "\n")] != 0)) {
+        if (strcspn(at, "\n") > longest) longest = strcspn(at, "\n");
+    }
+    return longest;
+}
+
+static void test_help(void) {
+    Settings settings = settings_default();
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &settings);
+    char *brief = explained(table, n, ""), *all = explained(table, n, "all");
+    int missing = 0, wrong = 0, options = 0;
+    for (int i = 0; i < n; i++) {
+        char form[64];
+        const bool heading = table[i].type == OPTION_HEADING;
+        snprintf(form, sizeof form, "%s%s", heading ? "\n" : "--", table[i].name);
+        missing += !strstr(brief, form) || !strstr(all, form);
+        options += !heading;
+        if (heading) continue;
+        char* one = explained(table, n, table[i].name);
+        snprintf(form, sizeof form, "  --%s ", table[i].name);
+        wrong += !one || count_lines(one, form) < 1;
+        free(one);
+    }
+    check(missing == 0, "every row is in --help and in --help all: %d are not", missing);
+    check(wrong == 0, "--help NAME explains each: %d are not", wrong);
+    check(count_lines(all, "  --") == options, "--help all has a line for each option");
+    check(count_lines(brief, "") <= 50, "--help is a page: %d lines", count_lines(brief, ""));
+    check(longest_line(brief) <= HELP_WIDTH && longest_line(all) <= HELP_WIDTH, "no line is longer than %d: %zu, %zu",
+          HELP_WIDTH, longest_line(brief), longest_line(all));
+    check(!strstr(all, " \n") && !strstr(brief, " \n"), "no line ends with a blank");
+    check(!strstr(all, "[-1]"), "what is not set has no default");
+    free(brief);
+    free(all);
+
+    Values v = values_default();
+    Option rows[ROWS];
+    const int m = make_table(rows, &v);
+    char* text = explained(rows, m, "FIRST");
+    check(text && strstr(text, "first things") && count_lines(text, "  --") == 4 && strstr(text, "[0.25]"),
+          "a group by how its name begins");
+    free(text);
+    text = explained(rows, m, "more");
+    check(text && strstr(text, "second things") && count_lines(text, "  --") == 9, "a group by a word in its name");
+    free(text);
+    text = explained(rows, m, "second"); // a group and an option: the group, which has the option
+    check(text && count_lines(text, "  --") == 9, "a group before an option of its name");
+    free(text);
+    text = explained(rows, m, "part");
+    check(text && count_lines(text, "  --") == 1 && !strstr(text, "things"), "one option alone");
+    free(text);
+    check(!explained(rows, m, "nothing"), "what is neither is refused");
+}
+
+static char* completed(Shell shell, const Option* table, int n, const OptionWords* words, int m) {
+    char* text = NULL;
+    size_t size;
+    FILE* out = open_memstream(&text, &size);
+    options_complete(shell, "prog", table, n, words, m, out);
+    fclose(out);
+    return text;
+}
+
+static void test_completion(void) {
+    Values v = values_default();
+    Option table[ROWS];
+    const int n = make_table(table, &v);
+    const OptionWords words = {"text", "alpha beta"};
+    char* text = completed(SHELL_BASH, table, n, &words, 1);
+    check(strstr(text, "    --text) COMPREPLY=($(compgen -W 'alpha beta' ") && strstr(text, "    --whole) ;;\n") &&
+              strstr(text, "    --file) compopt -o default ;;") &&
+              strstr(text, "    --folder) compopt -o dirnames ;;") &&
+              strstr(text, "    --choice) COMPREPLY=($(compgen -W 'one two twenty-one' ") && !strstr(text, "--flag)") &&
+              strstr(text, "--flag --second --now --word ' ") && !strstr(text, "things"),
+          "bash: words, files, folders, choices, and all names");
+    free(text);
+    text = completed(SHELL_ZSH, table, n, &words, 1);
+    check(strstr(text, "'--text=[a text]:value:(alpha beta)'") && strstr(text, "'--flag[yes or no]'") &&
+              strstr(text, "'--word[help, perhaps with a word]'") &&
+              strstr(text, "'--folder=[a folder]:folder:_files -/'") && strstr(text, "'--file=[a file]:file:_files'") &&
+              strstr(text, "'--number=[a number \\[of 5\\]: it'\\''s \"any\" \\\\ size]:value: '") &&
+              !strstr(text, "things"),
+          "zsh: the same, with explanations that it does not take for its own");
+    free(text);
+    text = completed(SHELL_FISH, table, n, &words, 1);
+    check(strstr(text, "complete -c prog -l text -x -a 'alpha beta' -d 'a text'\n") &&
+              strstr(text, "complete -c prog -l flag -d 'yes or no'\n") &&
+              strstr(text, "complete -c prog -l file -r -F -d 'a file'\n") &&
+              strstr(text, "-l folder -x -a '(__fish_complete_directories)' -d") &&
+              strstr(text, "-l whole -x -d 'a whole number'\n") &&
+              strstr(text, "-d 'a number [of 5]: it\\'s \"any\" \\\\ size'") && !strstr(text, "things"),
+          "fish: the same");
+    free(text);
+}
+
+// What the learning rates and the warm-up are where they were not said.
+static void test_rates(void) {
+    static const struct {
+        double parameters, lr;
+    } cases[] = {{1, 3e-3},       {842496, 3e-3}, {1e6, 3e-3},     {10e6, 1.4e-3}, {124439808, 6e-4}, {125e6, 6e-4},
+                 {200e6, 4.4e-4}, {350e6, 3e-4},  {760e6, 2.5e-4}, {1e9, 2.2e-4},  {1.3e9, 2e-4},     {2.7e9, 1.6e-4},
+                 {6.7e9, 1.2e-4}, {13e9, 1e-4},   {50e9, 7.7e-5},  {175e9, 6e-5},  {1e15, 6e-5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double lr = usual_rate(cases[i].parameters);
+        check(lr == cases[i].lr, "%g parameters: lr %g", cases[i].parameters, lr);
+    }
+    const ModelConfig* m = model_find_preset("gpt2-350M");
+    Settings o = settings_default();
+    settings_rates(&o, m);
+    check(o.lr == 3e-4 && o.min_lr == 3e-5 && o.warmup == 50, "350M, 1000 steps: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+    o = settings_default(), o.init = "weights", o.steps = 15;
+    settings_rates(&o, m);
+    check(o.lr == 3e-5 && o.min_lr == 3e-6 && o.warmup == 0, "trained weights, 15 steps: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+    o = settings_default(), o.lr = 0.5, o.steps = 1000000;
+    settings_rates(&o, m);
+    check(o.lr == 0.5 && o.min_lr == 0.05 && o.warmup == 2000, "--lr alone, a million steps: %g, %g, %lld", o.lr,
+          o.min_lr, (long long)o.warmup);
+    o = settings_default(), o.lr = 0.5, o.min_lr = 0, o.warmup = 0, o.init = "weights";
+    settings_rates(&o, m);
+    check(o.lr == 0.5 && o.min_lr == 0 && o.warmup == 0, "what was said stays: %g, %g, %lld", o.lr, o.min_lr,
+          (long long)o.warmup);
+}
+
+// The largest momenta that are taken are below 1 in float32 too, in which the optimizer counts: an update is finite.
+static void test_momenta(void) {
+    Settings o = settings_default();
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &o);
+    Option *beta1 = option_find(table, n, "beta1"), *beta2 = option_find(table, n, "beta2");
+    Error error;
+    float weight = 1, gradient = 0.5f, m = 0, v = 0;
+    o.beta1 = beta1->high, o.beta2 = beta2->high;
+    for (int step = 1; step <= 3; step++)
+        adamw_update(&weight, NULL, &gradient, &m, &v, 1, 0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1, 0,
+                     0);
+    check(fabsf(weight - 0.97f) < 1e-4f, "--beta1 %g --beta2 %g: three updates of 0.01 lead from 1 to %g", o.beta1,
+          o.beta2, (double)weight);
+    check(!option_set(beta2, "0.99999999", &error) && !option_set(beta1, "0.99999999", &error), "1 in float32: %s",
+          error.text);
+}
+
+int main(void) {
+    test_round_trip();
+    test_files();
+    test_twice();
+    test_whole_numbers();
+    test_aliases();
+    test_mistaken();
+    test_refused();
+    test_word();
+    test_help();
+    test_completion();
+    test_rates();
+    test_momenta();
+    return test_end();
+}

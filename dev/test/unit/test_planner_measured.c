@@ -1,0 +1,324 @@
+/*
+test_planner_measured.c: planner/measured_device.h and calibrate.h, without measuring anything: rates between the points, files, and
+traces that are made up here.
+*/
+#include "../../../planner/calibrate.h"
+
+#include "test.h"
+
+// A machine of two cores that multiplies at `rate`, and whose other times are simple powers of sizes.
+static void make_machine(Measured* m, double rate) {
+    static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
+    measured_init(m);
+    m->cores = 2, m->tile_rows = 8, m->tile_columns = 48, m->resident = 2e7;
+    for (int i = 0; i < 2 * 3 * 27; i++) {
+        const double a = sizes[i / 9 % 3], b = sizes[i / 3 % 3], c = sizes[i % 3];
+        measured_add(m, measured_point(MEASURED_PRODUCT, i / 81, i / 27 % 3, a, b, c,
+                                       rate * (i / 81 + 1) * pow(a * b * c, 0.1) / (i / 27 % 3 + 1)));
+    }
+    for (int i = 0; i < 2 * MEASURED_KERNELS * 3; i++)
+        measured_add(m, measured_point(MEASURED_MEMORY, i / (3 * MEASURED_KERNELS), i / 3 % MEASURED_KERNELS,
+                                       elements[i % 3], 0, 0, 1e-9 / (1 + i % 3)));
+    for (int i = 0; i < 2 * 2 * 4; i++)
+        measured_add(m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
+                                       1e10 * (1 + i % 4)));
+    for (int i = 0; i < 2 * 3 * 9; i++)
+        measured_add(m, measured_point(MEASURED_COLLECTIVE, i / 27, i / 9 % 3, 2 << i / 3 % 3, elements[i % 3], 0,
+                                       1e-5 * (1 + i / 27) + 1e-9 * elements[i % 3] * (1 << i / 3 % 3)));
+    for (int i = 0; i < 9; i++)
+        measured_add(
+            m, measured_point(MEASURED_MESSAGE, 0, 0, 2 << i / 3, elements[i % 3], 0, 1e-6 + 1e-9 * elements[i % 3]));
+    for (int n = 2; n <= 8; n *= 2) {
+        for (int k = 1; k <= n; k++)
+            measured_add(m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
+    }
+}
+
+static void test_points(void) {
+    Measured m;
+    Error error;
+    make_machine(&m, 1e10);
+    check(measured_complete(&m, &error), "the machine is complete");
+    int exact = 0, tables[MEASURED_TABLES] = {0};
+    for (int i = 0; i < m.points; i++) {
+        const MeasuredPoint* p = &m.point[i];
+        exact += p->table == MEASURED_SPEED
+                     ? measured_speed(&m, p->at[0], p->at[1]) == p->value
+                     : measured_between(measured_find(&m, p->table, p->first, p->second), p->at) == p->value;
+        tables[p->table]++;
+    }
+    check(exact == m.points, "at %d of %d points the value is the point's, to the bit", exact, m.points);
+    const double at[3] = {64, 200, 300}, inside = measured_between(measured_find(&m, MEASURED_PRODUCT, 0, 0), at);
+    check_error("a power law is met between the points", fabs(inside / (1e10 * pow(64 * 200 * 300, 0.1)) - 1), 1e-12);
+    const double far[3] = {1e6, 1e6, 1e6}, last[3] = {512, 512, 512}, little[3] = {1, 1, 1}, first[3] = {32, 32, 32};
+    const MeasuredGrid* g = measured_find(&m, MEASURED_PRODUCT, 0, 0);
+    check(measured_between(g, far) == measured_between(g, last) &&
+              measured_between(g, little) == measured_between(g, first),
+          "beyond the ends the rate stays");
+    measured_free(&m);
+}
+
+// Times, which are sizes over rates.
+static void test_times(void) {
+    Measured m;
+    Error error;
+    make_machine(&m, 1e10);
+    if (!check(measured_complete(&m, &error), "the machine is complete")) return;
+    int wrong = 0;
+    for (int which = 0; which < 3; which++) {
+        double before = 0;
+        for (double n = 1; n < 3000; n *= 1.07) {
+            const double now = measured_product(&m, 1, which, floor(n) + 7, n, n);
+            wrong += now < before, before = now;
+        }
+    }
+    for (int threads = 1; threads <= 2; threads++) {
+        double before = 0;
+        for (double n = 100; n < 1e8; n *= 1.3) {
+            const double now = measured_memory(&m, threads, KERNEL_NORM, n);
+            wrong += now < before, before = now;
+        }
+        for (double n = 100, last = 0; n < 1e8; n *= 1.3) {
+            const double now = measured_collective(&m, COLLECTIVE_STARTED, PLAN_ALL_REDUCE, 4, n);
+            wrong += now < last, last = now;
+        }
+    }
+    check(wrong == 0, "what is larger never takes less: %d exceptions", wrong);
+    const double one = measured_product(&m, 1, 0, 128, 512, 512);
+    check_error("49 columns take as long as two tiles",
+                fabs(measured_product(&m, 1, 0, 8, 49, 32) * pow(32 * 49 * 32, 0.1) /
+                         (measured_product(&m, 1, 0, 8, 96, 32) * pow(32 * 96 * 32, 0.1)) -
+                     1),
+                1e-12);
+    check_error("two threads of two cores: the rate of all",
+                fabs(measured_product(&m, 2, 0, 96, 480, 512) / measured_product(&m, 1, 0, 96, 480, 512) - 0.5), 1e-12);
+    check(measured_threads(&m, 1) == THREADS_ONE && measured_threads(&m, 2) == THREADS_ALL, "threads: one and all");
+    check(one > 0 && measured_collective(&m, COLLECTIVE_WAITED, PLAN_ALL_REDUCE, 1, 1e6) == 0,
+          "a collective of one rank takes no time");
+    check_error("a collective of 8 ranks on 2 cores is shared by 4",
+                fabs(measured_collective(&m, COLLECTIVE_WAITED, 0, 8, 65536) /
+                         measured_collective_work(&m, COLLECTIVE_WAITED, 0, 8, 65536) -
+                     4),
+                1e-12);
+    check(measured_speed(&m, 3, 3) == measured_speed(&m, 4, 3), "3 ranks: as of 4 that were measured");
+    check_error("16 ranks compute half as fast as 8", fabs(measured_speed(&m, 16, 16) / measured_speed(&m, 8, 8) - 0.5),
+                1e-12);
+    measured_free(&m);
+}
+
+static void test_operations(void) {
+    Measured m;
+    Error error;
+    Work w = {0, 0, NULL};
+    make_machine(&m, 1e10);
+    if (!check(measured_complete(&m, &error), "the machine is complete")) return;
+    const Op product = *work_product(&w, "product", 1, 128, 512, 32, 1);
+    check(measured_seconds(&m, &product, 1, 1) == measured_product(&m, 1, 1, 128, 512, 32), "a product");
+    const Op gelu = *work_memory(&w, "gelu", KERNEL_ACTIVATION, 65536, 8);
+    Op swiglu = *work_memory(&w, "swiglu", KERNEL_ACTIVATION, 65536, 12);
+    swiglu.arch = ARCH_LLAMA;
+    check(measured_kernel(&gelu) == KERNEL_ACTIVATION && measured_kernel(&swiglu) == KERNEL_SWIGLU, "two activations");
+    check(measured_seconds(&m, &swiglu, 1, 1) == measured_memory(&m, 1, KERNEL_SWIGLU, 65536), "a kernel");
+    Op sum = *work_collective(&w, "sum", PLAN_ALL_REDUCE, 65536, 2, 1);
+    const double waited = measured_seconds(&m, &sum, 1, 2);
+    sum.under = 0;
+    check(measured_seconds(&m, &sum, 1, 2) > waited, "a sum that was only started is another one");
+    work_free(&w);
+    measured_free(&m);
+    measured_init(&m);
+    check(!measured_knows(&m, &product) && measured_seconds(&m, &product, 1, 1) < 0, "of no machine nothing is known");
+    measured_free(&m);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files
+
+static const char* path = "build/test_planner_measured.tmp";
+
+static void write_file(const char* text) {
+    FILE* f = fopen(path, "w");
+    if (!f || fputs(text, f) < 0 || fclose(f) != 0) die("%s: cannot write", path);
+}
+
+static void refuse(const char* lines, const char* reason) {
+    char text[2048];
+    Measured m;
+    Error error = {""};
+    snprintf(text, sizeof text, "cores 2\ntile 8 48\n%s\n", lines);
+    write_file(text);
+    const bool ok = measured_read(&m, path, &error);
+    check(!ok && strstr(error.text, reason), "refused: %s", ok ? lines : error.text);
+    if (ok) measured_free(&m);
+}
+
+static void test_files(void) {
+    Measured m, again;
+    Error error;
+    make_machine(&m, 1e10 / 3);
+    m.correction[2] = 1.1;
+    FILE* out = fopen(path, "w");
+    if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
+    if (!check(measured_read(&again, path, &error), "a file is read again")) return;
+    bool same = again.points == m.points && again.cores == m.cores && again.tile_rows == m.tile_rows &&
+                again.tile_columns == m.tile_columns && again.resident == m.resident;
+    for (int i = 0; i < m.points && same; i++)
+        same = measured_same_place(&m.point[i], &again.point[i]) && m.point[i].value == again.point[i].value;
+    same = same && memcmp(m.correction, again.correction, sizeof m.correction) == 0;
+    check(same, "and is the same to the bit");
+    measured_free(&m), measured_free(&again);
+    Cluster c;
+    const bool cluster = measured_read_cluster(&c, &m, path, &error);
+    check(cluster && c.measured == &m && c.cores == 2 && m.cores == 2, "and it is a cluster%s%s", cluster ? "" : ": ",
+          cluster ? "" : error.text);
+    measured_free(&m);
+
+    const char* one = "kernel one norm 1024 1e-9 s";
+    write_file("# a comment\ncores 2 # two\n\ntile 8 48\nkernel one norm 1024 1e-9 s\n");
+    check(measured_read(&m, path, &error) && measured_memory(&m, 1, KERNEL_NORM, 1024) == 1024 * 1e-9, "comments");
+    measured_free(&m);
+    write_file("tile 8 48\n");
+    check(!measured_read(&m, path, &error) && strstr(error.text, "cores is missing"), "refused: %s", error.text);
+    check(!measured_read(&m, "build/is-not-there", &error) && strstr(error.text, "cannot read"), "refused: %s",
+          error.text);
+    refuse("kernel one norm 1024 1e-9 s\nkernel one norm 1024 2e-9 s", "norm 1024 is there twice");
+    refuse("message 2 1024 1 s\nmessage 2 4096 1 s\nmessage 4 1024 1 s", "message 4 4096 is missing");
+    refuse("kernel one norm 1024 1e-9", ":3: kernel: behind the value stands its unit, s");
+    refuse("kernel one norm 1024 1e-9 FLOP/s", "unit, s");
+    refuse("kernel one norm 1024 0 s", "number from 1e-20 to 1e20, not 0");
+    refuse("kernel one norm -5 1 s", "elements has to be a number from 1e-20 to 1e20, not -5");
+    refuse("kernel one norm 1024 nan s", "not nan");
+    refuse("product one forward 32 32 32 1e-308 FLOP/s", "not 1e-308"); // a step that never ends
+    refuse("product one forward 1e30 32 32 1e9 FLOP/s", "not 1e30");
+    refuse("kernel one norm 0x10 1 s", "not 0x10");
+    refuse("kernel one norms 1024 1 s", "norms is none of");
+    refuse("kernel two norm 1024 1 s", "two is none of one|all");
+    refuse("kernel one norm", "elements has to be a number from 1e-20 to 1e20, not nothing");
+    refuse("kernel one norm 1024 1 s s", "s is too much");
+    refuse("speed 2 3 1", "3 of 2 ranks");
+    refuse("cores two", ":3: cores");
+    refuse("tile 8", "tile: rows and columns");
+    refuse("resident 5", "resident:");
+    refuse("correct forward 2 1", "correct: a number of ranks and a factor");
+    refuse("correct 2 0", "correct: a number of ranks and a factor");
+    refuse("product one forward 1 2 3 4 FLOP/s 1 2 3 4 5", "more than 12 words");
+    refuse("speeed 2 1 1", ":3: speeed is not known");
+    refuse("\033[2Jspeed\177 2 1 1", ":3: ?[2Jspeed? is not known"); // nothing that a terminal obeys
+    char longer[700];
+    memset(longer, ' ', sizeof longer);
+    longer[0] = '#', longer[600] = 0;
+    refuse(longer, ":3: the line is too long");
+    char twice[200];
+    snprintf(twice, sizeof twice, "%s\nproduct one input 32 32 32 1e9 FLOP/s\nproduct one input 64 32 64 1e9 FLOP/s",
+             one);
+    refuse(twice, "product one input 32 32 64 is missing");
+    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s",
+           "product one forward 1 1 2 is missing");
+    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s\nproduct one forward 3 3 3 1 FLOP/s",
+           "product: points are missing");
+    unlink(path);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Traces
+
+// Writes the trace of a run with one chunk a stage whose steps took `times` as long as the prediction. Returns false if
+// that failed.
+static bool write_trace(const StepCost* cost, const char* about, double times) {
+    FILE* out = fopen(path, "w");
+    if (!out || !trace_begin_file(out)) return false;
+    for (int r = 0; r < cost->p; r++) {
+        const Schedule* s = &cost->tables[r];
+        char label[64];
+        Trace t;
+        trace_init(&t, 4 * (s->n + 2));
+        t.zero = 0;
+        for (int step = 0; step < 3; step++) {
+            const double from = step * 2 * times * cost->timeline.length;
+            for (int i = 0; i < s->n; i++) {
+                const Action a = s->actions[i];
+                const double begin = from + times * cost->timeline.start[r][i],
+                             end = from + times * cost->timeline.end[r][i];
+                if (!action_transfers(a.kind)) trace_span(&t, "compute", action_name(a.kind), a.microbatch, begin, end);
+            }
+            trace_span(&t, "step", "step", step + 1, from, from + times * cost->timeline.length);
+        }
+        snprintf(label, sizeof label, "rank %d: t 0 p %d d 0", r, r);
+        if (!trace_write_rank(out, r, label, t.spans, t.n, 0, 0)) return false;
+        trace_free(&t);
+    }
+    return trace_end_file(out, about) && fclose(out) == 0;
+}
+
+static const char about_run[] = "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
+                                "\"reduce_every\":false,\"tied\":true,\"clip\":true}";
+
+static void refuse_trace(const StepSetup* s, const StepCost* cost, const char* from, const char* to,
+                         const char* reason) {
+    char about[256];
+    Measured m;
+    Error error = {""};
+    measured_init(&m);
+    const char* at = strstr(about_run, from);
+    snprintf(about, sizeof about, "%.*s%s%s", (int)(at - about_run), about_run, to, at + strlen(from));
+    if (!write_trace(cost, about, 1)) die("%s: cannot write", path);
+    const bool ok = calibrate_by_trace(&m, s, path, &error);
+    check(!ok && strstr(error.text, reason), "refused: %s", ok ? to : error.text);
+}
+
+static void test_traces(void) {
+    const ModelConfig model = {"test", ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+    Mesh mesh = mesh_of_rank(0, 1, 2, 1);
+    Measured m;
+    Cluster c;
+    Error error;
+    make_machine(&m, 1e10);
+    for (int i = 0; i < m.points; i++) { // rates that do not depend on sizes, so that times are proportional
+        if (m.point[i].table == MEASURED_SPEED) m.point[i].value = 1;
+    }
+    FILE* out = fopen(path, "w");
+    if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
+    measured_free(&m);
+    if (!check(measured_read_cluster(&c, &m, path, &error), "a measured cluster")) return;
+    mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
+    StepSetup s = step_setup(&model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &c);
+    if (!check(step_check(&s, &error), "a setup")) return;
+    StepCost cost = step_cost_with(&s, true);
+    if (!write_trace(&cost, about_run, 1.25)) die("%s: cannot write", path);
+    const bool ok = calibrate_by_trace(&m, &s, path, &error);
+    check(ok, "a trace is read%s%s", ok ? "" : ": ", ok ? "" : error.text);
+    check_error("everything took 1.25 times as long", fabs(m.correction[1] - 1.25), 1e-3);
+    check(measured_corrected(&m, 1) == m.correction[1] && measured_corrected(&m, 64) == m.correction[1],
+          "and that is said of all other numbers of ranks, too");
+    m.correction[3] = 3;
+    check(measured_corrected(&m, 5) == 3 && measured_corrected(&m, 16) == 3 &&
+              measured_corrected(&m, 2) == m.correction[1],
+          "or, of those near to another one, what was seen there");
+    m.correction[3] = 0;
+    s.busy = 2;
+    StepCost again = step_cost_with(&s, true);
+    check_error("with the correction the prediction is right", fabs(again.seconds / cost.seconds / 1.25 - 1), 1e-3);
+    step_cost_free(&again);
+    check(calibrate_by_trace(&m, &s, path, &error), "the same trace, of the corrected prediction");
+    check_error("finds nothing missing", fabs(m.correction[1] - 1.25), 2e-3);
+    refuse_trace(&s, &cost, "1f1b", "gpipe", "a run of gpipe");
+    refuse_trace(&s, &cost, "\"m\":4", "\"m\":2", "2 micro-batches; the options say");
+    refuse_trace(&s, &cost, "\"d\":1", "\"d\":2", "--tp 1 --dp 2, but the options say 1 and 1");
+    refuse_trace(&s, &cost, "true}", "false}", "another --clip");
+    refuse_trace(&s, &cost, "\"t\":1,", "", "\"t\" is missing");
+    write_file("{}");
+    check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
+    write_file("nothing");
+    check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
+    step_cost_free(&cost);
+    measured_free(&m);
+    unlink(path);
+}
+
+int main(void) {
+    test_traces();
+    test_points();
+    test_times();
+    test_operations();
+    test_files();
+    return test_end();
+}

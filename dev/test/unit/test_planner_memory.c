@@ -1,0 +1,425 @@
+/*
+test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_memory.h say of memory right?
+
+    by hand       every buffer of a stage, written out once more in formulas, for meshes of every kind
+    published     activations a block: Korthikanti et al. 2022; bytes a parameter: Megatron-LM's distributed optimizer
+    values        of 2 bytes beside 4; ZeRO; slots of the schedules
+    any rank      the largest of three stages is the largest of all ranks, by looking at all of them
+    process       pages that are touched, by touching them
+    refused       shapes that do not fit are refused by an Error; and planning is fast
+*/
+#include "../../../planner/host_memory.h"
+#include "test.h"
+
+static const ValueType fp32 = {4, false}, bf16 = {2, true};
+
+static ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
+    const bool gpt2 = arch == ARCH_GPT2;
+    const ModelConfig m = {"test", arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V, gpt2, 1e-5, 10000, {0, 0, 0, 0}};
+    return m;
+}
+
+static Mesh mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
+    Mesh mesh = mesh_of_rank(0, t, p, d);
+    mesh.v = v, mesh.schedule = schedule;
+    return mesh;
+}
+
+static Pipeline pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_batches) {
+    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied, true};
+    return plan;
+}
+
+// The memory of one rank.
+static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, ValueType type) {
+    Stage s;
+    Error error;
+    const Pipeline plan = pipeline_of(m, &mesh, micro_batches);
+    mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
+    if (!plan_stage(&s, m, &mesh, B, m->T, &plan, type, &error)) die("%s", error.text);
+    const StageMemory memory = memory_of_stage(&s);
+    stage_free(&s);
+    return memory;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// By hand: one chunk a stage, blocks that divide evenly, 1f1b or gpipe. Every buffer begins at a multiple of 256 bytes.
+
+static double room(double bytes) { return ceil(bytes / 256) * 256; }
+
+typedef struct {
+    const ModelConfig* m;
+    const Mesh* mesh;
+    double B, slots, w;                   // w: bytes of a value
+    double N, R, C, QKV, heads, FC, F, V; // of this rank
+    bool first, last;
+} ByHand;
+
+static double bucket_by_hand(const ByHand* x, double elements) {
+    const double unit = 16.0 * x->mesh->d;
+    return ceil(elements / unit) * unit;
+}
+
+static double block_parameters(const ByHand* x) {
+    const bool gpt2 = x->m->arch == ARCH_GPT2;
+    const double matrices = x->QKV * x->C + x->heads * x->C + x->FC * x->C + x->F * x->C;
+    return matrices + (gpt2 ? 6 * x->C + x->QKV + x->FC : 2 * x->C); // norms; biases
+}
+
+static double parameters_by_hand(const ByHand* x) {
+    const ModelConfig* m = x->m;
+    const bool gpt2 = m->arch == ARCH_GPT2, tied = m->tied;
+    double n = m->L / x->mesh->p * bucket_by_hand(x, block_parameters(x));
+    if (x->first || (tied && x->last)) n += bucket_by_hand(x, x->V * x->C);
+    if (x->first && gpt2) n += bucket_by_hand(x, (double)m->T * x->C);
+    if (x->last) n += bucket_by_hand(x, (gpt2 ? 2 : 1) * x->C);
+    if (x->last && !tied) n += bucket_by_hand(x, x->V * x->C);
+    return n;
+}
+
+static double kept_by_hand(const ByHand* x) { // of a block, with nothing to be computed again
+    return room(x->R * 4) * 4 + room(x->N * x->QKV * x->w) + room(x->N * x->heads * x->w) +
+           room(x->N * x->heads / model_head_size(x->m) * 4) + room(x->R * x->C * x->w) + room(x->N * x->FC * x->w);
+}
+
+static double recomputable_by_hand(const ByHand* x) { return 2 * room(x->R * x->C * x->w) + room(x->N * x->F * x->w); }
+
+static double activations_by_hand(const ByHand* x) {
+    const double L = x->m->L / x->mesh->p, stream = room(x->R * x->C * x->w);
+    const Recompute again = x->mesh->recompute;
+    const double block = again == RECOMPUTE_FULL        ? 0
+                         : again == RECOMPUTE_SELECTIVE ? kept_by_hand(x)
+                                                        : kept_by_hand(x) + recomputable_by_hand(x);
+    const double head = stream + 2 * room(x->R * 4) + room(x->N * x->V * x->w) + 2 * room(x->N * 4) + room(x->N * 8);
+    const bool divided = x->mesh->sequence_parallel || x->mesh->scatter;
+    const double message = room(x->N * x->C / (divided ? x->mesh->t : 1) * x->w);
+    return x->slots * ((L + 1) * stream + L * block + (x->last ? head : 0)) +
+           SCHEDULE_BUFFERS * message * (2 * !x->first + !x->last);
+}
+
+// Tensors that a rank has a slice of: 12 a block of GPT-2, 9 of Llama, and what the ends have.
+static double slices_by_hand(const ByHand* x) {
+    const bool gpt2 = x->m->arch == ARCH_GPT2;
+    double n = (gpt2 ? 12.0 : 9.0) * (x->m->L / x->mesh->p);
+    if (x->first || (x->m->tied && x->last)) n += 1;
+    if (x->first && gpt2) n += 1;
+    if (x->last) n += gpt2 ? 2 : 1;
+    if (x->last && !x->m->tied) n += 1;
+    return n;
+}
+
+static double scratch_by_hand(const ByHand* x, int tensors) {
+    const double stream = room(x->R * x->C * x->w), all = room(x->N * x->C * x->w);
+    double bytes = room(x->N * x->QKV * x->w) + room(x->N * x->FC * x->w) + 2 * all; // gradients of matrices' outputs
+    bytes += 3 * stream + room(x->N * fmax(x->F, x->heads) * x->w);                  // dx, branch, dnorm; dact
+    if (x->mesh->sequence_parallel) bytes += 2 * all;
+    if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
+    if (x->m->arch == ARCH_LLAMA) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
+    bytes += room((2.0 * tensors + 1) * 8) + room(slices_by_hand(x) * 8);                     // squares; checksums
+    return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
+}
+
+static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int B, int micro_batches, ValueType type) {
+    const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
+    const int early = mesh->schedule == GPIPE ? micro_batches : mesh->p - pipeline;
+    ByHand x;
+    x.m = m, x.mesh = mesh, x.B = B, x.slots = fmin(early, micro_batches), x.w = type.bytes;
+    x.N = (double)B * m->T, x.C = m->C;
+    x.R = mesh->sequence_parallel ? x.N / t : x.N;
+    x.heads = m->NH / t * HS, x.QKV = x.heads + 2.0 * NKV * HS;
+    x.F = m->F / t, x.FC = m->arch == ARCH_LLAMA ? 2 * x.F : x.F, x.V = ceil((double)m->V / t);
+    x.first = pipeline == 0, x.last = pipeline == mesh->p - 1;
+    return x;
+}
+
+// The largest difference, in bytes, between what is planned for a rank and the formulas.
+static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches,
+                              ValueType type) {
+    const StageMemory planned = memory_of_rank(m, *mesh, rank, B, micro_batches, type);
+    const ByHand x = by_hand(m, mesh, planned.pipeline, B, micro_batches, type);
+    const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
+    const double bucket = fmax(bucket_by_hand(&x, block_parameters(&x)),
+                               fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
+                                    x.first && m->arch == ARCH_GPT2 ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
+    double grads = (mesh->zero < 2 ? room(4 * n) : 0) + (mesh->zero ? room(4 * share) : 0);
+    if (mesh->zero == 2) grads += ZERO2_BUFFERS * (room(4 * bucket) + room(4 * bucket / d));
+    if (m->tied && x.first && x.last && mesh->zero < 2) grads += room(4 * x.V * x.C);
+    const double expected[ARENAS] = {room(type.bytes * n), grads, (type.masters ? 3 : 2) * room(4 * share),
+                                     activations_by_hand(&x), scratch_by_hand(&x, model_tensors(NULL, m))};
+    double worst = 0;
+    for (int i = 0; i < ARENAS; i++) worst = fmax(worst, fabs(planned.arena[i] - expected[i]));
+    return worst;
+}
+
+static void test_by_hand(void) {
+    const ModelConfig models[] = {model_of(ARCH_GPT2, 4, 64, 4, 4, 32, 101),
+                                  model_of(ARCH_LLAMA, 4, 96, 8, 2, 48, 259)};
+    int ranks = 0;
+    double worst = 0;
+    for (int i = 0; i < 2 * 2 * 3 * 3 * 2 * 3 * 3 * 2 * 2; i++) {
+        int k = i;
+        const ModelConfig* m = &models[k % 2];
+        k /= 2;
+        const ValueType type = k % 2 ? bf16 : fp32;
+        k /= 2;
+        Mesh mesh = mesh_of(1 << k % 3, 1 << k / 3 % 3, 1, 1, k / 9 % 2 ? GPIPE : ONE_F_ONE_B);
+        k /= 18;
+        mesh.zero = k % 3, mesh.recompute = (Recompute)(k / 3 % 3);
+        mesh.sequence_parallel = k / 9 % 2 && mesh.t > 1, mesh.scatter = k / 18 % 2;
+        mesh.d = mesh.zero ? 3 : 1;
+        for (int rank = 0; rank < mesh_size(&mesh); rank++, ranks++)
+            worst = fmax(worst, differs_by_hand(m, &mesh, rank, 1 + rank % 3, 3, type));
+    }
+    check(worst == 0, "%d ranks: all arenas are the formulas written by hand, to the byte", ranks);
+}
+
+// Places for a head's activations: what 64 tokens more of a vocabulary add to the last stage.
+static double heads_held(Mesh mesh, int rank) {
+    const ModelConfig m = model_of(ARCH_GPT2, 8, 64, 4, 4, 32, 256), wide = model_of(ARCH_GPT2, 8, 64, 4, 4, 32, 320);
+    return (memory_of_rank(&wide, mesh, rank, 1, 8, fp32).arena[3] -
+            memory_of_rank(&m, mesh, rank, 1, 8, fp32).arena[3]) /
+           (32 * 64 * 4);
+}
+
+static void test_heads(void) {
+    check(heads_held(mesh_of(1, 2, 1, 1, GPIPE), 1) == 8, "gpipe: a head for every micro-batch");
+    check(heads_held(mesh_of(1, 2, 1, 1, ONE_F_ONE_B), 1) == 1, "1f1b: one head");
+    check(heads_held(mesh_of(1, 2, 1, 2, INTERLEAVED), 1) == 1, "interleaved: one head, though it has more slots");
+    check(heads_held(mesh_of(1, 2, 1, 2, INTERLEAVED), 0) == 0, "and none on the first stage");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Published
+
+// What one more block adds to one micro-batch, in bytes a row and channel, without the rows' statistics. (s b h in the
+// paper's words, whose model has F = 4 C and biases as ours.)
+static double bytes_of_block(int t, bool sequence, Recompute recompute) {
+    enum { C = 1024, T = 256, B = 2 };
+    const ModelConfig small = model_of(ARCH_GPT2, 2, C, 16, 16, T, 512),
+                      large = model_of(ARCH_GPT2, 3, C, 16, 16, T, 512);
+    Mesh mesh = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
+    mesh.sequence_parallel = sequence, mesh.recompute = recompute;
+    const double more =
+        memory_of_rank(&large, mesh, 0, B, 1, bf16).arena[3] - memory_of_rank(&small, mesh, 0, B, 1, bf16).arena[3];
+    const double rows = B * T, mine = sequence ? rows / t : rows;
+    const double statistics = recompute == RECOMPUTE_FULL ? 0 : 4 * (4 * mine + rows * 16 / t); // norms; attention
+    return (more - statistics) / (rows * C);
+}
+
+static void test_published(void) {
+    // The paper's include masks of dropout, one byte each behind attention and mlp, which are not here. Its 5 a s / h,
+    // scores and their masks, is what this attention does not store; so its "selective" is what we have without
+    // recomputation.
+    for (int t = 1; t <= 8; t *= 2) {
+        const double plain = bytes_of_block(t, false, RECOMPUTE_NONE), paper = 10 + 24.0 / t;
+        check(plain == paper - 2, "t = %d: %g s b h a block; Korthikanti et al.: 10 + 24 / t = %g with masks", t, plain,
+              paper);
+        if (t == 1) continue;
+        const double sequence = bytes_of_block(t, true, RECOMPUTE_NONE);
+        check(fabs(sequence - (34.0 - 2) / t) < 1e-12, "t = %d, sequence parallel: %g s b h; 34 / t = %g with masks", t,
+              sequence, 34.0 / t);
+    }
+    check(bytes_of_block(1, false, RECOMPUTE_FULL) == 2, "full recomputation: 2 s b h, the block's input");
+    check(bytes_of_block(1, false, RECOMPUTE_SELECTIVE) == 32 - 4 - 8,
+          "selective recomputation: two norms' outputs and the activation function less");
+
+    // Bytes a parameter: 18 of bf16 with gradients in fp32, 16 of fp32; with ZeRO-1 6 + 12 / d. Our ZeRO-1 receives its share
+    // of the sums beside the gradients, 4 / d more.
+    const ModelConfig* m = model_find_preset("gpt3-7.5B");
+    Mesh mesh = mesh_of(4, 4, 1, 1, ONE_F_ONE_B);
+    const StageMemory narrow = memory_of_rank(m, mesh, 4, 1, 8, bf16), wide = memory_of_rank(m, mesh, 4, 1, 8, fp32);
+    const double n = narrow.arena[0] / 2;
+    check(narrow.arena[0] + narrow.arena[1] + narrow.arena[2] == 18 * n, "bf16: 18 bytes a parameter");
+    check(wide.arena[0] + wide.arena[1] + wide.arena[2] == 16 * n, "fp32: 16 bytes a parameter");
+    mesh.zero = 1, mesh.d = 8;
+    const StageMemory zero = memory_of_rank(m, mesh, 4 * 8, 1, 8, bf16);
+    const double padded = zero.arena[0] / 2;
+    check(zero.arena[0] + zero.arena[1] + zero.arena[2] == 6 * padded + 16 * padded / 8,
+          "bf16, ZeRO-1 of 8: 6 + 12 / d bytes a parameter, and 4 / d where sums arrive");
+    mesh.zero = 2;
+    const StageMemory two = memory_of_rank(m, mesh, 4 * 8, 1, 8, bf16);
+    check(two.arena[1] < 0.5 * zero.arena[1] && two.arena[2] == zero.arena[2], "ZeRO-2: gradients are divided too");
+
+    // The first stage of 1f1b has L blocks' worth of activations, whatever p is.
+    const ModelConfig deep = model_of(ARCH_GPT2, 16, 256, 4, 4, 64, 256);
+    const double stream = 2.0 * 64 * 256, block = 16 * stream + 4 * (4 * 64 + 64 * 4);
+    for (int p = 1; p <= 16; p *= 4) {
+        const Mesh pipeline = mesh_of(1, p, 1, 1, ONE_F_ONE_B);
+        const double first = memory_of_rank(&deep, pipeline, 0, 1, 32, bf16).arena[3];
+        const double ends = p * stream + (p > 1 ? SCHEDULE_BUFFERS * stream
+                                                : stream * 2 + 64 * (8 + 16)); // the last stream; buffers, or the head
+        check(first == 16 * block + ends, "1f1b, p = %2d: the first stage has 16 blocks' activations", p);
+    }
+    // Interleaving: times 1 + (p - 1) / (p v).
+    const Pipeline plan = {INTERLEAVED, 4, 2, 32, false, true, true};
+    Schedule schedule = schedule_build(&plan, 0);
+    check(schedule.slots == 4 * 2 + 3,
+          "interleaved, p 4, v 2: the first stage has 1 + (p - 1) / (p v) of p stages' slots");
+    schedule_free(&schedule);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Any rank
+
+// Compares plan_memory with all ranks of a mesh; counts the meshes that fit.
+static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batches, int* meshes, int* wrong) {
+    const Pipeline plan = pipeline_of(m, mesh, micro_batches);
+    StageMemory largest;
+    Error error;
+    double most = 0;
+    if (!plan_memory(&largest, m, mesh, 2, m->T, &plan, bf16, &error)) return;
+    for (int rank = 0; rank < mesh_size(mesh); rank++)
+        most = fmax(most, memory_of_rank(m, *mesh, rank, 2, micro_batches, bf16).bytes);
+    (*meshes)++;
+    *wrong += most != largest.bytes;
+}
+
+static void test_any_rank(bool quick) {
+    int meshes = 0, wrong = 0;
+    for (int arch = 0; arch < 2; arch++) {
+        for (int L = 5; L <= 12; L += quick ? 7 : 1) {
+            // A vocabulary that is large, and one that is small beside a block.
+            for (int V = 61; V < 5000; V += 4099) {
+                const ModelConfig m = model_of((Arch)arch, L, 32, 4, arch ? 2 : 4, 16, V);
+                for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+                    for (int size = 0; size < 6 * 3 * 3; size++) {
+                        Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
+                        mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(mesh.schedule);
+                        mesh.zero = size % 3, mesh.recompute = (Recompute)((size + L) % 3);
+                        if (size % 4 == 3) mesh.first_layers = 1, mesh.last_layers = 1 + size % 2;
+                        for (int k = 1; k <= 3; k++) look_at_all(&m, &mesh, k * mesh.p - (k == 1), &meshes, &wrong);
+                    }
+                }
+            }
+        }
+    }
+    check(wrong == 0 && meshes > 300,
+          "%d meshes: the largest of the distinct stages is the largest of all ranks, %d not", meshes, wrong);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A process
+
+// What is in memory now, page by page. The system's peak would be that of whoever has started this process, if that is
+// larger: it survives exec.
+static double resident_bytes(void) {
+    FILE* f = fopen("/proc/self/smaps_rollup", "r");
+    long long kilobytes = -1;
+    char line[256];
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "Rss: %lld kB", &kilobytes) == 1) break;
+    }
+    if (f) fclose(f);
+    return kilobytes >= 0 ? 1024.0 * (double)kilobytes : (double)device_peak_bytes(); // before Linux 4.14
+}
+
+static void test_process(void) {
+    const ModelConfig m = model_of(ARCH_GPT2, 4, 256, 4, 4, 2048, 4096);
+    const Mesh mesh = mesh_of(1, 1, 1, 1, ONE_F_ONE_B);
+    const Pipeline plan = pipeline_of(&m, &mesh, 2);
+    Error error;
+    Stage s;
+    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, values_here(), &error)) die("%s", error.text);
+    const StageMemory memory = memory_of_stage(&s);
+    const double before = resident_bytes();
+    stage_allocate(&s);
+    Arena* arenas[ARENAS];
+    stage_arenas(&s, arenas);
+    for (int i = 0; i < ARENAS; i++)
+        memset(arenas[i]->base, 1, arenas[i]->size - (i == ARENAS - 1 ? (size_t)memory.unused : 0));
+    const double taken = resident_bytes() - before;
+    check_error("a process that touches its arenas grows by touched_arenas",
+                fabs(taken / touched_arenas(&memory, false) - 1), 0.05);
+    stage_free(&s);
+
+    const ProcessSetup setup = {14e6, 1e6, 100, 2, false};
+    ProcessMemory x, y;
+    Mesh two = mesh_of(1, 1, 2, 1, ONE_F_ONE_B);
+    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, &setup, &error);
+    check(ok && x.bytes == x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program &&
+              x.messages == 0,
+          "a process alone: the parts add up, and MPI holds nothing");
+    if (!process_peak(&y, &m, &two, 1, 64, &plan, &setup, &error)) die("%s", error.text);
+    check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: MPI holds %.1f MB of sums", y.messages / 1e6);
+}
+
+// What a process of 3 stages and 4 replicas holds beside its arenas.
+static ProcessMemory process_of(int pipeline, int zero) {
+    const ModelConfig m = model_of(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
+    const ProcessSetup setup = {14e6, 0, 0, 2, false};
+    Mesh mesh = mesh_of(1, 3, 4, 1, ONE_F_ONE_B);
+    const Pipeline plan = pipeline_of(&m, &mesh, 6);
+    Error error;
+    Stage s;
+    mesh.pipeline = pipeline, mesh.zero = zero;
+    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, values_here(), &error)) die("%s", error.text);
+    const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
+    stage_free(&s);
+    return x;
+}
+
+static void test_process_parts(void) {
+    const ProcessMemory first = process_of(0, 0), middle = process_of(1, 0), last = process_of(2, 0);
+    const double tokens = in_pages(2 * 6 * 2 * 32 * 4, PAGE);
+    check(first.tokens == tokens && last.tokens == tokens && middle.tokens == 0, "tokens are at both ends only");
+    check(middle.products == 4 * HUGE_PAGE, "two threads have two huge pages each");
+    check(process_of(1, 1).messages == 2 * middle.messages && middle.messages > 0,
+          "a reduce-scatter over 4 ranks is received in twice as much");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Refused; fast
+
+static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, int T, int micro_batches) {
+    const Pipeline plan = pipeline_of(m, &mesh, micro_batches);
+    StageMemory memory;
+    Error error = {""};
+    const bool ok = plan_memory(&memory, m, &mesh, B, T, &plan, bf16, &error);
+    check(!ok && strstr(error.text, word), "refused: %s", ok ? "not at all" : error.text);
+}
+
+static void test_refused(void) {
+    const ModelConfig* m = model_find_preset("gpt2-124M");
+    Mesh mesh = mesh_of(1, 2, 2, 1, ZB_H1);
+    mesh.zero = 2;
+    refuses("--tp 5", m, mesh_of(5, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 8);
+    refuses("--pp", m, mesh_of(1, 13, 1, 1, ONE_F_ONE_B), 1, 1024, 13);
+    refuses("multiple", m, mesh_of(1, 4, 1, 2, INTERLEAVED), 1, 1024, 6);
+    refuses("--zero 2", m, mesh, 1, 1024, 8);
+    refuses("2^31", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1 << 20, 1 << 20, 1);
+    refuses("micro-batch", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 1 << 30);
+}
+
+// A trillion parameters on 3,072 GPUs, in every split of them.
+static void test_speed(void) {
+    const ModelConfig* m = model_find_preset("gpt3-1008B");
+    double slowest = 0;
+    for (int p = 8; p <= 64; p *= 2) {
+        const Mesh mesh = mesh_of(8, p, 384 / p, 1, ONE_F_ONE_B);
+        const Pipeline plan = pipeline_of(m, &mesh, 3072 / mesh.d);
+        double best = INFINITY;
+        for (int i = 0; i < 5; i++) {
+            StageMemory memory;
+            Error error;
+            const double begin = cpu_seconds();
+            if (!plan_memory(&memory, m, &mesh, 1, 2048, &plan, bf16, &error)) die("%s", error.text);
+            best = fmin(best, cpu_seconds() - begin);
+        }
+        slowest = fmax(slowest, best);
+    }
+    check(slowest < 5, "a trillion parameters on 3,072 ranks: planned in %.2f ms", 1e3 * slowest);
+}
+
+int main(int argc, char** argv) {
+    process.name = "test_planner_memory";
+    const bool quick = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_by_hand();
+    test_heads();
+    test_published();
+    test_any_rank(quick);
+    test_process();
+    test_process_parts();
+    test_refused();
+    test_speed();
+    return test_end();
+}

@@ -1,0 +1,901 @@
+/*
+test_planner_search.c: planner/search.h and flags.h. The search beside brute force: every choice that the trainer accepts is
+simulated and planned here, without bounds, and the best of each row has to be what the search has found. Then what is
+asked and refused, a trillion parameters, and --mesh auto: its answers have to be settings that the trainer takes.
+*/
+#include "../../../planner/flags.h"
+#include "test.h"
+
+// Whole numbers at random: from low to high.
+static uint64_t drawn = 0;
+static int draw(int low, int high) {
+    return low + (int)(random_uniform(11, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
+}
+static bool chance(int one_in) { return draw(1, one_in) == 1; }
+
+static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+
+static Cluster cluster_named(const char* name) {
+    Cluster c;
+    if (!cluster_find(&c, name)) die("test_planner_search: no cluster %s", name);
+    return c;
+}
+
+static ModelConfig small_model(void) {
+    static const int heads[] = {2, 4, 4, 6, 8};
+    const bool llama = chance(2);
+    const int NH = heads[draw(0, 4)], C = 16 * NH * draw(1, 3), L = draw(1, 8);
+    const ModelConfig m = {"small",     llama ? ARCH_LLAMA : ARCH_GPT2,
+                           L,           C,
+                           NH,          llama && chance(2) ? NH / 2 : NH,
+                           4 * C,       64,
+                           256,         !llama,
+                           1e-5,        10000,
+                           {0, 0, 0, 0}};
+    return m;
+}
+
+static Question question(const ModelConfig* model, int ranks, int64_t batch, const Cluster* cluster,
+                         const char* software) {
+    Question q;
+    memset(&q, 0, sizeof q);
+    q.model = *model, q.T = model->T, q.batch = batch, q.ranks = ranks, q.cluster = cluster;
+    q.software = software_find(software), q.clip = true, q.rows = 10;
+    q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
+    return q;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Brute force
+
+typedef struct {
+    Mesh mesh;
+    double seconds, bytes;
+    bool tie; // another choice of the row takes as long, up to rounding
+} Row;
+
+// Compilers may round the same sum differently where it stands twice.
+static bool same_number(double a, double b) { return relative(a, b) < 1e-12; }
+
+typedef struct {
+    const Question* q;
+    int64_t legal, fitting;
+    double least;        // bytes of a legal choice
+    double fastest;      // seconds of a legal choice that does not fit
+    double bound_excess; // largest bound / seconds - 1
+    bool settled;        // what was settled is respected by every choice
+    int n;
+    Row row[200];
+} Brute;
+
+// Seconds, by step_sim.h alone.
+static double brute_seconds(StepSetup s) {
+    const Cluster* c = s.cluster;
+    const int ranks = mesh_size(&s.mesh), p = s.mesh.p;
+    double* speed = (double*)checked_calloc((size_t)p + 1, sizeof(double), "speeds");
+    for (int k = 1; k <= p && c->cores && !c->measured; k++) // cores that each computing rank has, at most one
+        speed[k] = fmin(1, c->cores / ((double)k * (ranks / p)));
+    if (c->measured) measured_share_cores(c->measured, &s.threads, speed, ranks, p);
+    s.speed = c->cores && ranks > 1 ? speed : NULL;
+    StepCost cost = step_cost(&s);
+    free(speed);
+    return cost.seconds;
+}
+
+// Bytes that a rank may have.
+static double brute_room(const Question* q) {
+    const Device* d = &q->cluster->device;
+    return q->cluster->cores ? d->memory / q->ranks : d->memory * d->memory_fraction;
+}
+
+// Bytes of the largest rank; infinite where there is no such stage.
+static double brute_bytes(const StepSetup* s) {
+    const Mesh* m = &s->mesh;
+    const Pipeline plan = {m->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
+                           m->zero == 2, s->model.tied, s->clip};
+    const ValueType type = {s->software->value_bytes, s->software->value_bytes < 4};
+    const double parameters = (double)model_parameters(&s->model) / m->t / m->p;
+    Mesh without = *m; // scores, where attention is fused
+    StageMemory memory;
+    Error error;
+    if (s->software->ours)
+        return plan_memory(&memory, &s->model, m, s->B, s->T, &plan, type, &error) ? memory.bytes : INFINITY;
+    if (s->software->flash && m->recompute == RECOMPUTE_NONE) without.recompute = RECOMPUTE_SELECTIVE;
+    return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, m->zero > 0, m->d) +
+           formula_activation_bytes(&s->model, s->B, s->T, &without);
+}
+
+static void brute_keep(Brute* x, const Mesh* m, double seconds, double bytes) {
+    int i = 0;
+    for (; i < x->n; i++) {
+        const Mesh* o = &x->row[i].mesh;
+        if (o->t == m->t && o->p == m->p && o->schedule == m->schedule) break;
+    }
+    if (i == 200) die("test_planner_search: more than 200 rows");
+    const Row now = {*m, seconds, bytes, false};
+    Row* row = &x->row[i];
+    if (i == x->n) {
+        x->n++, *row = now;
+    } else if (same_number(seconds, row->seconds)) {
+        row->tie = true;
+    } else if (seconds < row->seconds) {
+        *row = now;
+    }
+}
+
+static void brute_look(Brute* x, const Mesh* mesh, int B) {
+    const Question* q = x->q;
+    StepSetup s = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
+    Error error;
+    s.clip = q->clip;
+    if (!step_check(&s, &error)) return;
+    const double bytes = brute_bytes(&s), room = brute_room(q);
+    if (bytes == INFINITY) return;
+    const double seconds = brute_seconds(s);
+    x->legal++;
+    x->least = fmin(x->least, bytes);
+    x->bound_excess = fmax(x->bound_excess, setup_bound(s) / seconds - 1);
+    if (room > 0 && bytes > room) {
+        x->fastest = fmin(x->fastest, seconds);
+        return;
+    }
+    x->fitting++;
+    brute_keep(x, mesh, seconds, bytes);
+}
+
+static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
+
+// Chunks that are looked at: any number that divides a stage's blocks, and the usual one; a said one in any case.
+static bool brute_chunks(const Question* q, int kind, int p, int v) {
+    const int usual = kind == INTERLEAVED || kind == ZB_V ? 2 : 1;
+    if (p == 1) return kind == ONE_F_ONE_B && v == 1 && open_or(q->v, 0, 1);
+    if (kind != INTERLEAVED && v != usual) return false;
+    return q->v ? q->v == v : v == usual || q->model.L % (p * v) == 0;
+}
+
+static void brute_mesh(Brute* x, Mesh mesh) {
+    const Question* q = x->q;
+    for (int64_t i = 0; i < q->batch * 18; i++) {
+        const int B = (int)(i / 18) + 1, sequence = (int)(i % 2), zero = (int)(i / 2 % 3), again = (int)(i / 6 % 3);
+        if (!open_or(q->B, 0, B) || !open_or(q->recompute, ANY, again)) continue;
+        if (!open_or(q->sequence_parallel, ANY, sequence) || (sequence && mesh.t == 1)) continue;
+        if (mesh.d == 1 ? zero > 0 : !open_or(q->zero, ANY, zero)) continue;
+        if (q->batch % ((int64_t)B * mesh.d)) continue;
+        mesh.sequence_parallel = sequence, mesh.zero = zero, mesh.recompute = (Recompute)again;
+        brute_look(x, &mesh, B);
+    }
+}
+
+static int compare_rows(const void* a, const void* b) {
+    const Row *x = (const Row*)a, *y = (const Row*)b;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static void brute_force(Brute* x, const Question* q) {
+    memset(x, 0, sizeof *x);
+    x->q = q, x->least = x->fastest = INFINITY, x->bound_excess = -1;
+    for (int t = 1; t <= q->ranks; t++) {
+        for (int p = 1; p <= q->ranks; p++) {
+            const int d = q->ranks / t / p;
+            if (t * p * d != q->ranks || !open_or(q->t, 0, t) || !open_or(q->p, 0, p) || !open_or(q->d, 0, d)) continue;
+            for (int i = 0; i < SCHEDULE_KINDS * 8; i++) {
+                const int kind = i / 8, v = i % 8 + 1;
+                if (q->schedule == ANY ? kind == GPIPE : kind != q->schedule) continue;
+                if (!brute_chunks(q, kind, p, v)) continue;
+                Mesh mesh = mesh_of_rank(0, t, p, d);
+                mesh.schedule = (ScheduleKind)kind, mesh.v = v;
+                brute_mesh(x, mesh);
+            }
+        }
+    }
+    qsort(x->row, (size_t)x->n, sizeof *x->row, compare_rows);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Questions
+
+// With some chance each option is settled, to what may or may not be possible.
+static void settle_some(Question* q, int one_in) {
+    const int ranks = q->ranks;
+    if (chance(one_in)) q->t = 1 << draw(0, 2);
+    if (chance(one_in)) q->p = 1 << draw(0, 2);
+    if (chance(2 * one_in)) q->d = draw(1, ranks);
+    if (chance(one_in)) q->v = draw(1, 3);
+    if (chance(one_in)) q->B = draw(1, 4);
+    if (chance(one_in)) q->schedule = draw(0, SCHEDULE_KINDS - 1);
+    if (chance(one_in)) q->zero = draw(0, 2);
+    if (chance(one_in)) q->recompute = draw(0, 2);
+    if (chance(one_in)) q->sequence_parallel = draw(0, 1);
+}
+
+static bool row_is_settled(const Question* q, const Choice* c) {
+    const Mesh* m = &c->setup.mesh;
+    return open_or(q->t, 0, m->t) && open_or(q->p, 0, m->p) && open_or(q->d, 0, m->d) && open_or(q->v, 0, m->v) &&
+           open_or(q->B, 0, c->setup.B) && open_or(q->schedule, ANY, (int)m->schedule) &&
+           (m->d == 1 || open_or(q->zero, ANY, m->zero)) && open_or(q->recompute, ANY, (int)m->recompute) &&
+           open_or(q->sequence_parallel, ANY, m->sequence_parallel);
+}
+
+// What holds of every answer: rows are legal, fit, are sorted and distinct, and cost what they are said to cost.
+static bool answer_is_sound(const Question* q, const Answer* a) {
+    bool ok = a->n <= q->rows;
+    for (int i = 0; i < a->n; i++) {
+        const Choice* c = &a->row[i];
+        const StepSetup* s = &c->setup;
+        const double room = brute_room(q);
+        Error error;
+        ok = ok && step_check(s, &error) && row_is_settled(q, c) && mesh_size(&s->mesh) == q->ranks;
+        ok = ok && s->batch == q->batch && s->T == q->T && s->clip == q->clip && s->software == q->software;
+        ok = ok && (room <= 0 || c->memory.bytes <= room) && same_number(c->memory.bytes, brute_bytes(s));
+        ok = ok && same_number(c->cost.seconds, brute_seconds(*s)) && c->bound <= c->cost.seconds;
+        ok = ok && (i == 0 || !choice_is_better(c, c - 1));
+        for (int k = 0; k < i; k++) ok = ok && !same_row(c, &a->row[k]);
+    }
+    return ok;
+}
+
+static bool same_answer(const Answer* a, const Brute* x, int rows) {
+    const int n = x->n < rows ? x->n : rows;
+    bool same = a->n == n && (n > 0 || x->legal == 0 || same_number(a->least_memory, x->least));
+    for (int i = 0; i < n && same; i++) {
+        const Row* r = &x->row[i];
+        const bool tie = r->tie || (i > 0 && same_number(r->seconds, r[-1].seconds)) ||
+                         (i + 1 < x->n && same_number(r->seconds, r[1].seconds));
+        same =
+            same_number(a->row[i].cost.seconds, r->seconds) && (tie || same_number(a->row[i].memory.bytes, r->bytes));
+    }
+    return same;
+}
+
+typedef struct {
+    int questions, answers, nothing, refused, memory_matters;
+    int wrong, unsound, first_differs, recommended;
+    int64_t legal, simulated;
+    double bound_excess;
+} Tally;
+
+// However many rows are wanted, the first ones are the same.
+static bool first_rows_agree(const Question* q, const Answer* all) {
+    static const int wanted[] = {1, 2, 3};
+    bool same = true;
+    for (int i = 0; i < 3; i++) {
+        Question fewer = *q;
+        Answer a;
+        Error error;
+        if (wanted[i] > q->rows) continue;
+        fewer.rows = wanted[i];
+        if (!search(&a, &fewer, &error)) return false;
+        same = same && a.n == (all->n < wanted[i] ? all->n : wanted[i]);
+        for (int k = 0; k < a.n && same; k++) same = a.row[k].cost.seconds == all->row[k].cost.seconds;
+        answer_free(&a);
+    }
+    return same;
+}
+
+static bool recommended_well(const Answer* a) {
+    const Choice* r = answer_recommended(a);
+    bool well = r->cost.seconds <= 1.001 * a->row[0].cost.seconds && r->memory.bytes <= a->row[0].memory.bytes;
+    for (int i = 0; i < a->n && a->row[i].cost.seconds <= 1.001 * a->row[0].cost.seconds; i++)
+        well = well && r->memory.bytes <= a->row[i].memory.bytes;
+    return well;
+}
+
+static void ask(Tally* x, const Question* q) {
+    static Brute brute;
+    Answer a;
+    Error error = {""};
+    brute_force(&brute, q);
+    const bool found = search(&a, q, &error);
+    x->questions++, x->legal += brute.legal, x->bound_excess = fmax(x->bound_excess, brute.bound_excess);
+    x->refused += !found, x->nothing += found && a.n == 0, x->answers += found && a.n > 0;
+    if (!found) {
+        x->wrong += brute.legal > 0;
+        return;
+    }
+    x->simulated += a.simulated;
+    x->memory_matters += brute.n > 0 && brute.fastest < brute.row[0].seconds;
+    x->wrong += !same_answer(&a, &brute, q->rows);
+    x->unsound += !answer_is_sound(q, &a);
+    x->first_differs += !first_rows_agree(q, &a);
+    x->recommended += a.n > 0 && !recommended_well(&a);
+    answer_free(&a);
+}
+
+static void tell(const Tally* x, const char* what) {
+    check(x->wrong == 0,
+          "%s: %d questions, %d answered, %d have nothing that fits, %d refused; %d other than brute force", what,
+          x->questions, x->answers, x->nothing, x->refused, x->wrong);
+    check(x->unsound == 0, "  every row is legal, fits, is settled as asked, costs what it says; %d answers do not",
+          x->unsound);
+    check(x->first_differs == 0, "  the first rows do not depend on how many are wanted; %d do", x->first_differs);
+    check(x->recommended == 0, "  what is recommended is as fast as the first row and smaller; %d are not",
+          x->recommended);
+    check(x->bound_excess <= 0, "  bounds of all %lld choices are below their times (%.1e); %lld were simulated",
+          (long long)x->legal, x->bound_excess, (long long)x->simulated);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// On GPUs, on cores, on a measured machine
+
+// Memory somewhere between what the smallest choice needs and what anything would.
+static double scarce_memory(const Question* q) {
+    Question one = *q;
+    Answer a;
+    Error error;
+    Cluster tiny = *q->cluster;
+    tiny.device.memory = 1; // nothing fits: all are looked at
+    one.cluster = &tiny;
+    if (!search(&a, &one, &error)) return 0;
+    const double least = a.least_memory;
+    answer_free(&a);
+    return least * (tiny.cores ? q->ranks : 1) * (1 + 0.1 * draw(-1, 12));
+}
+
+static void test_gpus(int questions) {
+    static const char* const clusters[] = {"dgx-h100", "dgx-a100", "dgx-a100-40", "gb200"};
+    static const char* const software[] = {"threefold", "threefold", "threefold", "modern", "megatron-2021"};
+    static const int ranks[] = {1, 2, 4, 4, 6, 8, 8, 12, 16};
+    Tally tally;
+    memset(&tally, 0, sizeof tally);
+    for (int i = 0; i < questions; i++) {
+        Cluster cluster = cluster_named(clusters[draw(0, 3)]);
+        const ModelConfig model = small_model();
+        const int n = ranks[draw(0, 8)];
+        cluster.node_gpus = 1 << draw(0, 3);
+        Question q = question(&model, n, n * draw(1, 3), &cluster, software[draw(0, 4)]);
+        q.rows = draw(1, 12), q.clip = chance(2);
+        if (chance(2)) settle_some(&q, 5);
+        if (!chance(4)) cluster.device.memory = scarce_memory(&q);
+        ask(&tally, &q);
+    }
+    tell(&tally, "GPUs");
+    check(tally.memory_matters > questions / 10, "  in %d of %d questions the fastest does not fit",
+          tally.memory_matters, questions);
+}
+
+static void test_cores(int questions) {
+    Tally tally;
+    memset(&tally, 0, sizeof tally);
+    for (int i = 0; i < questions; i++) {
+        Machines x;
+        const int n = draw(1, 8);
+        const ModelConfig model = small_model();
+        machines_of_cores(&x, draw(1, 8), 1e10, 1e12, n);
+        Question q = question(&model, n, n * draw(1, 4), &x.cluster, "threefold-cpu");
+        q.rows = draw(1, 8);
+        if (chance(2)) settle_some(&q, 6);
+        if (chance(2)) x.cluster.device.memory = scarce_memory(&q);
+        ask(&tally, &q);
+    }
+    tell(&tally, "cores that ranks share");
+}
+
+// A machine of two cores, whose rates are simple powers of sizes; computing alone, ranks are faster.
+static void write_machine(const char* path, double memory) {
+    static const double sizes[] = {32, 512}, elements[] = {1024, 1048576};
+    FILE* f = fopen(path, "w");
+    Measured m;
+    measured_init(&m);
+    m.cores = 2, m.tile_rows = 8, m.tile_columns = 48, m.resident = 2e7;
+    for (int i = 0; i < 2 * 3 * 8; i++)
+        measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
+                                        sizes[i % 2], 1e10 * (i / 24 + 1) * (1 + i % 5)));
+    for (int i = 0; i < 2 * MEASURED_KERNELS * 2; i++)
+        measured_add(&m, measured_point(MEASURED_MEMORY, i / (2 * MEASURED_KERNELS), i / 2 % MEASURED_KERNELS,
+                                        elements[i % 2], 0, 0, 1e-9 / (1 + i % 3)));
+    for (int i = 0; i < 2 * 2 * 4; i++)
+        measured_add(&m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
+                                        1e10 * (1 + i % 4)));
+    for (int i = 0; i < 2 * 3 * 4; i++)
+        measured_add(&m, measured_point(MEASURED_COLLECTIVE, i / 12, i / 4 % 3, i / 2 % 2 ? 8 : 2, elements[i % 2], 0,
+                                        1e-5 * (1 + i / 12) + 1e-9 * elements[i % 2]));
+    for (int i = 0; i < 4; i++)
+        measured_add(&m, measured_point(MEASURED_MESSAGE, 0, 0, i / 2 ? 8 : 2, elements[i % 2], 0,
+                                        1e-6 + 1e-9 * elements[i % 2]));
+    for (int n = 2; n <= 8; n *= 2) {
+        for (int k = 1; k <= n; k++)
+            measured_add(&m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
+    }
+    if (!f || fprintf(f, "memory %.17g B\n", memory) < 0 || !measured_write(&m, f) || fclose(f) != 0)
+        die("test_planner_search: cannot write %s", path);
+    measured_free(&m);
+}
+
+static void test_planner_measured(int questions) {
+    char path[64];
+    Tally tally;
+    Machines x;
+    Error error = {""};
+    memset(&tally, 0, sizeof tally);
+    snprintf(path, sizeof path, "build/test_planner_search.%d.tmp", (int)getpid());
+    write_machine(path, 64e9);
+    const bool open = machines_open(&x, path, &error);
+    remove(path);
+    if (!check(open && x.cluster.measured == &x.measured, "a measured machine is opened: %s", error.text)) return;
+    for (int i = 0; i < questions; i++) {
+        const ModelConfig model = small_model();
+        const int n = draw(1, 8);
+        Question q = question(&model, n, n * draw(1, 3), &x.cluster, "threefold-cpu");
+        q.rows = draw(1, 8);
+        if (chance(2)) settle_some(&q, 6);
+        x.cluster.device.memory = chance(2) ? 0 : scarce_memory(&q);
+        ask(&tally, &q);
+    }
+    tell(&tally, "a measured machine");
+    measured_free(&x.measured);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What search.h says of one choice
+
+static void test_shares(void) {
+    Machines x;
+    double speed[5] = {0};
+    const ModelConfig model = small_model();
+    machines_of_cores(&x, 4, 8e10, 8e9, 8);
+    const Mesh mesh = mesh_of_rank(0, 2, 4, 1);
+    StepSetup s = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold-cpu"), &x.cluster);
+    setup_share_cores(&s, speed);
+    check(s.speed == speed && speed[1] == 1 && speed[2] == 1 && relative(speed[3], 2.0 / 3) < 1e-12 && speed[4] == 0.5,
+          "8 ranks in 4 stages on 4 cores: %g, %g, %g, %g of a core each", speed[1], speed[2], speed[3], speed[4]);
+    check(setup_room(&s) == 1e9, "8 ranks on 8 GB have %g bytes each", setup_room(&s));
+    x.cluster.device.memory = 0;
+    check(setup_room(&s) == INFINITY, "memory that nobody has said is not limited");
+    check(x.cluster.device.peak == 2e10, "80 GFLOP/s of 4 cores are %g each", x.cluster.device.peak);
+    s.mesh = mesh_of_rank(0, 1, 1, 1), s.speed = NULL;
+    setup_share_cores(&s, speed);
+    check(s.speed == NULL, "one rank shares its cores with nobody");
+    const Cluster h100 = cluster_named("dgx-h100");
+    StepSetup gpu = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold"), &h100);
+    setup_share_cores(&gpu, speed);
+    check(gpu.speed == NULL && fabs(setup_room(&gpu) - 77.6e9) < 1, "GPUs are not shared, and have %g bytes each",
+          setup_room(&gpu));
+}
+
+// A thousandth, not more, may be given away for memory.
+static void test_recommended(void) {
+    static const double seconds[] = {1, 1.0002, 1.0009, 1.002}, bytes[] = {10, 12, 8, 1};
+    Choice row[4];
+    Answer a;
+    memset(row, 0, sizeof row);
+    memset(&a, 0, sizeof a);
+    a.row = row;
+    for (int i = 0; i < 4; i++) row[i].cost.seconds = seconds[i], row[i].memory.bytes = bytes[i];
+    for (a.n = 1; a.n <= 4; a.n++)
+        check(answer_recommended(&a) == &row[a.n < 3 ? 0 : 2], "of %d rows number %d is recommended", a.n,
+              (int)(answer_recommended(&a) - row) + 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Refusals
+
+static void refuse(const Question* q, const char* reason) {
+    Answer a;
+    Error error = {""};
+    const bool found = search(&a, q, &error);
+    check(!found && strstr(error.text, reason), "refused: %s", found ? reason : error.text);
+    check(a.row == NULL && a.n == 0, "  and leaves nothing behind");
+    if (found) answer_free(&a);
+}
+
+// What is open is searched among the usual; what is said may be anything that the trainer takes.
+static void test_said(void) {
+    const Cluster cluster = cluster_named("dgx-h100");
+    ModelConfig model = small_model();
+    model.L = 7;
+    Question q = question(&model, 2, 4, &cluster, "threefold");
+    Answer a;
+    Error error = {""};
+    q.p = 2, q.v = 3;
+    bool found = search(&a, &q, &error);
+    check(found && a.n == 1 && a.row[0].setup.mesh.v == 3, "3 chunks of 7 layers on 2 stages, where they are said");
+    if (found) answer_free(&a);
+    q.v = 0, q.schedule = INTERLEAVED;
+    found = search(&a, &q, &error);
+    const int64_t even = found ? a.considered : 0;
+    check(found && a.n == 1 && a.row[0].setup.mesh.v == 2, "2, and no unequal ones beside them, where they are not");
+    if (found) answer_free(&a);
+    q.v = 2;
+    found = search(&a, &q, &error);
+    check(found && a.considered == even, "%lld choices were looked at then, as if 2 were said", (long long)even);
+    if (found) answer_free(&a);
+    q.v = 0, q.schedule = GPIPE;
+    found = search(&a, &q, &error);
+    check(found && a.n == 1 && a.row[0].setup.mesh.schedule == GPIPE, "GPipe, where it is said");
+    if (found) answer_free(&a);
+    q.schedule = q.recompute = ANY, q.zero = 2, q.d = 1;
+    found = search(&a, &q, &error);
+    check(found && a.row[0].setup.mesh.zero == 0, "--zero 2, where there is one replica");
+    if (found) answer_free(&a);
+    q.zero = ANY, q.p = 1, q.d = 2, q.B = 2;
+    found = search(&a, &q, &error);
+    check(found && a.considered == 9, "9 choices of memory for micro-batches of 2 in 2 of 4 sequences, not %lld",
+          (long long)a.considered);
+    if (found) answer_free(&a);
+    q.batch = 8;
+    found = search(&a, &q, &error);
+    check(found && a.considered == 9, "and, where 2 x 2 are a replica's part, still 9, not %lld",
+          (long long)a.considered);
+    if (found) answer_free(&a);
+}
+
+static void test_refusals(void) {
+    const Cluster cluster = cluster_named("dgx-h100"), selene = cluster_named("selene");
+    ModelConfig model = small_model();
+    model.arch = ARCH_GPT2, model.L = 4, model.NH = model.NKV = 4, model.C = 64, model.F = 256;
+    const Question usual = question(&model, 8, 32, &cluster, "threefold");
+    Question q = usual;
+    Answer a;
+    Error error;
+    q.t = 8, refuse(&q, "--tp 8 does not divide --heads 4"), q = usual;
+    q.p = 8, refuse(&q, "--pp"), q = usual;
+    q.batch = 7, q.d = 8, refuse(&q, "--global-batch 7"), q = usual;
+    q.B = 5, refuse(&q, "--global-batch 32"), q = usual;
+    q.t = 3, refuse(&q, "has what is settled already"), q = usual;
+    q.t = 1, q.sequence_parallel = 1, refuse(&q, "has what is settled already"), q = usual;
+    q.schedule = ZB_V, q.v = 1, refuse(&q, "has what is settled already"), q = usual;
+    q.schedule = ZB_H1, q.recompute = RECOMPUTE_FULL, refuse(&q, "--recompute full"), q = usual;
+    q.schedule = ZB_H1, q.zero = 2, q.d = 2, refuse(&q, "--zero 2"), q = usual;
+    q.schedule = INTERLEAVED, q.v = 3, refuse(&q, "has what is settled already"), q = usual;
+    q.cluster = &selene, q.ranks = 8192, q.batch = 8192, refuse(&q, "of 4480"), q = usual;
+    q.T = 1 << 24, q.B = 128, q.batch = 1024, refuse(&q, "2^31 tokens"), q = usual;
+    Cluster unknown = cluster; // without multiprocessors the time of a product is 0 / 0
+    unknown.device.sms = 0;
+    q.cluster = &unknown, q.p = 4, q.v = 1, refuse(&q, "does not say what all operations take"), q = usual;
+    Cluster little = cluster;
+    little.device.memory = 1e5, q.cluster = &little;
+    bool found = search(&a, &q, &error);
+    check(found && a.n == 0 && a.least_memory > 1e5 && a.too_large > 0 && a.simulated == 0,
+          "nothing fits into 100 kB: the smallest of %lld choices needs %.0f", (long long)a.too_large, a.least_memory);
+    answer_free(&a);
+    q = usual, q.batch = 1 << 30, q.rows = 1, q.ranks = 1, q.B = 1 << 20;
+    found = search(&a, &q, &error);
+    check(found && a.n == 0 && a.considered == 3, "a batch of 2^30: %lld choices", (long long)a.considered);
+    answer_free(&a);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The paper's model
+
+// Narayanan et al. 2021: tensor parallelism up to the size of a node, then the pipeline; the interleaved schedule.
+static void test_trillion(bool short_run) {
+    const Cluster selene = cluster_named("selene");
+    const ModelConfig* model = model_find_preset("gpt3-1008B");
+    Question q = question(model, 3072, 3072, &selene, "threefold");
+    Answer a;
+    Error error = {""};
+    if (short_run) q.schedule = INTERLEAVED, q.zero = q.recompute = 1, q.p = 16, q.rows = 2;
+    const double begun = seconds_now();
+    const bool found = search(&a, &q, &error);
+    if (!check(found && a.n == q.rows, "1T on 3,072 GPUs: %lld choices, %lld simulated, %.1f s",
+               (long long)a.considered, (long long)a.simulated, seconds_now() - begun))
+        return;
+    const Mesh* m = &a.row[0].setup.mesh;
+    check(m->t == 8, "  t = %d, as many as a node has GPUs", m->t);
+    check(m->schedule == INTERLEAVED && m->p > 8, "  p = %d, %s, v = %d", m->p, schedule_name(m->schedule), m->v);
+    check(answer_is_sound(&q, &a), "  rows are sound");
+    const int64_t legal = a.considered - a.refused, looked = a.simulated + a.too_large;
+    check(2 * looked < legal, "  of %lld choices that the trainer accepts %lld were looked at", (long long)legal,
+          (long long)looked);
+    answer_free(&a);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// --mesh auto
+
+enum { MOST_WORDS = 64 };
+
+typedef struct {
+    int n;
+    char text[MOST_WORDS][32];
+    char* word[MOST_WORDS];
+} Line;
+
+static void say(Line* line, const char* option, const char* value) {
+    if (!*option || line->n + 2 > MOST_WORDS) die("test_planner_search: the line is too long");
+    snprintf(line->text[line->n], sizeof line->text[0], "%s", option);
+    line->word[line->n] = line->text[line->n], line->n++;
+    if (!value) return;
+    snprintf(line->text[line->n], sizeof line->text[0], "%s", value);
+    line->word[line->n] = line->text[line->n], line->n++;
+}
+
+static void say_number(Line* line, const char* option, int value) {
+    char text[32];
+    snprintf(text, sizeof text, "%d", value);
+    say(line, option, text);
+}
+
+// A command line that asks for a mesh, and settles some of it.
+static void say_some(Line* line, int ranks) {
+    static const char* const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+    static const char* const recompute[] = {"none", "selective", "full"};
+    const ModelConfig m = small_model();
+    line->n = 0;
+    say(line, "train_gpt", NULL), say(line, "--mesh", "auto");
+    say(line, "--arch", m.arch == ARCH_LLAMA ? "llama" : "gpt2");
+    say_number(line, "--layers", m.L), say_number(line, "--hidden", m.C), say_number(line, "--heads", m.NH);
+    if (m.NKV != m.NH) say_number(line, "--kv-heads", m.NKV);
+    say_number(line, "--seq", 64);
+    if (chance(2)) say_number(line, "--global-batch", ranks * draw(1, 4));
+    if (chance(6)) say_number(line, "--micro-batch", draw(1, 5));
+    if (chance(6)) say_number(line, "--tp", 1 << draw(0, 2));
+    if (chance(6)) say_number(line, "--pp", 1 << draw(0, 2));
+    if (chance(8)) say_number(line, "--dp", 1 << draw(0, 2));
+    if (chance(6)) say_number(line, "--vp", draw(1, 3));
+    if (chance(6)) say(line, "--schedule", schedules[draw(0, 4)]);
+    if (chance(6)) say_number(line, "--zero", draw(0, 2));
+    if (chance(6)) say(line, "--recompute", recompute[draw(0, 2)]);
+    if (chance(6)) say(line, "--sequence-parallel", NULL);
+    if (chance(4)) say_number(line, "--clip", 0);
+}
+
+// What was said is still so. A single replica divides nothing, whatever --zero was.
+static bool is_kept(Option* table, int n, const Settings* said, const Settings* o) {
+    const struct {
+        const char* name;
+        int64_t before, now;
+    } all[] = {{"micro-batch", said->micro_batch, o->micro_batch},
+               {"global-batch", said->global_batch, o->global_batch},
+               {"tp", said->tp, o->tp},
+               {"pp", said->pp, o->pp},
+               {"dp", said->dp, o->dp},
+               {"vp", said->vp, o->vp},
+               {"schedule", said->schedule, o->schedule},
+               {"zero", o->dp > 1 ? said->zero : 0, o->zero},
+               {"recompute", said->recompute, o->recompute},
+               {"sequence-parallel", said->sequence_parallel, o->sequence_parallel}};
+    bool kept = said->clip == o->clip && said->seq == o->seq;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        kept = kept && (!option_given(table, n, all[i].name) || all[i].before == all[i].now);
+    return kept;
+}
+
+static bool same_mesh(const Mesh* a, const Mesh* b) {
+    return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->schedule == b->schedule &&
+           a->zero == b->zero && a->recompute == b->recompute && a->sequence_parallel == b->sequence_parallel &&
+           a->scatter == b->scatter && a->sites == b->sites && a->first_layers == b->first_layers &&
+           a->last_layers == b->last_layers && a->sync.ranks == b->sync.ranks;
+}
+
+// The trainer's main after choose_mesh, on every rank; what it refuses ends this program.
+static bool is_accepted(Settings o, const ModelConfig* model, int T, int ranks, const Chosen* c) {
+    bool ok = true;
+    Error error;
+    settings_schedule(&o, true);
+    for (int r = 0; r < ranks; r++) {
+        Settings own = o;
+        Stage stage;
+        const Mesh mesh = settings_mesh(&own, r, ranks);
+        const Rounds rounds = settings_rounds(&own, &mesh);
+        settings_batch(&own);
+        const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
+        const Pipeline plan = {mesh.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
+        ok = ok && same_mesh(&mesh, &c->mesh) && own.micro_batch == c->B && own.global_batch == c->batch;
+        ok = ok && mesh_check(&mesh, model, T, &error) && rounds_fit(&rounds, model->L, &error);
+        if (!ok || !pipeline_check(&plan, &error)) return false;
+        Schedule schedule = schedule_build(&plan, mesh.pipeline);
+        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, values_here(), &error);
+        if (ok) stage_free(&stage);
+        schedule_free(&schedule);
+    }
+    return ok;
+}
+
+typedef struct {
+    int lines, settled, refused, lost, rejected, unlike;
+} Autos;
+
+// A line with --schedule interleaved says that of v > 1, and --vp 2 alone says that of the schedule, as without auto.
+static bool is_like_the_trainer(Option* table, int n, const Settings* said, const Settings* o) {
+    return !(said->vp > 1 && !option_given(table, n, "schedule")) || o->schedule == INTERLEAVED;
+}
+
+static void ask_auto(Autos* x, const Machines* machines, const char* software, int ranks) {
+    Line line;
+    Option table[MAX_OPTIONS];
+    Settings o = settings_default();
+    Error error = {""};
+    Answer a;
+    const int n = settings_table(table, &o);
+    say_some(&line, ranks);
+    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
+    const Settings said = o;
+    const ModelConfig model = settings_model(&o, table, n, 256);
+    if (!choose_check(&o, &error)) die("test_planner_search: %s", error.text);
+    const Question q = choose_question(&o, table, n, &model, 64, ranks, &machines->cluster, software_find(software));
+    x->lines++;
+    if (!search(&a, &q, &error)) {
+        x->refused++;
+        return;
+    }
+    if (a.n > 0) {
+        char text[256];
+        const Choice* best = answer_recommended(&a);
+        const Chosen c = choose_take(best);
+        choose_settle(&o, &c);
+        choose_text(text, sizeof text, &c);
+        const bool lost = !is_kept(table, n, &said, &o) || !row_is_settled(&q, best) || q.clip != (said.clip > 0);
+        const bool rejected = !is_accepted(o, &model, 64, ranks, &c),
+                   unlike = !is_like_the_trainer(table, n, &said, &o);
+        if (lost || rejected || unlike) {
+            for (int i = 0; i < line.n; i++) printf("%s ", line.word[i]);
+            printf("-> %s on %d ranks\n", text, ranks);
+        }
+        x->settled++, x->lost += lost, x->rejected += rejected, x->unlike += unlike;
+    }
+    answer_free(&a);
+}
+
+static void test_auto(int lines) {
+    Autos x;
+    Error error;
+    memset(&x, 0, sizeof x);
+    for (int i = 0; i < lines; i++) {
+        static const int sizes[] = {1, 2, 3, 4, 4, 6, 8, 8, 12, 16};
+        Machines m;
+        const int ranks = sizes[draw(0, 9)];
+        const bool gpus = chance(2);
+        if (!gpus) machines_of_cores(&m, draw(1, 16), 1e11, 64e9, ranks);
+        if (gpus && !machines_of_device(&m, "NVIDIA H100 80GB HBM3", 80e9, ranks, &error)) die("%s", error.text);
+        ask_auto(&x, &m, gpus ? "threefold" : "threefold-cpu", ranks);
+    }
+    check(x.settled > lines / 2, "--mesh auto: %d command lines, %d answered, %d refused", x.lines, x.settled,
+          x.refused);
+    check(x.lost == 0, "  what was said is kept; %d times it is not", x.lost);
+    check(x.rejected == 0, "  every rank of the trainer accepts the answer as it is; %d are refused", x.rejected);
+    check(x.unlike == 0, "  --vp alone means the interleaved schedule; %d times it does not", x.unlike);
+}
+
+// What is asked when nothing was said, and when everything was.
+static void test_question(void) {
+    static const char* const all[][2] = {{"--tp", "2"},   {"--pp", "2"},          {"--dp", "2"},          {"--vp", "1"},
+                                         {"--zero", "0"}, {"--schedule", "1f1b"}, {"--recompute", "none"}};
+    const Cluster cluster = cluster_named("dgx-h100");
+    const Software* software = software_find("threefold");
+    Option table[MAX_OPTIONS];
+    Settings o = settings_default();
+    Error error;
+    Line line;
+    const int n = settings_table(table, &o);
+    const ModelConfig model = small_model();
+    Question q = choose_question(&o, table, n, &model, 32, 6, &cluster, software);
+    check(q.t == 0 && q.p == 0 && q.d == 0 && q.v == 0 && q.B == 0 && q.schedule == ANY && q.zero == ANY &&
+              q.recompute == ANY && q.sequence_parallel == ANY,
+          "nothing was said: everything is open");
+    check(q.batch == 18 && q.ranks == 6 && q.T == 32 && q.clip && q.cluster == &cluster && q.rows > 1,
+          "  6 ranks share %lld sequences", (long long)q.batch);
+    o.micro_batch = 5, q = choose_question(&o, table, n, &model, 32, 4, &cluster, software);
+    check(q.batch == 20 && q.B == 5, "  4 ranks with micro-batches of 5: %lld", (long long)q.batch);
+    line.n = 0, say(&line, "train_gpt", NULL);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) say(&line, all[i][0], all[i][1]);
+    o = settings_default();
+    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
+    o.clip = 0, o.global_batch = 7, o.sequence_parallel = true;
+    q = choose_question(&o, table, n, &model, 32, 8, &cluster, software);
+    check(q.t == 2 && q.p == 2 && q.d == 2 && q.v == 1 && q.schedule == ONE_F_ONE_B && q.zero == 0 &&
+              q.recompute == RECOMPUTE_NONE && q.sequence_parallel == 1 && q.batch == 7 && !q.clip,
+          "what was said is settled, also where it is the usual");
+    line.n = 0, say(&line, "train_gpt", NULL), say(&line, "--tp", "1"), say(&line, "--pp", "1"),
+    say(&line, "--vp", "2");
+    settings_table(table, &o), o = settings_default();
+    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
+    q = choose_question(&o, table, n, &model, 32, 8, &cluster, software);
+    check(q.t == 1 && q.p == 1 && q.d == 0 && q.v == 2 && q.schedule == INTERLEAVED && q.zero == ANY,
+          "  --tp 1 is said, too, and chunks mean the interleaved schedule");
+}
+
+static void test_settle(void) {
+    Settings o = settings_default();
+    Chosen c;
+    memset(&c, 0, sizeof c);
+    c.mesh = mesh_of_rank(0, 2, 3, 5), c.B = 7, c.batch = 70;
+    c.mesh.v = 4, c.mesh.schedule = INTERLEAVED, c.mesh.zero = 1, c.mesh.recompute = RECOMPUTE_FULL;
+    c.mesh.sequence_parallel = true;
+    choose_settle(&o, &c);
+    check(o.tp == 2 && o.pp == 3 && o.dp == 5 && o.vp == 4 && o.schedule == INTERLEAVED && o.zero == 1 &&
+              o.recompute == RECOMPUTE_FULL && o.sequence_parallel && o.micro_batch == 7 && o.global_batch == 70,
+          "all of what is chosen is told");
+}
+
+static void test_check(void) {
+    Settings usual = settings_default(), o = usual;
+    Error error = {""};
+    check(choose_check(&o, &error), "usual settings are known to the planner");
+#define REFUSED(change, name)                                                                                          \
+    o = usual, change;                                                                                                 \
+    check(!choose_check(&o, &error) && strstr(error.text, "--" name ":"), "refused: %s", error.text)
+    REFUSED(o.dp_mode = DP_DILOCO, "dp-mode");
+    REFUSED(o.sites = 2, "sites");
+    REFUSED(o.first_layers = 1, "first-layers");
+    REFUSED(o.last_layers = 1, "last-layers");
+    REFUSED(o.whole_boundary = true, "whole-boundary");
+    REFUSED(o.allreduce = "ring", "allreduce");
+    REFUSED(o.sync = 0.5, "sync");
+    REFUSED(o.sync_ranks = 2, "sync");
+#undef REFUSED
+}
+
+static void test_text(void) {
+    static const struct {
+        int t, p, d, v;
+        ScheduleKind schedule;
+        bool sequence;
+        int zero;
+        Recompute recompute;
+        const char* text;
+    } rows[] = {
+        {1, 1, 4, 1, ONE_F_ONE_B, false, 0, RECOMPUTE_NONE, "t = 1, p = 1, d = 4, micro-batches of 3"},
+        {2, 4, 1, 1, ONE_F_ONE_B, true, 0, RECOMPUTE_FULL,
+         "t = 2, p = 4, d = 1, 1f1b, micro-batches of 3, sequence parallel, full recomputation"},
+        {1, 2, 2, 3, INTERLEAVED, false, 1, RECOMPUTE_SELECTIVE,
+         "t = 1, p = 2, d = 2, interleaved, v = 3, micro-batches of 3, ZeRO-1, selective recomputation"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[256];
+        Chosen c;
+        memset(&c, 0, sizeof c);
+        c.mesh = mesh_of_rank(0, rows[i].t, rows[i].p, rows[i].d), c.B = 3;
+        c.mesh.v = rows[i].v, c.mesh.schedule = rows[i].schedule, c.mesh.sequence_parallel = rows[i].sequence;
+        c.mesh.zero = rows[i].zero, c.mesh.recompute = rows[i].recompute;
+        choose_text(text, sizeof text, &c);
+        check(strcmp(text, rows[i].text) == 0, "\"%s\"", text);
+    }
+}
+
+static void test_devices(void) {
+    static const struct {
+        const char* name;
+        double memory;
+        const char* cluster;
+    } rows[] = {{"NVIDIA H100 80GB HBM3", 85e9, "dgx-h100"},
+                {"NVIDIA H200", 141e9, "dgx-h200"},
+                {"NVIDIA B200", 180e9, "dgx-b200"},
+                {"NVIDIA GB200", 186e9, "gb200"},
+                {"NVIDIA A100-SXM4-80GB", 85e9, "dgx-a100"},
+                {"NVIDIA A100-SXM4-40GB", 42e9, "dgx-a100-40"},
+                {"NVIDIA H100 PCIe", 85e9, NULL},
+                {"NVIDIA H100 NVL", 94e9, NULL},
+                {"NVIDIA T4", 16e9, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Machines x;
+        Error error = {""};
+        const bool found = machines_of_device(&x, rows[i].name, rows[i].memory, 4, &error);
+        if (!rows[i].cluster)
+            check(!found && strstr(error.text, rows[i].name) && strstr(error.text, "--cluster"), "refused: %s",
+                  error.text);
+        else
+            check(found && strcmp(x.cluster.name, rows[i].cluster) == 0 && x.cluster.node_gpus == 4 &&
+                      x.cluster.nics <= 4 && x.cluster.device.memory == rows[i].memory && !x.cluster.measured,
+                  "%s: %s", rows[i].name, found ? x.cluster.name : error.text);
+    }
+    Machines x;
+    Error error = {""};
+    check(machines_open(&x, "selene", &error) && x.cluster.nodes == 560, "a cluster by its name");
+    check(!machines_open(&x, "nowhere", &error) && strstr(error.text, "--cluster nowhere is neither"), "refused: %s",
+          error.text);
+    check(!machines_open(&x, "no/where", &error) && strstr(error.text, "cannot open"), "refused: %s", error.text);
+    check(machines_open(&x, "planner/clusters/selene.txt", &error) && x.cluster.node_gpus == 8, "and from a file");
+}
+
+int main(int argc, char** argv) {
+    const bool short_run = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const int part = short_run ? 8 : 1;
+    process.name = "test_planner_search";
+    test_gpus(64 / part);
+    test_cores(32 / part);
+    test_planner_measured(24 / part);
+    test_shares();
+    test_recommended();
+    test_said();
+    test_refusals();
+    test_trillion(short_run);
+    test_question();
+    test_settle();
+    test_auto(400 / part);
+    test_check();
+    test_text();
+    test_devices();
+    return test_end();
+}

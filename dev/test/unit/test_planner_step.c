@@ -1,0 +1,1088 @@
+/*
+test_planner_step.c: the planner's model of time. Published numbers: parameters, TFLOP/s and days, within bounds that were said
+beforehand, and the paper's qualitative results. Formulas against what they stand for: operations added up, plans of
+collectives priced, tables run by parallel/schedule.h, buckets laid out by parallel.h. What has to hold of every step: parts add
+up, bounds are below, faster machines are not slower. Files that are read and files that are refused.
+*/
+#include "../../../planner/published.h"
+#include "test.h"
+
+#define SHIPPED "planner/clusters/selene.txt"
+
+static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+
+// Whole numbers at random: from low to high.
+static uint64_t drawn = 0;
+static int draw(int low, int high) {
+    return low + (int)(random_uniform(9, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
+}
+static double draw_seconds(void) { return (double)random_uniform(9, 1, drawn++); }
+
+static Cluster cluster_named(const char* name) {
+    Cluster c;
+    if (!cluster_find(&c, name)) die("test_planner_step: no cluster %s", name);
+    return c;
+}
+
+static ModelConfig gpt(int L, int C, int NH) {
+    const ModelConfig m = {"", ARCH_GPT2, L, C, NH, NH, 4 * C, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}};
+    return m;
+}
+
+static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
+    Mesh mesh = mesh_of_rank(0, t, p, d);
+    mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B, mesh.recompute = recompute;
+    return mesh;
+}
+
+static double seconds_of(const StepSetup* s) {
+    StepCost cost = step_cost(s);
+    const double seconds = cost.seconds;
+    step_cost_free(&cost);
+    return seconds;
+}
+
+// TFLOP/s of a device, Megatron 2021 on Selene.
+static double achieved_by(const ModelConfig* m, const Mesh* mesh, int B, int64_t batch, const Software* software) {
+    const Cluster selene = cluster_named("selene");
+    const StepSetup s = step_setup(m, mesh, B, m->T, batch, software, &selene);
+    return flops_hardware(m, m->T, (double)batch) / seconds_of(&s) / mesh_size(mesh) / 1e12;
+}
+
+static double achieved(const ModelConfig* m, int t, int p, int d, int v, int B, int64_t batch) {
+    const Mesh mesh = mesh_of(t, p, d, v, RECOMPUTE_FULL);
+    return achieved_by(m, &mesh, B, batch, software_find("megatron-2021"));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Published numbers
+
+// Table 1 of Narayanan et al. 2021 as it is printed: billions of parameters; PFLOP/s of all GPUs; % of the peak.
+static void test_table1(void) {
+    static const char* const billions[] = {"1.7",  "3.6",   "7.5",   "18.4",  "39.1",
+                                           "76.1", "145.6", "310.1", "529.6", "1008.0"};
+    static const double aggregate[] = {4.4, 8.8, 18.2, 34.6, 70.8, 143.8, 227.1, 297.4, 410.2, 502.0};
+    static const int percent[] = {44, 44, 46, 43, 44, 45, 47, 50, 52, 52};
+    PublishedErrors errors = {0, 0, 0};
+    for (int i = 0; i < PUBLISHED_TABLE1; i++) {
+        const Published* x = &published_results[i];
+        const int n = x->t * x->p * x->d;
+        char ours[16], formula[16];
+        snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(&x->model) / 1e9);
+        snprintf(formula, sizeof formula, "%.1f", formula_parameters(&x->model) / 1e9);
+        check(strcmp(ours, billions[i]) == 0 && strcmp(formula, billions[i]) == 0,
+              "table 1: %s billion parameters counted, %s by equation 2, %s printed", ours, formula, billions[i]);
+        check(fabs(x->value * n / 1e3 - aggregate[i]) <= 0.5 * n / 1e3 + 0.05 && lround(x->value / 3.12) == percent[i],
+              "table 1, %s: %g TFLOP/s x %d is the %.1f PFLOP/s and %d %% that are printed", x->name, x->value, n,
+              aggregate[i], percent[i]);
+        double tflops;
+        Cluster selene;
+        const double error = published_error(x, &tflops);
+        const StepSetup s = published_setup(x, &selene);
+        const double bound = step_bound(&s), seconds = seconds_of(&s);
+        check(bound <= seconds && bound > 0.96 * seconds, "table 1, %s: %.3f s a step, at least %.3f", x->name, seconds,
+              bound);
+        published_count(&errors, error);
+        check(fabs(error) <= 0.12, "table 1, %s: %.1f TFLOP/s, published %.0f: %+.1f %%", x->name, tflops, x->value,
+              100 * error);
+    }
+    check_error("table 1, mean error", errors.mean, 0.07);
+    check_error("table 1, mean error, where the prototype of this model was", errors.mean, 0.0225);
+    check_error("table 1, largest error, likewise", errors.worst, 0.0515);
+}
+
+// All others: mean and largest, as the prototype had them.
+static void test_unseen(void) {
+    PublishedErrors unseen = {0, 0, 0}, outside = {0, 0, 0};
+    for (int i = PUBLISHED_TABLE1; i < PUBLISHED_RESULTS; i++) {
+        double ours;
+        published_count(published_results[i].outside ? &outside : &unseen,
+                        published_error(&published_results[i], &ours));
+    }
+    check(unseen.n == 27 && outside.n == 9, "%d results beside table 1, %d outside the model", unseen.n, outside.n);
+    check_error("results that no constant was chosen by, mean error", unseen.mean, 0.035);
+    check_error("the same, largest", unseen.worst, 0.121);
+    FILE* out = fopen("/dev/null", "w");
+    if (!out) die("test_planner_step: cannot open /dev/null");
+    published_print(out);
+    fclose(out);
+}
+
+// Equation 4: 34 days for GPT-3 on 1,024 GPUs, 84 for the 1T model on 3,072; and by our own times.
+static void test_days(void) {
+    const double gpt3 = formula_days(300e9, 175e9, 1024, 140e12), large = formula_days(450e9, 1008e9, 3072, 163e12);
+    check(lround(gpt3) == 34, "175B, 300B tokens, 1,024 A100 of 140 TFLOP/s: %.2f days, published 34", gpt3);
+    check(lround(large) == 84, "1T, 450B tokens, 3,072 A100 of 163 TFLOP/s: %.2f days, published 84", large);
+    for (int i = 0; i < PUBLISHED_RESULTS; i++) {
+        const Published* x = &published_results[i];
+        const bool first = strstr(x->source, "34 days") != NULL;
+        Cluster c;
+        if (!first && strcmp(x->name, "1008.0B") != 0) continue;
+        const StepSetup s = published_setup(x, &c);
+        const double tokens = first ? 300e9 : 450e9, days = step_days(&s, tokens, seconds_of(&s));
+        check(relative(days, first ? 34 : 84) < 0.05, "%s by simulated steps: %.0f of them, %.1f days, published %d",
+              x->name, step_iterations(&s, tokens), days, first ? 34 : 84);
+    }
+}
+
+// Of long sequences: the fraction of the peak that the cluster says, by head size and direction; between sizes linear.
+static void test_attention(void) {
+    const Cluster c = cluster_named("dgx-h100");
+    const Device* d = &c.device;
+    double worst = 0;
+    for (int i = 0; i < 6; i++) {
+        const int head = 64 + 32 * (i / 2), backward = i % 2;
+        const double of_peak = 1e18 / attention_seconds(d, 2, 1e18, 1e12, head, 1, backward) / (d->peak * d->sustained);
+        const double expected =
+            (d->attention[0][backward] * (128 - head) + d->attention[1][backward] * (head - 64)) / 64;
+        worst = fmax(worst, relative(of_peak, expected));
+    }
+    check_error("attention of heads of 64, 96 and 128, both directions", worst, 1e-6);
+    // 132 SMs: 33 heads of 512 rows fill them; 34 need a second wave.
+    const double full = attention_seconds(d, 2, 1e15, 512, 64, 33, false),
+                 more = attention_seconds(d, 2, 1e15, 512, 64, 34, false);
+    check(relative(more, full * 2 * 33 / 34) < 1e-6, "four tiles more than SMs: half of them wait");
+}
+
+// ZeRO-1 divides the update over the replicas.
+static void test_zero(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    const Cluster c = cluster_named("dgx-h100");
+    double seconds[2];
+    for (int zero = 0; zero < 2; zero++) {
+        Mesh mesh = mesh_of(1, 1, 8, 1, RECOMPUTE_NONE);
+        mesh.zero = zero;
+        const StepSetup s = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
+        StepPrices x = step_prices(&s);
+        seconds[zero] = *cost_of(&x.costs, UPDATE, 0) - x.gather[0];
+        step_prices_free(&x);
+    }
+    check_error("an update of ZeRO-1 over 8 replicas takes an eighth", relative(8 * seconds[1], seconds[0]), 0.02);
+}
+
+// A block of the 22B model, in milliseconds (Korthikanti et al. 2022, figure 8 and table 4; from memory).
+static void test_block(void) {
+    const ModelConfig m = gpt(48, 6144, 64);
+    const Cluster selene = cluster_named("selene");
+    Rates rates = rates_of(&selene, software_find("megatron-2022"));
+    static const struct {
+        const char* name;
+        bool backward, rows;
+        Recompute recompute;
+        double published, bound;
+    } rows[] = {{"forward", false, false, RECOMPUTE_NONE, 7.7, 0.02},
+                {"forward, sequence parallel", false, true, RECOMPUTE_NONE, 7.2, 0.03},
+                {"backward", true, false, RECOMPUTE_NONE, 11.9, 0.03},
+                {"backward, full recomputation", true, false, RECOMPUTE_FULL, 19.5, 0.02},
+                {"backward, sequence parallel, selective", true, true, RECOMPUTE_SELECTIVE, 13.1, 0.06}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Mesh mesh = mesh_of(8, 1, 1, 1, rows[i].recompute);
+        mesh.sequence_parallel = rows[i].rows;
+        const Job job = {&m, &mesh, rates.software, 4, 2048};
+        Work w = {0, 0, NULL};
+        work_block(&w, &job, rows[i].backward, false);
+        const WorkPrice price = work_price(&rates, &w);
+        const double ms = 1e3 * parts_sum(price.whole);
+        check(relative(ms, rows[i].published) < rows[i].bound, "a block of 22B, %s: %.2f ms, published %.1f",
+              rows[i].name, ms, rows[i].published);
+        work_free(&w);
+    }
+}
+
+// Figures 12 to 18 and section 5.8 of Narayanan et al. 2021.
+static void test_figures(void) {
+    const ModelConfig m175 = gpt(96, 12288, 96), m162 = gpt(32, 20480, 128), m59 = gpt(32, 3840, 32);
+    const ModelConfig m91 = gpt(32, 15360, 128), m145 = gpt(80, 12288, 96), m530 = gpt(105, 20480, 128);
+    const Software* megatron = software_find("megatron-2021");
+    double gain = INFINITY;
+    for (int batch = 12; batch <= 60; batch += 12) {
+        Mesh apart = mesh_of(8, 12, 1, 4, RECOMPUTE_FULL);
+        apart.scatter = false;
+        const double plain = achieved(&m175, 8, 12, 1, 1, 1, batch), chunks = achieved(&m175, 8, 12, 1, 4, 1, batch);
+        const double whole = achieved_by(&m175, &apart, 1, batch, megatron);
+        check(chunks / plain > 1.05 && chunks / plain < gain,
+              "figure 12, batch %d: interleaved %.1f, plain %.1f, less of a gain than before", batch, chunks, plain);
+        check(chunks / whole > 1.05 && chunks / whole < 1.11, "figure 18, batch %d: scatter and gather gains %.1f %%",
+              batch, 100 * (chunks / whole - 1));
+        gain = chunks / plain;
+    }
+    for (int batch = 32; batch <= 128; batch += 96) {
+        const double best = achieved(&m162, 8, 8, 1, 1, 1, batch);
+        bool ok = true;
+        for (int t = 2; t <= 32; t *= 2) ok = ok && (t == 8 || achieved(&m162, t, 64 / t, 1, 1, 1, batch) < best);
+        check(ok, "figure 13, batch %d: tensor 8, pipeline 8 is the best of 64 GPUs, %.1f", batch, best);
+    }
+    for (int batch = 32; batch <= 512; batch *= 4) {
+        double pipeline = INFINITY, tensor = INFINITY;
+        bool falls = true;
+        for (int n = 2; n <= 32; n *= 2) {
+            const double by_p = achieved(&m59, 1, n, 64 / n, 1, 1, batch),
+                         by_t = achieved(&m59, n, 1, 64 / n, 1, 1, batch);
+            falls = falls && by_p < pipeline && by_t < tensor;
+            pipeline = by_p, tensor = by_t;
+        }
+        check(falls, "figures 14 and 15, batch %d: falls with more stages, and with more tensor ranks", batch);
+    }
+    double by_size[4];
+    for (int i = 0; i < 4; i++) by_size[i] = achieved(&m91, 8, 8, 1, 1, 1 << i, 512);
+    check(by_size[1] > by_size[0] && by_size[1] > by_size[2] && by_size[2] > by_size[3],
+          "figure 16: micro-batches of 2 are the best of 1, 2, 4, 8: %.1f %.1f %.1f %.1f", by_size[0], by_size[1],
+          by_size[2], by_size[3]);
+    double before = 0;
+    bool grows = true;
+    for (int batch = 4; batch <= 256; batch *= 4) {
+        const Mesh kept = mesh_of(8, 16, 1, 1, RECOMPUTE_NONE);
+        const double again = achieved(&m145, 8, 16, 1, 1, 1, batch),
+                     none = achieved_by(&m145, &kept, 1, batch, megatron);
+        grows = grows && again > before && again < none && again > none / 1.4;
+        before = again;
+    }
+    check(grows, "figure 17: recomputation costs less than a third, larger batches are faster");
+    Software apart = *megatron;
+    apart.fused = false;
+    const Mesh mesh175 = mesh_of(8, 12, 1, 4, RECOMPUTE_FULL), mesh530 = mesh_of(8, 35, 1, 3, RECOMPUTE_FULL);
+    const double fused175 = achieved_by(&m175, &mesh175, 1, 60, megatron) / achieved_by(&m175, &mesh175, 1, 60, &apart);
+    const double fused530 =
+        achieved_by(&m530, &mesh530, 1, 280, megatron) / achieved_by(&m530, &mesh530, 1, 280, &apart);
+    check(fabs(fused175 - 1.19) < 0.02 && fabs(fused530 - 1.11) < 0.02,
+          "section 5.8: fused kernels gain %.0f %% at 175B, %.0f %% at 530B; published 19 and 11", 100 * (fused175 - 1),
+          100 * (fused530 - 1));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Operations
+
+// FLOP of a list's products and of attention, which counts half.
+static double work_flops(const Work* w) {
+    double flops = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        if (op->kind == OP_PRODUCT) flops += 2 * op->m * op->n * op->k * op->batch;
+        if (op->kind == OP_ATTENTION) flops += op->flops * (op->backward ? 2 / 2.5 : 1) * 2; // recomputes one of five
+    }
+    return flops;
+}
+
+// Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more
+// forward.
+static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software* s, int B, int T) {
+    const Job job = {m, mesh, s, B, T};
+    double flops = 0;
+    for (int backward = 0; backward < 2; backward++) {
+        Work block = {0, 0, NULL}, head = {0, 0, NULL};
+        work_block(&block, &job, backward, false), work_head(&head, &job, backward);
+        flops += m->L * work_flops(&block) + work_flops(&head);
+        work_free(&block), work_free(&head);
+    }
+    return flops * mesh->t;
+}
+
+static void test_operations(void) {
+    for (int i = 0; i < PUBLISHED_TABLE1; i++) {
+        const Published* x = &published_results[i];
+        const Mesh mesh = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
+        const double counted = step_flops(&x->model, &mesh, software_find("megatron-2021"), 1, 2048);
+        check(relative(counted, flops_hardware(&x->model, 2048, 1)) < 1e-12,
+              "%s: the operations of a sequence are the %.3e FLOP of equation 3", x->name, counted);
+    }
+    bool ok = true;
+    for (int round = 0; round < 200; round++) { // three passes, whatever the software and the mesh
+        const bool llama = draw(0, 1);
+        const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = llama ? 8 : NH, C = 64 * NH;
+        const ModelConfig m = {"",
+                               llama ? ARCH_LLAMA : ARCH_GPT2,
+                               draw(1, 9),
+                               C,
+                               NH,
+                               NKV,
+                               8 * draw(10, 99),
+                               512,
+                               8 * draw(10, 99),
+                               !llama,
+                               1e-5,
+                               1e4,
+                               {0, 0, 0, 0}};
+        Mesh mesh = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
+        mesh.sequence_parallel = t > 1 && draw(0, 1);
+        const Software* s = &softwares[draw(0, SOFTWARES - 1)];
+        ok = ok && relative(step_flops(&m, &mesh, s, 2, 256), flops_of_model(&m, 256, 2, false)) < 1e-12;
+    }
+    check(ok, "200 models: products and attention of the lists are those of the model");
+    const Device a100 = cluster_named("selene").device, h100 = cluster_named("dgx-h100").device;
+    const double n = 8192, flop = 2 * n * n * n / 1e12;
+    check(lround(flop / product_seconds(&a100, 2, n, n, n, 1)) == 247 &&
+              lround(flop / product_seconds(&h100, 2, n, n, n, 1)) == 690,
+          "8192^3: 247 TFLOP/s on an A100, 690 on an H100");
+    check(product_seconds(&a100, 2, 1e6, 128, 16, 1) > 2 * (1e6 * 144 + 128 * 16) / a100.hbm,
+          "products with short sums are bound by memory");
+}
+
+static double work_bytes(const Work* w, double* elements) {
+    double bytes = 0;
+    *elements = 0;
+    for (int i = 0; i < w->n; i++) {
+        if (w->op[i].kind == OP_MEMORY) bytes += w->op[i].bytes, *elements += w->op[i].elements;
+    }
+    return bytes;
+}
+
+// This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and
+// write, by recomputation. Two residuals with norms of 4 C; backward norms of 4 C, and
+// where halves are apart two gradients of branches of 2 C; GELU in its product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F;
+// rotary positions twice q and k.
+static void test_kernels(void) {
+    static const struct {
+        const char* software;
+        Arch arch;
+        double C[2], F[2], qk[2]; // forward, backward
+    } rows[] = {{"threefold", ARCH_GPT2, {8, 8}, {1, 1}, {0, 0}},
+                {"threefold-cpu", ARCH_GPT2, {8, 8 + 5}, {2, 3 + 1}, {0, 0}},
+                {"threefold", ARCH_LLAMA, {8, 8}, {3, 5}, {2, 2}}};
+    static const double again_C[3] = {0, 2 + 2,
+                                      2 + 4}; // none; selective: two norms; full: one, and a residual with one
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const bool llama = rows[i].arch == ARCH_LLAMA;
+        const ModelConfig m = {"",  rows[i].arch, 3,    512,  8,   llama ? 2 : 8, 1536,
+                               256, 1000,         true, 1e-5, 1e4, {0, 0, 0, 0}};
+        for (int k = 0; k < 3; k++) {
+            const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
+            const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256};
+            const double e = job.software->value_bytes, again_F = k == 0 ? 0 : llama ? 3 : k == 1 ? 2 : rows[i].F[0];
+            bool ok = true;
+            for (int b = 0; b < 2; b++) {
+                double elements, values = rows[i].C[b] * 512 + rows[i].F[b] * 1536 + rows[i].qk[b] * 640;
+                if (b) values += again_C[k] * 512 + again_F * 1536 + (k == 2 ? rows[i].qk[0] * 640 : 0);
+                Work w = {0, 0, NULL};
+                work_block(&w, &job, b, false);
+                ok = ok && relative(work_bytes(&w, &elements), 512 * e * values) < 1e-12 && elements > 0;
+                work_free(&w);
+            }
+            check(ok, "%s, %s, recomputation %d: bytes of a block's kernels", rows[i].software,
+                  llama ? "llama" : "gpt2", k);
+        }
+    }
+    const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4, {0, 0, 0, 0}};
+    Mesh halves = mesh_of(1, 2, 1, 1, RECOMPUTE_NONE);
+    double back[2], more;
+    for (int i = 0; i < 2; i++) {
+        halves.schedule = i ? ZB_H1 : ONE_F_ONE_B;
+        const Job of = {&m, &halves, software_find("threefold"), 2, 256};
+        Work w = {0, 0, NULL};
+        work_block(&w, &of, true, false);
+        back[i] = work_bytes(&w, &more);
+        work_free(&w);
+    }
+    check(back[1] - back[0] == 512 * 4 * 512 * 2,
+          "halves of a backward pass apart: two copies of the stream's gradient");
+    const Mesh mesh = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
+    const Job job = {&m, &mesh, software_find("threefold"), 2, 256},
+              half = {&m, &two, software_find("threefold"), 2, 256};
+    Work w[8];
+    double bytes[8], elements[8];
+    memset(w, 0, sizeof w);
+    work_embedding(&w[0], &job, false), work_embedding(&w[1], &job, true);
+    work_head(&w[2], &job, false), work_head(&w[3], &job, true);
+    work_head(&w[4], &half, false), work_head(&w[5], &half, true);
+    work_block(&w[6], &job, false, true);
+    work_optimizer(&w[7], &job, 1e6), work_squares(&w[7], &job, 1e6), work_zero(&w[7], &job, 1e6);
+    for (int i = 0; i < 8; i++) bytes[i] = work_bytes(&w[i], &elements[i]), work_free(&w[i]);
+    check(bytes[0] == 512 * 512 * 10 && bytes[1] == 512 * 512 * 12 && bytes[2] == 512 * 1000 * 4 &&
+              bytes[3] == 512 * 512 * 10,
+          "embedding: 5 values a number, back 2 and a float32 table; losses: a read and a write; back the last norm");
+    check(bytes[4] == 512 * 500 * 4 && elements[4] + elements[5] == 512 * 500 + 2 * 512 * 512 &&
+              bytes[5] == 512 * 500 * 4 + 512 * 512 * 10,
+          "half of the vocabulary: two passes forward, two back");
+    check(bytes[6] == 512 * (7 * 512 + 2048) * 2, "the last block of a chunk ends without a norm");
+    check(bytes[7] == 1e6 * (30 + 4 + 4), "AdamW moves 30 bytes a parameter; its norm and its zeroing 4");
+}
+
+// Halves of a backward pass: together all of it, and no collective in the weight half but what it gathers itself.
+static void test_halves(void) {
+    const Cluster c = cluster_named("dgx-h100");
+    bool ok = true;
+    for (int i = 0; i < SOFTWARES; i++) {
+        const ModelConfig m = gpt(4, 1024, 16);
+        const Mesh mesh = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
+        const Job job = {&m, &mesh, &softwares[i], 2, 512};
+        Rates rates = rates_of(&c, &softwares[i]);
+        Work w = {0, 0, NULL};
+        work_block(&w, &job, true, false);
+        const WorkPrice price = work_price(&rates, &w);
+        double all = 0;
+        for (int k = 0; k < w.n; k++) all += op_seconds(&rates, &w.op[k]);
+        const double halves = parts_sum(price.half[0]) + parts_sum(price.half[1]), whole = parts_sum(price.whole);
+        ok = ok && relative(halves, all) < 1e-12 && price.half[1][WORK_TENSOR] == 0 && price.half[1][WORK_PRODUCT] > 0;
+        ok = ok && (softwares[i].tensor_overlap ? whole < halves * 0.999 : relative(whole, halves) < 1e-12);
+        work_free(&w);
+    }
+    check(ok, "the halves of a backward pass add up; as one it hides collectives where the software does");
+}
+
+// Every operation of a step is asked of a measured device, and only where it does not know one the data sheet says it.
+static int asked[OP_MESSAGE + 1];
+static double measured_fake(const struct Measured* m, const Op* op, int threads, int busy) {
+    asked[op->kind]++;
+    if (m || threads != 3 || busy != 2) return NAN;
+    return op->kind == OP_MEMORY ? -1 : 0;
+}
+static void test_seam(void) {
+    Cluster c = cluster_named("selene");
+    const ModelConfig m = gpt(4, 1024, 16);
+    const Mesh mesh = mesh_of(2, 2, 2, 1, RECOMPUTE_NONE);
+    StepSetup s = step_setup(&m, &mesh, 1, 512, 8, software_find("threefold-cpu"), &c);
+    s.threads = 3, s.busy = 2;
+    c.measured_seconds = measured_fake;
+    StepCost cost = step_cost(&s);
+    bool ok = true;
+    for (int k = 0; k <= OP_MESSAGE; k++) ok = ok && asked[k] > 0;
+    check(ok && cost.parts[STEP_MEMORY] > 0 && cost.parts[STEP_PRODUCT] + cost.parts[STEP_TENSOR] == 0,
+          "a measured device is asked for operations of all kinds; what it does not know has the data sheet's price");
+    step_cost_free(&cost);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Links
+
+// A ring's plan, priced by plan_cost on the group as a network, and the formula for groups of any size: they differ by
+// the latency of the steps that trees save, and by nothing else.
+static void test_rings(void) {
+    Error error;
+    const Cluster c = cluster_named("selene");
+    int n = 0, same = 0;
+    double slope = 0, latency = 0;
+    for (int ranks = 2; ranks <= LINKS_LARGEST; ranks += ranks < 16 ? 1 : 8) {
+        for (int stride = 1; stride <= 64; stride *= 2) {
+            for (int kind = 0; kind < PLAN_KINDS; kind++) {
+                LinkCost plan;
+                if (!link_plan_cost(&c, "ring", (PlanKind)kind, ranks, stride, &plan, &error)) die("%s", error.text);
+                const LinkCost library = library_cost(&c, (PlanKind)kind, ranks, stride);
+                const LinkGroup g = link_group(&c, ranks, stride);
+                const double steps = g.nodes == 1 ? ranks - 1 : g.inside - 1 + fmin(g.nodes - 1, 2 * log2(g.nodes));
+                const double saved = plan_passes((PlanKind)kind) * (ranks - 1 - steps) * g.step;
+                slope = fmax(slope, relative(plan.per_byte, library.per_byte));
+                latency = fmax(latency, fabs(plan.latency - library.latency - saved));
+                n++, same += saved == 0;
+            }
+        }
+    }
+    check_error("rings: bytes by plan_cost and by the formula", slope, 1e-9);
+    check_error("rings: latency by plan_cost, less what trees save", latency, 1e-12);
+    check(same > n / 5, "%d groups, of which %d have the same price in all", n, same);
+    Rates rates = rates_of(&c, software_find("modern"));
+    static const double mib[] = {1, 16, 64, 256}, published[] = {22, 147, 204, 226};
+    for (int i = 0; i < 4; i++) {
+        const double bytes = mib[i] * 1048576,
+                     bus = 1.75 * bytes / collective_seconds(&rates, PLAN_ALL_REDUCE, bytes, 8, 1);
+        check(lround(bus / 1e9) == published[i], "all-reduce of %g MiB on 8 A100: bus %.1f GB/s", mib[i], bus / 1e9);
+    }
+}
+
+static void test_algorithms(void) {
+    Error error;
+    Cluster c = cluster_named("selene");
+    LinkCost cost;
+    static const char* const names[] = {"ring", "ring-both", "halving-doubling", "double-tree", "multitree"};
+    const LinkCost ring = library_cost(&c, PLAN_ALL_REDUCE, 8, 1);
+    for (int i = 0; i < 5; i++) {
+        const bool ok = link_plan_cost(&c, names[i], PLAN_ALL_REDUCE, 8, 1, &cost, &error);
+        check(ok && cost.per_byte > 0.99 * ring.per_byte && cost.per_byte < 9 * ring.per_byte,
+              "%s on a node: %.3g s + %.3g s/GB", names[i], cost.latency, cost.per_byte * 1e9);
+    }
+    snprintf(c.algorithm, sizeof c.algorithm, "halving-doubling");
+    LinkCosts known;
+    memset(&known, 0, sizeof known);
+    const LinkCost twice[2] = {link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1),
+                               link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1)};
+    check(known.n == 1 && twice[0].per_byte == twice[1].per_byte && twice[0].latency < ring.latency,
+          "a cluster's algorithm: halving and doubling has fewer steps; it is priced once");
+    const LinkCost odd = link_cost(&known, &c, PLAN_ALL_GATHER, 6, 1), plain = library_cost(&c, PLAN_ALL_GATHER, 6, 1);
+    check(odd.per_byte == plain.per_byte && odd.latency == plain.latency, "what an algorithm cannot do costs as usual");
+    // A torus of nodes with one device each: 4 x 8.
+    c = cluster_named("dgx-h100");
+    c.node_gpus = 1, c.nics = 4, c.torus[0] = 1, c.torus[1] = 4, c.torus[2] = 8, c.nodes = 32;
+    const LinkCost around = library_cost(&c, PLAN_ALL_REDUCE, 32, 1);
+    LinkCost multitree, row, column;
+    const bool ok = link_plan_cost(&c, "multitree", PLAN_ALL_REDUCE, 32, 1, &multitree, &error) &&
+                    link_plan_cost(&c, "ring", PLAN_ALL_REDUCE, 8, 1, &row, &error) &&
+                    link_plan_cost(&c, "ring", PLAN_ALL_REDUCE, 4, 8, &column, &error);
+    check(ok && multitree.per_byte < 0.4 * around.per_byte,
+          "multitree on a torus of 4 x 8 uses four links where a ring uses one: %.2f times as fast",
+          around.per_byte / multitree.per_byte);
+    check(ok && relative(row.per_byte, library_cost(&c, PLAN_ALL_REDUCE, 8, 1).per_byte) < 1e-9 &&
+              relative(column.per_byte, library_cost(&c, PLAN_ALL_REDUCE, 4, 8).per_byte) < 1e-9,
+          "rings in its rows and columns have the formula's price");
+    int hops, worst;
+    torus_shift(&c, 8 * 2 + 7, &hops, &worst);
+    check(hops == 3 && worst == 2, "two rows down and one back: 3 links, 2 flows on each of a dimension");
+    c = cluster_named("selene");
+    const double before = message_cost(&c, 64, 8).per_byte;
+    c.oversubscription = 4;
+    check(relative(message_cost(&c, 64, 8).per_byte, 4 * before) < 1e-12,
+          "a fat tree, 4 times narrower above its leaves");
+    c.leaf_nodes = 20;
+    check(relative(message_cost(&c, 64, 8).per_byte, fmax(1, 4 * 8 / 20.0) * before) < 1e-12,
+          "with 20 nodes a leaf, of neighbours 8 nodes apart 8 in 20 leave it");
+    check(message_cost(&c, 1, 8).per_byte < before / 10, "within a node messages go over NVLink");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Events
+
+// Tables with plain costs: nothing but what parallel/schedule.h knows.
+static StepPrices plain_prices(const Pipeline* plan) {
+    StepPrices x;
+    memset(&x, 0, sizeof x);
+    x.plan = *plan;
+    x.costs = costs_equal(plan->p * plan->v, 0, 0, 0, 0);
+    return x;
+}
+
+static double run_plain(const StepPrices* x, const Schedule* tables, const double* speed, Timeline* t, double* idle) {
+    StepRun run;
+    run_begin(&run, tables, x, t);
+    run.speed = speed;
+    run_step(&run);
+    double computing = 0, rest = 0;
+    for (int r = 0; r < x->plan.p; r++) {
+        computing += run.stage[r].spent[STEP_PRODUCT];
+        rest += run.stage[r].spent[STEP_BUBBLE] + run.stage[r].spent[STEP_PIPELINE];
+    }
+    *idle = rest / computing;
+    const double length = run.length;
+    run_free(&run);
+    return length;
+}
+
+static Pipeline random_pipeline(int most) {
+    const ScheduleKind kind = (ScheduleKind)draw(0, SCHEDULE_KINDS - 1);
+    const int p = kind == INTERLEAVED || kind == ZB_V ? draw(2, most) : draw(1, most);
+    const int v = kind == ZB_V ? 2 : kind == INTERLEAVED ? draw(2, 4) : 1;
+    const Pipeline plan = {
+        kind, p, v, kind == INTERLEAVED ? p * draw(1, 4) : draw(1, 3 * most), false, draw(0, 1) > 0, draw(0, 1) > 0};
+    return plan;
+}
+
+// The same times as schedule_times, action by action; and with as many cores as stages the shared cores change nothing.
+static void test_times(int rounds) {
+    int equal = 0, shared = 0;
+    for (int round = 0; round < rounds; round++) {
+        const Pipeline plan = random_pipeline(6);
+        StepPrices x = plain_prices(&plan);
+        Schedule* tables = schedules_build(&plan);
+        for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {
+            const int kind = i / x.costs.stages;
+            const bool received = kind == RECEIVE_FORWARD || kind == RECEIVE_BACKWARD;
+            x.costs.seconds[i] = received ? 0 : draw_seconds();
+        }
+        Timeline theirs = schedule_times(tables, plan.p, &x.costs, false), ours = timeline_new(tables, plan.p);
+        double speed[8], idle;
+        for (int k = 0; k < 8; k++) speed[k] = 1;
+        run_plain(&x, tables, NULL, &ours, &idle);
+        bool ok = ours.length == theirs.length;
+        for (int r = 0; r < plan.p && ok; r++) {
+            const size_t bytes = (size_t)tables[r].n * sizeof(double);
+            ok = ours.done[r] == theirs.done[r] && memcmp(ours.start[r], theirs.start[r], bytes) == 0 &&
+                 memcmp(ours.end[r], theirs.end[r], bytes) == 0;
+        }
+        equal += ok;
+        double worst = relative(run_plain(&x, tables, speed, &ours, &idle), theirs.length);
+        for (int r = 0; r < plan.p; r++) {
+            for (int i = 0; i < tables[r].n; i++) worst = fmax(worst, fabs(ours.end[r][i] - theirs.end[r][i]));
+        }
+        shared += worst < 1e-9;
+        timeline_free(&theirs), timeline_free(&ours);
+        schedules_free(tables, plan.p), step_prices_free(&x);
+    }
+    check(equal == rounds, "%d of %d tables of all schedules: bit by bit the times of schedule_times", equal, rounds);
+    check(shared == rounds, "%d of %d: the same with a core for each stage", shared, rounds);
+}
+
+// Equal stages: (p - 1) / (v m), and the formulas of the other schedules.
+static void test_bubbles(void) {
+    static const int sizes[][3] = {{2, 1, 2}, {4, 1, 8}, {8, 1, 3}, {4, 2, 8}, {4, 3, 4}, {8, 2, 64}, {35, 3, 280}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const int p = sizes[i][0], v = sizes[i][1], m = sizes[i][2];
+        const Pipeline plan = {v > 1 ? INTERLEAVED : ONE_F_ONE_B, p, v, m, false, false, true};
+        StepPrices x = plain_prices(&plan);
+        for (int k = 0; k < p * v; k++) *cost_of(&x.costs, FORWARD, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 3;
+        Schedule* tables = schedules_build(&plan);
+        double idle;
+        run_plain(&x, tables, NULL, NULL, &idle);
+        check(fabs(idle - (p - 1) / ((double)v * m)) < 1e-12, "p %d, v %d, m %d: bubble %.4f = (p - 1) / (v m)", p, v,
+              m, idle);
+        schedules_free(tables, p), step_prices_free(&x);
+    }
+    bool ok = true;
+    for (int round = 0; round < 100; round++) {
+        Pipeline plan = random_pipeline(8);
+        plan.m = plan.m * plan.p; // enough of them
+        StepPrices x = plain_prices(&plan);
+        const int stages = plan.p * plan.v;
+        for (int k = 0; k < stages; k++) {
+            *cost_of(&x.costs, FORWARD, k) = *cost_of(&x.costs, BACKWARD_INPUT, k) = 1;
+            *cost_of(&x.costs, BACKWARD_WEIGHT, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 2;
+        }
+        Schedule* tables = schedules_build(&plan);
+        double idle, one[16], two[16];
+        const double apart = run_plain(&x, tables, NULL, NULL, &idle);
+        ok = ok && fabs(idle - pipeline_bubble(&plan)) < 1e-9;
+        // One core for all stages: it is never idle, as without messages some stage can always go on.
+        for (int k = 0; k < 16; k++) one[k] = k ? 1.0 / k : 1, two[k] = k > 2 ? 2.0 / k : 1;
+        const double all = 3.0 * stages * plan.m, length = run_plain(&x, tables, one, NULL, &idle);
+        const double pair = run_plain(&x, tables, two, NULL, &idle);
+        ok = ok && relative(length, all) < 1e-9;
+        ok = ok && pair >= fmax(apart, all / 2) * (1 - 1e-9) && pair <= length * (1 + 1e-9);
+        schedules_free(tables, plan.p), step_prices_free(&x);
+    }
+    check(ok, "100 pipelines of all schedules: the bubble of pipeline_bubble; on one core, the sum of all work; on two "
+              "between half of it and that");
+}
+
+// A step at random that the trainer would accept.
+static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
+    static const char* const clusters[] = {"selene", "dgx-h100", "gb200", "dgx-a100-40"};
+    Error error;
+    const bool llama = draw(0, 1);
+    const int NH = 8 * draw(1, 8);
+    const ModelConfig model = {"",
+                               llama ? ARCH_LLAMA : ARCH_GPT2,
+                               draw(1, 24),
+                               64 * NH,
+                               NH,
+                               llama ? 8 : NH,
+                               256 * NH,
+                               1024,
+                               1000 * draw(8, 64),
+                               draw(0, 2) > 0,
+                               1e-5,
+                               1e4,
+                               {0, 0, 0, 0}};
+    const Pipeline plan = random_pipeline(8);
+    Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
+    mesh.v = plan.v, mesh.schedule = plan.kind;
+    mesh.sequence_parallel = mesh.t > 1 && draw(0, 1), mesh.scatter = draw(0, 1), mesh.zero = draw(0, 2);
+    mesh.recompute = (Recompute)draw(0, 2);
+    if (draw(0, 5) == 0) mesh.sites = mesh.d;
+    *m = model, *c = cluster_named(clusters[draw(0, 3)]);
+    const int B = 1 << draw(0, 3);
+    *s =
+        step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
+    s->clip = draw(0, 1);
+    return step_check(s, &error);
+}
+
+// Parts add up, none is negative, the bound is below, and the pieces that sums are made of are a rank's buckets.
+static void test_steps(int rounds) {
+    int n = 0, sums = 0, below = 0, positive = 0, buckets = 0;
+    double closest = 0, mean = 0, worst = 0;
+    for (int tries = 0; n < rounds && tries < 50 * rounds; tries++) {
+        StepSetup s;
+        ModelConfig m;
+        Cluster c;
+        Error error;
+        if (!random_step(&s, &m, &c)) continue;
+        n++;
+        StepCost cost = step_cost(&s);
+        double sum = 0, least = 0;
+        for (int k = 0; k < STEP_PARTS; k++) sum += cost.parts[k], least = fmin(least, cost.parts[k]);
+        worst = fmax(worst, relative(sum, cost.seconds));
+        sums += relative(sum, cost.seconds)<1e-9, positive += least> - 1e-9 * cost.seconds;
+        const double bound = step_bound(&s) / cost.seconds;
+        below += bound <= 1 + 1e-9, closest = fmax(closest, bound), mean += bound / rounds;
+        if (bound > 1 + 1e-9)
+            printf("bound %.4f: %s t%d p%d d%d v%d %s zero %d clip %d %s\n", bound, s.software->name, s.mesh.t,
+                   s.mesh.p, s.mesh.d, s.mesh.v, schedule_name(s.mesh.schedule), s.mesh.zero, s.clip,
+                   m.tied ? "tied" : "");
+        StepPrices x = step_prices(&s);
+        bool same = true;
+        for (int r = 0; r < s.mesh.p; r++) {
+            Mesh mesh = s.mesh;
+            Layout layout;
+            double elements = 0;
+            mesh.pipeline = r;
+            if (!layout_build(&layout, &m, mesh, s.T, &error)) die("test_planner_step: %s", error.text);
+            for (int v = 0; v < mesh.v; v++) elements += x.chunk[layout.chunk[v].number].elements;
+            same = same && elements == (double)layout.elements;
+            layout_free(&layout);
+        }
+        buckets += same;
+        step_prices_free(&x);
+        step_cost_free(&cost);
+    }
+    check(n == rounds, "%d steps at random", n);
+    check(sums == n, "parts add up to the step in %d of them, largest error %.1e", sums, worst);
+    check(positive == n, "no part is negative in %d", positive);
+    check(below == n, "step_bound is below in %d; it is %.3f of the step on average, %.6f at most", below, mean,
+          closest);
+    check(buckets == n, "gradients that are summed are the elements of layout_build in %d", buckets);
+}
+
+// Bytes that a rank sends to its tensor group for the collectives of a list.
+static double work_sent(const Work* w) {
+    double bytes = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        if (op->kind == OP_COLLECTIVE) bytes += plan_passes(op->collective) * (op->ranks - 1.0) / op->ranks * op->bytes;
+    }
+    return bytes;
+}
+
+// All collectives that the lists of this trainer have, of one stage, a micro-batch.
+static double stage_sent(const StepSetup* s, const Layout* layout) {
+    const Job job = {&s->model, &s->mesh, s->software, s->B, s->T};
+    double bytes = 0;
+    for (int c = 0; c < s->mesh.v; c++) {
+        const Chunk* chunk = &layout->chunk[c];
+        for (int backward = 0; backward < 2; backward++) {
+            Work block = {0, 0, NULL}, rest = {0, 0, NULL};
+            work_block(&block, &job, backward, false);
+            work_chunk(&rest, &job, backward, backward ? !chunk->last : !chunk->first,
+                       backward ? !chunk->first : !chunk->last);
+            if (chunk->first) work_embedding(&rest, &job, backward);
+            if (chunk->last) work_head(&rest, &job, backward);
+            bytes += chunk->layers * work_sent(&block) + work_sent(&rest);
+            work_free(&block), work_free(&rest);
+        }
+    }
+    return bytes;
+}
+
+// The trainer counts what it sends, and agrees with traffic_of_step to the byte; so do our lists.
+static void test_traffic(int rounds) {
+    int n = 0, tensor = 0, partial = 0;
+    for (int tries = 0; n < rounds && tries < 100 * rounds; tries++) {
+        StepSetup s;
+        ModelConfig m;
+        Cluster c;
+        Error error;
+        if (!random_step(&s, &m, &c) || !s.software->ours) continue;
+        n++;
+        const int r = draw(0, s.mesh.p - 1);
+        const double k = (double)step_microbatches(&s);
+        Mesh mesh = s.mesh;
+        Layout layout;
+        Traffic traffic;
+        mesh.pipeline = r;
+        if (!layout_build(&layout, &m, mesh, s.T, &error) || !step_traffic(&s, r, &traffic, &error))
+            die("%s", error.text);
+        double parts = 0; // of gradients, which come once a step
+        for (int i = 0; i < layout.n; i++) {
+            const Slice* x = &layout.slices[i];
+            if (!slice_is_partial(x, &mesh)) continue;
+            parts += (mesh.zero == 2 ? k : 1) * 8.0 * (x->copies - 1) / x->copies * (double)slice_elements(x);
+        }
+        const double sent = k * stage_sent(&s, &layout), formula = traffic.layers + traffic.ends - parts;
+        tensor += fabs(sent - formula) <= 1e-9 * (formula + 1);
+        StepPrices x = step_prices(&s);
+        double seconds = 0;
+        for (int i = 0; i < x.segments; i++) seconds += x.segment[i].partial;
+        partial += (parts > 0) == (seconds > 0) || s.mesh.p > 1; // of all stages
+        step_prices_free(&x);
+        layout_free(&layout);
+    }
+    check(n == rounds && tensor == n,
+          "bytes to the tensor group of %d stages of this trainer: those of traffic_of_step in %d", n, tensor);
+    check(partial == n, "gradients that tensor ranks have in part are summed where there are any, in %d", partial);
+}
+
+// A machine that is better in one thing is never slower.
+static void test_monotone(int rounds) {
+    int n = 0, faster[8] = {0};
+    static const char* const names[8] = {"peak",  "memory's rate",     "NVLink",       "adapters",
+                                         "steps", "of what is hidden", "all of these", "launches"};
+    for (int tries = 0; n < rounds && tries < 50 * rounds; tries++) {
+        StepSetup s;
+        ModelConfig m;
+        Cluster c;
+        if (!random_step(&s, &m, &c)) continue;
+        const double before = seconds_of(&s);
+        const Cluster slow = c;
+        n++;
+        for (int k = 0; k < 8; k++) {
+            c = slow;
+            if (k == 0 || k == 6) c.device.peak *= 1.5;
+            if (k == 1 || k == 6) c.device.hbm *= 1.5;
+            if (k == 2 || k == 6) c.nvlink *= 1.5;
+            if (k == 3 || k == 6) c.nic *= 1.5;
+            if (k == 4 || k == 6) c.nvlink_step /= 2, c.nic_step /= 2;
+            if (k == 5 || k == 6) c.overlap_cost = 0;
+            if (k == 7 || k == 6) c.device.launch = 0;
+            faster[k] += seconds_of(&s) <= before * (1 + 1e-9);
+        }
+    }
+    for (int k = 0; k < 8; k++) check(faster[k] == n, "better %s: never slower in %d of %d", names[k], faster[k], n);
+}
+
+static double with(StepSetup s, int zero, bool clip, ScheduleKind kind, int v) {
+    s.mesh.zero = zero, s.clip = clip, s.mesh.schedule = kind, s.mesh.v = v;
+    return seconds_of(&s);
+}
+
+// What is expected of particular settings.
+static void test_settings(void) {
+    const Cluster c = cluster_named("dgx-h100");
+    const ModelConfig m = gpt(32, 4096, 32);
+    const Mesh mesh = mesh_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
+    StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+    const double plain = with(s, 0, true, ONE_F_ONE_B, 1), half = with(s, 0, true, ZB_H1, 1);
+    const double gpipe = with(s, 0, true, GPIPE, 1), chunks = with(s, 0, true, INTERLEAVED, 2),
+                 zbv = with(s, 0, true, ZB_V, 2);
+    check(fabs(gpipe / plain - 1) < 0.05 && chunks < plain && zbv < half,
+          "m = 2 p: gpipe %.4f s, 1f1b %.4f, interleaved %.4f, zb-h1 %.4f, zb-v %.4f", gpipe, plain, chunks, half, zbv);
+    const double zero1 = with(s, 1, true, ONE_F_ONE_B, 1), zero2 = with(s, 2, true, ONE_F_ONE_B, 1);
+    check(zero1 < 1.2 * plain && zero2 > zero1, "ZeRO-1 %.4f s, ZeRO-2 %.4f s, which sums every micro-batch", zero1,
+          zero2);
+    check(with(s, 0, false, ONE_F_ONE_B, 1) <= plain * (1 + 1e-9), "without clipping, updates in the cool-down");
+    Software exposed = *s.software;
+    exposed.data_overlap = false;
+    s.software = &exposed;
+    check(with(s, 0, true, ONE_F_ONE_B, 1) > plain, "sums of gradients that nothing hides take longer");
+    s.software = software_find("threefold");
+    StepCost kept = step_cost_with(&s, true);
+    double end = 0;
+    for (int r = 0; r < kept.p; r++) {
+        const int n = kept.tables[r].n;
+        if (kept.timeline.done[r] == n) end = fmax(end, kept.timeline.end[r][n - 1]);
+    }
+    check(end == kept.seconds && kept.timeline.length == end, "the timeline that is kept ends with the step, at %.4f s",
+          end);
+    step_cost_free(&kept);
+    Traffic traffic;
+    Error error;
+    const bool counted = step_traffic(&s, 0, &traffic, &error);
+    check(counted && traffic.layers > 0 && traffic.pipeline > 0 && traffic.data > 0,
+          "bytes of a rank: %.2f GB tensor, %.2f pipeline, %.2f data", traffic.layers / 1e9, traffic.pipeline / 1e9,
+          traffic.data / 1e9);
+    Cluster far = c; // two sites: half of the replicas in each
+    far.site_rate = 1e9;
+    s.cluster = &far;
+    s.mesh.sites = 2;
+    const double sites = seconds_of(&s), bytes = 4.0 * (double)model_parameters(&m);
+    check(sites > plain + 0.5 * bytes / 1e9, "two sites 1 GB/s apart: %.1f s, for %.1f GB of gradients each way", sites,
+          bytes / 1e9);
+    s.mesh.d = 3;
+    check(!step_check(&s, &error) && strstr(error.text, "--global-batch 64"), "refused: %s", error.text);
+}
+
+// Published formulas of memory, beside each other (Korthikanti et al. 2022).
+static void test_planner_memory(void) {
+    const ModelConfig m = gpt(48, 6144, 64);
+    const double x = 2048.0 * 4 * 6144, scores = 5.0 * 64 * 2048 / 6144;
+    check(relative(formula_block_bytes(&m, 4, 2048, 1, false, RECOMPUTE_NONE), x * (34 + scores)) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_NONE), x * (34 + scores) / 8) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_NONE), x * (10 + (24 + scores) / 8)) <
+                  1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_SELECTIVE), x * 34 / 8) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_FULL), 2 * x) < 1e-12,
+          "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
+    const Mesh plain = mesh_of(8, 8, 1, 1, RECOMPUTE_FULL), chunks = mesh_of(8, 8, 1, 3, RECOMPUTE_FULL);
+    check(relative(formula_activation_bytes(&m, 4, 2048, &plain), 48 * 2 * x) < 1e-12 &&
+              relative(formula_activation_bytes(&m, 4, 2048, &chunks), 48 * 2 * x * (1 + 7.0 / 24)) < 1e-12,
+          "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
+    check(formula_optimizer_bytes(1, false, false, 8) == 18 && formula_optimizer_bytes(1, true, false, 8) == 20 &&
+              formula_optimizer_bytes(1, false, true, 8) == 7.5 && formula_optimizer_bytes(1, true, true, 8) == 6,
+          "18 or 20 bytes a parameter; 6 + 12 / d or 4 + 16 / d with ZeRO-1");
+}
+
+// A search asks for many of these.
+static void test_speed(bool sanitized) {
+    Cluster c;
+    const StepSetup s = published_setup(&published_results[PUBLISHED_TABLE1 - 1], &c);
+    const double started = cpu_seconds();
+    seconds_of(&s);
+    const double one = cpu_seconds() - started;
+    StepSetup large = s;
+    large.mesh.v = 2, large.mesh.schedule = INTERLEAVED;
+    seconds_of(&large);
+    const double two = cpu_seconds() - started - one;
+    step_bound(&s);
+    check(one < (sanitized ? 5 : 0.5) && two < (sanitized ? 10 : 1),
+          "a step of 1T on 3,072 GPUs is simulated in %.3f s, with two chunks in %.3f, its bound in %.5f", one, two,
+          cpu_seconds() - started - one - two);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files of clusters
+
+static char path[256];
+
+static bool read_text(Cluster* c, const char* text, Error* error) {
+    FILE* out = fopen(path, "w");
+    if (!out || fputs(text, out) < 0 || fclose(out) != 0) die("test_planner_step: cannot write %s", path);
+    return cluster_read(c, path, NULL, NULL, error);
+}
+
+static bool same_cluster(const Cluster* a, const Cluster* b) {
+    bool same =
+        strcmp(a->name, b->name) == 0 && strcmp(a->algorithm, b->algorithm) == 0 && strcmp(a->assumed, b->assumed) == 0;
+    for (int i = 0; i < CLUSTER_LINES; i++) {
+        const char *x = (const char*)a + cluster_lines[i].at, *y = (const char*)b + cluster_lines[i].at;
+        same = same && memcmp(x, y, cluster_lines[i].whole ? sizeof(int) : sizeof(double)) == 0;
+    }
+    return same && memcmp(a->torus, b->torus, sizeof a->torus) == 0;
+}
+
+#define SHEET                                                                                                          \
+    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
+    "GB/s\nnics 8\nnic 400 Gbit/s\n"
+
+static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
+    if (strcmp(words[0], "rate") != 0) return 0;
+    if (n != 3) return fail(error, "%s:%d: rate takes two words", file, line) - 1;
+    *(double*)context += atof(words[2]);
+    return 1;
+}
+
+static void test_files(void) {
+    Cluster c, known = cluster_named("selene");
+    Error error = {""};
+    check(cluster_read(&c, SHIPPED, NULL, NULL, &error) && same_cluster(&c, &known), "%s is selene to the last bit %s",
+          SHIPPED, error.text);
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) {
+        char text[200];
+        known = cluster_named(known_clusters[i].name);
+        snprintf(text, sizeof text, "base %s\nname %s\n", known.name, known.name);
+        check(read_text(&c, text, &error) && same_cluster(&c, &known), "\"base %s\" is it", known.name);
+        check(known.device.peak > 0 && known.nvlink > 0 && known.nic > 0 && known.node_gpus > 0 && known.device.sms > 0,
+              "%s: %.0f TFLOP/s, %d a node", known.name, known.device.peak / 1e12, known.node_gpus);
+    }
+    known = cluster_named("dgx-h100");
+    check(read_text(&c, SHEET "name dgx-h100\n", &error) && strstr(c.assumed, "gemm_fraction") &&
+              c.device.gemm_fraction == 0.80,
+          "a data sheet alone is enough; assumed: %s", c.assumed);
+    c.assumed[0] = 0;
+    check(same_cluster(&c, &known), "and it is the known one");
+    check(read_text(&c, "generation ampere\n" SHEET, &error) && c.device.gemm_fraction == 0.87,
+          "of Ampere's generation");
+    check(read_text(&c,
+                    "base selene\nnodes 4 # few\nfabric torus:2x2\nalgorithm multitree\nsites 2\nsite_rate 10 Gbit/s\n",
+                    &error) &&
+              c.nodes == 4 && c.torus[0] == 1 && c.torus[1] == 2 && c.site_rate == 1.25e9 &&
+              strcmp(c.algorithm, "multitree") == 0,
+          "a torus of nodes, an algorithm, sites %s", error.text);
+    check(read_text(&c, "cores 8\n", &error) && c.cores == 8 && c.node_gpus == 8,
+          "a machine of cores needs no data sheet");
+    check(read_text(&c, "nodes 1\nnode_gpus 1\npeak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1 TB/s\n", &error),
+          "one device needs no links %s", error.text);
+    double sum = 0;
+    FILE* out = fopen(path, "w");
+    if (!out || fputs("base selene\nrate a 2\nrate b 3\n", out) < 0 || fclose(out) != 0)
+        die("test_planner_step: cannot write %s", path);
+    check(cluster_read(&c, path, takes_rate, &sum, &error) && sum == 5, "lines of others go to them");
+    check(cluster_open(&c, "dgx-h200", &error) && cluster_open(&c, SHIPPED, &error), "by name or by file");
+    check(!cluster_open(&c, "selen", &error) && strstr(error.text, "selene, dgx-a100"), "no such name: %s", error.text);
+    check(!cluster_open(&c, "./nothing.txt", &error) && strstr(error.text, "cannot open"), "no such file: %s",
+          error.text);
+    static const struct {
+        const char *text, *message;
+        int line;
+    } wrong[] = {
+        {"peek 3 TFLOP/s\n", "\"peek\" is not known; there are base, name, generation", 1},
+        {"\n# comment\npeak\n", "peak: \"\" is not a number with one of the units TFLOP/s", 3},
+        {"peak 312\n", "not a number with one of the units", 1},
+        {"peak 312 TFLOPS\n", "not a number with one of the units", 1},
+        {"peak x TFLOP/s\n", "not a number", 1},
+        {"peak nan TFLOP/s\n", "not a number", 1},
+        {"peak 1 2 TFLOP/s\n", "not a number", 1},
+        {"sms 8 GB\n", "sms: \"8 GB\" is not a number alone", 1},
+        {"sms 0\n", "sms: \"0\" is out of range, 1 to 100,000", 1},
+        {"sms 1.5\n", "sms: \"1.5\" is not a whole number", 1},
+        {"gemm_fraction 1.2\n", "gemm_fraction: \"1.2\" is out of range", 1},
+        {"nic -3 GB/s\n", "nic: \"-3\" is out of range", 1},
+        {"launch -1 us\n", "launch: \"-1\" is out of range", 1},
+        {"sms 108\nsms 108\n", "sms: given in line 1 already", 2},
+        {"name a\nname b\n", "name: given in line 1 already", 2},
+        {"name\n", "name: takes one word", 1},
+        {"base selene x\n", "base: takes one word", 1},
+        {"base nothing\n", "base: \"nothing\" is not known; there are selene", 1},
+        {"sms 108\nbase selene\n", "base: has to come before sms", 2},
+        {"name a\nbase selene\n", "base: has to come before name", 2},
+        {"base selene\ngeneration hopper\n", "base and generation: leave one away", 2},
+        {"sms 108\ngeneration hopper\n", "generation: has to come before sms", 2},
+        {"generation volta\n", "generation: \"volta\" is not known", 1},
+        {"fabric mesh:2x2\n", "fabric: \"mesh:2x2\" is neither", 1},
+        {"fabric torus:2x2x2x2\n", "neither", 1},
+        {"fabric torus:2x\n", "neither", 1},
+        {"fabric torus:0x2\n", "neither", 1},
+        {"base selene\nfabric torus:3x3\n", "nodes 560, but the torus has places for 9", 0},
+        {"base selene\nsites 3\n", "nodes 560 are not divided evenly into sites 3", 0},
+        {"peak 312 TFLOP/s\n", "without \"base NAME\" these lines are needed too: sms, memory, hbm", 0},
+        {"a b c d e f g h i j k l m n o p q\n", "more than 16 words", 1},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char where[300];
+        snprintf(where, sizeof where, "%s:%d: ", path, wrong[i].line);
+        const bool ok = read_text(&c, wrong[i].text, &error);
+        check(!ok && strstr(error.text, wrong[i].message) &&
+                  (!wrong[i].line || strncmp(error.text, where, strlen(where)) == 0),
+              "refused: %.100s", ok ? "it was not" : error.text + (wrong[i].line ? strlen(path) : 0));
+    }
+    char text[700];
+    memset(text, 'x', sizeof text - 1), text[sizeof text - 1] = 0;
+    check(!read_text(&c, text, &error) && strstr(error.text, "longer than"), "a line of 699 characters is refused");
+    const bool ok = read_text(&c, "bad\n", &error);
+    int listed = 0;
+    for (int i = 0; i < CLUSTER_LINES; i++) listed += strstr(error.text, cluster_lines[i].name) != NULL;
+    check(!ok && listed == CLUSTER_LINES, "an unknown name: all %d are listed", listed);
+}
+
+// Files with random damage are read, and a step on that machine takes some time; or they are refused by name.
+static void test_damage(int rounds) {
+    static char text[8192], damaged[8192];
+    FILE* in = fopen(SHIPPED, "r");
+    if (!in) die("test_planner_step: %s is not there", SHIPPED);
+    const size_t n = fread(text, 1, sizeof text - 1, in);
+    fclose(in);
+    const ModelConfig m = gpt(8, 1024, 16);
+    const Mesh mesh = mesh_of(2, 4, 16, 1, RECOMPUTE_NONE);
+    int taken = 0, refused = 0, wrong = 0;
+    for (int round = 0; round < rounds; round++) {
+        static const char letters[] = "0123456789.-eE+#\n MGTB%snadx";
+        Cluster c;
+        Error error;
+        memcpy(damaged, text, n + 1);
+        for (int i = draw(1, 4); i > 0; i--) damaged[draw(0, (int)n - 1)] = letters[draw(0, (int)sizeof letters - 2)];
+        if (read_text(&c, damaged, &error)) {
+            const StepSetup s = step_setup(&m, &mesh, 1, 512, 128, software_find("modern"), &c);
+            const double seconds = seconds_of(&s);
+            wrong += !(seconds > 0 && isfinite(seconds));
+            taken++;
+        } else {
+            wrong += strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL;
+            refused++;
+        }
+    }
+    check(wrong == 0 && taken > rounds / 5 && refused > rounds / 20, "%d damaged files: %d read, %d refused by name",
+          rounds, taken, refused);
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    process.name = "test_planner_step";
+    make_temporary(path, sizeof path, "test_planner_step");
+    test_table1();
+    test_unseen();
+    test_days();
+    test_attention();
+    test_zero();
+    test_block();
+    test_figures();
+    test_operations();
+    test_kernels();
+    test_halves();
+    test_seam();
+    test_rings();
+    test_algorithms();
+    test_times(brief ? 100 : 600);
+    test_bubbles();
+    test_steps(brief ? 100 : 600);
+    test_traffic(brief ? 60 : 300);
+    test_monotone(brief ? 40 : 200);
+    test_settings();
+    test_planner_memory();
+    test_speed(brief);
+    test_files();
+    test_damage(brief ? 200 : 1000);
+    unlink(path);
+    return test_end();
+}

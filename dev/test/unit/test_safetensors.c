@@ -1,0 +1,895 @@
+/*
+test_safetensors.c: checkpoint/safetensors.h against files written out by hand, every lie a header can tell against the message it
+has to give, all 65,536 values of the 16-bit formats against their definition, and a disk that fails.
+
+    ./test_safetensors     ./test_safetensors --short    with smaller sizes, for the sanitizers
+*/
+#include "../../../util/base.h"
+
+// The system calls of the writer go through these, so that a test can let them fail.
+typedef struct {
+    ssize_t most;                                                // bytes a pwrite takes; 0: all
+    bool nothing;                                                // a pwrite takes none
+    int interrupts;                                              // so many calls of any kind fail with EINTR first
+    int fallocate_errno, pwrite_errno, fsync_errno, close_errno; // then they fail with this
+    int64_t pwrites;
+} Faults;
+static Faults faults;
+
+static bool fault(int code) {
+    if (faults.interrupts > 0) code = EINTR, faults.interrupts--;
+    errno = code;
+    return code != 0;
+}
+
+static int test_fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    return fault(faults.fallocate_errno) ? -1 : fallocate(fd, mode, offset, bytes);
+}
+
+static ssize_t test_pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+    faults.pwrites++;
+    if (fault(faults.pwrite_errno)) return -1;
+    if (faults.nothing) return 0;
+    return pwrite(fd, data, faults.most && (size_t)faults.most < bytes ? (size_t)faults.most : bytes, offset);
+}
+
+static int test_fsync(int fd) { return faults.fsync_errno ? (errno = faults.fsync_errno, -1) : fsync(fd); }
+
+static int test_close(int fd) {
+    const int result = close(fd);
+    return faults.close_errno ? (errno = faults.close_errno, -1) : result;
+}
+
+#define fallocate test_fallocate
+#define pwrite test_pwrite
+#define fsync test_fsync
+#define close test_close
+#include "../../../checkpoint/safetensors.h"
+#undef fallocate
+#undef pwrite
+#undef fsync
+#undef close
+#include "test.h"
+#include <sys/wait.h>
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files to read
+
+static char folder[256];
+
+// The path of a name in the test's folder; of the last eight asked for, all stay valid.
+static const char* in_folder(const char* name) {
+    static char paths[8][512];
+    static int next = 0;
+    char* path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static const char* write_bytes(const char* name, const void* data, size_t size) {
+    const char* path = in_folder(name);
+    FILE* f = fopen(path, "wb");
+    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", path);
+    return path;
+}
+
+// A file: the length of the header, the header, and `data_bytes` bytes 0, 1, 2, ...
+static size_t make_file(unsigned char* file, const char* header, size_t header_bytes, size_t data_bytes) {
+    for (int i = 0; i < 8; i++) file[i] = (unsigned char)(header_bytes >> 8 * i);
+    memcpy(file + 8, header, header_bytes);
+    for (size_t i = 0; i < data_bytes; i++) file[8 + header_bytes + i] = (unsigned char)i;
+    return 8 + header_bytes + data_bytes;
+}
+
+static const char* write_file(const char* name, const char* header, size_t data_bytes) {
+    unsigned char file[8192];
+    return write_bytes(name, file, make_file(file, header, strlen(header), data_bytes));
+}
+
+static SafeTensor tensor_of(const char* name, SafeDtype dtype, int ndim, int64_t a, int64_t b, int64_t c) {
+    SafeTensor t;
+    memset(&t, 0, sizeof t);
+    t.name = name;
+    t.dtype = dtype;
+    t.ndim = ndim;
+    t.shape[0] = a;
+    t.shape[1] = b;
+    t.shape[2] = c;
+    return t;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// 16-bit floating point
+
+// A value as IEEE 754 defines it, from sign, exponent and mantissa.
+static double defined_value(uint32_t bits, int exponent_bits, int mantissa_bits) {
+    const int bias = (1 << (exponent_bits - 1)) - 1, e = (int)(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+    const double m = (double)(bits & ((1u << mantissa_bits) - 1)),
+                 sign = bits >> (exponent_bits + mantissa_bits) & 1 ? -1 : 1;
+    if (e == (1 << exponent_bits) - 1) return m > 0 ? (double)NAN : sign * (double)INFINITY;
+    if (e == 0) return sign * ldexp(m, 1 - bias - mantissa_bits);
+    return sign * ldexp(1 + m / ldexp(1, mantissa_bits), e - bias);
+}
+
+// x rounded to nearest, ties to even, to numbers of so many mantissa bits and not below 2^lowest; in double.
+static double rounded(double x, int mantissa_bits, int lowest, double largest) {
+    if (x != x || x == 0 || isinf(x)) return x;
+    int e;
+    frexp(x, &e); // |x| in [2^(e-1), 2^e)
+    if (e - 1 < lowest) e = lowest + 1;
+    const double quantum = ldexp(1, e - 1 - mantissa_bits), r = nearbyint(x / quantum) * quantum;
+    return fabs(r) > largest ? copysign(INFINITY, x) : r;
+}
+
+static bool same_value(double a, double b) { return a != a ? b != b : a == b && signbit(a) == signbit(b); }
+
+static void test_float16(bool brief) {
+    int wrong[4] = {0, 0, 0, 0};
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float half = f16_to_f32((uint16_t)h), brain = bf16_to_f32((uint16_t)h);
+        wrong[0] += !same_value((double)half, defined_value(h, 5, 10));
+        wrong[1] += !same_value((double)brain, defined_value(h, 8, 7));
+        // and back: the same bits, but that a signalling NaN (upper bit of the mantissa 0) becomes a quiet one
+        wrong[2] += f32_to_f16(half) != (half != half ? h | 0x200 : h);
+        wrong[3] += f32_to_bf16(brain) != (brain != brain ? h | 0x40 : h);
+    }
+    check(wrong[0] == 0, "F16 to float32: %d of 65536 differ from the definition", wrong[0]);
+    check(wrong[1] == 0, "BF16 to float32: %d of 65536 differ from the definition", wrong[1]);
+    check(wrong[2] == 0, "F16 to float32 and back: %d of 65536 change", wrong[2]);
+    check(wrong[3] == 0, "BF16 to float32 and back: %d of 65536 change", wrong[3]);
+
+    int64_t half_wrong = 0, brain_wrong = 0, n = 0;
+    const uint64_t step = brief ? 40009 : 1009; // primes
+    for (uint64_t bits = 0; bits < 1ull << 32; bits += step, n++) {
+        const float f = float_of_bits((uint32_t)bits);
+        half_wrong += !same_value((double)f16_to_f32(f32_to_f16(f)), rounded((double)f, 10, -14, 65504));
+        brain_wrong += !same_value((double)bf16_to_f32(f32_to_bf16(f)), rounded((double)f, 7, -126, 0x1.FEp127));
+    }
+    check(half_wrong == 0, "float32 to F16: %lld of %lld differ from rounding in float64", (long long)half_wrong,
+          (long long)n);
+    check(brain_wrong == 0, "float32 to BF16: %lld of %lld differ from rounding in float64", (long long)brain_wrong,
+          (long long)n);
+
+    // Where rounding turns: halfway between neighbours, and one float32 to either side.
+    half_wrong = brain_wrong = 0;
+    for (uint32_t h = 0; h < 0x7F80; h++) {
+        for (int side = -1; side <= 1; side++) {
+            const uint32_t up = side > 0 || (side == 0 && h % 2);
+            const float b = float_of_bits((h << 16 | 0x8000) + (uint32_t)side);
+            brain_wrong += f32_to_bf16(b) != h + up || f32_to_bf16(-b) != (0x8000 | (h + up));
+            if (h >= 0x7C00) continue;
+            const float top = h == 0x7BFF ? 65536 : f16_to_f32((uint16_t)(h + 1)); // after 65504 would come 65536
+            float m = (f16_to_f32((uint16_t)h) + top) / 2;                         // exact: one bit more
+            if (side != 0) m = nextafterf(m, side < 0 ? 0 : INFINITY);
+            half_wrong += f32_to_f16(m) != h + up || f32_to_f16(-m) != (0x8000 | (h + up));
+        }
+    }
+    check(half_wrong == 0, "float32 to F16: %lld ties and their neighbours go the wrong way", (long long)half_wrong);
+    check(brain_wrong == 0, "float32 to BF16: %lld ties and their neighbours go the wrong way", (long long)brain_wrong);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reading
+
+// A file written out by hand: unaligned data, an order of its own, scalars, nothing, escapes, spaces, fields to come.
+static void test_read(void) {
+    const char* header =
+        "{\"b\": {\"shape\": [2, 3], \"dtype\": \"F32\", \"data_offsets\": [2, 26], \"later\": [1, {}]},\n"
+        "\"__metadata__\": {\"format\": \"pt\", \"empty\": \"\"},"
+        "\"none\": {\"dtype\": \"F64\", \"shape\": [3, 0], \"data_offsets\": [2, 2]},"
+        "\"a\": {\"dtype\": \"BF16\", \"shape\": [], \"data_offsets\": [0, 2]},"
+        "\"h\": {\"dtype\": \"F16\", \"shape\": [3, 1], \"data_offsets\": [26, 32]},"
+        "\"d\": {\"dtype\": \"F64\", \"shape\": [2], \"data_offsets\": [32, 48]},"
+        "\"\\u00e9\\n\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [48, 56]},"
+        "\"last\": {\"dtype\": \"U8\", \"shape\": [0], \"data_offsets\": [56, 56]}}   ";
+    unsigned char file[2048];
+    const size_t size = make_file(file, header, strlen(header), 56);
+    const float b[6] = {1, -2.5f, 3e38f, 1e-45f, 0, INFINITY};
+    const uint16_t a = 0xC040, h[3] = {0x3C00, 0x0001, 0xFC00}; // -3; 1, 2^-24, -infinity
+    const double d[2] = {1 / 3.0, 1e300};
+    unsigned char* data = file + 8 + strlen(header);
+    memcpy(data, &a, 2);
+    memcpy(data + 2, b, 24);
+    memcpy(data + 26, h, 6);
+    memcpy(data + 32, d, 16);
+    SafeTensors st;
+    Error error = {""};
+    if (!check(safetensors_open(&st, write_bytes("hand.safetensors", file, size), &error),
+               "a file written by hand is read%s", error.text))
+        return;
+    check(st.count == 7, "it has %lld tensors", (long long)st.count);
+    check(strcmp(safetensors_metadata(&st, "format"), "pt") == 0 && !*safetensors_metadata(&st, "empty") &&
+              !safetensors_metadata(&st, "x"),
+          "and metadata");
+    bool sorted = true;
+    for (int64_t i = 1; i < st.count; i++) sorted = sorted && strcmp(st.tensors[i - 1].name, st.tensors[i].name) < 0;
+    check(sorted, "the tensors are sorted by name");
+    int found = 0;
+    for (int64_t i = 0; i < st.count; i++) found += safetensors_find(&st, st.tensors[i].name) == &st.tensors[i];
+    check(found == 7 && !safetensors_find(&st, "") && !safetensors_find(&st, "aa") && !safetensors_find(&st, "zz") &&
+              !safetensors_find(&st, "__metadata__"),
+          "each is found by its name, and nothing else");
+    check(safetensors_find(&st, "\xC3\xA9\n") != NULL, "names are decoded");
+
+    const SafeTensor* t = safetensors_find(&st, "b");
+    char text[64];
+    check(t->dtype == SAFE_F32 && t->ndim == 2 && t->elements == 6 && t->bytes == 24 &&
+              strcmp(safetensors_shape_text(text, sizeof text, t), "(2, 3)") == 0,
+          "b is %s %s", safe_dtypes[t->dtype].name, safetensors_shape_text(text, sizeof text, t));
+    check(t->offset % 2 == 1, "its data is not aligned");
+    check(strcmp(safetensors_shape_text(text, sizeof text, safetensors_find(&st, "a")), "()") == 0 &&
+              strcmp(safetensors_shape_text(text, sizeof text, safetensors_find(&st, "d")), "(2)") == 0 &&
+              strcmp(safetensors_shape_text(text, 5, t), "(2, ") == 0,
+          "shapes as text");
+    float out[8];
+    int wrong = 0;
+    for (int64_t first = 0; first <= 6; first++)
+        for (int64_t count = 0; first + count <= 6; count++) {
+            for (int i = 0; i < 8; i++) out[i] = 77;
+            wrong += !safetensors_read_f32(out + 1, &st, t, first, count, &error) ||
+                     memcmp(out + 1, b + first, (size_t)count * 4) != 0 || out[0] != 77 || out[1 + count] != 77;
+        }
+    check(wrong == 0, "every range of F32: %d wrong", wrong);
+    check(safetensors_read_f32(out, &st, safetensors_find(&st, "a"), 0, 1, &error) && out[0] == -3, "a scalar of BF16");
+    check(safetensors_read_f32(out, &st, safetensors_find(&st, "h"), 0, 3, &error) && out[0] == 1 &&
+              out[1] == 0x1p-24f && out[2] == -INFINITY,
+          "F16");
+    check(safetensors_read_f32(out, &st, safetensors_find(&st, "h"), 1, 1, &error) && out[0] == 0x1p-24f, "one of F16");
+    check(safetensors_read_f32(out, &st, safetensors_find(&st, "d"), 0, 2, &error) && out[0] == 1 / 3.0f &&
+              out[1] == INFINITY,
+          "F64");
+    check(safetensors_read_f32(out, &st, safetensors_find(&st, "d"), 1, 1, &error) && out[0] == INFINITY, "one of F64");
+    check(safetensors_read_f32(NULL, &st, safetensors_find(&st, "none"), 0, 0, &error), "no elements");
+    check(!safetensors_read_f32(out, &st, safetensors_find(&st, "\xC3\xA9\n"), 0, 1, &error) &&
+              strstr(error.text, "hand.safetensors: tensor \"\xC3\xA9?\" is I64"),
+          "%s", error.text);
+    const int64_t bad[][2] = {{-1, 1}, {0, 7}, {6, 1}, {7, 0}, {1, -1}, {1, INT64_MAX}, {INT64_MAX, 1}, {INT64_MIN, 1}};
+    int refused = 0;
+    for (int i = 0; i < 8; i++)
+        refused += !safetensors_read_f32(out, &st, t, bad[i][0], bad[i][1], &error) &&
+                   strstr(error.text, "tensor \"b\", which has 6");
+    check(refused == 8, "ranges outside a tensor: %d of 8 refused; %s", refused, error.text);
+    safetensors_close(&st);
+    safetensors_close(&st); // twice does no harm
+
+    // Every file that is too short, and one that is too long.
+    refused = 0;
+    for (size_t n = 0; n < size; n++) {
+        unsigned char* part = (unsigned char*)checked_malloc(n, "part of a file");
+        memcpy(part, file, n);
+        if (safetensors_parse(&st, "part", part, n, &error))
+            safetensors_close(&st);
+        else
+            refused++;
+        free(part);
+    }
+    check(refused == (int)size, "a file that was cut off: %d of %zu lengths refused", refused, size);
+    file[size] = 0;
+    check(
+        !safetensors_parse(&st, "long", file, size + 1, &error) &&
+            strstr(error.text, "long: the last tensor ends at byte 56 of the data, but the file has 57 bytes of data"),
+        "%s", error.text);
+}
+
+typedef struct {
+    const char* header;
+    size_t data_bytes;
+    const char* expected; // in the error; NULL: the file is right
+} Lie;
+
+#define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_lies(void) {
+    static const Lie lies[] = {
+        {"{}", 0, NULL},
+        {"{}   ", 0, NULL},
+        {"{\"__metadata__\":{}}", 0, NULL},
+        {"{\"a\":" T("F32", "[1]", "[0,4]") "}", 4, NULL},
+        {"{\"a\":" T("F32", "[]", "[0,4]") "}", 4, NULL},
+        {"{\"\":" T("F32", "[]", "[0,4]") "}", 4, NULL},
+        {"{\"a\":" T("F32", "[0]", "[0,0]") "}", 0, NULL},
+        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, NULL},
+        {"{\"a\":" T("F4", "[2]", "[0,1]") "}", 1, NULL},
+        {"{\"a\":" T("F6_E2M3", "[4]", "[0,3]") "}", 3, NULL},
+        {"{\"a\":" T("F4", "[4611686018427387904,0]", "[0,0]") "}", 0, NULL},
+        {"{\"a\":" T("F32", "[0]", "[4,4]") ",\"b\":" T("U8", "[4]", "[0,4]") "}", 4, NULL},
+        {"{\"c\":" T("U8", "[1]", "[3,4]") ",\"b\":" T("U8", "[2]", "[1,3]") ",\"a\":" T("U8", "[1]", "[0,1]") "}", 4,
+         NULL},
+        // not such a file, or not JSON
+        {"", 0, "not a safetensors file: its header does not begin with '{'"},
+        {" {}", 0, "does not begin with '{'"},
+        {"[]", 0, "does not begin with '{'"},
+        {"{", 0, "lie:1:2: a name in quotes or '}' expected, but the text ends"},
+        {"{}x", 0, "lie:1:3: the end of the text expected, not 'x'"},
+        {"{\"a\":" T("F32", "[1]", "[0,4]") ",}", 4, "a name in quotes expected"},
+        {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "the name \"a\" is there twice"},
+        {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"\\u0061\":" T("F32", "[1]", "[4,8]") "}", 8,
+         "the name \"a\" is there twice"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "the name \"__metadata__\" is there twice"},
+        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "the name \"dtype\" is there twice"},
+        {"{\"a\\u0000b\":" T("F32", "[1]", "[0,4]") "}", 4, "tensor \"a\": a name must not contain a NUL"},
+        {"{\"__metadata__\\u0000\":{}}", 0, "tensor \"__metadata__\": a name must not contain a NUL"},
+        // metadata
+        {"{\"__metadata__\":[]}", 0, "\"__metadata__\" has to be an object"},
+        {"{\"__metadata__\":null}", 0, "\"__metadata__\" has to be an object"},
+        {"{\"__metadata__\":{\"step\":1}}", 0, "\"__metadata__\": \"step\" has to be a string, not an integer"},
+        {"{\"__metadata__\":{\"x\":{}}}", 0, "\"x\" has to be a string, not an object"},
+        // what a tensor is
+        {"{\"a\":1}", 0, "lie:1:6: tensor \"a\" has no \"dtype\""},
+        {"{\"a\":[]}", 0, "tensor \"a\" has no \"dtype\""},
+        {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"dtype\""},
+        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"shape\""},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\" has no \"data_offsets\""},
+        {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "tensor \"a\" has no \"dtype\" that is a string"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4,
+         "tensor \"a\" has no \"shape\" that is an array"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4,
+         "tensor \"a\" has no \"data_offsets\" that is an array"},
+        {"{\"a\":" T("f32", "[1]", "[0,4]") "}", 4, "lie:1:15: tensor \"a\": the dtype \"f32\" is not known"},
+        {"{\"a\":" T("F128", "[1]", "[0,16]") "}", 16, "the dtype \"F128\" is not known"},
+        {"{\"a\":" T("", "[1]", "[0,4]") "}", 4, "the dtype \"\" is not known"},
+        {"{\"a\":" T("F32\\u0000", "[1]", "[0,4]") "}", 4, "tensor \"a\" has no \"dtype\" that is a string"},
+        {"{\"a\":" T("F32", "[-1]", "[0,4]") "}", 4, "tensor \"a\": a dimension has to be an integer and not negative"},
+        {"{\"a\":" T("F32", "[1.0]", "[0,4]") "}", 4, "a dimension has to be an integer"},
+        {"{\"a\":" T("F32", "[\"1\"]", "[0,4]") "}", 4, "a dimension has to be an integer"},
+        {"{\"a\":" T("F32", "[null]", "[0,4]") "}", 4, "a dimension has to be an integer"},
+        {"{\"a\":" T("F32", "[[1]]", "[0,4]") "}", 4, "a dimension has to be an integer"},
+        {"{\"a\":" T("F32", "[18446744073709551617]", "[0,4]") "}", 4, "a dimension has to be an integer"},
+        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, "tensor \"a\" has 9 dimensions; 8 are the limit"},
+        {"{\"a\":" T("F4", "[3]", "[0,2]") "}", 2, "tensor \"a\": F4 (3) does not fit"},
+        {"{\"a\":" T("F4", "[3]", "[0,1]") "}", 1, "tensor \"a\": F4 (3) does not fit"},
+        // sizes whose product is, modulo 2^64 or 2^63, the size of the data
+        {"{\"a\":" T("F32", "[4294967296,4294967296]", "[0,0]") "}", 0,
+         "tensor \"a\": F32 (4294967296, 4294967296) does not fit"},
+        {"{\"a\":" T("F32", "[4611686018427387905]", "[0,4]") "}", 4, "does not fit"},
+        {"{\"a\":" T("U8", "[9223372036854775807]", "[0,9223372036854775807]") "}", 4, "does not fit"},
+        {"{\"a\":" T("F32", "[4294967296,4294967296,0]", "[0,0]") "}", 0, "does not fit"},
+        // where it is
+        {"{\"a\":" T("F32", "[1]", "[0]") "}", 4, "tensor \"a\": data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[]") "}", 4, "data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[0,4,4]") "}", 4, "data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[0,4.0]") "}", 4, "data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[\"0\",4]") "}", 4, "data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[0,18446744073709551620]") "}", 4, "data_offsets have to be two integers"},
+        {"{\"a\":" T("F32", "[1]", "[-4,0]") "}", 4, "tensor \"a\": data_offsets [-4, 0] are no range"},
+        {"{\"a\":" T("F32", "[1]", "[4,0]") "}", 4, "data_offsets [4, 0] are no range"},
+        {"{\"a\":" T("F32", "[1]", "[0,4]") "}", 3,
+         "tensor \"a\" ends at byte 4 of the data, but the file has 3 bytes of data"},
+        {"{\"a\":" T("F32", "[1]", "[9223372036854775803,9223372036854775807]") "}", 4,
+         "tensor \"a\" ends at byte 9223372036854775807"},
+        {"{\"a\":" T("F32", "[1]", "[0,3]") "}", 4,
+         "tensor \"a\" has data_offsets for 3 bytes, but F32 (1) is 4 bytes"},
+        {"{\"a\":" T("F16", "[2,1]", "[0,8]") "}", 8,
+         "tensor \"a\" has data_offsets for 8 bytes, but F16 (2, 1) is 4 bytes"},
+        {"{\"a\":" T("F32", "[0]", "[0,4]") "}", 4,
+         "tensor \"a\" has data_offsets for 4 bytes, but F32 (0) is 0 bytes"},
+        // holes and overlaps
+        {"{\"a\":" T("F32", "[1]", "[4,8]") "}", 8,
+         "bytes 0 to 4 of the data, before tensor \"a\", belong to no tensor"},
+        {"{\"a\":" T("U8", "[4]", "[0,4]") ",\"b\":" T("U8", "[3]", "[5,8]") "}", 8,
+         "bytes 4 to 5 of the data, before tensor \"b\""},
+        {"{\"a\":" T("U8", "[4]", "[0,4]") "}", 5, "the last tensor ends at byte 4 of the data, but the file has 5"},
+        {"{}", 1, "the last tensor ends at byte 0 of the data, but the file has 1"},
+        {"{\"a\":" T("U8", "[5]", "[0,5]") ",\"b\":" T("U8", "[4]", "[4,8]") "}", 8,
+         "tensor \"b\" begins at byte 4 of the data, but tensor \"a\" ends at 5"},
+        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[8]", "[0,8]") "}", 8,
+         "tensor \"b\" begins at byte 0 of the data, but tensor \"a\" ends at 8"},
+        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[0]", "[3,3]") "}", 8,
+         "tensor \"b\" begins at byte 3 of the data, but tensor \"a\" ends at 8"},
+        {"{\"a\":" T("U8", "[0]", "[0,0]") "}", 8, "the last tensor ends at byte 0 of the data"},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        const size_t header_bytes = strlen(lies[i].header), size = 8 + header_bytes + lies[i].data_bytes;
+        unsigned char* file = (unsigned char*)checked_malloc(size, "a file");
+        make_file(file, lies[i].header, header_bytes, lies[i].data_bytes);
+        SafeTensors st;
+        Error error = {""};
+        const bool ok = safetensors_parse(&st, "lie", file, size, &error);
+        if (lies[i].expected)
+            check(!ok && strstr(error.text, lies[i].expected) && strncmp(error.text, "lie:", 4) == 0 && !st.tensors,
+                  "%.110s: %s", lies[i].header, error.text);
+        else
+            check(ok, "%.110s is right%s", lies[i].header, error.text);
+        if (ok) safetensors_close(&st);
+        free(file);
+    }
+
+    // the first 8 bytes
+    SafeTensors st;
+    Error error;
+    unsigned char file[32] = {0};
+    const uint64_t lengths[] = {25, 1ull << 32, 1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 7};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        memcpy(file, &lengths[i], 8);
+        check(!safetensors_parse(&st, "lie", file, sizeof file, &error) && strstr(error.text, "but 24 follow"), "%s",
+              error.text);
+    }
+    const size_t large = 8 + SAFE_MAX_HEADER + 1; // a header of 100 MB and one byte, of spaces
+    unsigned char* spaces = (unsigned char*)checked_malloc(large, "a large header");
+    memset(spaces, ' ', large);
+    memcpy(spaces + 8, "{}", 2);
+    uint64_t length = SAFE_MAX_HEADER + 1;
+    memcpy(spaces, &length, 8);
+    check(!safetensors_parse(&st, "lie", spaces, large, &error) && strstr(error.text, "a header of 100000001 bytes"),
+          "%s", error.text);
+    length--;
+    memcpy(spaces, &length, 8);
+    check(safetensors_parse(&st, "lie", spaces, large - 1, &error), "a header of 100 MB is read");
+    safetensors_close(&st);
+    free(spaces);
+
+    check(!safetensors_open(&st, in_folder("nowhere"), &error) &&
+              strstr(error.text, "nowhere: cannot open: No such file"),
+          "%s", error.text);
+    check(!safetensors_open(&st, folder, &error), "%s", error.text);
+    check(!safetensors_open(&st, write_bytes("empty", "", 0), &error) &&
+              strstr(error.text, "empty: not a safetensors file: it has 0 bytes"),
+          "%s", error.text);
+    check(!safetensors_open(&st, write_bytes("zip", "PK\3\4aaaaaaaaaaaaaaaaaaa", 23), &error) &&
+              strstr(error.text, "save_pretrained"),
+          "%s", error.text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Writing
+
+// The bytes of a small plan, all of them.
+static void test_plan_bytes(void) {
+    SafeTensor tensors[] = {tensor_of("w\"1", SAFE_BF16, 2, 2, 3, 0), tensor_of("x", SAFE_F32, 0, 0, 0, 0),
+                            tensor_of("e", SAFE_U8, 1, 0, 0, 0), tensor_of("y", SAFE_F32, 1, 2, 0, 0)};
+    const SafeMetadata metadata[] = {{"format", "pt"}, {"k\n", ""}};
+    const char* json = "{\"__metadata__\":{\"format\":\"pt\",\"k\\n\":\"\"},"
+                       "\"w\\\"1\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[12,24]},"
+                       "\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+                       "\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[24,24]},"
+                       "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
+    const size_t bytes = round_up(strlen(json), 8);
+    SafeTensorsPlan plan;
+    Error error = {""};
+    if (!check(safetensors_plan(&plan, tensors, 4, metadata, 2, &error), "a plan is made%s", error.text)) return;
+    bool padded = plan.header_bytes == (int64_t)bytes + 8 && memcmp(plan.header + 8, json, strlen(json)) == 0;
+    for (size_t i = strlen(json); padded && i < bytes; i++) padded = plan.header[8 + i] == ' ';
+    uint64_t length;
+    memcpy(&length, plan.header, 8);
+    check(padded && length == bytes, "its header is %.*s", (int)bytes, plan.header + 8);
+    check(plan.file_bytes == plan.header_bytes + 24, "its file has %lld bytes", (long long)plan.file_bytes);
+    const int64_t offsets[] = {12, 0, 24, 4};
+    bool placed = true;
+    for (int i = 0; i < 4; i++) placed = placed && tensors[i].offset == plan.header_bytes + offsets[i];
+    check(placed && tensors[0].elements == 6 && tensors[0].bytes == 12 && tensors[1].elements == 1,
+          "the tensors lie where they should");
+    safetensors_plan_free(&plan);
+
+    for (int n = 0; n < 40; n++) { // every remainder of the header's length modulo 8
+        char name[64];
+        memset(name, 'n', sizeof name);
+        name[n] = 0;
+        SafeTensor t = tensor_of(name, SAFE_F64, 1, 1, 0, 0);
+        if (!safetensors_plan(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
+        if (plan.header_bytes % 8 != 0 || t.offset != plan.header_bytes)
+            check(false, "a name of %d bytes: data at %lld", n, (long long)t.offset);
+        safetensors_plan_free(&plan);
+    }
+    check(safetensors_plan(&plan, NULL, 0, NULL, 0, &error) && plan.file_bytes == 16 &&
+              memcmp(plan.header + 8, "{}      ", 8) == 0,
+          "a plan of nothing");
+    safetensors_plan_free(&plan);
+    check(safetensors_plan(&plan, NULL, 0, metadata, 1, &error) &&
+              strncmp(plan.header + 8, "{\"__metadata__\":{\"format\":\"pt\"}}", 31) == 0,
+          "a plan of metadata alone");
+    safetensors_plan_free(&plan);
+}
+
+static void plan_refused(SafeTensor* tensors, int64_t n, const SafeMetadata* metadata, int64_t metadata_count,
+                         const char* expected) {
+    SafeTensorsPlan plan;
+    Error error = {""};
+    const bool refused = !safetensors_plan(&plan, tensors, n, metadata, metadata_count, &error);
+    check(refused && strstr(error.text, expected) && !plan.header, "no plan: %s", error.text);
+    if (!refused) safetensors_plan_free(&plan);
+}
+
+static void test_plan_refused(void) {
+    const SafeMetadata twice[] = {{"k", "1"}, {"k", "2"}};
+    SafeTensor t[2] = {tensor_of("a", SAFE_F32, 1, 3, 0, 0), tensor_of("a", SAFE_F32, 1, 3, 0, 0)};
+    plan_refused(t, 2, NULL, 0, "the name \"a\" is there twice");
+    plan_refused(t, 1, twice, 2, "the name \"k\" is there twice");
+    t[0].name = "\xFF";
+    plan_refused(t, 1, NULL, 0, "has to be UTF-8");
+    t[0].name = "__metadata__";
+    plan_refused(t, 1, twice, 1, "the name \"__metadata__\" is there twice");
+    plan_refused(t, 1, NULL, 0, "\"__metadata__\"");
+    t[0] = tensor_of("huge", SAFE_F32, 3, 1 << 21, 1 << 21, 1 << 21);
+    plan_refused(t, 1, NULL, 0, "tensor \"huge\" cannot be written");
+    t[0] = tensor_of("dims", SAFE_F32, 9, 1, 1, 1);
+    plan_refused(t, 1, NULL, 0, "tensor \"dims\" cannot be written");
+    t[0] = tensor_of("negative", SAFE_F32, 2, -1, -1, 0);
+    plan_refused(t, 1, NULL, 0, "tensor \"negative\" cannot be written");
+    t[0] = tensor_of("dtype", SAFE_DTYPES, 1, 1, 0, 0);
+    plan_refused(t, 1, NULL, 0, "tensor \"dtype\" cannot be written");
+    t[0] = tensor_of("bits", SAFE_F4, 1, 3, 0, 0);
+    plan_refused(t, 1, NULL, 0, "tensor \"bits\" cannot be written");
+    enum { MANY = 9 };
+    SafeTensor many[MANY]; // each of 2^60 - 1 bytes
+    static const char* names[MANY] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
+    for (int i = 0; i < MANY; i++) many[i] = tensor_of(names[i], SAFE_U8, 1, (1ll << 60) - 1, 0, 0);
+    plan_refused(many, 8, NULL, 0, "the file becomes larger than 2^63"); // the data alone would fit
+    plan_refused(many, 9, NULL, 0, "tensor \"8\": the file becomes larger than 2^63");
+}
+
+// Files of random tensors, each element written by one of four processes; read back, also through a plain read().
+static void test_round_trip(uint64_t seed) {
+    enum { N = 23, PROCESSES = 4 };
+    SafeTensor tensors[N];
+    char names[N][32];
+    for (int i = 0; i < N; i++) {
+        const Random4 r = philox(seed, 1, (uint64_t)i);
+        snprintf(names[i], sizeof names[i], "h.%d.%s", i, i % 3 ? "weight" : "\xC3\xA4\"\\");
+        tensors[i] = tensor_of(names[i], (SafeDtype)(r.word[0] % SAFE_F6_E2M3), (int)(r.word[1] % 4), r.word[2] % 7,
+                               r.word[2] / 7 % 11, r.word[3] % 13);
+    }
+    SafeTensorsPlan plan;
+    SafeTensorsFile file;
+    Error error = {""};
+    const SafeMetadata metadata = {"format", "pt"};
+    const char* path = in_folder("round.safetensors");
+    if (!safetensors_plan(&plan, tensors, N, &metadata, 1, &error) || !safetensors_create(&file, path, &plan, &error))
+        die("%s", error.text);
+    // byte b of the file is a function of b
+    unsigned char* content = (unsigned char*)checked_malloc((size_t)plan.file_bytes, "a file");
+    for (int64_t b = 0; b < plan.file_bytes; b++) content[b] = (unsigned char)(b * 37 + b / 256);
+    memcpy(content, plan.header, (size_t)plan.header_bytes);
+    fflush(stdout);
+    int failed = 0;
+    for (int p = 0; p < PROCESSES; p++) {
+        const pid_t pid = fork();
+        if (pid < 0) die("cannot fork");
+        if (pid == 0) { // its share of every tensor, in pieces
+            SafeTensorsFile mine;
+            bool ok = safetensors_join(&mine, path, &plan, &error);
+            for (int i = 0; i < N && ok; i++) {
+                const int64_t begin = tensors[i].offset + tensors[i].bytes * p / PROCESSES,
+                              end = tensors[i].offset + tensors[i].bytes * (p + 1) / PROCESSES;
+                for (int64_t at = begin; at < end && ok; at += 100)
+                    ok = safetensors_write_at(&mine, at, content + at, min_i64(100, end - at), &error);
+            }
+            ok = ok && safetensors_finish(&mine, &error);
+            if (!ok) fprintf(stderr, "%s\n", error.text);
+            _exit(!ok);
+        }
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) failed++;
+    }
+    check(failed == 0 && safetensors_finish(&file, &error), "%d processes write one file, %d fail", PROCESSES, failed);
+    MappedFile bytes;
+    if (!file_map(&bytes, path, &error)) die("%s", error.text);
+    check(bytes.size == (size_t)plan.file_bytes && memcmp(bytes.data, content, bytes.size) == 0,
+          "its %zu bytes are those that were written", bytes.size);
+    file_unmap(&bytes);
+
+    SafeTensors st;
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    int wrong = st.count != N || strcmp(safetensors_metadata(&st, "format"), "pt") != 0;
+    for (int i = 0; i < N; i++) {
+        const SafeTensor *t = safetensors_find(&st, names[i]), *u = &tensors[i];
+        if (!t || t->dtype != u->dtype || t->ndim != u->ndim ||
+            memcmp(t->shape, u->shape, sizeof t->shape[0] * (size_t)u->ndim) != 0 || t->offset != u->offset ||
+            t->bytes != u->bytes || t->elements != u->elements) {
+            wrong++;
+            continue;
+        }
+        wrong += t->offset % (safe_dtypes[t->dtype].bits / 8) != 0;
+        float* values = (float*)checked_malloc((size_t)t->elements * sizeof(float), "values");
+        const bool readable =
+            t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16 || t->dtype == SAFE_F64;
+        wrong += safetensors_read_f32(values, &st, t, 0, t->elements, &error) != readable;
+        for (int64_t e = 0; e < t->elements && readable; e++) {
+            const int bits = safe_dtypes[t->dtype].bits;
+            uint64_t word = 0;
+            for (int b = bits / 8; b-- > 0;) word = word << 8 | content[t->offset + e * bits / 8 + b];
+            double expected;
+            memcpy(&expected, &word, 8);
+            if (t->dtype == SAFE_F64)
+                expected = (double)(float)expected;
+            else
+                expected = defined_value((uint32_t)word, t->dtype == SAFE_F16 ? 5 : 8,
+                                         t->dtype == SAFE_F32   ? 23
+                                         : t->dtype == SAFE_F16 ? 10
+                                                                : 7);
+            wrong += !same_value((double)values[e], expected);
+        }
+        free(values);
+    }
+    check(wrong == 0, "seed %llu: %d tensors, %d wrong after reading", (unsigned long long)seed, N, wrong);
+    safetensors_close(&st);
+    safetensors_plan_free(&plan);
+    free(content);
+}
+
+static void test_faults(void) {
+    SafeTensor t = tensor_of("t", SAFE_U8, 1, 1000, 0, 0);
+    SafeTensorsPlan plan;
+    SafeTensorsFile file;
+    Error error = {""};
+    unsigned char data[1000];
+    for (int i = 0; i < 1000; i++) data[i] = (unsigned char)(i * 7);
+    if (!safetensors_plan(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
+    const char* path = in_folder("faults.safetensors");
+
+    memset(&faults, 0, sizeof faults);
+    faults.most = 7;
+    faults.interrupts = 3;
+    bool ok = safetensors_create(&file, path, &plan, &error);
+    faults.interrupts = 3;
+    ok = ok && safetensors_write_at(&file, t.offset, data, 1000, &error) && safetensors_finish(&file, &error);
+    check(ok && faults.pwrites > 1000 / 7, "writes of 7 bytes and interrupted calls: %lld calls%s",
+          (long long)faults.pwrites, error.text);
+    SafeTensors st;
+    ok = safetensors_open(&st, path, &error);
+    check(ok && memcmp(st.data + t.offset, data, 1000) == 0, "and all bytes are there");
+    if (ok) safetensors_close(&st);
+    unlink(path);
+
+    const int codes[] = {ENOSPC, EDQUOT, EFBIG, EIO, EINVAL};
+    const char* words[] = {"No space left on device; the whole file has", "quota", "ulimit -f",
+                           "failing: do not rely on this file", "Invalid argument"};
+    for (int i = 0; i < 5; i++) {
+        memset(&faults, 0, sizeof faults);
+        faults.fallocate_errno = codes[i];
+        ok = safetensors_create(&file, path, &plan, &error);
+        check(!ok && strstr(error.text, "faults.safetensors: cannot reserve space: ") && strstr(error.text, words[i]) &&
+                  access(path, F_OK) != 0 && file.fd < 0,
+              "%s", error.text);
+        faults.fallocate_errno = 0;
+        faults.pwrite_errno = codes[i];
+        ok = safetensors_create(&file, path, &plan, &error);
+        check(!ok && strstr(error.text, "cannot write: ") && strstr(error.text, words[i]) && access(path, F_OK) != 0,
+              "%s", error.text);
+        faults.pwrite_errno = 0;
+        if (!safetensors_create(&file, path, &plan, &error)) die("%s", error.text);
+        faults.fsync_errno = codes[i];
+        ok = safetensors_finish(&file, &error);
+        check(!ok && strstr(error.text, "cannot flush to the disk: ") && strstr(error.text, words[i]) && file.fd < 0,
+              "%s", error.text);
+        faults.fsync_errno = 0;
+        if (!safetensors_join(&file, path, &plan, &error)) die("%s", error.text);
+        faults.close_errno = codes[i];
+        check(!safetensors_finish(&file, &error) && strstr(error.text, "cannot close: ") &&
+                  strstr(error.text, words[i]),
+              "%s", error.text);
+    }
+    memset(&faults, 0, sizeof faults);
+    faults.nothing = true;
+    check(!safetensors_create(&file, path, &plan, &error) && strstr(error.text, "cannot write: No space left"),
+          "a write of nothing does not go on forever: %s", error.text);
+    memset(&faults, 0, sizeof faults);
+    faults.fallocate_errno = EOPNOTSUPP; // as on many network file systems
+    check(safetensors_create(&file, path, &plan, &error) && safetensors_finish(&file, &error),
+          "a file system that cannot reserve space");
+    struct stat st_file;
+    check(stat(path, &st_file) == 0 && st_file.st_size == plan.file_bytes, "the file has its size");
+    memset(&faults, 0, sizeof faults);
+
+    if (!safetensors_join(&file, path, &plan, &error)) die("%s", error.text);
+    const int64_t bad[][2] = {{-1, 1}, {0, plan.file_bytes + 1}, {plan.file_bytes, 1},
+                              {1, -1}, {1, INT64_MAX},           {INT64_MAX, 1}};
+    int refused = 0;
+    for (int i = 0; i < 6; i++)
+        refused += !safetensors_write_at(&file, bad[i][0], data, bad[i][1], &error) &&
+                   strstr(error.text, "outside the file's");
+    check(refused == 6, "places outside the file: %d of 6 refused; %s", refused, error.text);
+    if (!safetensors_finish(&file, &error)) die("%s", error.text);
+    file.fd = open("/dev/full", O_WRONLY);
+    if (file.fd >= 0) {
+        check(!safetensors_write_at(&file, 0, data, 1000, &error) && strstr(error.text, "No space left"),
+              "/dev/full: %s", error.text);
+        close(file.fd);
+    }
+    if (truncate(path, 100) != 0) die("cannot truncate %s", path);
+    check(!safetensors_join(&file, path, &plan, &error) && strstr(error.text, "has 100 bytes and should have"), "%s",
+          error.text);
+    check(!safetensors_join(&file, in_folder("nowhere"), &plan, &error) &&
+              strstr(error.text, "cannot open: No such file"),
+          "%s", error.text);
+    check(!safetensors_create(&file, in_folder("nowhere/x"), &plan, &error) &&
+              strstr(error.text, "cannot create: No such file"),
+          "%s", error.text);
+    safetensors_plan_free(&plan);
+}
+
+// More than 4 GB, of which only the last bytes are on the disk: no 32-bit number is on the way.
+static void test_large(void) {
+    const int64_t n = (1ll << 32) + 12345;
+    SafeTensor tensors[] = {tensor_of("first", SAFE_U8, 1, n, 0, 0), tensor_of("wide", SAFE_F16, 2, 3, 1ll << 30, 0),
+                            tensor_of("z", SAFE_I8, 1, 77, 0, 0)};
+    SafeTensorsPlan plan;
+    SafeTensorsFile file;
+    Error error = {""};
+    const char* path = in_folder("large.safetensors");
+    memset(&faults, 0, sizeof faults);
+    faults.fallocate_errno = EOPNOTSUPP; // a sparse file
+    bool ok = safetensors_plan(&plan, tensors, 3, NULL, 0, &error) && safetensors_create(&file, path, &plan, &error);
+    const int64_t element = 3 * (1ll << 30) - 1;
+    const uint16_t value = 0x4248; // 3.140625
+    const int64_t before = faults.pwrites;
+    if (ok)
+        ok = safetensors_write_at(&file, tensors[1].offset + 2 * element, &value, 2, &error) &&
+             safetensors_finish(&file, &error);
+    SafeTensors st;
+    ok = ok && safetensors_open(&st, path, &error);
+    if (!check(ok && faults.pwrites == before + 1, "a file of %lld bytes is written%s", (long long)plan.file_bytes,
+               error.text))
+        return;
+    float out[3];
+    const SafeTensor* t = safetensors_find(&st, "wide");
+    check(t->elements == element + 1 && safetensors_read_f32(out, &st, t, element - 2, 3, &error) && out[1] == 0 &&
+              out[2] == 3.140625f,
+          "its element %lld is read", (long long)element);
+    check(safetensors_find(&st, "z")->offset == plan.file_bytes - 77, "its last tensor begins at %lld",
+          (long long)safetensors_find(&st, "z")->offset);
+    safetensors_close(&st);
+    safetensors_plan_free(&plan);
+    unlink(path);
+    memset(&faults, 0, sizeof faults);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Models
+
+static void model_refused(const char* name, const char* expected) {
+    SafeTensorsModel model;
+    Error error = {""};
+    const bool refused = !safetensors_model_open(&model, in_folder(name), &error);
+    check(refused && strstr(error.text, expected) && !model.files && !model.path, "%s: %s", name, error.text);
+    if (!refused) safetensors_model_close(&model);
+}
+
+static void index_refused(const char* index, const char* expected) {
+    write_bytes("shards/model.safetensors.index.json", index, strlen(index));
+    model_refused("shards", expected);
+}
+
+static void test_models(void) {
+    SafeTensorsModel model;
+    Error error = {""};
+    const SafeTensors* file;
+    float out[4];
+    if (mkdir(in_folder("single"), 0777) != 0 || mkdir(in_folder("shards"), 0777) != 0 ||
+        mkdir(in_folder("bare"), 0777) != 0 || mkfifo(in_folder("pipe"), 0666) != 0)
+        die("cannot make folders");
+    const char* path = write_file("single/model.safetensors",
+                                  "{\"b\":" T("BF16", "[2]", "[0,4]") ",\"a\":" T("F32", "[]", "[4,8]") "}", 8);
+    for (int i = 0; i < 2; i++) {
+        *error.text = 0;
+        if (!check(safetensors_model_open(&model, i ? in_folder("single") : path, &error), "a model that is a %s%s",
+                   i ? "folder" : "file", error.text))
+            continue;
+        check(model.tensors == 2 && strcmp(safetensors_model_name(&model, 0), "a") == 0 &&
+                  strcmp(safetensors_model_name(&model, 1), "b") == 0,
+              "its tensors in order");
+        const SafeTensor* t = safetensors_model_find(&model, "b", &file);
+        check(t && file && safetensors_read_f32(out, file, t, 1, 1, &error) && out[0] == bf16_to_f32(0x0302),
+              "one of them");
+        check(!safetensors_model_find(&model, "c", &file) && !file, "one that is not there");
+        check(!safetensors_model_read_f32(out, &model, "c", 0, 1, &error) &&
+                  strstr(error.text, "tensor \"c\" is not there"),
+              "%s", error.text);
+        safetensors_model_close(&model);
+    }
+
+    // Shard 1 has a, c, d; shard 2 has b and another c, which the index does not mean.
+    write_file(
+        "shards/1.safetensors",
+        "{\"c\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("BF16", "[1]", "[1,3]") ",\"d\":" T("U8", "[1]", "[3,4]") "}", 4);
+    write_file("shards/2.safetensors", "{\"b\":" T("F16", "[2]", "[0,4]") ",\"c\":" T("U8", "[2]", "[4,6]") "}", 6);
+    const char* index = "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"d\":\"1.safetensors\",\"b\":\"2."
+                        "safetensors\",\"a\":\"1.safetensors\",\"c\":\"1.safetensors\"}}";
+    write_bytes("shards/model.safetensors.index.json", index, strlen(index));
+    *error.text = 0;
+    if (check(safetensors_model_open(&model, in_folder("shards"), &error), "a model of shards%s", error.text)) {
+        bool ok = model.tensors == 4 && model.file_count == 2;
+        for (int i = 0; i < 4 && ok; i++) {
+            const char name[2] = {(char)('a' + i), 0};
+            const SafeTensor* t = safetensors_model_find(&model, name, &file);
+            ok = strcmp(safetensors_model_name(&model, i), name) == 0 && t &&
+                 strstr(file->path, i == 1 ? "/shards/2.safetensors" : "/shards/1.safetensors");
+        }
+        check(ok, "every tensor in its shard");
+        check(safetensors_model_find(&model, "c", &file)->elements == 1,
+              "of two that have the same name, the one of the index");
+        check(safetensors_model_read_f32(out, &model, "a", 0, 1, &error) && out[0] == bf16_to_f32(0x0201) &&
+                  safetensors_model_read_f32(out, &model, "b", 0, 2, &error) && out[1] == f16_to_f32(0x0302),
+              "two of them are read");
+        safetensors_model_close(&model);
+    }
+    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"2.safetensors\"}}",
+                  "index.json:1:40: tensor \"e\" should be in \"2.safetensors\", but is not");
+    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"3.safetensors\"}}",
+                  "shards/3.safetensors: cannot open: No such file");
+    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"2.safetensors\"}}",
+                  "the name \"a\" is there twice");
+    index_refused("{\"weight_map\":{}}", "\"weight_map\" is empty");
+    index_refused("{\"weight_map\":[]}", "\"weight_map\" has to be an object, not an array");
+    index_refused("{}", "\"weight_map\" is missing");
+    index_refused("[]", "an object with \"weight_map\" expected, not an array");
+    index_refused("", "index.json:1:1: a value expected, but the text ends");
+    index_refused("{\"weight_map\":{\"a\":1}}", "tensor \"a\": this has to be the name of a file");
+    index_refused("{\"weight_map\":{\"a\\u0000\":\"1.safetensors\"}}", "tensor \"a\": a name must not contain a NUL");
+    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\\u0000\"}}",
+                  "tensor \"a\": this has to be the name of a file");
+    index_refused("{\"weight_map\":{\"a\":\"../single/model.safetensors\"}}",
+                  "is not the name of a file in the same folder");
+    index_refused("{\"weight_map\":{\"a\":\"/etc/passwd\"}}",
+                  "tensor \"a\": \"/etc/passwd\" is not the name of a file in the same folder");
+    index_refused("{\"weight_map\":{\"a\":\"..\"}}", "is not the name of a file");
+    index_refused("{\"weight_map\":{\"a\":\".\"}}", "is not the name of a file");
+    index_refused("{\"weight_map\":{\"a\":\"\"}}", "is not the name of a file");
+    index_refused("{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "index.json: ");
+    write_bytes("shards/2.safetensors", "12345678", 8);
+    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}",
+                  "shards/2.safetensors: its first 8 bytes say");
+    model_refused("bare", "bare: neither model.safetensors nor model.safetensors.index.json is in this folder");
+    model_refused("nowhere", "nowhere: cannot open: No such file");
+    model_refused("pipe", "pipe: neither a file nor a folder");
+}
+
+// A header with many names is no reason to wait.
+static void test_many(bool brief) {
+    const int n = brief ? 5000 : 100000;
+    SafeTensor* tensors = (SafeTensor*)checked_calloc((size_t)n, sizeof *tensors, "tensors");
+    char(*names)[32] = (char(*)[32])checked_malloc((size_t)n * 32, "names");
+    for (int i = 0; i < n; i++) {
+        snprintf(names[i], 32, "model.layers.%d.weight", (int)((int64_t)i * 7919 % n));
+        tensors[i] = tensor_of(names[i], i % 2 ? SAFE_F16 : SAFE_F32, 1, i % 5, 0, 0);
+    }
+    SafeTensorsPlan plan;
+    SafeTensorsFile file;
+    SafeTensors st;
+    Error error;
+    const char* path = in_folder("many.safetensors");
+    const double start = cpu_seconds();
+    if (!safetensors_plan(&plan, tensors, n, NULL, 0, &error)) die("%s", error.text);
+    const double planned = cpu_seconds();
+    if (!safetensors_create(&file, path, &plan, &error) || !safetensors_finish(&file, &error)) die("%s", error.text);
+    const double written = cpu_seconds();
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    const double opened = cpu_seconds();
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        const SafeTensor* t = safetensors_find(&st, names[i]);
+        found += t && t->offset == tensors[i].offset && t->elements == i % 5;
+    }
+    const double end = cpu_seconds();
+    check(found == n && st.count == n, "%d of %d tensors are found", found, n);
+    // 50 us a tensor is more than any n log n needs on a slow and busy machine; n^2 would be 100,000 comparisons.
+    check(opened - written < 50e-6 * n && planned - start < 50e-6 * n,
+          "planned in %.1f ms, opened in %.1f ms, all found in %.1f ms; bound %.0f ms", 1e3 * (planned - start),
+          1e3 * (opened - written), 1e3 * (end - opened), 50e-3 * n);
+    safetensors_close(&st);
+    safetensors_plan_free(&plan);
+    free(tensors);
+    free(names);
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const char* tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/test_safetensors_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder)) die("cannot make a folder %s", folder);
+    test_float16(brief);
+    test_read();
+    test_lies();
+    test_plan_bytes();
+    test_plan_refused();
+    for (uint64_t seed = 1; seed <= 5; seed++) test_round_trip(seed);
+    test_faults();
+    test_large();
+    test_models();
+    test_many(brief);
+    char command[512];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) die("cannot remove %s", folder);
+    return test_end();
+}

@@ -1,0 +1,94 @@
+/*
+trainer_fixture.h: what the tests share that make trainers as main does, on ranks that are there already. Included behind train_gpt.cu,
+by a test that has
+
+    tokens_path     where it puts a text of its own
+    usual_line      options that a trainer has unless its command line says otherwise, --data tokens_path among them
+*/
+#ifndef TRAINER_H
+#define TRAINER_H
+
+// 3000 tokens of a vocabulary of 97.
+static void write_tokens(void) {
+    FILE* f = fopen(tokens_path, "wb");
+    if (!f) die("%s: cannot write; run from the project's folder", tokens_path);
+    for (int i = 0; i < 3000; i++) {
+        const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
+        const uint16_t token = (uint16_t)(u * w * 97); // not all tokens are equally frequent
+        fwrite(&token, sizeof token, 1, f);
+    }
+    if (fclose(f) != 0) die("%s: cannot write", tokens_path);
+}
+
+// A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder, or
+// NULL; resume: takes up its newest checkpoint.
+static void trainer_open(Trainer* t, const Comm* world, const char* line, const char* out, bool resume) {
+    char words[2048], usual[2048];
+    char* argv[96] = {(char*)"train_gpt"};
+    int argc = 1;
+    memset(t, 0, sizeof *t);
+    t->world = *world;
+    snprintf(words, sizeof words, "%s", line);
+    for (char* word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    const int given = argc;
+    snprintf(usual, sizeof usual, "%s", usual_line);
+    for (char *word = strtok(usual, " "), *value = strtok(NULL, " "); word;
+         word = strtok(NULL, " "), value = strtok(NULL, " ")) {
+        int i = 1;
+        if (strstr(line, "sgd") && (strcmp(word, "--eps") == 0 || strcmp(word, "--beta2") == 0)) continue;
+        while (i < given && strcmp(argv[i], word) != 0) i++;
+        if (i == given) argv[argc++] = word, argv[argc++] = value;
+    }
+    t->settings = settings_default();
+    Settings* o = &t->settings;
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, o);
+    Error error;
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    o->out = out, o->resume = resume;
+    check_settings(o);
+    settings_schedule(o, option_given(table, n, "schedule"));
+    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const Rounds rounds = settings_rounds(o, &mesh);
+    settings_batch(o);
+    open_files(t);
+    const ModelConfig m = settings_model(o, table, n, 0);
+    settings_rates(o, &m);
+    const int T = (int)o->seq;
+    if (!mesh_check(&mesh, &m, T, &error) || !plan_schedule(t, &m, &mesh, &rounds, &error) ||
+        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
+        !plan_sums(t, &mesh, &error))
+        die("%s", error.text);
+    open_loaders(t, held_out_blocks(&t->settings));
+    stage_allocate(&t->stage);
+    open_groups(t);
+    const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
+    fflush(stdout);
+    if (stdout_was >= 0 && nowhere >= 0) dup2(nowhere, 1);
+    const bool resumed = set_weights(t);
+    fflush(stdout);
+    if (stdout_was >= 0) dup2(stdout_was, 1), close(stdout_was);
+    if (nowhere >= 0) close(nowhere);
+    if (resume && !resumed) die("there is no checkpoint in %s", out);
+    if (!resumed) stage_begin(&t->stage);
+}
+
+// A checkpoint of the run as it is now, to the end.
+static void trainer_save(Trainer* t, const char* out) {
+    saver_open(&t->saver, &t->stage, out, 0, t->world.rank, t->world.size, NULL);
+    save_checkpoint(t, true, false);
+    if (t->unsaved) die("%s: the checkpoint was not saved", out);
+    saver_free(&t->saver);
+}
+
+static void trainer_close(Trainer* t) {
+    stop_settle(&t->stop);
+    groups_close(&t->groups);
+    batch_free(&t->batch);
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
+    sources_close(&t->train_files);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/*
+attention_common.cuh: what the kernels of attention share, whether they multiply by mma.sync (attention.cuh) or by wgmma
+(attention_hopper.cuh): which rows of which head a block has, which keys a document leaves to a query, and what happens
+to scores in registers: masks, the softmax that is never done, rounding.
+
+Both kinds of tensor core instructions leave a matrix in registers in the same way. 16 rows belong to a warp, c[N / 8][4]
+in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1 of row g in c[n][0], c[n][1], and those of
+row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left operand.
+*/
+#ifndef ATTENTION_BLOCKS_CUH
+#define ATTENTION_BLOCKS_CUH
+
+#include "cuda_utils.cuh"
+
+static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a block does
+
+typedef struct {
+    int T, NH, NKV, HS;
+    int heads;                // of all sequences: query heads, or key/value heads for the kernels that own keys
+    int section;              // heads of which the blocks run at about the same time
+    float scale;              // log2 e / sqrt(HS)
+    const int32_t* positions; // (B, T): of each token in its document; NULL: a sequence is one document
+} Attention;
+
+typedef struct {
+    int first, h, b; // the first row of its tile; its query head, or the first that reads its keys; sequence
+    int64_t q, k, v, out, stats; // where its heads begin in qkv, in out, and in lse and D (B, NH, T)
+    int64_t row;                 // where its sequence begins in (B, T)
+} Block;
+
+// Blocks start in the order of their numbers: section by section, and in a section the tiles with the most work first,
+// which are the last queries or the first keys.
+template <bool KEYS>
+__device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
+    const int tiles = (s.T + tile - 1) / tile, group = s.NH / s.NKV;
+    const int before = number / (s.section * tiles) * s.section, heads = min(s.section, s.heads - before);
+    const int index = number - before * tiles, head = before + index % heads, b = head / (KEYS ? s.NKV : s.NH);
+    const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
+    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
+    const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
+    const Block block = {i * tile, h, b, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
+    return block;
+}
+
+// Those of a block's sequence.
+__device__ __forceinline__ const int32_t* positions_of(Attention s, Block block) {
+    return s.positions ? s.positions + block.row : NULL;
+}
+
+// The first key that query t of a sequence sees; of a query beyond the sequence as of its last one.
+__device__ __forceinline__ int first_key(const int32_t* __restrict__ positions, int t, int T) {
+    const int query = min(t, T - 1);
+    return query - positions[query];
+}
+
+// The first query from `key` on that does not see it, for it is of a later document.
+__device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions, int key, int T) {
+    int low = key, high = T; // low sees it
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (first_key(positions, middle, T) <= key)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// 16 rows of a matrix in a warp's registers
+
+typedef Packed<floatX, 2> Pair;
+__device__ __forceinline__ Pair round_pair(float first, float second) {
+    const Pair pair = {{(floatX)first, (floatX)second}};
+    return pair;
+}
+__device__ __forceinline__ Pair pair_of_bits(unsigned bits) {
+    Pair pair;
+    memcpy(&pair, &bits, sizeof pair);
+    return pair;
+}
+
+// Columns [16 k, 16 k + 16), rounded to floatX, become a left operand.
+template <int N>
+__device__ __forceinline__ void round_to_left(unsigned (&a)[4], const float (&c)[N / 8][4], int k) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const Pair pair = round_pair(c[2 * k + j / 2][j % 2 * 2], c[2 * k + j / 2][j % 2 * 2 + 1]);
+        memcpy(&a[j], &pair, sizeof pair);
+    }
+}
+
+// Scores of keys that come after their query become -infinity. row, column: where c begins in the sequence
+template <int N, bool ROWS_ARE_KEYS>
+__device__ __forceinline__ void mask_scores(float (&c)[N / 8][4], int row, int column) {
+    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const int n = i / 4, e = i % 4, y = row + e / 2 * 8, x = column + n * 8 + e % 2;
+        if (ROWS_ARE_KEYS ? y > x : x > y) c[n][e] = -INFINITY;
+    }
+}
+
+// The same where keys stand before their query's document. positions: of the sequence
+template <int N, bool ROWS_ARE_KEYS>
+__device__ __forceinline__ void mask_documents(float (&c)[N / 8][4], int row, int column,
+                                               const int32_t* __restrict__ positions, int T) {
+    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const int n = i / 4, e = i % 4, y = row + e / 2 * 8, x = column + n * 8 + e % 2;
+        if ((ROWS_ARE_KEYS ? y : x) < first_key(positions, ROWS_ARE_KEYS ? x : y, T)) c[n][e] = -INFINITY;
+    }
+}
+
+// Over the 4 lanes that share a row.
+__device__ __forceinline__ float quad_sum(float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+}
+__device__ __forceinline__ float quad_max(float v) {
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+    return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+}
+
+// Scores s of the next KEYS keys become P, not yet divided by the sum of its row. top: the largest score of each row so
+// far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked; sum: of this lane's
+// columns. It is scaled to the new top by `factor`, and so has to be P V.
+template <int KEYS>
+__device__ __forceinline__ void softmax_rows(float (&s)[KEYS / 8][4], float (&factor)[2], float (&top)[2],
+                                             float (&sum)[2], float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) { // rows g and g + 8 of 16
+        float largest = top[r];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        largest = quad_max(largest);
+        const float shift = largest * scale;
+        factor[r] = exp2_fast((top[r] - largest) * scale);
+        top[r] = largest;
+        sum[r] *= factor[r]; // 0 for the first tile
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) {
+                s[n][i] = exp2_fast(s[n][i] * scale - shift);
+                sum[r] += s[n][i];
+            }
+        }
+    }
+}
+
+// Row g of c, and row g + 8, times a factor of its own.
+template <int N>
+__device__ __forceinline__ void scale_rows(float (&c)[N / 8][4], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) c[i / 4][i % 4] *= factor[i / 2 % 2];
+}
+
+#endif

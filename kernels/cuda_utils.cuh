@@ -1,0 +1,257 @@
+/*
+cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same text is compiled by nvcc for a GPU, and by
+any C++ compiler for the CPU, where cuda_emulator.h stands in for CUDA.
+
+    floatX                  the type of parameters and activations: bf16, fp16 or float (make PRECISION=...)
+    launch()                kernel<<<grid, block>>>(...), checked
+    dynamic_shared()        extern __shared__
+    Packed                  several numbers that move as one, up to 16 bytes
+    warp_sum, block_sum     reductions, in an order that is always the same
+    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project, but for hopper.cuh's
+    device_scratch()        memory for partial sums
+
+Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them
+needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory: they become float to be computed with. Reductions
+have a fixed order, and no float atomics: the same input gives the same bits.
+*/
+#ifndef GPU_CUH
+#define GPU_CUH
+
+#include "../util/base.h"
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <type_traits>
+#include <utility>
+#else
+#include "../dev/emulator/cuda_emulator.h"
+#endif
+
+typedef __nv_bfloat16 bf16;
+typedef __half fp16;
+
+#if defined(PRECISION_FP32)
+typedef float floatX;
+#elif defined(PRECISION_FP16)
+typedef fp16 floatX;
+#else
+typedef bf16 floatX;
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Launches
+
+// Ends the run if a call of the CUDA runtime has failed.
+static inline void cuda_check(cudaError_t e, const char* what) {
+    if (e != cudaSuccess) die("CUDA: %s failed: %s", what, cudaGetErrorString(e));
+}
+
+struct Launch {
+    dim3 grid, block;
+    size_t shared;       // bytes of dynamic shared memory
+    cudaStream_t stream; // 0: the compute stream
+};
+
+static inline Launch launch_shape(dim3 grid, dim3 block, size_t shared = 0) {
+    const Launch l = {grid, block, shared, 0};
+    return l;
+}
+
+// launch(launch_shape(blocks, threads), kernel, arguments...) on the compute stream, which is the default stream, or on the
+// shape's. A failure ends the run and names the kernel's function.
+template <class... P, class... A>
+void launch(const Launch& l, void (*kernel)(P...), A&&... arguments) {
+    if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0) return; // nothing to do
+#ifdef __CUDACC__
+    if (l.shared > 48 << 10)
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.shared),
+                   "shared memory of a kernel");
+    cudaLaunchConfig_t c = {};
+    c.gridDim = l.grid;
+    c.blockDim = l.block;
+    c.dynamicSmemBytes = l.shared;
+    c.stream = l.stream;
+    cuda_check(cudaLaunchKernelEx(&c, kernel, std::forward<A>(arguments)...), "launch of a kernel");
+#else
+    const bool ok = cuda_on_cpu::launch_on(l.stream, l.grid, l.block, l.shared, kernel, std::forward<A>(arguments)...);
+    cuda_check(ok ? cudaSuccess : cudaErrorInvalidConfiguration, "launch of a kernel");
+#endif
+}
+
+// The dynamic shared memory of the block.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+#ifdef __CUDACC__
+    extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
+    return reinterpret_cast<T*>(dynamic_shared_bytes);
+#else
+    return reinterpret_cast<T*>(cuda_on_cpu::block->shared);
+#endif
+}
+
+// Device memory for partial sums, the same block for all kernels: they run one after the other. Its contents are not kept
+// from one call of a kernel's function to the next. It grows when more is asked for.
+static inline void* device_scratch(size_t bytes) {
+    static void* block = NULL;
+    static size_t size = 0;
+    if (bytes <= size) return block;
+    // In the order of the stream, where plain cudaFree would wait for all streams, and so for messages of other ranks.
+    if (block) cuda_check(cudaFreeAsync(block, 0), "cudaFreeAsync");
+    size = round_up(bytes, (size_t)1 << 20);
+    if (cudaMallocAsync(&block, size, 0) != cudaSuccess)
+        die("out of GPU memory: %.1f MB for partial sums; use a smaller --micro-batch or model", (double)size / 1e6);
+    return block;
+}
+
+static inline int blocks_for(int64_t n, int per_block) { return (int)((n + per_block - 1) / per_block); }
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory
+
+// W numbers that are loaded and stored as one, aligned to their size: 16 bytes where W = widest<T>.
+template <class T>
+constexpr int widest = 16 / (int)sizeof(T);
+template <class T, int W>
+struct alignas(sizeof(T) * W) Packed {
+    T v[W];
+    __device__ T& operator[](int i) { return v[i]; }
+    __device__ const T& operator[](int i) const { return v[i]; }
+};
+template <int W, class T>
+__device__ __forceinline__ Packed<T, W> load(const T* p) {
+    return *reinterpret_cast<const Packed<T, W>*>(p);
+}
+template <class T, int W>
+__device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
+    *reinterpret_cast<Packed<T, W>*>(p) = v;
+}
+
+// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts into
+// accesses of 4 bytes, or 2 (dev/test/system/check_assembly.py sees it).
+template <class T, int W>
+__device__ __forceinline__ void store_global(T* p, const Packed<T, W>& v) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) * W == 16) {
+        uint4 u;
+        memcpy(&u, &v, sizeof u);
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(p)), "r"(u.x), "r"(u.y),
+                     "r"(u.z), "r"(u.w)
+                     : "memory");
+        return;
+    }
+#endif
+    store(p, v);
+}
+
+// True if rows of n elements that begin at p can be read 16 bytes at a time.
+template <class T>
+static inline bool can_pack(const T* p, int64_t n) {
+    return (uintptr_t)p % 16 == 0 && n % widest<T> == 0; // NULL can
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reductions
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(0xffffffffu, v, i);
+    return v;
+}
+__device__ __forceinline__ float warp_max(float v) {
+    for (int i = 16; i > 0; i /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, i));
+    return v;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Instructions that C++ has no words for: the exponential, tensor cores, asynchronous copies (sm_80 and later)
+
+// 2^x within 2 units in the last place; 0 for results below 2^-126.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+// e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126. For
+// these __expf has three instructions more.
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
+
+#ifdef __CUDACC__
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+#endif
+
+// d += A B: a 16x8 tile of floats, A 16x16 (rows of k), B 16x8 (columns of k), of bf16 or fp16; one warp.
+template <class T>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#ifdef __CUDACC__
+    if constexpr (std::is_same<T, bf16>::value)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    cuda_on_cpu::mma<T>(d, a, b);
+#endif
+}
+
+// Four 8x8 tiles of 16-bit values from shared memory; lane i gives the address of row i % 8 of tile i / 8.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+#ifdef __CUDACC__
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+#else
+    cuda_on_cpu::ldmatrix<false>(r, row);
+#endif
+}
+
+// The same, each tile transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+#ifdef __CUDACC__
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+#else
+    cuda_on_cpu::ldmatrix<true>(r, row);
+#endif
+}
+
+// 16 bytes from global to shared memory, while the thread goes on.
+__device__ __forceinline__ void copy_async16(void* shared, const void* global) {
+#ifdef __CUDACC__
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+#else
+    cuda_on_cpu::cp_async(shared, global);
+#endif
+}
+
+// What was copied since the last commit is a group.
+__device__ __forceinline__ void copy_async_commit() {
+#ifdef __CUDACC__
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+    cuda_on_cpu::cp_async_commit();
+#endif
+}
+
+// Waits for all groups but the last `pending` ones.
+template <int pending>
+__device__ __forceinline__ void copy_async_wait() {
+#ifdef __CUDACC__
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#else
+    cuda_on_cpu::finish_copies(pending);
+#endif
+}
+
+#endif

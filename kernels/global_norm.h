@@ -1,0 +1,48 @@
+/*
+global_norm.h: the sum of squares of a gradient, for clipping by the global norm (Pascanu, Mikolov and Bengio 2013).
+
+    norm = sqrt(sum over all tensors of sum g^2),     g is scaled by min(1, clip / norm)
+
+The square of a float32 is exact in float64, and sums are taken in float64: with 10^9 elements, a float32 sum would lose
+small gradients. The array is cut into blocks of fixed size, threads sum blocks, and the sums of the blocks are added in
+order; so the bits do not depend on the number of threads.
+*/
+#ifndef NORM_H
+#define NORM_H
+
+#include "../util/base.h"
+
+// Sum of squares of n floats; lane j takes elements j, j + 16, ...
+static inline double sum_of_squares_block(const float* g, int n) {
+    enum { LANES = 16 };
+    double lane[LANES] = {0}, sum = 0;
+    int begin = 0;
+    for (; begin + LANES <= n; begin += LANES) {
+        for (int j = 0; j < LANES; j++) lane[j] += (double)g[begin + j] * g[begin + j];
+    }
+    for (int j = 0; begin + j < n; j++) lane[j] += (double)g[begin + j] * g[begin + j];
+    for (int j = 0; j < LANES; j++) sum += lane[j];
+    return sum;
+}
+
+// *sum += sum of squares of g (n).
+static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
+    enum {
+        BLOCK = 1 << 14,
+        ROUND = 1024
+    }; // a round of blocks is summed at a time, so that no memory has to be allocated
+    double total = 0;
+    for (int64_t start = 0; start < n; start += (int64_t)BLOCK * ROUND) {
+        double part[ROUND];
+        const int blocks = (int)min_i64(ROUND, (n - start + BLOCK - 1) / BLOCK);
+#pragma omp parallel for schedule(static)
+        for (int i = 0; i < blocks; i++) {
+            const int64_t at = start + (int64_t)i * BLOCK;
+            part[i] = sum_of_squares_block(g + at, (int)min_i64(BLOCK, n - at));
+        }
+        for (int i = 0; i < blocks; i++) total += part[i];
+    }
+    *sum += total;
+}
+
+#endif

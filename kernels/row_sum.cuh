@@ -1,0 +1,157 @@
+/*
+row_sum.cuh: sums over the threads of a row, and sums of columns, in an order that is written down: the same input gives the
+same bits (compare row_sum.h).
+
+A row of a matrix belongs to a warp of a block (threadIdx.y says which), or, if it is wide, to all warps. Each thread adds its
+own elements; lanes meet in a butterfly of shuffles (lane l and l ^ 16, then l ^ 8 ...: all get the same bits), warps in shared
+memory. An element that passes k additions in its thread passes k + 5 in all, or k + 10 with several warps.
+
+Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the rows
+of its block, and column_partials() and add_columns() bring the blocks together, in their order.
+*/
+#ifndef SUM_CUH
+#define SUM_CUH
+
+#include "cuda_utils.cuh"
+
+// What the GPU is like. (Asking takes milliseconds: once.)
+static inline const cudaDeviceProp* gpu_properties(void) {
+    static cudaDeviceProp properties;
+    int device = 0;
+    if (properties.multiProcessorCount > 0) return &properties;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return &properties;
+}
+
+// Adds each of K values over the threads of the row; all threads get the sums.
+template <class T, int K>
+__device__ __forceinline__ void block_sums(T (&v)[K]) {
+    __shared__ T warps[K][32];
+    const int lane = threadIdx.x % 32;
+    for (int k = 0; k < K; k++) {
+        for (int i = 16; i > 0; i /= 2) v[k] += __shfl_xor_sync(0xffffffffu, v[k], i);
+        if (blockDim.x > 32 && lane == 0) warps[k][threadIdx.x / 32] = v[k];
+    }
+    if (blockDim.x == 32) return;
+    __syncthreads();
+    for (int k = 0; k < K; k++) {
+        v[k] = lane < blockDim.x / 32 ? warps[k][lane] : 0;
+        for (int i = 16; i > 0; i /= 2) v[k] += __shfl_xor_sync(0xffffffffu, v[k], i);
+    }
+    __syncthreads(); // before the next call writes
+}
+template <class T>
+__device__ __forceinline__ T block_sum(T v) {
+    T sum[1] = {v};
+    block_sums(sum);
+    return sum[0];
+}
+
+// The largest over the threads of the row. It passes over a NaN.
+__device__ __forceinline__ float block_max(float v) {
+    __shared__ float warps[32];
+    const int lane = threadIdx.x % 32;
+    v = warp_max(v);
+    if (blockDim.x == 32) return v;
+    if (lane == 0) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = warp_max(lane < blockDim.x / 32 ? warps[lane] : -INFINITY);
+    __syncthreads();
+    return v;
+}
+
+// Four packs of a row of n elements, `step` elements apart, so that all loads are under way before the first is used. What
+// would be behind the row is the first of them once more: no other thread writes that.
+template <int W, class T>
+__device__ __forceinline__ void load_four(Packed<T, W> (&v)[4], const T* row, int begin, int step, int n) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = load<W>(row + (begin + k * step < n ? begin + k * step : begin));
+}
+
+enum { ROW_THREADS = 512 };
+
+// For rows that are read once and kept in shared memory: a warp to a row of up to 1024 elements and four such rows to a
+// block, else a block to a row. Each thread has up to 32 elements, and more only if a row has more than 16384.
+static inline Launch row_launch(int N, int C) {
+    const int warps = (int)min_i64(ROW_THREADS / 32, blocks_for(C, 1024)), rows = warps == 1 ? 4 : 1;
+    return launch_shape(blocks_for(N, rows), dim3(32 * warps, rows), (size_t)rows * C * sizeof(floatX));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sums of columns
+
+enum {
+    COLUMN_PACKS = 3,     // what a thread owns of a row
+    COLUMN_THREADS = 384, // of a block at most: 168 registers for each
+    COLUMN_TEAMS = 4,     // rows that a block works on at the same time, if one warp holds a row
+    COLUMN_ROWS = 8       // that a block adds up, at least, before it writes sums of them
+};
+
+// Blocks (x: rows, y: slabs of columns) for rows of C elements in packs of W: as many as the GPU holds at a time.
+static inline Launch column_launch(int N, int C, int W) {
+    const int per_warp = 32 * COLUMN_PACKS * W, warps = (int)min_i64(COLUMN_THREADS / 32, blocks_for(C, per_warp));
+    const int teams = warps == 1 ? COLUMN_TEAMS : 1, slabs = blocks_for(C, warps * per_warp);
+    const int resident = gpu_properties()->multiProcessorCount * (COLUMN_THREADS / (32 * warps * teams));
+    const int64_t blocks = min_i64(max_i64(1, resident / slabs), blocks_for(N, COLUMN_ROWS));
+    return launch_shape(dim3((unsigned)blocks, slabs), dim3(32 * warps, teams),
+                        (size_t)COLUMN_PACKS * W * 32 * warps * teams * sizeof(floatX));
+}
+
+// The column that pack k of this thread begins at.
+template <int W>
+__device__ __forceinline__ int column_of(int k) {
+    return ((blockIdx.y * COLUMN_PACKS + k) * blockDim.x + threadIdx.x) * W;
+}
+
+// Shared memory for one pack of each column that a thread owns: the first; the others follow, a block of threads apart.
+template <int W>
+__device__ __forceinline__ Packed<floatX, W>* column_slots() {
+    return dynamic_shared<Packed<floatX, W>>() + threadIdx.y * blockDim.x + threadIdx.x;
+}
+
+// to (C) = the sums of the block: those of its teams (threadIdx.y), added in order.
+template <int W>
+__device__ __forceinline__ void column_partials(float* to, Packed<float, W> (&sum)[COLUMN_PACKS], int C) {
+    __shared__ float teams[COLUMN_TEAMS - 1][COLUMN_PACKS * W][32];
+    for (int j = 0; j < COLUMN_PACKS * W; j++) {
+        if (threadIdx.y > 0) teams[threadIdx.y - 1][j][threadIdx.x] = sum[j / W][j % W];
+    }
+    __syncthreads();
+    for (int k = 0; k < COLUMN_PACKS; k++) {
+        if (threadIdx.y > 0 || column_of<W>(k) >= C) continue;
+#pragma unroll 1
+        for (int team = 1; team < blockDim.y; team++) {
+            for (int i = 0; i < W; i++) sum[k][i] += teams[team - 1][k * W + i][threadIdx.x];
+        }
+        store(to + column_of<W>(k), sum[k]);
+    }
+    __syncthreads(); // before the next call writes
+}
+
+// (a, b) (columns each; b may be NULL) += the sum over i of partial (count, a and b). 32 columns a block, for each 32
+// threads that take every 32nd row; then warp y adds up column y.
+__global__ static void __launch_bounds__(1024)
+    add_columns_kernel(float* a, float* b, const float* __restrict__ partial, int count, int columns) {
+    __shared__ float tile[32][33]; // 33: columns are spread over the banks
+    const int all = b ? 2 * columns : columns, mine = blockIdx.x * 32 + threadIdx.x, c = blockIdx.x * 32 + threadIdx.y;
+    float sum = 0;
+    if (mine < all) {
+#pragma unroll 8
+        for (int i = threadIdx.y; i < count; i += 32) sum += partial[(int64_t)i * all + mine];
+    }
+    tile[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = warp_sum(tile[threadIdx.x][threadIdx.y]);
+    if (threadIdx.x > 0 || c >= all) return;
+    if (c < columns)
+        a[c] += sum;
+    else
+        b[c - columns] += sum;
+}
+static inline void add_columns(float* a, float* b, const float* partial, int count, int columns) {
+    launch(launch_shape(blocks_for(b ? 2 * columns : columns, 32), dim3(32, 32)), add_columns_kernel, a, b, partial,
+           count, columns);
+}
+
+#endif

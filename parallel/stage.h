@@ -1,0 +1,430 @@
+/*
+parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each is, and where
+they lie. What is computed in them is in train_gpt.cu. Nothing here needs the rank to exist: the stage of any rank of any
+mesh, in any type of values, can be planned anywhere, which takes no memory to speak of.
+
+    stage_plan        the sizes, from the model, the rank's place in the mesh (parallel.h) and its schedule (parallel/schedule.h)
+    stage_allocate    takes the memory
+    stage_free
+
+Memory lies in five arenas (kernels/device.h), each one block. With n parameters on this rank (padded), s slots, l blocks in
+a chunk, and 2 or 4 bytes a value of parameters and activations (all else is float32):
+
+    parameters     n values
+    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of a share of it
+    optimizer      two moments, and masters where values have 2 bytes: n floats each, with ZeRO n / d
+    activations    s times l blocks and the streams between them; heads; what is sent to and comes from neighbours
+    scratch        what is used up at once: gradients of a block's outputs, recomputed activations, partial sums
+
+A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as nobody asks for
+activations later, all blocks of a chunk use the same ones and two places for the stream between them.
+
+One function takes the pieces, stage_take_memory. It runs twice: as long as arenas have no memory it adds up sizes, then
+it hands out places. So what is planned and what is taken cannot differ.
+
+Notation as in train_gpt.cu: B sequences of T tokens in a micro-batch, N = B T rows, those of all states of a CAAT-Net
+together; R rows of the residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F
+and V of a layout are this rank's share.
+*/
+#ifndef STAGE_H
+#define STAGE_H
+
+#include "exchange.h"
+#include "../trainer/health.h"
+#include "../kernels/kernels.h"
+#include "../model.h"
+#include "../parallel.h"
+#include "../methods/async_schedule.h"
+#include "schedule.h"
+#include "../methods/async_dp.h"
+
+// How parameters and activations are stored.
+typedef struct {
+    int bytes;    // of one
+    bool masters; // parameters are kept in float32 too
+} ValueType;
+
+// That of this program.
+static inline ValueType values_here(void) {
+    const ValueType type = {sizeof(floatX), HAS_MASTERS};
+    return type;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a stage holds
+
+// What the forward pass of one micro-batch leaves for its backward pass.
+typedef struct {
+    floatX *norm1, *norm2;                // (R, C)
+    float *mean1, *rstd1, *mean2, *rstd2; // (R); RMSNorm has no mean
+    floatX *qkv, *attention;              // (N, (NH + 2 NKV) HS), (N, NH HS)
+    float* lse;                           // (B, NH, T)
+    floatX* middle;                       // (R, C): the residual stream between attention and mlp
+    floatX *fc, *act;                     // (N, F or 2F), (N, F): before and after GELU or SwiGLU
+} LayerActivations;
+
+// The same of the head.
+typedef struct {
+    floatX* final_norm;                               // (R, C)
+    float *final_mean, *final_rstd;                   // (R)
+    floatX* logits;                                   // (N, V); they are turned into their own gradient
+    float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first state; target_logit follows row_sum
+} HeadActivations;
+
+// A micro-batch in one chunk of the stage.
+typedef struct {
+    const Chunk* chunk;
+    int B, T, N, R; // of all states together
+    int tokens;     // of the micro-batch: the rows of one state
+    bool split;     // rows are split over the tensor ranks: R = N / t
+    int position;   // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
+    bool remembers; // keys and values of one sequence of T tokens go into the cache
+    const int32_t *inputs, *targets; // (tokens)
+    const int32_t* positions;        // (tokens): of each in its document; NULL: a sequence is one
+    float scale;                     // of the loss whose gradient is wanted; 0: none is
+    floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
+    LayerActivations* layers;        // of the chunk
+    HeadActivations* head;           // NULL where the chunk does not end with the head
+} Activations;
+
+// What the input half of the backward pass leaves for the weight half: the gradient of every linear layer's output.
+typedef struct {
+    floatX *dqkv, *dmiddle; // dmiddle (N, C): of the attention's projection
+    floatX *dfc, *dout;     // dout (N, C): of the mlp's projection
+} LayerGradients;
+
+typedef struct {
+    floatX* dx; // (R, C): the gradient of the residual stream, on its way from the last block to the first
+    LayerGradients* layers;
+} Gradients;
+
+// Where messages from and to a chunk's neighbours lie, and which are on their way (parallel/schedule.h).
+typedef struct {
+    floatX *input[SCHEDULE_BUFFERS], *gradient[SCHEDULE_BUFFERS], *gradient_out[SCHEDULE_BUFFERS];
+    CommRequest receive_forward[SCHEDULE_BUFFERS], receive_backward[SCHEDULE_BUFFERS], send_backward[SCHEDULE_BUFFERS];
+} Boundary;
+
+typedef struct {
+    ModelConfig model;
+    Layout layout;
+    Groups* groups;
+    ValueType type;
+    int B, T;
+    bool trains;      // its schedule has backward passes
+    int slots, heads; // places for activations; of them with a head, micro-batch k in number k mod heads
+    int* pending;     // (v): micro-batches of a chunk between the halves of a backward pass, k in number k mod pending
+    bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
+    floatX* params;      // layout.elements
+    GradientBuckets grads;
+    float *moment1, *moment2,
+        *master;   // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
+    Rounds rounds; // what sites tell each other, and when
+    Sites sites;   // where they have weights of their own
+    float* before; // like moment1: weights before the last update, where a late gradient is compensated for that
+    float* lambda; // (layout.tensors), host: of the compensation in this step
+    float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
+    float* rope;           // (T, HS): cosines and sines
+    double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
+    uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
+    Probe* probe;                  // where numbers are looked at; NULL: nowhere
+    Activations* activations;      // (slots)
+    HeadActivations* head;         // (heads)
+    LayerActivations recomputed;   // what the blocks do not keep but compute again
+    Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
+    floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
+    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
+    float* shared;      // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
+    floatX* cache;      // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
+    Boundary* boundary; // (v)
+    CommRequest* send_forward; // (slots)
+    Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
+} Stage;
+
+// Of tensors that are cut: of one state.
+static inline floatX* weight_of(const Stage* s, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
+    return slice ? s->params + slice->offset : NULL;
+}
+
+static inline float* gradient_of(const Stage* s, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
+    if (!slice) return NULL;
+    return s->grads.of_bucket[slice->bucket] + (slice->offset - s->layout.bucket[slice->bucket].offset);
+}
+
+// Of tensors that all states have alike; of the vocabulary's, whose cuts follow each other, those of all states.
+static inline floatX* weight(const Stage* s, int layer, TensorKind kind) { return weight_of(s, layer, kind, 0); }
+static inline float* gradient(const Stage* s, int layer, TensorKind kind) { return gradient_of(s, layer, kind, 0); }
+
+static inline TensorKind head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
+
+static inline int most_layers(const Stage* s) { // of a chunk
+    int most = 0;
+    for (int c = 0; c < s->layout.mesh.v; c++) most = (int)max_i64(most, s->layout.chunk[c].layers);
+    return most;
+}
+
+static inline bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
+static inline bool is_caat(const Stage* s) { return s->layout.mesh.sync.ranks > 0; }
+
+// N and R of a whole micro-batch: what memory is taken for.
+static inline int64_t most_tokens(const Stage* s) { return (int64_t)s->layout.states * s->B * s->T; }
+static inline int64_t most_rows(const Stage* s) { return most_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
+
+// This rank's channels, or those of each state: of q, k and v together, and of the first matrix of the mlp.
+static inline int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
+static inline int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
+static inline int64_t cache_size(const Stage* s) {
+    return (int64_t)s->T * 2 * s->layout.NKV * model_head_size(&s->model);
+}
+static inline int64_t all_caches(const Stage* s) { return s->layout.layers * s->layout.states * cache_size(s); }
+static inline int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
+
+// ----------------------------------------------------------------------------------------------------------------
+// How large it is
+
+static inline floatX* take_values(const Stage* s, Arena* arena, int64_t n) {
+    return (floatX*)arena_take(arena, n * s->type.bytes);
+}
+
+// One block's activations. Those that are computed again take the place in `again`, which all blocks share; with
+// again = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's
+// input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
+// this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
+static inline void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    const Recompute recompute = !again ? RECOMPUTE_NONE : s->trains ? s->layout.mesh.recompute : RECOMPUTE_FULL;
+    if (recompute == RECOMPUTE_FULL) {
+        *y = *again;
+        return;
+    }
+    y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
+    y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
+    y->qkv = take_values(s, arena, N * qkv_size(s));
+    y->attention = take_values(s, arena, N * heads_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
+    y->middle = take_values(s, arena, R * C), y->fc = take_values(s, arena, N * fc_size(s));
+    const bool keep = recompute == RECOMPUTE_NONE;
+    y->norm1 = keep ? take_values(s, arena, R * C) : again->norm1;
+    y->norm2 = keep ? take_values(s, arena, R * C) : again->norm2;
+    y->act = keep ? take_values(s, arena, N * s->layout.F) : again->act;
+}
+
+static inline void take_activations(Activations* a, const Stage* s, Arena* arena) {
+    const int64_t R = most_rows(s), C = s->model.C;
+    // Any chunk may use any slot, so each has room for the longest one.
+    for (int l = 0; l <= most_layers(s); l++) a->x[l] = s->trains || l < 2 ? take_values(s, arena, R * C) : a->x[1];
+    for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
+}
+
+static inline void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    h->final_norm = take_values(s, arena, R * C);
+    h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
+    h->logits = take_values(s, arena, N * s->layout.V);
+    h->row_max = arena_floats(arena, N), h->row_sum = arena_floats(arena, 2 * N);
+    h->target_logit = h->row_sum ? h->row_sum + N : NULL, h->losses = arena_floats(arena, N);
+}
+
+static inline void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
+    const int64_t N = most_tokens(s), C = s->model.C;
+    d->dqkv = take_values(s, arena, N * qkv_size(s)), d->dmiddle = take_values(s, arena, N * C);
+    d->dfc = take_values(s, arena, N * fc_size(s)), d->dout = take_values(s, arena, N * C);
+}
+
+// What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
+// needs any: one block's memory is enough for all.
+static inline void take_gradients(Stage* s, Arena* arena) {
+    const int64_t R = most_rows(s), C = s->model.C;
+    LayerGradients shared;
+    memset(&shared, 0, sizeof shared);
+    if (!s->split_backward) take_layer_gradients(&shared, s, arena);
+    floatX* dx = s->split_backward ? NULL : take_values(s, arena, R * C);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        for (int i = 0; i < s->pending[c]; i++) {
+            Gradients* g = &s->gradients[c][i];
+            g->dx = s->split_backward ? take_values(s, arena, R * C) : dx;
+            for (int l = 0; l < s->layout.chunk[c].layers; l++) {
+                g->layers[l] = shared;
+                if (s->split_backward) take_layer_gradients(&g->layers[l], s, arena);
+            }
+        }
+    }
+}
+
+static inline void take_boundary(Stage* s, Arena* arena) {
+    const int64_t n = boundary_elements(&s->layout.mesh, most_tokens(s) * s->model.C);
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        Boundary* x = &s->boundary[c];
+        for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
+            if (!s->layout.chunk[c].first) x->input[i] = take_values(s, arena, n);
+            if (!s->layout.chunk[c].first && s->trains) x->gradient_out[i] = take_values(s, arena, n);
+            if (!s->layout.chunk[c].last && s->trains) x->gradient[i] = take_values(s, arena, n);
+        }
+    }
+}
+
+// Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
+static inline bool has_two_gradients(const Stage* s) {
+    return s->model.tied && s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2;
+}
+
+static inline void take_parameters(Stage* s) {
+    const Layout* layout = &s->layout;
+    const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
+    GradientBuckets* grads = &s->grads;
+    s->params = take_values(s, &s->memory_params, n);
+    if (s->type.masters) s->master = arena_floats(&s->memory_optimizer, share);
+    if (!s->trains) return;
+    const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
+    if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&s->memory_grads, n);
+    if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
+    if (parts) grads->parts = grads->due_parts = arena_floats(&s->memory_grads, parts);
+    if (grads->late) grads->due_all = arena_floats(&s->memory_grads, n);
+    if (grads->late && parts) grads->due_parts = arena_floats(&s->memory_grads, parts);
+    for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
+        grads->buffer[i] = arena_floats(&s->memory_grads, largest_bucket(layout));
+        grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
+    }
+    for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
+    if (has_two_gradients(s))
+        s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
+    s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
+    if (s->rounds.compensation > 0 && grads->late) s->before = arena_floats(&s->memory_optimizer, share);
+    if (rounds_are_local(&s->rounds))
+        sites_take_memory(&s->sites, &s->memory_optimizer, s->type.masters ? s->master : (float*)s->params);
+}
+
+// Run twice: while the arenas have no memory this only adds up the sizes.
+static inline void stage_take_memory(Stage* s) {
+    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
+    take_parameters(s);
+    if (!s->trains || s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
+    for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, activations);
+    for (int i = 0; i < s->heads; i++) take_head(&s->head[i], s, activations);
+    if (s->trains) take_gradients(s, scratch);
+    take_boundary(s, activations);
+    s->branch = take_values(s, scratch, R * C);
+    if (s->trains) s->dact = take_values(s, scratch, N * max_i64(s->layout.F, heads_size(s)));
+    if (s->trains) s->dnorm = take_values(s, scratch, R * C);
+    if (splits_rows(s)) s->partial = take_values(s, scratch, N * C), s->gathered = take_values(s, scratch, N * C);
+    if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
+    if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
+    s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
+    s->checksums = (uint64_t*)arena_take(scratch, s->layout.n * (int64_t)sizeof(uint64_t));
+    s->cache = take_values(s, scratch, all_caches(s)); // the last: what is not used is not touched
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Plan, take, free
+
+// Room for pointers: everything of the stage that is not in an arena.
+static inline void stage_take_lists(Stage* s) {
+    const size_t layers = (size_t)most_layers(s), v = (size_t)s->layout.mesh.v, slots = (size_t)s->slots;
+    const size_t buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
+    s->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
+    s->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
+    s->head = (HeadActivations*)checked_calloc((size_t)s->heads, sizeof(HeadActivations), "the slots");
+    for (int i = 0; i < s->slots; i++) {
+        s->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
+        s->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
+    }
+    s->boundary = (Boundary*)checked_calloc(v, sizeof(Boundary), "the chunks");
+    s->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
+    for (size_t c = 0; c < v; c++) {
+        s->gradients[c] = (Gradients*)checked_calloc((size_t)s->pending[c], sizeof(Gradients), "the chunks");
+        for (int i = 0; i < s->pending[c]; i++)
+            s->gradients[c][i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
+    }
+    s->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
+    s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    s->grads.far = s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    if (s->grads.late) s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    s->lambda = (float*)checked_calloc((size_t)s->layout.tensors, sizeof(float), "the tensors");
+    if (rounds_are_local(&s->rounds)) sites_open(&s->sites, &s->rounds, &s->layout, s->model.L);
+    for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
+    for (int i = 0; i < SUMS_AT_ONCE; i++) s->grads.recent[i] = -1;
+}
+
+enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
+static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+
+static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
+    Arena* all[ARENAS] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
+                          &s->memory_scratch};
+    memcpy(arenas, all, sizeof all);
+}
+
+// Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
+// sizes of its arenas are known and nothing large is allocated.
+static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
+                              const Rounds* rounds, ValueType type, Error* error) {
+    memset(s, 0, sizeof *s);
+    if ((int64_t)B * T > INT32_MAX)
+        return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
+    const Rounds sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    s->rounds = rounds ? *rounds : sync;
+    s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
+    s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
+    s->grads.due = !s->grads.late;
+    s->model = *m, s->type = type, s->B = B, s->T = T, s->slots = schedule->slots,
+    s->trains = schedule_trains(schedule);
+    s->split_backward = schedule_splits_backward(mesh.schedule);
+    if (!layout_build(&s->layout, m, mesh, T, error)) return false;
+    if (s->layout.last_stage) s->heads = s->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
+    s->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
+    for (int c = 0; c < mesh.v; c++) s->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage_take_lists(s);
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arenas[i]->what = arena_names[i];
+    stage_take_memory(s);
+    return true;
+}
+
+// Bytes of all arenas, known before they are allocated.
+static inline double stage_bytes(Stage* s) {
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    double total = 0;
+    for (int i = 0; i < ARENAS; i++) total += (double)arenas[i]->used;
+    return total;
+}
+
+static inline void stage_allocate(Stage* s) {
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arena_allocate(arenas[i]);
+    stage_take_memory(s);
+    if (s->rope)
+        rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta, &s->model.rope_scaling);
+}
+
+static inline void stage_free(Stage* s) {
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) arena_free(arenas[i]);
+    for (int i = 0; i < s->slots; i++) {
+        free(s->activations[i].x);
+        free(s->activations[i].layers);
+    }
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        for (int i = 0; i < s->pending[c]; i++) free(s->gradients[c][i].layers);
+        free(s->gradients[c]);
+    }
+    free(s->gradients);
+    free(s->activations);
+    free(s->head);
+    free(s->boundary);
+    free(s->pending);
+    free(s->send_forward);
+    if (rounds_are_local(&s->rounds)) sites_close(&s->sites);
+    free(s->lambda);
+    free(s->grads.of_bucket);
+    free(s->grads.request);
+    if (s->grads.late) free(s->grads.due_far);
+    free(s->grads.far);
+    layout_free(&s->layout);
+}
+
+#endif

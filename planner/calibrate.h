@@ -1,0 +1,93 @@
+/*
+calibrate.h: what the trainer's own trace says of a measured machine. Rates of single kernels (measured_device.h) leave out
+what a whole step adds: caches that other operations have emptied, ranks that wait for each other, the system's own
+work. A trace (train_gpt --trace) has the times of the steps; beside the planner's step of the same run they give a
+factor, which is written among the machine's lines:
+
+    correct 4 1.04              a step of 4 ranks took 1.04 times as long as predicted
+
+One for each number of ranks and not one for each kind of work: where ranks share cores, a forward pass that takes long
+may have been one during which others computed, and such factors differ by half from one mesh to the next, while that of
+the whole step hardly does. The median over all steps but the first is compared. Factors multiply those that the file
+had. It takes several runs to tell what a number of ranks does from what one mesh does: dev/bench/planner.py takes
+medians. A trace of another mesh, another schedule or another number of micro-batches is refused; a model it does not
+name, so whoever calls this has to say of which run it is.
+*/
+#ifndef CALIBRATE_H
+#define CALIBRATE_H
+
+#include "../dev/plot/trace_run.h"
+#include "measured_device.h"
+#include "step_sim.h"
+
+// Median over the steps but the first.
+static inline double seconds_of_run(const MeasuredRun* run) {
+    Sample sample = {0, 0, NULL};
+    for (int n = 1; n < run->n; n++) sample_add(&sample, run->step[n].times.length);
+    const double seconds = sample_take_median(&sample);
+    free(sample.values);
+    return seconds;
+}
+
+// The trace is one of this setup.
+static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* error) {
+    const Pipeline plan = step_pipeline(s), *have = &run->plan;
+    if (have->kind != plan.kind || have->p != plan.p || have->v != plan.v || have->m != plan.m)
+        return fail(error, "%s: a run of %s, %d stages of %d chunks, %d micro-batches; the options say %s, %d, %d, %d",
+                    run->path, schedule_name(have->kind), have->p, have->v, have->m, schedule_name(plan.kind), plan.p,
+                    plan.v, plan.m);
+    if (have->clip != plan.clip || have->tied != plan.tied || have->reduce_every != plan.reduce_every)
+        return fail(error, "%s: a run with another --clip, --zero or architecture than the options say", run->path);
+    return true;
+}
+
+// t and d of the run.
+static inline bool trace_fits_groups(const char* path, const void* text, size_t size, const Mesh* mesh, Error* error) {
+    Json json;
+    int64_t t = 0, d = 0;
+    if (!json_parse(&json, path, text, size, error)) return false;
+    const JsonNode* about = json_require(&json, json.nodes, "otherData", JSON_OBJECT, error);
+    bool ok = about && json_get_integer(&t, &json, about, "t", 1, 1 << 20, error) &&
+              json_get_integer(&d, &json, about, "d", 1, 1 << 20, error);
+    if (ok && (t != mesh->t || d != mesh->d))
+        ok = fail(error, "%s: a run with --tp %d --dp %d, but the options say %d and %d", path, (int)t, (int)d, mesh->t,
+                  mesh->d);
+    json_free(&json);
+    return ok;
+}
+
+// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's correction of so
+// many ranks by what is missing. `path` is what errors call the text. Prints nothing.
+static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
+                                     Error* error) {
+    RunTrace trace;
+    MeasuredRun run;
+    if (!trace_fits_groups(path, text, size, &s->mesh, error) || !run_trace_read(&trace, path, text, size, error))
+        return false;
+    bool ok = trace_fits(&trace, s, error);
+    if (ok) {
+        StepCost cost = step_cost_with(s, true);
+        measured_run_begin(&run, cost.tables);
+        ok = measure(&run, &trace, error);
+        if (ok) {
+            const double seconds = seconds_of_run(&run);
+            const int ranks = mesh_size(&s->mesh);
+            m->correction[measured_place_of_ranks(ranks)] = measured_corrected(m, ranks) * seconds / cost.seconds;
+        }
+        measured_run_free(&run);
+        step_cost_free(&cost);
+    }
+    run_trace_free(&trace);
+    return ok;
+}
+
+// The same of a file.
+static inline bool calibrate_by_trace(Measured* m, const StepSetup* s, const char* path, Error* error) {
+    MappedFile file;
+    if (!file_map(&file, path, error)) return false;
+    const bool ok = calibrate_by_text(m, s, path, file.data, file.size, error);
+    file_unmap(&file);
+    return ok;
+}
+
+#endif

@@ -1,0 +1,436 @@
+/*
+cluster.h: the machines that a plan is made for, as numbers: a device, a node of devices that NVLink joins, nodes that a
+fabric joins, and sites. Known ones by name (cluster_names), any other from a file. What a device or a link then needs
+for an operation says ops.h; here are only the numbers, each with its source.
+
+    device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
+                            "with sparsity"
+              peak_fp32     the same of float32 products, for software that computes in float32 (not in TF32)
+              sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
+              memory_fraction  of its memory that a program can have: 0.97. The rest is for the driver's context, kernels'
+                            code, and buffers of cuBLAS and NCCL; an estimate
+              gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
+                            of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
+              sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower
+                            than bursts; nanochat has 726 of 794 on an H100, 0.914. 0.92
+              hbm_fraction  of the memory's rate that streaming kernels reach: 0.80, as LayerNorm does in apex (81 %
+                            forward, 75 % backward) and llm.c on an A100
+              launch        seconds to start, fill and drain a kernel: 4 us; between 2 (queued) and 5
+              tile_overhead seconds of a tile of a product outside its inner loop, to fill registers and write results:
+                            2 us. It makes products with short sums slow: on an H100 600 TFLOP/s at K = 768 and 640
+                            at 1600
+              attention_*   what fused attention over long sequences reaches of the peak, by head size and direction: on
+                            an H100 the best of the tables of FlashAttention-3 and cuDNN, on an A100 FlashAttention-2's
+                            charts
+    node      nvlink        bytes/s of a device in one direction: half of what data sheets print. 0.78 of it is the bus
+                            bandwidth of a ring (NCCL: 235 of 300 GB/s on a DGX A100, 367 of 450 on an H100)
+              nvlink_step   seconds of one step of a ring: 5 us, the shape of nccl-tests' curves
+              nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has. 0.75 of it is
+                            left when many nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut
+                            between two stages of the 1T model, 18.6 of 25 GB/s a pair of GPUs
+              nic_step      10 us, as NCCL over InfiniBand usually has
+              overlap_cost  what a collective that is hidden under computing takes from it, of its own time: 0.2. NCCL
+                            keeps 16 to 24 of 108 multiprocessors busy
+    fabric    a fat tree: below a switch of the first level are leaf_nodes nodes, and its links upwards are
+              oversubscription times narrower than those downwards. Or a torus of nodes, where `nic` is one link to one
+              neighbour
+    sites     in different places, each two joined by site_rate bytes/s in each direction; site_delay is one way
+
+Each number is its source's, and none was fitted; but that there are such factors at all was decided knowing how much
+too fast a model without them is. published.h tells what that means, and what comes out.
+
+A file has one value a line, "name value [unit]"; # begins a comment. With "base NAME" (first of all) it says only what
+differs from a known one (clusters/selene.txt shows them all). Without, data sheets are enough: what is measured rather
+than printed there gets the values above, those of "generation ampere" or, unless said, of "generation hopper", and
+cluster.assumed lists their names.
+*/
+#ifndef CLUSTER_H
+#define CLUSTER_H
+
+#include "provenance.h"
+
+#include <stddef.h>
+
+struct Measured; // rates of a machine that was measured: measured_device.h
+struct Op;       // what they are asked for: ops.h
+
+typedef struct {
+    double peak, peak_fp32, memory, hbm; // FLOP/s, bytes, bytes/s; peak_fp32 0: not known
+    int sms;
+    double memory_fraction, gemm_fraction, sustained, hbm_fraction, launch, tile_overhead;
+    double attention[2][2]; // head size 64, 128; forward, backward
+} Device;
+
+enum { FABRIC_DIMENSIONS = 3 };
+
+typedef struct {
+    char name[64];
+    Device device;
+    int node_gpus, nics, nodes; // nodes 0: as many as are asked for
+    double nvlink, nvlink_fraction, nvlink_step;
+    double nic, nic_fraction, nic_step;
+    double overlap_cost;
+    int torus[FABRIC_DIMENSIONS]; // sides, the last one running fastest; 0: a fat tree
+    int leaf_nodes;
+    double oversubscription;
+    int sites;
+    double site_rate, site_delay;
+    char algorithm[40]; // of collectives, as comm/collectives/collectives.h names them; "": what a library chooses (ops.h)
+    char assumed[400];  // names of what a file did not say and nobody measured
+    int cores;          // of a machine without GPUs, all ranks together; 0: of GPUs
+    // A machine that was measured: its rates, and the function that prices an operation by them (seconds, or a negative
+    // number where they do not say) with `threads` threads while `busy` processes compute. NULL: by the numbers above.
+    const struct Measured* measured;
+    double (*measured_seconds)(const struct Measured* measured, const struct Op* op, int threads, int busy);
+} Cluster;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Known ones
+
+typedef enum { GENERATION_AMPERE, GENERATION_HOPPER, GENERATIONS } Generation;
+static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
+
+// What no data sheet says.
+static inline Device device_of_generation(Generation generation) {
+    static const double gemm[GENERATIONS] = {0.87, 0.80};
+    static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
+    Device d;
+    memset(&d, 0, sizeof d);
+    d.gemm_fraction = gemm[generation], d.sustained = 0.92, d.hbm_fraction = 0.80;
+    d.launch = 4e-6, d.tile_overhead = 2e-6, d.memory_fraction = 0.97;
+    memcpy(d.attention, attention[generation], sizeof d.attention);
+    return d;
+}
+
+static inline Cluster cluster_empty(const char* name, Generation generation) {
+    Cluster c;
+    memset(&c, 0, sizeof c);
+    snprintf(c.name, sizeof c.name, "%s", name);
+    c.device = device_of_generation(generation);
+    c.nvlink_fraction = 0.78, c.nvlink_step = 5e-6, c.nic_fraction = 0.75, c.nic_step = 10e-6;
+    c.overlap_cost = 0.2, c.leaf_nodes = 1, c.oversubscription = 1;
+    c.sites = 1, c.site_rate = 10e9, c.site_delay = 0.03;
+    return c;
+}
+
+typedef struct {
+    const char* name;
+    Generation generation;
+    double peak, peak_fp32;
+    int sms;
+    double memory, hbm, nvlink, nic;
+    int node_gpus, nics, nodes;
+    const char* what;
+} KnownCluster;
+
+// By NVIDIA's data sheets. NVLink: half of the figure for both directions. gb200: 180 PFLOP/s, 13.4 TB and 576 TB/s of
+// a rack of 72.
+static const KnownCluster known_clusters[] = {
+    {"selene", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 560,
+     "NVIDIA's, of DGX A100 80 GB: the machine of Narayanan et al. 2021"},
+    {"dgx-a100", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 0, "A100 80 GB, 8 a node"},
+    {"dgx-a100-40", GENERATION_AMPERE, 312e12, 19.5e12, 108, 40e9, 1.555e12, 300e9, 25e9, 8, 8, 0,
+     "A100 40 GB, 8 a node"},
+    {"dgx-h100", GENERATION_HOPPER, 989.4e12, 67e12, 132, 80e9, 3.35e12, 450e9, 50e9, 8, 8, 0, "H100 SXM, 8 a node"},
+    {"dgx-h200", GENERATION_HOPPER, 989.4e12, 67e12, 132, 141e9, 4.8e12, 450e9, 50e9, 8, 8, 0, "H200, 8 a node"},
+    {"dgx-b200", GENERATION_HOPPER, 2250e12, 75e12, 148, 180e9, 8e12, 900e9, 50e9, 8, 8, 0,
+     "B200, 8 a node; data sheet only"},
+    {"gb200", GENERATION_HOPPER, 2500e12, 80e12, 148, 186e9, 8e12, 900e9, 50e9, 72, 72, 0,
+     "NVL72 racks; data sheet only"},
+};
+enum { KNOWN_CLUSTERS = sizeof known_clusters / sizeof known_clusters[0] };
+
+// "selene, dgx-a100, ...", for messages.
+static inline const char* cluster_names(char* text, size_t size) {
+    text[0] = 0;
+    for (int i = 0; i < KNOWN_CLUSTERS; i++)
+        snprintf(text + strlen(text), size - strlen(text), "%s%s", i ? ", " : "", known_clusters[i].name);
+    return text;
+}
+
+static inline bool cluster_find(Cluster* c, const char* name) {
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) {
+        const KnownCluster* k = &known_clusters[i];
+        if (strcmp(k->name, name) != 0) continue;
+        *c = cluster_empty(name, k->generation);
+        c->device.peak = k->peak, c->device.peak_fp32 = k->peak_fp32, c->device.sms = k->sms,
+        c->device.memory = k->memory, c->device.hbm = k->hbm;
+        c->nvlink = k->nvlink, c->nic = k->nic, c->node_gpus = k->node_gpus, c->nics = k->nics, c->nodes = k->nodes;
+        return true;
+    }
+    return false;
+}
+
+// GPUs of all nodes; 0: as many as are asked for.
+static inline int64_t cluster_gpus(const Cluster* c) { return (int64_t)c->nodes * c->node_gpus; }
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files
+
+typedef enum {
+    LINE_SHEET,
+    LINE_DEFAULT,
+    LINE_OPTION
+} LineKind; // data sheets have it; has a usual value; may be absent
+
+typedef struct {
+    const char* name;
+    size_t at; // in a Cluster: an int if whole, else a double
+    Quantity quantity;
+    bool whole;
+    double low, high; // both ends included
+    LineKind kind;
+} ClusterLine;
+
+#define CLUSTER_AT(field) offsetof(Cluster, field)
+static const ClusterLine cluster_lines[] = {
+    {"peak", CLUSTER_AT(device.peak), FLOPS, false, 1e9, 1e18, LINE_SHEET},
+    {"peak_fp32", CLUSTER_AT(device.peak_fp32), FLOPS, false, 1e9, 1e18, LINE_OPTION},
+    {"sms", CLUSTER_AT(device.sms), NUMBER, true, 1, 1e5, LINE_SHEET},
+    {"memory", CLUSTER_AT(device.memory), BYTES, false, 1e6, 1e15, LINE_SHEET},
+    {"hbm", CLUSTER_AT(device.hbm), BYTE_RATE, false, 1e8, 1e16, LINE_SHEET},
+    {"node_gpus", CLUSTER_AT(node_gpus), NUMBER, true, 1, 1e5, LINE_SHEET},
+    {"nvlink", CLUSTER_AT(nvlink), BYTE_RATE, false, 1e6, 1e15, LINE_SHEET},
+    {"nics", CLUSTER_AT(nics), NUMBER, true, 1, 1e5, LINE_SHEET},
+    {"nic", CLUSTER_AT(nic), BYTE_RATE, false, 1e6, 1e15, LINE_SHEET},
+    {"memory_fraction", CLUSTER_AT(device.memory_fraction), NUMBER, false, 0.1, 1, LINE_DEFAULT},
+    {"gemm_fraction", CLUSTER_AT(device.gemm_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},
+    {"sustained", CLUSTER_AT(device.sustained), NUMBER, false, 0.01, 1, LINE_DEFAULT},
+    {"hbm_fraction", CLUSTER_AT(device.hbm_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},
+    {"launch", CLUSTER_AT(device.launch), SECONDS, false, 0, 1, LINE_DEFAULT},
+    {"tile_overhead", CLUSTER_AT(device.tile_overhead), SECONDS, false, 0, 1, LINE_DEFAULT},
+    {"attention_64_forward", CLUSTER_AT(device.attention[0][0]), NUMBER, false, 0.001, 1, LINE_DEFAULT},
+    {"attention_64_backward", CLUSTER_AT(device.attention[0][1]), NUMBER, false, 0.001, 1, LINE_DEFAULT},
+    {"attention_128_forward", CLUSTER_AT(device.attention[1][0]), NUMBER, false, 0.001, 1, LINE_DEFAULT},
+    {"attention_128_backward", CLUSTER_AT(device.attention[1][1]), NUMBER, false, 0.001, 1, LINE_DEFAULT},
+    {"nvlink_fraction", CLUSTER_AT(nvlink_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},
+    {"nvlink_step", CLUSTER_AT(nvlink_step), SECONDS, false, 0, 1, LINE_DEFAULT},
+    {"nic_fraction", CLUSTER_AT(nic_fraction), NUMBER, false, 0.01, 1, LINE_DEFAULT},
+    {"nic_step", CLUSTER_AT(nic_step), SECONDS, false, 0, 1, LINE_DEFAULT},
+    {"overlap_cost", CLUSTER_AT(overlap_cost), NUMBER, false, 0, 1, LINE_DEFAULT},
+    {"nodes", CLUSTER_AT(nodes), NUMBER, true, 1, 1e7, LINE_OPTION},
+    {"oversubscription", CLUSTER_AT(oversubscription), NUMBER, false, 1, 1000, LINE_OPTION},
+    {"leaf_nodes", CLUSTER_AT(leaf_nodes), NUMBER, true, 1, 1e6, LINE_OPTION},
+    {"sites", CLUSTER_AT(sites), NUMBER, true, 1, 1000, LINE_OPTION},
+    {"site_rate", CLUSTER_AT(site_rate), BYTE_RATE, false, 1e3, 1e15, LINE_OPTION},
+    {"site_delay", CLUSTER_AT(site_delay), SECONDS, false, 0, 10, LINE_OPTION},
+    {"cores", CLUSTER_AT(cores), NUMBER, true, 1, 1e5, LINE_OPTION},
+};
+enum { CLUSTER_LINES = sizeof cluster_lines / sizeof cluster_lines[0] };
+#undef CLUSTER_AT
+
+// Lines with a word in place of a number.
+static const char* const cluster_words[] = {"base", "name", "generation", "fabric", "algorithm"};
+enum { WORD_BASE, WORD_NAME, WORD_GENERATION, WORD_FABRIC, WORD_ALGORITHM, CLUSTER_WORDS };
+
+// Offered every line whose name cluster.h does not know, with its words (the name first): returns 1 if it was for it, 0
+// if not, -1 with *error filled if it was and is wrong. For measured_device.h.
+typedef int (*ClusterOther)(void* context, const char* path, int line, char** words, int n, Error* error);
+
+typedef struct {
+    const char* path;
+    int number;                                    // of the line that is read
+    int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // in which line; 0: nowhere yet
+    Generation generation;
+    ClusterOther other;
+    void* context;
+} ClusterReader;
+
+__attribute__((format(printf, 3, 4))) static inline bool cluster_refuse(const ClusterReader* r, Error* error,
+                                                                        const char* format, ...) {
+    char reason[900];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    return fail(error, "%s:%d: %s", r->path, r->number, reason);
+}
+
+static inline bool cluster_unknown(const ClusterReader* r, const char* name, Error* error) {
+    char all[800] = "";
+    for (int i = 0; i < CLUSTER_WORDS + CLUSTER_LINES; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "",
+                 i < CLUSTER_WORDS ? cluster_words[i] : cluster_lines[i - CLUSTER_WORDS].name);
+    return cluster_refuse(r, error, "\"%.40s\" is not known; there are %s", name, all);
+}
+
+// "torus:4x8", or "torus:4x4x4"; "fat-tree".
+static inline bool fabric_read(Cluster* c, const char* word) {
+    int sides[FABRIC_DIMENSIONS] = {0}, n = 0;
+    memset(c->torus, 0, sizeof c->torus);
+    if (strcmp(word, "fat-tree") == 0) return true;
+    if (strncmp(word, "torus:", 6) != 0) return false;
+    const char* at = word + 6;
+    for (; n < FABRIC_DIMENSIONS; n++) {
+        char* end;
+        const long side = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (side < 1 || side > 4096) return false;
+        sides[n] = (int)side, at = end + 1;
+        if (*end == 0) break;
+        if (*end != 'x') return false;
+    }
+    if (n == FABRIC_DIMENSIONS) return false;
+    for (int i = 0; i < FABRIC_DIMENSIONS; i++) { // the last sides at the end, 1 before
+        const int from = i - (FABRIC_DIMENSIONS - 1 - n);
+        c->torus[i] = from < 0 ? 1 : sides[from];
+    }
+    return true;
+}
+
+static inline bool cluster_read_word(Cluster* c, ClusterReader* r, int which, char** words, int n, Error* error) {
+    const char* name = cluster_words[which];
+    char all[400];
+    if (n != 2) return cluster_refuse(r, error, "%s: takes one word", name);
+    if (r->word[which]) return cluster_refuse(r, error, "%s: given in line %d already", name, r->word[which]);
+    bool first = which == WORD_BASE || which == WORD_GENERATION;
+    for (int i = 0; i < CLUSTER_LINES && first; i++) {
+        if (r->given[i])
+            return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name,
+                                  cluster_lines[i].name);
+    }
+    for (int i = 0; i < CLUSTER_WORDS && which == WORD_BASE; i++) {
+        if (r->word[i])
+            return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name, cluster_words[i]);
+    }
+    r->word[which] = r->number;
+    switch (which) {
+    case WORD_BASE:
+        if (!cluster_find(c, words[1]))
+            return cluster_refuse(r, error, "base: \"%.40s\" is not known; there are %s", words[1],
+                                  cluster_names(all, sizeof all));
+        return true;
+    case WORD_GENERATION:
+        if (r->word[WORD_BASE]) return cluster_refuse(r, error, "base and generation: leave one away");
+        for (int g = 0; g < GENERATIONS; g++) {
+            if (strcmp(words[1], generation_names[g]) != 0) continue;
+            c->device = device_of_generation((Generation)g);
+            return true;
+        }
+        return cluster_refuse(r, error, "generation: \"%.40s\" is not known; there are ampere, hopper (and later)",
+                              words[1]);
+    case WORD_FABRIC:
+        if (fabric_read(c, words[1])) return true;
+        return cluster_refuse(r, error, "fabric: \"%.40s\" is neither fat-tree nor, like torus:8x8, a torus", words[1]);
+    case WORD_ALGORITHM: snprintf(c->algorithm, sizeof c->algorithm, "%s", words[1]); return true;
+    default: snprintf(c->name, sizeof c->name, "%s", words[1]); return true;
+    }
+}
+
+static inline bool cluster_read_number(Cluster* c, ClusterReader* r, int which, char** words, int n, Error* error) {
+    const ClusterLine* l = &cluster_lines[which];
+    char units[64], low[32], high[32];
+    double value = 0;
+    bool ok = n >= 2 && n <= 3;
+    if (ok && !quantity_read(words[1], n == 3 ? words[2] : NULL, l->quantity, &value)) { // adapters come in bits, too
+        ok = l->quantity == BYTE_RATE && quantity_read(words[1], n == 3 ? words[2] : NULL, BIT_RATE, &value);
+        value /= 8;
+    }
+    quantity_units(units, sizeof units, l->quantity);
+    if (!ok)
+        return cluster_refuse(r, error, "%s: \"%.40s%s%.40s\" is not a number%s%s%s", l->name, n > 1 ? words[1] : "",
+                              n > 2 ? " " : "", n > 2 ? words[2] : "", *units ? " with one of the units " : " alone",
+                              units, l->quantity == BYTE_RATE ? ", Gbit/s, Tbit/s" : "");
+    if (r->given[which]) return cluster_refuse(r, error, "%s: given in line %d already", l->name, r->given[which]);
+    if (l->whole && value != floor(value))
+        return cluster_refuse(r, error, "%s: \"%.40s\" is not a whole number", l->name, words[1]);
+    if (!(value >= l->low && value <= l->high)) {
+        quantity_text(low, sizeof low, l->low, l->quantity);
+        quantity_text(high, sizeof high, l->high, l->quantity);
+        return cluster_refuse(r, error, "%s: \"%.40s\" is out of range, %s to %s", l->name, words[1], low, high);
+    }
+    r->given[which] = r->number;
+    if (l->whole)
+        *(int*)((char*)c + l->at) = (int)value;
+    else
+        *(double*)((char*)c + l->at) = value;
+    return true;
+}
+
+static inline bool cluster_read_line(Cluster* c, ClusterReader* r, char* text, Error* error) {
+    enum { MOST = 16 };
+    char *words[MOST] = {NULL}, *save = NULL;
+    int n = 0;
+    for (char* w = strtok_r(text, " \t\r\n", &save); w; w = strtok_r(NULL, " \t\r\n", &save)) {
+        if (n == MOST) return cluster_refuse(r, error, "more than %d words", MOST);
+        words[n++] = w;
+    }
+    if (n == 0) return true;
+    for (int i = 0; i < CLUSTER_WORDS; i++) {
+        if (strcmp(words[0], cluster_words[i]) == 0) return cluster_read_word(c, r, i, words, n, error);
+    }
+    for (int i = 0; i < CLUSTER_LINES; i++) {
+        if (strcmp(words[0], cluster_lines[i].name) == 0) return cluster_read_number(c, r, i, words, n, error);
+    }
+    const int other = r->other ? r->other(r->context, r->path, r->number, words, n, error) : 0;
+    return other == 0 ? cluster_unknown(r, words[0], error) : other > 0;
+}
+
+// Nothing is missing; what was not said and has a usual value is named in c->assumed. A machine without GPUs has no
+// sheet.
+static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* error) {
+    char missing[200] = "";
+    for (int i = 0; i < CLUSTER_LINES && !r->word[WORD_BASE] && !c->cores; i++) {
+        const ClusterLine* l = &cluster_lines[i];
+        const bool network = strcmp(l->name, "nic") == 0 || strcmp(l->name, "nics") == 0;
+        const bool link = strcmp(l->name, "nvlink") == 0;
+        if (r->given[i] || l->kind == LINE_OPTION) continue;
+        if (l->kind == LINE_SHEET && ((network && c->nodes == 1) || (link && c->node_gpus == 1))) continue;
+        char* list = l->kind == LINE_SHEET ? missing : c->assumed;
+        const size_t size = l->kind == LINE_SHEET ? sizeof missing : sizeof c->assumed, used = strlen(list);
+        snprintf(list + used, size - used, "%s%s", used ? ", " : "", l->name);
+    }
+    for (int i = 0; i < CLUSTER_LINES && c->torus[0]; i++) {
+        const char* name = cluster_lines[i].name;
+        if (r->given[i] && (strcmp(name, "oversubscription") == 0 || strcmp(name, "leaf_nodes") == 0))
+            return fail(error, "%s:%d: %s belongs to a fat tree, and a torus has none", r->path, r->given[i], name);
+    }
+    if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", r->path, missing);
+    if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // they compute in float32
+    if (c->cores && !c->node_gpus) c->node_gpus = c->cores;                         // ranks of a machine
+    if (c->nics == 0) c->nics = 1;                                                  // of which none is used
+    if (c->nic <= 0) c->nic = c->nvlink > 0 ? c->nvlink : 1e9;
+    if (c->nvlink <= 0) c->nvlink = c->nic;
+    int64_t places = 1;
+    for (int i = 0; i < FABRIC_DIMENSIONS && c->torus[0]; i++) places *= c->torus[i];
+    if (c->torus[0] && c->nodes && places != c->nodes)
+        return fail(error, "%s: nodes %d, but the torus has places for %lld", r->path, c->nodes, (long long)places);
+    if (places > 10000000) return fail(error, "%s: a torus of %lld places", r->path, (long long)places);
+    if (c->torus[0]) c->nodes = (int)places;
+    if (c->sites > 1 && c->nodes % c->sites != 0)
+        return fail(error, "%s: nodes %d are not divided evenly into sites %d", r->path, c->nodes, c->sites);
+    return true;
+}
+
+// Reads a file; lines that are not known here are offered to `other` (NULL: there is none).
+static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
+    ClusterReader r;
+    memset(&r, 0, sizeof r);
+    r.path = path, r.other = other, r.context = context;
+    const char* slash = strrchr(path, '/');
+    *c = cluster_empty(slash ? slash + 1 : path, GENERATION_HOPPER);
+    FILE* file = fopen(path, "r");
+    if (!file) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    char text[512];
+    bool ok = true;
+    while (ok && fgets(text, sizeof text, file)) {
+        r.number++;
+        if (!strchr(text, '\n') && !feof(file))
+            ok = cluster_refuse(&r, error, "longer than %zu characters, or with a zero byte", sizeof text - 2);
+        text[strcspn(text, "#")] = 0;
+        ok = ok && cluster_read_line(c, &r, text, error);
+    }
+    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(file);
+    return ok && cluster_complete(c, &r, error);
+}
+
+// A name, or a file.
+static inline bool cluster_open(Cluster* c, const char* what, Error* error) {
+    char all[400];
+    if (cluster_find(c, what)) return true;
+    if (!strchr(what, '/') && access(what, F_OK) != 0)
+        return fail(error, "cluster \"%s\" is neither a file nor one of %s", what, cluster_names(all, sizeof all));
+    return cluster_read(c, what, NULL, NULL, error);
+}
+
+#endif

@@ -1,0 +1,223 @@
+/*
+comm_cost.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a row
+share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy at
+once.
+
+    within a node    a ring over NVLink: bandwidth b = nvlink x its fraction, s = nvlink_step a step:
+                     a pass (reduce-scatter or all-gather; an all-reduce is two) of n ranks and D bytes takes
+                     (n - 1) s + D (n - 1) / (n b)
+                     All groups of a kind do so only if a node is a whole number of them: of groups of 6 in nodes of 8
+                     some lie in two nodes, and all wait for these
+    over nodes       a group has i ranks in a node. The groups of a node share its adapters: each has i / node_gpus of
+                     their rate, and b is the slower one of this and NVLink. For bytes libraries use rings, for latency
+                     trees: with N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
+    fabric           of a fat tree whose upper links are o times narrower: what leaves a leaf of k nodes shares these;
+                     of nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
+                     take h links in a dimension, and as many flows share each
+
+That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h, ranks and
+switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) priced on it by plan_cost, which
+is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default has a tree's, so on
+one node both are the same, and over several nodes the plan is dearer by the steps between (test_planner_step.c shows both).
+Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
+*/
+#ifndef LINKS_H
+#define LINKS_H
+
+#include "cluster.h"
+
+#include "../comm/collectives/collectives.h"
+
+enum { LINKS_LARGEST = 64 };
+
+// Seconds = latency + bytes x per_byte; bytes of the whole vector.
+typedef struct {
+    double latency, per_byte;
+} LinkCost;
+
+static inline double link_seconds(LinkCost cost, double bytes) { return cost.latency + bytes * cost.per_byte; }
+
+// A group's ring: ranks in a node, nodes, bytes/s from one rank to the next, seconds a step.
+typedef struct {
+    int inside, nodes;
+    double bandwidth, step;
+} LinkGroup;
+
+// Nodes from one rank of a group to the next.
+static inline int link_node_stride(const Cluster* c, int stride) { return (int)max_i64(1, stride / c->node_gpus); }
+
+static inline bool fabric_is_torus(const Cluster* c) { return c->torus[0] > 0; }
+
+// On a torus: links on the way to the node that is `nodes` further, all together and in the worst dimension.
+static inline void torus_shift(const Cluster* c, int nodes, int* hops, int* worst) {
+    *hops = *worst = 0;
+    for (int i = FABRIC_DIMENSIONS - 1; i >= 0; i--) {
+        const int side = c->torus[i], at = nodes % side, way = at < side - at ? at : side - at;
+        *hops += way, *worst = way > *worst ? way : *worst;
+        nodes /= side;
+    }
+    *hops = *hops < 1 ? 1 : *hops, *worst = *worst < 1 ? 1 : *worst;
+}
+
+// Bytes/s that a node has for flows to nodes that are so far away, all nodes sending at once; seconds of a step.
+static inline double fabric_rate(const Cluster* c, int nodes, double* step) {
+    *step = c->nic_step;
+    if (fabric_is_torus(c)) {
+        int hops, worst;
+        torus_shift(c, nodes, &hops, &worst);
+        *step = c->nic_step * hops;
+        return c->nic * c->nic_fraction / worst;
+    }
+    const double leaving = fmin(1, (double)nodes / c->leaf_nodes);
+    return c->nic * c->nics * c->nic_fraction / fmax(1, c->oversubscription * leaving);
+}
+
+static inline LinkGroup link_group(const Cluster* c, int ranks, int stride) {
+    LinkGroup g = {ranks, 1, c->nvlink * c->nvlink_fraction, c->nvlink_step};
+    if (c->nodes == 1 || c->node_gpus % ((int64_t)ranks * stride) == 0) return g;
+    g.inside = (int)max_i64(1, min_i64(ranks, c->node_gpus / stride));
+    if (g.inside >= ranks) g.inside = (int)max_i64(1, ranks / 2); // some group lies across the border of two nodes
+    g.nodes = (ranks + g.inside - 1) / g.inside;
+    const double share = fabric_rate(c, link_node_stride(c, stride), &g.step) * g.inside / c->node_gpus;
+    g.bandwidth = g.inside > 1 ? fmin(g.bandwidth, share) : share;
+    return g;
+}
+
+static inline int plan_passes(PlanKind kind) { return kind == PLAN_ALL_REDUCE ? 2 : 1; }
+
+// The default's.
+static inline LinkCost library_cost(const Cluster* c, PlanKind kind, int ranks, int stride) {
+    const LinkGroup g = link_group(c, ranks, stride);
+    const double passes = plan_passes(kind);
+    const double steps = g.nodes == 1 ? ranks - 1 : g.inside - 1 + fmin(g.nodes - 1, 2 * log2(g.nodes));
+    const LinkCost cost = {c->device.launch + passes * steps * g.step,
+                           passes * (ranks - 1) / ((double)ranks * g.bandwidth)};
+    return cost;
+}
+
+// A message between neighbouring stages of a pipeline, `stride` ranks apart: over the network as soon as any two of
+// them sit in different nodes, as the slowest boundary sets the pace.
+static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
+    LinkCost cost = {2 * c->nvlink_step, 1 / (c->nvlink * c->nvlink_fraction)};
+    if ((int64_t)stride * stages <= c->node_gpus) return cost;
+    double step;
+    const double rate = fabric_rate(c, link_node_stride(c, stride), &step) / c->node_gpus;
+    cost.latency = 2 * step, cost.per_byte = 1 / rate;
+    return cost;
+}
+
+// Between sites: `ranks` of a site share its links, each to the ranks at its place in the others; D bytes a rank. An
+// all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
+static inline double sites_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
+    const double rate = c->site_rate / ranks * (sites - 1); // a site is joined to each other one
+    if (sites == 1) return 0;
+    return c->device.launch + plan_passes(kind) * (c->site_delay + bytes * (sites - 1) / sites / rate);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// By plans
+
+// Whether a group's nodes are all of a torus in some of its dimensions, one rank a node: then writes these, returns how
+// many.
+static inline int link_sub_torus(const Cluster* c, const LinkGroup* g, int stride, int sides[FABRIC_DIMENSIONS]) {
+    const int apart = link_node_stride(c, stride);
+    if (!fabric_is_torus(c) || g->inside > 1 || g->nodes == 1) return 0;
+    for (int last = FABRIC_DIMENSIONS - 1, below = 1; last >= 0; below *= c->torus[last--]) {
+        int64_t nodes = 1;
+        for (int first = last; first >= 0 && below == apart; first--) {
+            nodes *= c->torus[first];
+            if (nodes != g->nodes) continue;
+            int n = 0;
+            for (int i = first; i <= last; i++) {
+                if (c->torus[i] > 1) sides[n++] = c->torus[i];
+            }
+            return n;
+        }
+    }
+    return 0;
+}
+
+// The group as a network. One switch in each node, one between them; or a torus.
+static inline bool link_network(Network* net, const Cluster* c, int ranks, int stride, Error* error) {
+    const LinkGroup g = link_group(c, ranks, stride);
+    const double nvlink = c->nvlink * c->nvlink_fraction;
+    int sides[FABRIC_DIMENSIONS] = {1, 1, 1};
+    const int dimensions = link_sub_torus(c, &g, stride, sides);
+    char name[40];
+    if (dimensions > 0) {
+        snprintf(name, sizeof name,
+                 dimensions == 1   ? "ring:%d"
+                 : dimensions == 2 ? "torus:%dx%d"
+                                   : "torus:%dx%dx%d",
+                 sides[0], sides[1], sides[2]);
+        if (!network_build(net, name, error)) return false;
+        network_set_links(net, c->nic * c->nic_fraction / c->node_gpus, c->nic_step);
+        return true;
+    }
+    memset(net, 0, sizeof *net);
+    snprintf(net->name, sizeof net->name, "%d nodes of %d ranks", g.nodes, g.inside);
+    if (!network_size(net, ranks, g.nodes + (g.nodes > 1), error)) return false;
+    const int middle = ranks + g.nodes;
+    const double own = g.nodes > 1 && g.inside == 1 ? g.bandwidth : nvlink;
+    const double half = g.nodes == 1 ? g.step / 2 : fmin(c->nvlink_step, g.step) / 2; // of a step, to a node's switch
+    for (int r = 0; r < ranks; r++) {
+        network_add(net, r, ranks + r / g.inside, own, half);
+        network_add(net, ranks + r / g.inside, r, own, half);
+    }
+    for (int n = 0; n < g.nodes && g.nodes > 1; n++) {
+        network_add(net, ranks + n, middle, g.bandwidth, g.step / 2 - half);
+        network_add(net, middle, ranks + n, g.bandwidth, g.step / 2 - half);
+    }
+    network_sort(net);
+    return true;
+}
+
+// What a plan costs there. False, with the reason, where there is none.
+static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
+                                  LinkCost* cost, Error* error) {
+    const double bytes = 1e9;
+    Network net;
+    Plan plan;
+    memset(cost, 0, sizeof *cost);
+    if (!link_network(&net, c, ranks, stride, error)) return false;
+    const bool ok = collective_build(&plan, algorithm, kind, &net, error);
+    if (ok) {
+        Routes routes = network_routes(&net);
+        const double none = plan_cost(&plan, &net, &routes, 0);
+        cost->latency = c->device.launch + none;
+        cost->per_byte = (plan_cost(&plan, &net, &routes, bytes) - none) / bytes;
+        routes_free(&routes);
+        plan_free(&plan);
+    }
+    network_free(&net);
+    return ok;
+}
+
+// Prices that were found before.
+enum { LINKS_KEPT = 32 };
+typedef struct {
+    PlanKind kind;
+    int ranks, stride;
+    LinkCost cost;
+} LinkKept;
+typedef struct {
+    int n;
+    LinkKept kept[LINKS_KEPT];
+} LinkCosts;
+
+static inline LinkCost link_cost(LinkCosts* known, const Cluster* c, PlanKind kind, int ranks, int stride) {
+    LinkKept x = {kind, ranks, stride, {0, 0}};
+    Error error;
+    if (ranks == 1) return x.cost;
+    if (!*c->algorithm || ranks > LINKS_LARGEST) return library_cost(c, kind, ranks, stride);
+    for (int i = 0; i < known->n; i++) {
+        const LinkKept* k = &known->kept[i];
+        if (k->kind == kind && k->ranks == ranks && k->stride == stride) return k->cost;
+    }
+    if (!link_plan_cost(c, c->algorithm, kind, ranks, stride, &x.cost, &error))
+        x.cost = library_cost(c, kind, ranks, stride);
+    if (known->n < LINKS_KEPT) known->kept[known->n++] = x;
+    return x.cost;
+}
+
+#endif

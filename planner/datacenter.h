@@ -1,0 +1,928 @@
+/*
+datacenter.h: a datacenter for one training run, on the back of an envelope that shows its working. From a budget to racks,
+GPUs, power and sites; from a scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and
+batch; and from these what every kind of link carries, within a rack, within a site and between sites, and how often
+something fails. After Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
+whose numbers are the defaults.
+
+Of that paper only a few numbers are known here: the money, the racks, the GPUs, the power, the sizes of the models. All
+else is arithmetic with inputs that somebody has to choose. So no number goes without a mark:
+
+    confirmed        published
+    back-computed    follows from published numbers
+    assumed          somebody chose it, or it follows from something that somebody chose
+
+Marks are not written beside results: they are computed with them (provenance.h).
+
+The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s tokens,
+B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al. 2021):
+
+    parameters, work       P = 12 L h^2, C = 6 P tokens; 20 tokens a parameter, so C = 120 P^2 (Hoffmann et al. 2022)
+    a step                 t = 6 P B s / (G F u); of a micro-batch on a stage: 6 P/(TP PP) b s / (F u)
+    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP falls out, and
+                           what makes it small is a large batch. At a million GPUs this is the first wall
+    memory of a GPU        parameters and gradients 2 + g, Adam's 12 / DP (ZeRO-1) bytes each; 2 s b h / TP a layer and
+                           micro-batch in flight, about L of them (everything recomputed), 34 s b h / TP of the one at work
+    tensor parallel        4 all-reduces a layer: 8 (TP - 1)/TP s b h x 2 bytes, on the critical path
+    pipeline               s b h x 2 / TP bytes a boundary and direction, v of them a stage
+    data parallel          2 (DP - 1)/DP of the stage's gradients; between S sites, after a sum within each,
+                           2 (S - 1)/S P g bytes a site and direction
+    failures               one in hours / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
+                           stall / interval + interval / (2 MTBF) + restart / MTBF of the time
+
+And the planner's own rules, for what a file does not fix:
+
+    TP     the largest power of two within a rack
+    h      the multiple of (head TP) nearest to `aspect` L, where P = 12 L h^2
+    L      as many layers as stay at or below the parameters that are asked for
+    PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are more
+           than half as deep as memory allows, as a prime number of layers would not be
+    B      the multiple of `batch_step` tokens that is nearest to the wall, where the bubble is `bubble_limit`
+
+These give the shapes, meshes and batches of the worked example that test_datacenter.c has, exactly, and would with any memory
+from 151 to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
+then the bubble is printed as above its limit.
+
+A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not in
+it is the paper's (clusters/next-generation.txt shows them all). "model" may come several times, and layers, hidden, tensor,
+pipeline, chunks and batch below one fix what the rules would choose for it. "stall" may come several times, too.
+*/
+#ifndef DATACENTER_H
+#define DATACENTER_H
+
+#include "provenance.h"
+
+#include <stddef.h>
+
+// ----------------------------------------------------------------------------------------------------------------
+// Inputs
+
+enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 20000 };
+
+typedef struct {
+    int line; // of a file
+    Fact parameters;
+    Fact layers, hidden, tensor, pipeline, chunks, batch; // 0: by the rules above
+} ModelWish;
+
+typedef struct {
+    char name[256]; // of the file, for errors
+    Fact budget, compute_share, rack_price, rack_gpus, spares;
+    Fact it_power, rack_power, rack_rating, pue_low, pue_high; // it_power 0: racks x rack_power
+    Fact sites, site_power;                                    // 0: by the other one; both 0: the paper's two coasts
+    Fact peak_bf16, peak_fp8, peak_fp4, precision, utilisation, hbm, scale_up, nic;
+    Fact wan_delay, fibre_pair;
+    Fact sequence, micro_batch, head, aspect, tokens_per_parameter, gradient_bytes;
+    Fact bubble_limit, batch_step, days_limit;
+    Fact failures, failure_gpus, failure_days, checkpoint_bytes, restart;
+    Fact stall[DATACENTER_STALLS];
+    ModelWish model[DATACENTER_MODELS];
+    int stalls, models;
+} Datacenter;
+
+typedef struct {
+    const char* name;
+    size_t at; // of the Fact in a Datacenter; for those of a model, in a ModelWish
+    Quantity quantity;
+    bool whole;
+    double low, high; // both ends included
+    Fact fact;        // what it is if nobody says; 0: by rule, so that its mark counts for nothing
+    const char* source;
+} Input;
+
+#define IN(name) #name, offsetof(Datacenter, name)
+static const Input datacenter_inputs[] = {
+    {IN(budget), MONEY, false, 1, 1e15, {100e9, CONFIRMED}, "abstract v1: plans for a $100B datacenter"},
+    {IN(compute_share), PERCENT, false, 1e-6, 1, {0.7, CONFIRMED}, "overview v2: of the budget, for compute"},
+    {IN(rack_price), MONEY, false, 1, 1e12, {3e6, BACK_COMPUTED}, "what 23,300 racks for $70B cost each"},
+    {IN(rack_gpus), NUMBER, true, 1, 1e5, {72, CONFIRMED}, "an NVL72; one scale-up domain"},
+    {IN(spares), NUMBER, true, 0, 1e5, {0, ASSUMED}, "GPUs of a rack that wait for another one to fail"},
+    {IN(it_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "of all racks, network and storage; or rack_power"},
+    {IN(rack_power), POWER, false, 1, 1e9, {3.62e9 / 23300, BACK_COMPUTED}, "3.62 GW / 23,300, see it_power"},
+    {IN(rack_rating), POWER, false, 1, 1e9, {120e3, CONFIRMED}, "an NVL72's own, public figure"},
+    {IN(pue_low), NUMBER, false, 1, 10, {1.15, BACK_COMPUTED}, "4.16 / 3.62 GW; power / IT power"},
+    {IN(pue_high), NUMBER, false, 1, 10, {1.30, BACK_COMPUTED}, "4.71 / 3.62 GW"},
+    {IN(sites), NUMBER, true, 1, 1000, {0, CONFIRMED}, "overview v2: an east and a west coast"},
+    {IN(site_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "that a place can supply; none said"},
+    {IN(peak_bf16), FLOPS, false, 1e9, 1e21, {2.5e15, ASSUMED}, "of a GPU, dense"},
+    {IN(peak_fp8), FLOPS, false, 1e9, 1e21, {5e15, ASSUMED}, "of a GPU, dense; an NVL72's 720 P are sparse"},
+    {IN(peak_fp4), FLOPS, false, 1e9, 1e21, {10e15, ASSUMED}, "of a GPU, dense"},
+    {IN(precision), BITS, true, 4, 16, {8, ASSUMED}, "of the plan's products: 16, 8 or 4"},
+    {IN(utilisation), PERCENT, false, 1e-6, 1, {0.4, ASSUMED}, "of the peak, by 6 P FLOP a token"},
+    {IN(hbm), BYTES, false, 1e9, 1e15, {192e9, ASSUMED}, "memory of a GPU"},
+    {IN(scale_up), BYTE_RATE, false, 1e6, 1e15, {900e9, ASSUMED}, "of a GPU within its rack, each way"},
+    {IN(nic), BIT_RATE, false, 1e6, 1e15, {800e9, ASSUMED}, "of a GPU beyond its rack"},
+    {IN(wan_delay), SECONDS, false, 1e-6, 10, {0.065, ASSUMED}, "round trip between coasts"},
+    {IN(fibre_pair), BIT_RATE, false, 1e6, 1e18, {30e12, ASSUMED}, "what a pair carries each way"},
+    {IN(sequence), NUMBER, true, 1, 1e8, {8192, ASSUMED}, "tokens"},
+    {IN(micro_batch), NUMBER, true, 1, 1e6, {1, ASSUMED}, "sequences"},
+    {IN(head), NUMBER, true, 1, 1e5, {128, ASSUMED}, "channels of a head"},
+    {IN(aspect), NUMBER, false, 1, 1e5, {512, ASSUMED}, "width / layers, about"},
+    {IN(tokens_per_parameter), NUMBER, false, 1e-3, 1e6, {20, ASSUMED}, "Hoffmann et al. 2022; the paper's is unknown"},
+    {IN(gradient_bytes), BYTES, true, 1, 8, {2, ASSUMED}, "bf16; 4: fp32"},
+    {IN(bubble_limit), PERCENT, false, 1e-6, 1, {0.1, ASSUMED}, "idle / work"},
+    {IN(batch_step), NUMBER, true, 1, 1e12, {67108864, ASSUMED}, "tokens; batches are multiples of it"},
+    {IN(days_limit), DAYS, false, 1e-3, 1e5, {180, ASSUMED}, "for the training"},
+    {IN(failures), NUMBER, true, 1, 1e9, {419, CONFIRMED}, "Llama 3's unexpected stops (datacenterdynamics)"},
+    {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on so many H100"},
+    {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in so many days"},
+    {IN(checkpoint_bytes), BYTES, false, 1, 1e3, {14, ASSUMED}, "a parameter: bf16, and Adam's 12"},
+    {IN(restart), SECONDS, false, 0, 1e6, {0, ASSUMED}, "of the training after a failure"},
+};
+#undef IN
+enum { DATACENTER_INPUTS = sizeof datacenter_inputs / sizeof datacenter_inputs[0] };
+
+static const Input stall_input = {"stall", 0,   SECONDS,      false,
+                                  1e-6,    1e6, {1, ASSUMED}, "of the training, for a checkpoint"};
+
+#define IN(name) #name, offsetof(ModelWish, name)
+static const Input model_inputs[] = {
+    {"model",
+     offsetof(ModelWish, parameters),
+     PARAMETERS,
+     true,
+     1e9,
+     1e17,
+     {50e12, CONFIRMED},
+     "abstract v1: 50T, 100T"},
+    {IN(layers), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "L"},
+    {IN(hidden), NUMBER, true, 1, 1e8, {0, CONFIRMED}, "h"},
+    {IN(tensor), NUMBER, true, 1, 1e5, {0, CONFIRMED}, "TP"},
+    {IN(pipeline), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "PP"},
+    {IN(chunks), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "v"},
+    {IN(batch), NUMBER, true, 1, 1e12, {0, CONFIRMED}, "B, sequences"},
+};
+#undef IN
+enum { MODEL_INPUTS = sizeof model_inputs / sizeof model_inputs[0] };
+
+static inline Fact* fact_at(void* base, size_t at) { return (Fact*)(void*)((char*)base + at); }
+static inline Fact fact_in(const void* base, size_t at) { return *(const Fact*)(const void*)((const char*)base + at); }
+
+static inline void datacenter_add_model(Datacenter* d, Fact parameters, int line) {
+    ModelWish* m = &d->model[d->models++];
+    memset(m, 0, sizeof *m);
+    for (int i = 0; i < MODEL_INPUTS; i++) *fact_at(m, model_inputs[i].at) = model_inputs[i].fact;
+    m->parameters = parameters;
+    m->line = line;
+}
+
+// All inputs, but models and stalls.
+static inline Datacenter datacenter_empty(const char* name) {
+    Datacenter d;
+    memset(&d, 0, sizeof d);
+    snprintf(d.name, sizeof d.name, "%s", name);
+    for (int i = 0; i < DATACENTER_INPUTS; i++) *fact_at(&d, datacenter_inputs[i].at) = datacenter_inputs[i].fact;
+    return d;
+}
+
+// Models and stalls, where there are none: the paper's two, and a second, five and thirty.
+static inline void datacenter_complete(Datacenter* d) {
+    if (d->models == 0) {
+        datacenter_add_model(d, fact(50e12, CONFIRMED), 0);
+        datacenter_add_model(d, fact(100e12, CONFIRMED), 0);
+    }
+    if (d->stalls == 0) {
+        for (int i = 0; i < 3; i++) d->stall[i] = fact(i == 0 ? 1 : i == 1 ? 5 : 30, ASSUMED);
+        d->stalls = 3;
+    }
+}
+
+static inline Datacenter datacenter_default(void) {
+    Datacenter d = datacenter_empty("the paper's datacenter");
+    datacenter_complete(&d);
+    return d;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Read
+
+static inline const Input* input_find(const Input* inputs, int n, const char* name) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(inputs[i].name, name) == 0) return &inputs[i];
+    }
+    return NULL;
+}
+
+static inline bool input_unknown(const char* path, int line, const char* name, Error* error) {
+    char names[900] = "stall";
+    for (int i = 0; i < MODEL_INPUTS + DATACENTER_INPUTS; i++) {
+        const Input* in = i < MODEL_INPUTS ? &model_inputs[i] : &datacenter_inputs[i - MODEL_INPUTS];
+        snprintf(names + strlen(names), sizeof names - strlen(names), " %s", in->name);
+    }
+    return fail(error, "%s:%d: \"%.40s\" is none of: %s", path, line, name, names);
+}
+
+// The words behind a name: a value, perhaps a unit, perhaps a mark.
+static inline bool input_value(const Input* in, const char* path, int line, char** words, int n, Fact* f,
+                               Error* error) {
+    f->mark = ASSUMED;
+    for (int i = 0; i < MARKS; i++) {
+        if (n > 1 && strcmp(words[n - 1], mark_names[i]) == 0) {
+            f->mark = (Mark)i;
+            n--;
+            break;
+        }
+    }
+    char units[64], low[32], high[32];
+    quantity_units(units, sizeof units, in->quantity);
+    if (n < 1 || n > 2 || !quantity_read(words[0], n == 2 ? words[1] : NULL, in->quantity, &f->value))
+        return fail(error,
+                    "%s:%d: %s: \"%.40s%s%.40s\" is not a number%s%s, perhaps with a mark: confirmed, %s, assumed",
+                    path, line, in->name, n < 1 ? "" : words[0], n < 2 ? "" : " ", n < 2 ? "" : words[1],
+                    *units ? " with one of the units " : " alone", units, mark_names[BACK_COMPUTED]);
+    if (in->whole && f->value != floor(f->value))
+        return fail(error, "%s:%d: %s: \"%.40s\" is not a whole number", path, line, in->name, words[0]);
+    if (!(f->value >= in->low && f->value <= in->high)) {
+        const Quantity q = in->quantity == PARAMETERS ? LARGE : in->quantity; // a limit may be far below 1 T
+        quantity_text(low, sizeof low, in->low, q);
+        quantity_text(high, sizeof high, in->high, q);
+        return fail(error, "%s:%d: %s: \"%.40s\" is out of range, %s to %s", path, line, in->name, words[0], low, high);
+    }
+    return true;
+}
+
+// Where each input was given, by line; 0: nowhere yet.
+typedef struct {
+    int inputs[DATACENTER_INPUTS];
+    int model[MODEL_INPUTS]; // of the model that is being read
+} InputLines;
+
+static inline int input_line(const InputLines* lines, const char* name) {
+    return lines->inputs[input_find(datacenter_inputs, DATACENTER_INPUTS, name) - datacenter_inputs];
+}
+
+static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* text, int line, Error* error) {
+    char *words[6] = {NULL}, *save = NULL;
+    int n = 0;
+    for (char* w = strtok_r(text, " \t\r\n", &save); w && n < 6; w = strtok_r(NULL, " \t\r\n", &save)) words[n++] = w;
+    if (n == 0) return true;
+    const Input* in = input_find(datacenter_inputs, DATACENTER_INPUTS, words[0]);
+    const Input* of_model = input_find(model_inputs, MODEL_INPUTS, words[0]);
+    const bool stall = strcmp(words[0], stall_input.name) == 0, model = of_model == model_inputs;
+    if (!in && !of_model && !stall) return input_unknown(d->name, line, words[0], error);
+    Fact f;
+    if (!input_value(in ? in : of_model ? of_model : &stall_input, d->name, line, words + 1, n - 1, &f, error))
+        return false;
+    if (stall || model) {
+        const int most = stall ? DATACENTER_STALLS : DATACENTER_MODELS;
+        if ((stall ? d->stalls : d->models) == most)
+            return fail(error, "%s:%d: %s: there are %d already, and no room for more", d->name, line, words[0], most);
+        if (stall) {
+            d->stall[d->stalls++] = f;
+        } else {
+            datacenter_add_model(d, f, line);
+            memset(lines->model, 0, sizeof lines->model);
+        }
+        return true;
+    }
+    if (of_model && d->models == 0)
+        return fail(error, "%s:%d: %s: belongs to a model, and has to come below a line \"model\"", d->name, line,
+                    words[0]);
+    int* given = in ? &lines->inputs[in - datacenter_inputs] : &lines->model[of_model - model_inputs];
+    if (*given) return fail(error, "%s:%d: %s: given in line %d already", d->name, line, words[0], *given);
+    *given = line;
+    if (in)
+        *fact_at(d, in->at) = f;
+    else
+        *fact_at(&d->model[d->models - 1], of_model->at) = f;
+    return true;
+}
+
+// What contradicts itself. The line that is named is the later one of two.
+static inline bool datacenter_consistent(const Datacenter* d, const InputLines* lines, Error* error) {
+    const int it = input_line(lines, "it_power"), rack = input_line(lines, "rack_power");
+    if (it && rack)
+        return fail(error, "%s:%d: it_power and rack_power: one follows from the other, leave one away", d->name,
+                    it > rack ? it : rack);
+    const int low = input_line(lines, "pue_low"), high = input_line(lines, "pue_high");
+    if (d->pue_low.value > d->pue_high.value)
+        return fail(error, "%s:%d: pue_low %g is above pue_high %g", d->name, low > high ? low : high, d->pue_low.value,
+                    d->pue_high.value);
+    const int spares = input_line(lines, "spares"), gpus = input_line(lines, "rack_gpus");
+    if (d->spares.value >= d->rack_gpus.value)
+        return fail(error, "%s:%d: %g spares of %g GPUs leave none to work", d->name, spares > gpus ? spares : gpus,
+                    d->spares.value, d->rack_gpus.value);
+    const double bits = d->precision.value;
+    if (bits != 16 && bits != 8 && bits != 4)
+        return fail(error, "%s:%d: precision: %g bit, where 16, 8 or 4 are known", d->name,
+                    input_line(lines, "precision"), bits);
+    return true;
+}
+
+static inline bool datacenter_read(Datacenter* d, const char* path, Error* error) {
+    *d = datacenter_empty(path);
+    FILE* file = fopen(path, "r");
+    if (!file) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    InputLines lines;
+    memset(&lines, 0, sizeof lines);
+    char text[512];
+    bool ok = true;
+    for (int line = 1; ok && fgets(text, sizeof text, file); line++) {
+        if (!strchr(text, '\n') && !feof(file))
+            ok = fail(error, "%s:%d: longer than %zu characters, or with a zero byte", path, line, sizeof text - 2);
+        text[strcspn(text, "#")] = 0;
+        ok = ok && datacenter_read_line(d, &lines, text, line, error);
+    }
+    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(file);
+    if (!ok || !datacenter_consistent(d, &lines, error)) return false;
+    datacenter_complete(d);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Outputs
+
+typedef struct {
+    // shape and work
+    Fact asked, parameters, layers, hidden, heads, tokens, flops, loss, law_parameters, law_ratio, law_loss;
+    // time
+    Fact days_fp4, days_fp8, days_bf16, days, days_limit, tokens_in_time, ratio_in_time, ratio, peak_needed, peak;
+    Fact parameters_in_time;
+    // mesh and batch
+    Fact tensor, pipeline, chunks, data, used, rack_data, rack_days;
+    Fact wall, batch, batch_tokens, micro_batches, one, bubble, bubble_limit, step, step_with_bubble;
+    // memory of a GPU
+    Fact of_parameters, of_gradients, of_optimizer, state, of_activations, of_recomputed, memory, hbm;
+    // links
+    Fact micro_step, tp_bytes, tp_rate, tp_rate_recomputed, tp_share, scale_up, pp_bytes, pp_rate, nic, dp_bytes,
+        dp_rate, dp_burst;
+    Fact wan_bytes, wan_rate, wan_burst, fibre_pairs, in_flight, delay_step, delay_micro;
+    // checkpoints
+    Fact checkpoint, checkpoint_gpu;
+} ModelPlan;
+
+typedef struct {
+    Fact compute, affordable, racks, gpus, working;
+    Fact it_power, rack_power, gpu_power, beside_racks, power_low, power_high;
+    Fact sites, site_gpus, site_it, site_low, site_high, site_power;
+    Fact failure_hours, mtbf, stall[DATACENTER_STALLS], interval[DATACENTER_STALLS], overhead[DATACENTER_STALLS];
+    ModelPlan model[DATACENTER_MODELS];
+    int stalls, models;
+} DatacenterPlan;
+
+// ----------------------------------------------------------------------------------------------------------------
+// From money to sites
+
+// A quotient that should have come out whole may lie a rounding below.
+static inline double whole_below(double x) { return floor(x * (1 + 1e-12)); }
+
+// 23,333 as the paper reports it, 23,300: down to three digits.
+static inline double three_digits_below(double x) {
+    double step = 1;
+    while (x / step >= 1000) step *= 10;
+    return floor(x / step) * step;
+}
+
+static inline void plan_racks(DatacenterPlan* p, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    p->compute = result(&w, use(&w, d->budget) * use(&w, d->compute_share));
+    p->affordable = result(&w, whole_below(use(&w, p->compute) / use(&w, d->rack_price)));
+    p->racks = fact_published(result(&w, three_digits_below(use(&w, p->affordable))), 23300, 0);
+    p->gpus = fact_published(result(&w, use(&w, p->racks) * use(&w, d->rack_gpus)), 1.67e6, 1e4);
+    p->working = result(&w, use(&w, p->racks) * (use(&w, d->rack_gpus) - use(&w, d->spares)));
+}
+
+static inline void plan_power(DatacenterPlan* p, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    p->it_power = d->it_power;
+    if (d->it_power.value == 0) p->it_power = result(&w, use(&w, p->racks) * use(&w, d->rack_power));
+    p->rack_power = result(&w, use(&w, p->it_power) / use(&w, p->racks));
+    p->gpu_power = result(&w, use(&w, p->it_power) / use(&w, p->gpus));
+    p->beside_racks = result(&w, use(&w, p->it_power) - use(&w, p->racks) * use(&w, d->rack_rating));
+    p->power_low = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_low)), 4.16e9, 0.005e9);
+    p->power_high = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_high)), 4.71e9, 0.005e9);
+}
+
+// As many sites as can supply the power at its highest. Equal parts are our choice, whatever the inputs are.
+static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    const Fact equal = fact(1, ASSUMED);
+    p->site_power = d->site_power;
+    p->sites = d->sites.value > 0 ? d->sites : fact(2, CONFIRMED);
+    if (d->sites.value == 0 && d->site_power.value > 0)
+        p->sites = result(&w, ceil(use(&w, p->power_high) / use(&w, d->site_power)));
+    p->site_gpus = result(&w, use(&w, equal) * use(&w, p->gpus) / use(&w, p->sites));
+    p->site_it = result(&w, use(&w, equal) * use(&w, p->it_power) / use(&w, p->sites));
+    p->site_low = result(&w, use(&w, equal) * use(&w, p->power_low) / use(&w, p->sites));
+    p->site_high = result(&w, use(&w, equal) * use(&w, p->power_high) / use(&w, p->sites));
+}
+
+// The first-order formula; it holds while the interval is well below the time between failures.
+static inline void plan_failures(DatacenterPlan* p, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    p->failure_hours = result(&w, use(&w, d->failure_gpus) * use(&w, d->failure_days) * 24 / use(&w, d->failures));
+    p->mtbf = result(&w, use(&w, p->failure_hours) * 3600 / use(&w, p->gpus));
+    p->stalls = d->stalls;
+    for (int i = 0; i < d->stalls; i++) {
+        p->stall[i] = d->stall[i];
+        p->interval[i] = result(&w, sqrt(2 * use(&w, d->stall[i]) * use(&w, p->mtbf)));
+        const double interval = use(&w, p->interval[i]), mtbf = use(&w, p->mtbf);
+        p->overhead[i] =
+            result(&w, use(&w, d->stall[i]) / interval + interval / (2 * mtbf) + use(&w, d->restart) / mtbf);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A model: shape and mesh
+
+// What decides how many layers a stage can hold.
+typedef struct {
+    double hidden, tensor, gpus, hbm, sequence, micro_batch, gradient_bytes;
+} Room;
+
+typedef struct {
+    double parameters, gradients, optimizer, activations, recomputed; // bytes of a GPU
+} Memory;
+
+// A stage of `deep` layers of the model's L.
+static inline Memory room_memory(const Room* r, double L, double deep) {
+    const double data = floor(r->gpus / (r->tensor * ceil(L / deep)));
+    const double n = 12 * r->hidden * r->hidden * deep / r->tensor;
+    const double rows = r->sequence * r->micro_batch * r->hidden / r->tensor;
+    const Memory m = {2 * n, r->gradient_bytes * n, 12 * n / data, 2 * rows * L, 34 * rows};
+    return m;
+}
+
+static inline double memory_sum(const Memory* m) {
+    return m->parameters + m->gradients + m->optimizer + m->activations + m->recomputed;
+}
+
+static inline bool room_fits(const Room* r, double L, double deep) {
+    const Memory m = room_memory(r, L, deep);
+    return r->gpus >= r->tensor * ceil(L / deep) && memory_sum(&m) <= r->hbm;
+}
+
+// The deepest stage that fits, of equal ones that cut into `chunks`, if that is said (0: into layers); 0: none does.
+static inline int room_deepest(const Room* r, int L, int chunks, bool equal) {
+    for (int deep = L; deep > 0; deep--) {
+        if (equal && (L % deep || (chunks && deep % chunks))) continue;
+        if (room_fits(r, L, deep)) return deep;
+    }
+    return 0;
+}
+
+// Layers of the model and of a stage, by the rules on top of this file. 0 layers of a stage: nothing fits.
+static inline int room_layers(const Room* r, int L, bool fixed, int chunks, int* deep) {
+    for (int layers = L; layers > 0; layers--) {
+        const int all = room_deepest(r, layers, chunks, false);
+        *deep = room_deepest(r, layers, chunks, true);
+        if (fixed || all == 0 || chunks > all || 2 * *deep > all) return layers;
+    }
+    *deep = 0;
+    return L;
+}
+
+static inline double power_of_two_below(double x) {
+    double power = 1;
+    while (2 * power <= x) power *= 2;
+    return power;
+}
+
+static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error* error, const char* what) {
+    char line[16] = "";
+    if (wish->line) snprintf(line, sizeof line, "%d: ", wish->line);
+    return fail(error, "%s:%s%smodel of %g T: %s", d->name, *line ? "" : " ", line, wish->parameters.value / 1e12,
+                what);
+}
+
+// TP, h, heads.
+static inline bool plan_width(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
+    Mark w = BACK_COMPUTED;
+    m->asked = wish->parameters;
+    m->tensor = wish->tensor;
+    if (wish->tensor.value == 0) m->tensor = result(&w, power_of_two_below(use(&w, d->rack_gpus) - use(&w, d->spares)));
+    const double unit = use(&w, d->head) * use(&w, m->tensor), h = cbrt(use(&w, d->aspect) * use(&w, m->asked) / 12);
+    m->hidden = result(&w, fmax(1, floor(h / unit + 0.5)) * unit);
+    if (wish->hidden.value > 0) m->hidden = wish->hidden;
+    if (fmod(m->hidden.value, unit) != 0)
+        return model_fail(d, wish, error, "hidden is not a multiple of head x tensor");
+    m->heads = result(&w, use(&w, m->hidden) / use(&w, d->head));
+    return true;
+}
+
+static inline Room room_of(Mark* w, const ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+    const Room r = {use(w, m->hidden),   use(w, m->tensor),      use(w, p->working),       use(w, d->hbm),
+                    use(w, d->sequence), use(w, d->micro_batch), use(w, d->gradient_bytes)};
+    return r;
+}
+
+// L, PP, v. What is not said follows from memory, and so from all that memory follows from.
+static inline bool plan_depth(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
+                              Error* error) {
+    Mark w = BACK_COMPUTED;
+    const Room room = room_of(&w, m, d, p);
+    const double by_size = floor(use(&w, m->asked) / (12 * room.hidden * room.hidden)), said = use(&w, wish->layers);
+    const double most = said > 0 ? said : fmax(1, by_size);
+    if (most > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 20,000 layers: say hidden");
+    int L = (int)most, deep = 0;
+    const int chunks = (int)use(&w, wish->chunks), stages = (int)use(&w, wish->pipeline);
+    if (stages > 0)
+        deep = L % stages == 0 ? L / stages : 0;
+    else
+        L = room_layers(&room, L, said > 0, chunks, &deep);
+    if (stages == 0 && deep == 0) deep = chunks ? chunks : 1; // too large: planned all the same, and said
+    if (deep == 0 || L % deep || (chunks && deep % chunks))
+        return model_fail(d, wish, error, "its layers cannot be divided into pipeline x chunks equal parts");
+    const Fact layers = fact(L, w), pipeline = fact(L / deep, w), cut = fact(deep, w);
+    m->layers = said > 0 ? wish->layers : layers;
+    m->pipeline = stages ? wish->pipeline : pipeline;
+    m->chunks = chunks ? wish->chunks : cut;
+    return true;
+}
+
+static inline bool plan_mesh(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
+                             Error* error) {
+    Mark w = BACK_COMPUTED;
+    const double tensor = m->tensor.value, in_rack = floor((d->rack_gpus.value - d->spares.value) / tensor) * tensor;
+    m->data = result(&w, floor(use(&w, p->working) / (use(&w, m->tensor) * use(&w, m->pipeline))));
+    if (m->data.value < 1) return model_fail(d, wish, error, "tensor x pipeline needs more GPUs than there are");
+    m->used = result(&w, use(&w, m->data) * use(&w, m->tensor) * use(&w, m->pipeline));
+    use(&w, d->rack_gpus), use(&w, d->spares);
+    m->rack_data = result(&w, floor(use(&w, p->racks) * in_rack / (use(&w, m->tensor) * use(&w, m->pipeline))));
+    m->parameters = result(&w, 12 * use(&w, m->layers) * use(&w, m->hidden) * use(&w, m->hidden));
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A model: work and time
+
+// Hoffmann et al. 2022, equation (10): loss = 1.69 + 406.4 / P^0.34 + 410.7 / D^0.28. Least, for 6 P D = C, at
+// P = g (C/6)^(0.28/0.62), g = (0.34 x 406.4 / (0.28 x 410.7))^(1/0.62).
+static inline double law_loss(double P, double D) { return 1.69 + 406.4 / pow(P, 0.34) + 410.7 / pow(D, 0.28); }
+static inline double law_best_parameters(double C) {
+    const double g = pow(0.34 * 406.4 / (0.28 * 410.7), 1 / 0.62);
+    return g * pow(C / 6, 0.28 / 0.62);
+}
+
+static inline void plan_work(ModelPlan* m, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    m->tokens = result(&w, use(&w, d->tokens_per_parameter) * use(&w, m->asked));
+    m->flops = result(&w, 6 * use(&w, m->parameters) * use(&w, m->tokens));
+    m->loss = result(&w, law_loss(use(&w, m->parameters), use(&w, m->tokens)));
+    m->law_parameters = result(&w, law_best_parameters(use(&w, m->flops)));
+    const double best = use(&w, m->law_parameters), tokens = use(&w, m->flops) / (6 * best);
+    const Mark all = w;
+    m->law_ratio = fact(tokens / best, all);
+    m->law_loss = fact(law_loss(best, tokens), all);
+}
+
+// FLOP of all GPUs that work, in a day.
+static inline double flops_of_day(Mark* w, Fact gpus, Fact peak, Fact utilisation) {
+    return use(w, gpus) * use(w, peak) * use(w, utilisation) * 86400;
+}
+
+// Days, tokens and precision: any two decide the third. Each of the last is beside its limit.
+static inline void plan_time(ModelPlan* m, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    const double bits = use(&w, d->precision);
+    m->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : bits == 8 ? d->peak_fp8 : d->peak_fp4));
+    m->days_fp4 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp4, d->utilisation));
+    m->days_fp8 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp8, d->utilisation));
+    m->days_bf16 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_bf16, d->utilisation));
+    m->days = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, m->peak, d->utilisation));
+    m->days_limit = d->days_limit;
+    m->ratio = d->tokens_per_parameter;
+    const double in_time = use(&w, d->days_limit) * flops_of_day(&w, m->used, m->peak, d->utilisation);
+    const Mark all = w;
+    m->parameters_in_time = result(&w, sqrt(in_time / (6 * use(&w, d->tokens_per_parameter))));
+    w = all;
+    m->tokens_in_time = result(&w, in_time / (6 * use(&w, m->parameters)));
+    m->ratio_in_time = result(&w, use(&w, m->tokens_in_time) / use(&w, m->asked));
+    m->peak_needed = result(&w, use(&w, m->peak) * use(&w, m->days) / use(&w, d->days_limit));
+    const Fact in_racks = fact(m->rack_data.value * m->tensor.value * m->pipeline.value, m->rack_data.mark);
+    m->rack_days = result(&w, use(&w, m->flops) / flops_of_day(&w, in_racks, m->peak, d->utilisation));
+    if (in_racks.value == 0) m->rack_days.value = INFINITY;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A model: batch, memory, links
+
+static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish* wish) {
+    Mark w = BACK_COMPUTED;
+    const double idle = use(&w, m->pipeline) > 1; // no pipeline, no bubble
+    m->wall = result(&w, idle * use(&w, m->used) * use(&w, d->micro_batch) /
+                             (use(&w, d->bubble_limit) * use(&w, m->chunks) * use(&w, m->tensor)));
+    const double step = fmax(1, floor(use(&w, d->batch_step) / use(&w, d->sequence)));
+    const double least = use(&w, m->data) * use(&w, d->micro_batch); // a micro-batch for everyone
+    const double near = floor(use(&w, m->wall) / step + 0.5) * step;
+    m->batch = result(&w, near >= least ? near : ceil(least / step) * step);
+    if (wish->batch.value > 0) m->batch = wish->batch;
+    m->batch_tokens = result(&w, use(&w, m->batch) * use(&w, d->sequence));
+    m->micro_batches = result(&w, use(&w, m->batch) / (use(&w, m->data) * use(&w, d->micro_batch)));
+    m->one = fact(1, CONFIRMED);
+    m->bubble = result(&w, (use(&w, m->pipeline) - 1) / (use(&w, m->chunks) * use(&w, m->micro_batches)));
+    m->bubble_limit = d->bubble_limit;
+    m->step = result(&w, 6 * use(&w, m->parameters) * use(&w, m->batch_tokens) /
+                             (use(&w, m->used) * use(&w, m->peak) * use(&w, d->utilisation)));
+    m->step_with_bubble = result(&w, use(&w, m->step) * (1 + use(&w, m->bubble)));
+}
+
+static inline void plan_model_memory(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+    Mark w = BACK_COMPUTED;
+    const Room room = room_of(&w, m, d, p);
+    const double L = use(&w, m->layers);
+    const Memory memory = room_memory(&room, L, L / use(&w, m->pipeline));
+    const Mark all = w;
+    m->of_parameters = fact(memory.parameters, all);
+    m->of_gradients = fact(memory.gradients, all);
+    m->of_optimizer = fact(memory.optimizer, all);
+    m->state = fact(memory.parameters + memory.gradients + memory.optimizer, all);
+    m->of_activations = fact(memory.activations, all);
+    m->of_recomputed = fact(memory.recomputed, all);
+    m->memory = fact(memory_sum(&memory), all);
+    m->hbm = d->hbm;
+}
+
+// 2 (n - 1)/n: what each of n sends for a sum that all of them get, in parts of the vector.
+static inline double all_reduce_share(double n) { return 2 * (n - 1) / n; }
+
+static inline void plan_links(ModelPlan* m, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    const Fact rows = result(&w, use(&w, d->sequence) * use(&w, d->micro_batch) * use(&w, m->hidden) * 2); // s b h x 2
+    const Fact stage = result(&w, use(&w, m->parameters) / (use(&w, m->tensor) * use(&w, m->pipeline)));
+    const Fact deep = result(&w, use(&w, m->layers) / use(&w, m->pipeline));
+    m->micro_step = result(&w, 6 * use(&w, stage) * use(&w, d->sequence) * use(&w, d->micro_batch) /
+                                   (use(&w, m->peak) * use(&w, d->utilisation)));
+    m->tp_bytes = result(&w, 4 * all_reduce_share(use(&w, m->tensor)) * use(&w, rows) * use(&w, deep));
+    m->tp_rate = result(&w, use(&w, m->tp_bytes) / use(&w, m->micro_step));
+    m->tp_rate_recomputed = result(&w, 1.5 * use(&w, m->tp_rate)); // 6 all-reduces
+    m->tp_share = result(&w, use(&w, m->tp_rate) / use(&w, d->scale_up));
+    m->scale_up = d->scale_up;
+    const double boundaries = use(&w, m->pipeline) > 1 ? use(&w, m->chunks) : 0;
+    m->pp_bytes = result(&w, 2 * boundaries * use(&w, rows) / use(&w, m->tensor));
+    m->pp_rate = result(&w, use(&w, m->pp_bytes) * 8 / use(&w, m->micro_step));
+    m->nic = d->nic;
+    m->dp_bytes = result(&w, all_reduce_share(use(&w, m->data)) * use(&w, stage) * use(&w, d->gradient_bytes));
+    m->dp_rate = result(&w, use(&w, m->dp_bytes) * 8 / use(&w, m->step));
+    m->dp_burst = result(&w, use(&w, m->dp_bytes) * 8 / use(&w, d->nic));
+}
+
+static inline void plan_wan(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+    Mark w = BACK_COMPUTED;
+    m->wan_bytes =
+        result(&w, all_reduce_share(use(&w, p->sites)) * use(&w, m->parameters) * use(&w, d->gradient_bytes));
+    m->wan_rate = result(&w, use(&w, m->wan_bytes) * 8 / use(&w, m->step));
+    m->wan_burst = result(&w, use(&w, m->wan_bytes) * 8);
+    m->fibre_pairs = result(&w, ceil(use(&w, m->wan_rate) / use(&w, d->fibre_pair)));
+    m->in_flight = result(&w, use(&w, m->wan_rate) * use(&w, d->wan_delay) / 8);
+    const double apart = use(&w, p->sites) > 1;
+    m->delay_step = result(&w, apart * use(&w, d->wan_delay) / use(&w, m->step));
+    use(&w, p->sites);
+    m->delay_micro = result(&w, apart * use(&w, d->wan_delay) / use(&w, m->micro_step));
+    m->checkpoint = result(&w, use(&w, d->checkpoint_bytes) * use(&w, m->parameters));
+    m->checkpoint_gpu = result(&w, use(&w, m->checkpoint) / use(&w, m->used));
+}
+
+// Everything above. False, where a model and a mesh do not go together, or there is not one rack.
+static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error* error) {
+    memset(p, 0, sizeof *p);
+    plan_racks(p, d);
+    if (p->racks.value < 1) return fail(error, "%s: the money does not buy one rack", d->name);
+    if (p->gpus.value > 1e12) return fail(error, "%s: the money buys more than 10^12 GPUs", d->name);
+    plan_power(p, d);
+    plan_sites(p, d);
+    plan_failures(p, d);
+    p->models = d->models;
+    for (int i = 0; i < d->models; i++) {
+        ModelPlan* m = &p->model[i];
+        const ModelWish* wish = &d->model[i];
+        if (!plan_width(m, d, wish, error) || !plan_depth(m, d, p, wish, error) || !plan_mesh(m, d, p, wish, error))
+            return false;
+        plan_work(m, d);
+        plan_time(m, d);
+        plan_batch(m, d, &d->model[i]);
+        plan_model_memory(m, d, p);
+        plan_links(m, d);
+        plan_wan(m, d, p);
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Print
+
+typedef enum { NO_LIMIT, AT_MOST, AT_LEAST } Limit;
+
+// One line: where its Fact is, and the one that limits it, in a DatacenterPlan or a ModelPlan.
+typedef struct {
+    const char* what;
+    size_t at;
+    Quantity quantity;
+    const char* source;
+    Limit limit;
+    size_t limit_at;
+} Row;
+
+#define AT(name) offsetof(DatacenterPlan, name)
+static const Row datacenter_rows[] = {
+    {"Money", 0, HEADING, "", NO_LIMIT, 0},
+    {"for compute", AT(compute), MONEY, "budget x share", NO_LIMIT, 0},
+    {"racks that buys", AT(affordable), NUMBER, "at the price of a rack", NO_LIMIT, 0},
+    {"racks", AT(racks), NUMBER, "down to 3 digits; overview v2: 23,300", NO_LIMIT, 0},
+    {"GPUs", AT(gpus), NUMBER, "racks x rack_gpus; overview v2: 1.67 million", NO_LIMIT, 0},
+    {"GPUs at work", AT(working), NUMBER, "without spares", NO_LIMIT, 0},
+    {"Power", 0, HEADING, "", NO_LIMIT, 0},
+    {"IT power", AT(it_power), POWER, "overview v2: about 3.6 GW", NO_LIMIT, 0},
+    {"  of a rack", AT(rack_power), POWER, "IT power / racks", NO_LIMIT, 0},
+    {"  of a GPU", AT(gpu_power), POWER, "IT power / GPUs", NO_LIMIT, 0},
+    {"  network, storage, other", AT(beside_racks), POWER, "- racks x rack_rating", NO_LIMIT, 0},
+    {"power with cooling, least", AT(power_low), POWER, "x pue_low; overview v2: 4.16 GW", NO_LIMIT, 0},
+    {"power with cooling, most", AT(power_high), POWER, "x pue_high; overview v2: 4.71 GW", NO_LIMIT, 0},
+    {"Sites", 0, HEADING, "", NO_LIMIT, 0},
+    {"sites", AT(sites), NUMBER, "most power / site_power; overview v2: 2 coasts", NO_LIMIT, 0},
+    {"  GPUs of each", AT(site_gpus), NUMBER, "in equal parts", NO_LIMIT, 0},
+    {"  IT power of each", AT(site_it), POWER, "in equal parts", NO_LIMIT, 0},
+    {"  power of each, least", AT(site_low), POWER, "in equal parts", AT_MOST, AT(site_power)},
+    {"  power of each, most", AT(site_high), POWER, "in equal parts", AT_MOST, AT(site_power)},
+    {"Failures", 0, HEADING, "", NO_LIMIT, 0},
+    {"GPU-hours of a failure", AT(failure_hours), NUMBER, "Llama 3: failure_gpus x failure_days / failures", NO_LIMIT,
+     0},
+    {"time between failures", AT(mtbf), SECONDS, "/ GPUs", NO_LIMIT, 0},
+};
+
+// For every stall.
+static const Row stall_rows[] = {
+    {"a checkpoint that stalls for", AT(stall), SECONDS, "input", NO_LIMIT, 0},
+    {"  is best taken every", AT(interval), SECONDS, "Young 1974: sqrt(2 stall MTBF)", NO_LIMIT, 0},
+    {"  and costs, with what is lost", AT(overhead), PERCENT, "stall/t + t/(2 MTBF) + restart/MTBF", NO_LIMIT, 0},
+};
+#undef AT
+
+#define AT(name) offsetof(ModelPlan, name)
+static const Row model_rows[] = {
+    {"Model, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
+    {"parameters asked for", AT(asked), PARAMETERS, "asked for; abstract v1: 50T or 100T", NO_LIMIT, 0},
+    {"layers L", AT(layers), NUMBER, "asked / (12 h^2), or a little less", NO_LIMIT, 0},
+    {"width h", AT(hidden), NUMBER, "multiple of head TP nearest to aspect L", NO_LIMIT, 0},
+    {"heads", AT(heads), NUMBER, "h / head", NO_LIMIT, 0},
+    {"parameters P", AT(parameters), PARAMETERS, "12 L h^2", NO_LIMIT, 0},
+    {"tokens", AT(tokens), LARGE, "tokens_per_parameter x asked: Hoffmann et al.", NO_LIMIT, 0},
+    {"FLOP C", AT(flops), LARGE, "6 P tokens", NO_LIMIT, 0},
+    {"loss, nats", AT(loss), NUMBER, "Hoffmann et al.'s law, far outside its data", NO_LIMIT, 0},
+    {"  least for C FLOP", AT(law_loss), NUMBER, "that law's optimum, which is", NO_LIMIT, 0},
+    {"  with parameters", AT(law_parameters), PARAMETERS, "smaller, and sees", NO_LIMIT, 0},
+    {"  and tokens a parameter", AT(law_ratio), NUMBER, "not 20: two rules that differ here", NO_LIMIT, 0},
+    {"Time: days, tokens, precision", 0, HEADING, "", NO_LIMIT, 0},
+    {"days in FP4", AT(days_fp4), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
+    {"days in FP8", AT(days_fp8), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
+    {"days in BF16", AT(days_bf16), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
+    {"days, if tokens, precision hold", AT(days), DAYS, "as the plan has it", AT_MOST, AT(days_limit)},
+    {"tokens, if days, precision hold", AT(tokens_in_time), LARGE, "days_limit x FLOP/s / (6 P)", NO_LIMIT, 0},
+    {"  a parameter", AT(ratio_in_time), NUMBER, "tokens / asked", AT_LEAST, AT(ratio)},
+    {"a GPU's peak, if days, tokens hold", AT(peak_needed), FLOPS, "needed", AT_MOST, AT(peak)},
+    {"parameters, if all three hold", AT(parameters_in_time), PARAMETERS, "sqrt(C / (6 tokens_per_parameter))",
+     NO_LIMIT, 0},
+    {"Mesh, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
+    {"tensor TP", AT(tensor), NUMBER, "largest power of 2 within a rack", NO_LIMIT, 0},
+    {"pipeline PP", AT(pipeline), NUMBER, "fewest equal stages that fit into memory", NO_LIMIT, 0},
+    {"chunks v", AT(chunks), NUMBER, "layers of a stage: one each", NO_LIMIT, 0},
+    {"data DP", AT(data), NUMBER, "GPUs / (TP PP)", NO_LIMIT, 0},
+    {"GPUs in the mesh", AT(used), NUMBER, "TP PP DP", NO_LIMIT, 0},
+    {"DP, no TP group across racks", AT(rack_data), NUMBER, "what is left over in a rack does not work", NO_LIMIT, 0},
+    {"  and days", AT(rack_days), DAYS, "days DP / this DP", AT_MOST, AT(days_limit)},
+    {"Batch, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
+    {"bubble wall, sequences", AT(wall), NUMBER, "GPUs b / (v TP limit), whatever PP is", NO_LIMIT, 0},
+    {"sequences B", AT(batch), NUMBER, "nearest multiple of batch_step", NO_LIMIT, 0},
+    {"tokens", AT(batch_tokens), LARGE, "B s", NO_LIMIT, 0},
+    {"micro-batches m", AT(micro_batches), NUMBER, "B / (DP b)", AT_LEAST, AT(one)},
+    {"bubble", AT(bubble), PERCENT, "(PP - 1) / (v m)", AT_MOST, AT(bubble_limit)},
+    {"step", AT(step), SECONDS, "6 P B s / (GPUs peak utilisation)", NO_LIMIT, 0},
+    {"  with the bubble", AT(step_with_bubble), SECONDS, "if utilisation does not count it", NO_LIMIT, 0},
+    {"Memory of a GPU", 0, HEADING, "", NO_LIMIT, 0},
+    {"parameters", AT(of_parameters), BYTES, "2 n, n = P / (TP PP)", NO_LIMIT, 0},
+    {"gradients", AT(of_gradients), BYTES, "g n", NO_LIMIT, 0},
+    {"optimizer", AT(of_optimizer), BYTES, "12 n / DP: ZeRO-1", NO_LIMIT, 0},
+    {"  state, these three", AT(state), BYTES, "sum", NO_LIMIT, 0},
+    {"activations", AT(of_activations), BYTES, "2 s b h L / TP: all recomputed", NO_LIMIT, 0},
+    {"  the layer at work", AT(of_recomputed), BYTES, "34 s b h / TP", NO_LIMIT, 0},
+    {"together", AT(memory), BYTES, "sum", AT_MOST, AT(hbm)},
+    {"Links", 0, HEADING, "", NO_LIMIT, 0},
+    {"compute of a micro-batch", AT(micro_step), SECONDS, "6 n s b / (peak utilisation)", NO_LIMIT, 0},
+    {"TP, bytes meanwhile", AT(tp_bytes), BYTES, "8 (TP - 1)/TP s b h x 2 L/PP", NO_LIMIT, 0},
+    {"  rate, to take as long", AT(tp_rate), BYTE_RATE, "bytes / compute", AT_MOST, AT(scale_up)},
+    {"  with recomputation's sums", AT(tp_rate_recomputed), BYTE_RATE, "6 all-reduces, not 4", AT_MOST, AT(scale_up)},
+    {"  time at scale_up, of compute", AT(tp_share), PERCENT, "on the critical path", NO_LIMIT, 0},
+    {"PP, bytes of a micro-batch", AT(pp_bytes), BYTES, "2 v s b h x 2 / TP", NO_LIMIT, 0},
+    {"  rate", AT(pp_rate), BIT_RATE, "8 bytes / compute", AT_MOST, AT(nic)},
+    {"DP, bytes of a step", AT(dp_bytes), BYTES, "2 (DP - 1)/DP n g", NO_LIMIT, 0},
+    {"  rate, over the whole step", AT(dp_rate), BIT_RATE, "8 bytes / step", AT_MOST, AT(nic)},
+    {"  time, on every NIC at once", AT(dp_burst), SECONDS, "at line rate", NO_LIMIT, 0},
+    {"Between sites", 0, HEADING, "", NO_LIMIT, 0},
+    {"bytes of a step, each way", AT(wan_bytes), BYTES, "2 (S - 1)/S P g, of a site", NO_LIMIT, 0},
+    {"  rate, over the whole step", AT(wan_rate), BIT_RATE, "hidden behind the next step", NO_LIMIT, 0},
+    {"  fibre pairs", AT(fibre_pairs), NUMBER, "/ fibre_pair", NO_LIMIT, 0},
+    {"  rate, within 1 s", AT(wan_burst), BIT_RATE, "if nothing hides it", NO_LIMIT, 0},
+    {"  bytes on their way", AT(in_flight), BYTES, "rate x round trip", NO_LIMIT, 0},
+    {"a round trip, of a step", AT(delay_step), PERCENT, "DP between sites: once a step", NO_LIMIT, 0},
+    {"  of a micro-batch", AT(delay_micro), PERCENT, "PP between sites: at every one of them", NO_LIMIT, 0},
+    {"Checkpoint", 0, HEADING, "", NO_LIMIT, 0},
+    {"bytes", AT(checkpoint), BYTES, "checkpoint_bytes P", NO_LIMIT, 0},
+    {"  of a GPU", AT(checkpoint_gpu), BYTES, "/ GPUs in the mesh", NO_LIMIT, 0},
+};
+#undef AT
+enum {
+    DATACENTER_ROWS = sizeof datacenter_rows / sizeof datacenter_rows[0],
+    STALL_ROWS = sizeof stall_rows / sizeof stall_rows[0],
+    MODEL_ROWS = sizeof model_rows / sizeof model_rows[0]
+};
+
+// A limit of 0 is none.
+static inline bool row_is_limited(const Row* row, const void* base) {
+    return row->limit != NO_LIMIT && fact_in(base, row->limit_at).value != 0;
+}
+
+static inline bool row_holds(const Row* row, const void* base) {
+    if (!row_is_limited(row, base)) return true;
+    const double value = fact_in(base, row->at).value, limit = fact_in(base, row->limit_at).value;
+    return row->limit == AT_MOST ? value <= limit : value >= limit;
+}
+
+// Of what a row says: of its fact, and of its limit.
+static inline Mark row_mark(const Row* row, const void* base) {
+    Mark w = CONFIRMED;
+    use(&w, fact_in(base, row->at));
+    if (row_is_limited(row, base)) use(&w, fact_in(base, row->limit_at));
+    return w;
+}
+
+// "; <= 192 GB: kept, VIOLATED", a verdict a column; one if they agree.
+static inline void row_print_limit(const Row* row, const void* const* bases, int n, FILE* out) {
+    char limit[64];
+    bool all = true, any = false;
+    for (int i = 0; i < n; i++) all = all && row_holds(row, bases[i]), any = any || row_holds(row, bases[i]);
+    quantity_text(limit, sizeof limit, fact_in(bases[0], row->limit_at).value, row->quantity);
+    fprintf(out, "; %s %s: ", row->limit == AT_MOST ? "<=" : ">=", limit);
+    if (all || !any)
+        fprintf(out, all ? "kept" : "VIOLATED");
+    else
+        for (int i = 0; i < n; i++) fprintf(out, "%s%s", i ? ", " : "", row_holds(row, bases[i]) ? "kept" : "VIOLATED");
+}
+
+// A row of n columns, one for each base. Its mark is the weakest of theirs, and is counted.
+static inline void row_print(const Row* row, const void* const* bases, int n, int* marks, FILE* out) {
+    if (row->quantity == HEADING) {
+        fprintf(out, "\n%s\n", row->what);
+        return;
+    }
+    Mark mark = CONFIRMED;
+    fprintf(out, "  %-34s", row->what);
+    for (int i = 0; i < n; i++) {
+        char text[64];
+        const Mark m = row_mark(row, bases[i]);
+        if (m > mark) mark = m;
+        quantity_text(text, sizeof text, fact_in(bases[i], row->at).value, row->quantity);
+        fprintf(out, " %13s", text);
+    }
+    const bool limited = row_is_limited(row, bases[0]);
+    fprintf(out, "  %-13s  %s", mark_names[mark], row->source);
+    if (limited) row_print_limit(row, bases, n, out);
+    fprintf(out, "\n");
+    marks[mark]++;
+}
+
+// The whole plan: what, value, mark, and where it is from. Models side by side, by twos.
+static inline void datacenter_print(const DatacenterPlan* p, FILE* out) {
+    const void* base = p;
+    int marks[MARKS] = {0};
+    fprintf(out, "confirmed: published. back-computed: follows from what is published. assumed: chosen, or follows "
+                 "from a choice.\n");
+    for (int i = 0; i < DATACENTER_ROWS; i++) row_print(&datacenter_rows[i], &base, 1, marks, out);
+    for (int k = 0; k < p->stalls; k++) {
+        for (int i = 0; i < STALL_ROWS; i++) {
+            Row row = stall_rows[i];
+            row.at += (size_t)k * sizeof(Fact);
+            row_print(&row, &base, 1, marks, out);
+        }
+    }
+    for (int first = 0; first < p->models; first += 2) {
+        const int n = first + 1 < p->models ? 2 : 1;
+        const void* bases[2] = {&p->model[first], &p->model[first + n - 1]};
+        for (int i = 0; i < MODEL_ROWS; i++) row_print(&model_rows[i], bases, n, marks, out);
+    }
+    fprintf(out, "\n%d lines are confirmed, %d back-computed, %d assumed.\n", marks[CONFIRMED], marks[BACK_COMPUTED],
+            marks[ASSUMED]);
+}
+
+static inline void input_print(const Input* in, Fact f, FILE* out) {
+    char text[64] = "by rule";
+    const bool given = f.value > 0 || in->low == 0;
+    if (given) quantity_text(text, sizeof text, f.value, in->quantity);
+    fprintf(out, "  %-24s %16s  %-13s  %s\n", in->name, text, given ? mark_names[f.mark] : "-", in->source);
+}
+
+// What the plan is made from.
+static inline void datacenter_print_inputs(const Datacenter* d, FILE* out) {
+    fprintf(out, "Inputs: %s\n", d->name);
+    for (int i = 0; i < DATACENTER_INPUTS; i++)
+        input_print(&datacenter_inputs[i], fact_in(d, datacenter_inputs[i].at), out);
+    for (int i = 0; i < d->stalls; i++) input_print(&stall_input, d->stall[i], out);
+    for (int k = 0; k < d->models; k++) {
+        for (int i = 0; i < MODEL_INPUTS; i++) {
+            const Fact f = fact_in(&d->model[k], model_inputs[i].at);
+            if (i == 0 || f.value > 0) input_print(&model_inputs[i], f, out);
+        }
+    }
+}
+
+#endif

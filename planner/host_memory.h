@@ -1,0 +1,121 @@
+/*
+host_memory.h: what a process on a CPU holds at its peak. It is more than the arenas of its stage (memory.h), and a little less:
+
+    arenas       as far as they are touched: all of them but the cache of keys and values, in whole pages. Large memory
+                 lies on huge pages (device_malloc), so a part of the cache may come along
+    tokens       inputs and targets of all micro-batches, where the stage has the embedding or the head
+    products     packed matrices, two huge pages for each thread (matmul.h)
+    attention    a thread's blocks of keys and queries, those of the backward pass being larger (attention.h)
+    messages     MPI's own copies: what is added up arrives in memory of MPI's that is as large as its vector, from the
+                 start of the sum to its end; of a reduce-scatter over more than two ranks in twice as much. Over the
+                 tensor ranks one sum is on its way at a time, of gradients as many as parallel/exchange.h lets: two
+    text         pages of the token files that are read
+    program      code, libraries and MPI: measured, not known; and the trainer's own code and tables
+
+Weights are drawn in place, so there is no other copy of them. A checkpoint needs a bucket more while it is written,
+which is not counted here; nor are traces (--trace: 64 MB, of which a span touches 64 B).
+*/
+#ifndef PROCESS_H
+#define PROCESS_H
+
+#include "../kernels/attention.h"
+#include "memory.h"
+
+// What a rank runs on and works with.
+typedef struct {
+    double base; // bytes of a rank that has opened MPI and exchanged something (measured_device.h: resident); of a process
+                 // that is started alone, which never does, the constant ALONE_BYTES is taken
+    double text; // bytes of the token files
+    double sequences; // that a rank reads of them in the run
+    int threads;      // that a rank computes with
+    bool writes;      // it writes text, so keys and values are touched
+} ProcessSetup;
+
+typedef struct {
+    StageMemory stage; // of the rank that needs most
+    double arenas, tokens, products, attention, messages, text, program;
+    double bytes; // together
+} ProcessMemory;
+
+enum {
+    PAGE = 4096,
+    HUGE_PAGE = 2 << 20,
+    FILE_PAGES = 1 << 16,           // a file's pages come in groups of so many bytes
+    CHECKED_PIECES = 64,            // of a token file that are read at the start (tokens_checksum)
+    ALONE_BYTES = 5 * 1000 * 1000,  // libraries, without MPI
+    PROGRAM_BYTES = 2 * 1000 * 1000 // the trainer's code, schedule, layout and lists
+};
+
+static inline double in_pages(double bytes, double page) { return ceil(bytes / page) * page; }
+
+// What is touched of an arena whose last `unused` bytes are not.
+static inline double touched_bytes(double bytes, double unused) {
+    const double whole = in_pages(bytes, PAGE);
+    return fmin(whole, in_pages(bytes - unused, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE));
+}
+
+static inline double touched_arenas(const StageMemory* stage, bool writes) {
+    double bytes = 0;
+    for (int i = 0; i < ARENAS; i++)
+        bytes += touched_bytes(stage->arena[i], i == ARENAS - 1 && !writes ? stage->unused : 0);
+    return bytes;
+}
+
+// Memory in which MPI receives what is added up.
+static inline double message_bytes(const Stage* s) {
+    const Layout* layout = &s->layout;
+    const Mesh* mesh = &layout->mesh;
+    const double rows = (double)(most_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
+    const double bucket = single * (double)largest_bucket(layout), buckets = single * (double)layout->elements;
+    const double copies = mesh->zero && mesh->d > 2 ? 2 : 1;
+    const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)SUMS_AT_ONCE;
+    const double sums = copies * fmin(buckets, at_once * bucket);
+    const bool tied = layout_is_tied(layout, &s->model); // added up when all others have come
+    const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
+    return (mesh->t > 1 ? rows : 0) + fmax(mesh->d > 1 ? sums : 0, tie);
+}
+
+// What a thread needs for its part of attention.
+static inline double attention_bytes(const Stage* s) {
+    const AttShape shape =
+        attention_shape(NULL, s->layout.states * s->B, s->T, s->layout.NH, s->layout.NKV, model_head_size(&s->model));
+    BackwardScratch blocks;
+    return (double)(backward_scratch(&blocks, NULL, &shape, shape.blocks) * sizeof(float));
+}
+
+// A process with a planned stage, whose schedule has so many micro-batches.
+static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const ProcessSetup* setup) {
+    const bool reads = s->layout.first_stage || s->layout.last_stage;
+    const double tokens = (double)micro_batches * s->B * s->T;
+    ProcessMemory x;
+    memset(&x, 0, sizeof x);
+    x.stage = memory_of_stage(s);
+    x.arenas = touched_arenas(&x.stage, setup->writes);
+    x.tokens = reads ? in_pages(2 * tokens * sizeof(int32_t), PAGE) : 0;
+    x.products = 2.0 * HUGE_PAGE * setup->threads;
+    x.attention = setup->threads * attention_bytes(s);
+    x.text = fmin(setup->text, (CHECKED_PIECES + (reads ? setup->sequences : 0)) * FILE_PAGES);
+    x.program = (mesh_size(&s->layout.mesh) > 1 ? setup->base : (double)ALONE_BYTES) + PROGRAM_BYTES;
+    x.messages = message_bytes(s);
+    x.bytes = x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program;
+    return x;
+}
+
+// The largest of a mesh, as plan_memory: what log.jsonl has as peak_bytes.
+static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                                const Pipeline* plan, const ProcessSetup* setup, Error* error) {
+    Mesh at = *mesh;
+    memset(largest, 0, sizeof *largest);
+    at.tensor = at.data = at.pipeline = 0;
+    if (!pipeline_check(plan, error)) return false;
+    for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
+        Stage s;
+        if (!plan_stage(&s, m, &at, B, T, plan, values_here(), error)) return false;
+        const ProcessMemory x = process_of_stage(&s, plan->m, setup);
+        if (x.bytes > largest->bytes) *largest = x;
+        stage_free(&s);
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,653 @@
+/*
+measured_device.h: rates of a device that was measured: how long this machine takes for a matrix product, a kernel, a sum over
+ranks. A processor's rates follow from no data sheet: they depend on caches, on packing, on what else runs. So
+planner/calibrate.c measures the trainer's own kernels on a grid of sizes, and this file says what lies between.
+
+A measured machine is a list of lines, here with an example of each, numbers in seconds, bytes and FLOP/s:
+
+    peak 0.22 TFLOP/s, memory 16 GB                 (two lines) of the machine, as in cluster.h
+    cores 2                                         of the machine; ranks share them (comm/cpu_affinity.h, cluster.h)
+    tile 8 48                                       of the matrix product's micro-kernel (kernels/matmul.h)
+    resident 2.1e7 B                                of a rank that has opened MPI, and holds no model yet
+    product one forward 256 512 128 6.1e10 FLOP/s   m, n, k as in ops.h; forward, input or weight (gradient)
+    kernel one activation 65536 4.1e-10 s           kernel, elements, seconds for ONE element
+    attention one backward 128 64 2.3e10 FLOP/s     T, head size; FLOPs counted causally
+    collective started all-reduce 4 65536 8.1e-05 s ranks, bytes of the whole vector; waited: MPI's blocking call
+    message 8 65536 2.0e-05 s                       ranks of the machine, bytes; from one to the next; where
+                                                    there are more ranks than cores, others compute
+    speed 8 2 0.93                                  ranks of the machine, how many of them compute
+
+"one" is a rank of several, which computes with one thread while the other cores compute too; "all" a rank that is alone
+and computes with every core. Two processes on one physical core, or on one memory, slow each other down, so a rate that
+was measured on an idle machine is not one of a step: "one" was measured while every core had a rank that did the same.
+
+    speed    how fast a computing rank is, as a part of "one", when k of n ranks compute and the others wait for
+             messages. With k = cores it is near 1; above, ranks share cores, and it falls as cores / k and a little
+             more, since they empty each other's caches; below, cores that have nothing to do leave it more than 1,
+             but not if ranks that wait keep them busy. A collective of more ranks than cores is priced as one whose
+             ranks have a core each, times speed n n: its ranks, like all that compute, then go at the speed of the
+             moment
+
+Between the points rates are interpolated in logarithms of sizes and rates (a power law goes through exactly); beyond
+the ends the rate stays that of the end. A product's rate is that of whole tiles: matmul computes ceil(m / 8) 8 x ceil(n
+/ 48) 48 of C (on each thread's part), which explains the jumps with m and n, so what is left is smooth and is
+interpolated.
+*/
+#ifndef MEASURED_H
+#define MEASURED_H
+
+#include "../util/options.h"
+#include "ops.h"
+
+#include <limits.h>
+
+// ----------------------------------------------------------------------------------------------------------------
+// Lines
+
+typedef enum {
+    MEASURED_PRODUCT,
+    MEASURED_MEMORY,
+    MEASURED_ATTENTION,
+    MEASURED_COLLECTIVE,
+    MEASURED_MESSAGE,
+    MEASURED_SPEED,
+    MEASURED_TABLES
+} MeasuredTable;
+
+typedef enum { THREADS_ONE, THREADS_ALL } MeasuredThreads;
+typedef enum { COLLECTIVE_WAITED, COLLECTIVE_STARTED } MeasuredCall; // by MPI's blocking calls, or the others
+
+enum { MEASURED_AXES = 3, MEASURED_VARIANTS = 64 };
+
+// How lines of a table are written: two words that choose a variant, numbers on the axes, the value and its unit.
+typedef struct {
+    const char *name, *first, *second;
+    int axes;
+    const char *axis[MEASURED_AXES], *unit;
+} MeasuredFormat;
+
+// The names of Kernel (ops.h), and of those kinds of them that a processor tells apart.
+typedef enum {
+    KERNEL_RMS_NORM = KERNELS, // NORM of llama
+    KERNEL_RESIDUAL_RMS_NORM,
+    KERNEL_RMS_NORM_BACKWARD,
+    KERNEL_SWIGLU, // ACTIVATION of llama
+    KERNEL_SWIGLU_BACKWARD,
+    KERNEL_CLASSIFIER_PARTS, // CLASSIFIER where the vocabulary is divided over ranks
+    MEASURED_KERNELS
+} MeasuredKernel;
+
+static inline const char* kernel_choices(void) {
+    return "norm|residual-norm|residual|norm-backward|activation|activation-backward|rope|rope-backward|embedding|"
+           "embedding-backward|classifier|add|bias|copy|zero|squares|optimizer|other|rms-norm|residual-rms-norm|"
+           "rms-norm-backward|swiglu|swiglu-backward|classifier-parts";
+}
+
+static inline const MeasuredFormat* measured_format(MeasuredTable table) {
+    static const MeasuredFormat formats[MEASURED_TABLES] = {
+        {"product", "one|all", "forward|input|weight", 3, {"m", "n", "k"}, "FLOP/s"},
+        {"kernel", "one|all", NULL, 1, {"elements", NULL, NULL}, "s"},
+        {"attention", "one|all", "forward|backward", 2, {"T", "head size", NULL}, "FLOP/s"},
+        {"collective", "waited|started", "all-reduce|reduce-scatter|all-gather", 2, {"ranks", "bytes", NULL}, "s"},
+        {"message", NULL, NULL, 2, {"ranks", "bytes", NULL}, "s"},
+        {"speed", NULL, NULL, 2, {"ranks", "computing", NULL}, ""},
+    };
+    return &formats[table];
+}
+
+static inline const char* measured_second(MeasuredTable table) {
+    return table == MEASURED_MEMORY ? kernel_choices() : measured_format(table)->second;
+}
+
+static inline int choice_count(const char* choices) {
+    int n = choices != NULL;
+    for (; choices && *choices; choices++) n += *choices == '|';
+    return n;
+}
+
+typedef struct {
+    MeasuredTable table;
+    int first, second; // words; 0 where there are none
+    double at[MEASURED_AXES];
+    double value;
+} MeasuredPoint;
+
+// The values of one variant of a table at every combination of numbers on its axes; the last axis runs fastest.
+typedef struct {
+    int axes, n[MEASURED_AXES];
+    double* axis[MEASURED_AXES]; // ascending
+    double* value;
+} MeasuredGrid;
+
+enum { CORRECTED = 12 }; // corrections: up to 2,048 ranks on a machine
+
+typedef struct Measured {
+    int cores, tile_rows, tile_columns; // cores = 0: nothing was measured
+    double resident;                    // bytes
+    // Of runs with 2^i ranks, and those with more than half as many: the factor that traces have shown to be missing
+    // (calibrate.h); 0: no trace was of such a run.
+    double correction[CORRECTED];
+    int points, room;
+    MeasuredPoint* point; // in the order of the file
+    MeasuredGrid grid[MEASURED_TABLES][MEASURED_VARIANTS];
+} Measured;
+
+static inline void measured_init(Measured* m) { memset(m, 0, sizeof *m); }
+
+static inline void measured_free(Measured* m) {
+    for (int i = 0; i < MEASURED_TABLES * MEASURED_VARIANTS; i++) {
+        MeasuredGrid* g = &m->grid[i / MEASURED_VARIANTS][i % MEASURED_VARIANTS];
+        for (int a = 0; a < g->axes; a++) free(g->axis[a]);
+        free(g->value);
+    }
+    free(m->point);
+    memset(m, 0, sizeof *m);
+}
+
+static inline bool measured_same_place(const MeasuredPoint* a, const MeasuredPoint* b) {
+    bool same = a->table == b->table && a->first == b->first && a->second == b->second;
+    for (int i = 0; i < MEASURED_AXES; i++) same = same && a->at[i] == b->at[i];
+    return same;
+}
+
+static inline void measured_add(Measured* m, MeasuredPoint point) {
+    if (m->points == m->room)
+        m->point = (MeasuredPoint*)checked_grow(m->point, &m->room, 256, sizeof *m->point, "measured rates");
+    m->point[m->points++] = point;
+}
+
+static inline MeasuredPoint measured_point(MeasuredTable table, int first, int second, double a, double b, double c,
+                                           double value) {
+    const MeasuredPoint p = {table, first, second, {a, b, c}, value};
+    return p;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Reading and writing
+
+// Of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its step never end.
+static const double measured_least = 1e-20, measured_most = 1e20;
+
+// A number in decimal digits, in this range.
+static inline bool measured_number(const char* word, double* value) {
+    char* end;
+    *value = strtod(word, &end);
+    return *word && *end == 0 && strspn(word, "0123456789.eE+-") == strlen(word) && *value >= measured_least &&
+           *value <= measured_most;
+}
+
+// The shortest text that is read as the same number.
+static inline void measured_number_text(char text[32], double value) {
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
+enum { MEASURED_WORDS = 12 };
+
+// Cuts a line into words, in place, up to a comment. Returns how many; more than MEASURED_WORDS count as one more.
+static inline int measured_cut(char* line, char* words[MEASURED_WORDS]) {
+    int n = 0;
+    char* save = NULL;
+    line[strcspn(line, "#\n")] = 0;
+    for (char* w = strtok_r(line, " \t\r", &save); w; w = strtok_r(NULL, " \t\r", &save)) {
+        if (n == MEASURED_WORDS) return n + 1;
+        words[n++] = w;
+    }
+    return n;
+}
+
+static inline int measured_table_of(const char* word) {
+    for (int t = 0; t < MEASURED_TABLES; t++) {
+        if (strcmp(measured_format((MeasuredTable)t)->name, word) == 0) return t;
+    }
+    return -1;
+}
+
+// Whether a line that begins with this word is one of a measured machine.
+static inline bool measured_is_line(const char* word) {
+    return measured_table_of(word) >= 0 || choice_index("cores|tile|resident|correct", word) >= 0;
+}
+
+static inline bool measured_read_whole(const char* word, int most, int* value) {
+    double x;
+    if (!measured_number(word, &x) || x != floor(x) || x > most) return false;
+    *value = (int)x;
+    return true;
+}
+
+static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, char** words, Error* error) {
+    const MeasuredFormat* f = measured_format(table);
+    const char* choices[2] = {f->first, measured_second(table)};
+    MeasuredPoint p = measured_point(table, 0, 0, 0, 0, 0, 0);
+    int at = 1;
+    for (int i = 0; i < 2; i++) {
+        if (!choices[i]) continue;
+        int* choice = i == 0 ? &p.first : &p.second;
+        *choice = at < n ? choice_index(choices[i], words[at]) : -1;
+        if (*choice < 0)
+            return fail(error, "%s: %s is none of %s", f->name, at < n ? words[at] : "nothing", choices[i]);
+        at++;
+    }
+    for (int i = 0; i < f->axes; i++, at++) {
+        if (at >= n || !measured_number(words[at], &p.at[i]))
+            return fail(error, "%s: %s has to be a number from 1e-20 to 1e20, not %s", f->name, f->axis[i],
+                        at < n ? words[at] : "nothing");
+    }
+    if (at >= n || !measured_number(words[at], &p.value))
+        return fail(error, "%s: the value has to be a number from 1e-20 to 1e20, not %s", f->name,
+                    at < n ? words[at] : "nothing");
+    at++;
+    if (*f->unit && (at >= n || strcmp(words[at], f->unit) != 0))
+        return fail(error, "%s: behind the value stands its unit, %s", f->name, f->unit);
+    at += *f->unit != 0;
+    if (at != n) return fail(error, "%s: %s is too much", f->name, words[at]);
+    if (table == MEASURED_SPEED && p.at[1] > p.at[0])
+        return fail(error, "speed: %g of %g ranks compute", p.at[1], p.at[0]);
+    measured_add(m, p);
+    return true;
+}
+
+// Corrections of runs with so many ranks.
+static inline int measured_place_of_ranks(int ranks) {
+    int place = 0;
+    while (place < CORRECTED - 1 && 1 << place < ranks) place++;
+    return place;
+}
+
+static inline bool measured_read_correction(Measured* m, int n, char** words, Error* error) {
+    int ranks = 0;
+    double factor;
+    if (n != 3 || !measured_read_whole(words[1], 1 << (CORRECTED - 1), &ranks) || !measured_number(words[2], &factor))
+        return fail(error, "correct: a number of ranks and a factor have to follow, and nothing else");
+    m->correction[measured_place_of_ranks(ranks)] = factor;
+    return true;
+}
+
+// The n words of a line.
+static inline bool measured_read_words(Measured* m, int n, char** words, Error* error) {
+    const int table = n > 0 ? measured_table_of(words[0]) : -1;
+    if (n > MEASURED_WORDS) return fail(error, "a line of more than %d words", MEASURED_WORDS);
+    if (table >= 0) return measured_read_point(m, (MeasuredTable)table, n, words, error);
+    if (strcmp(words[0], "cores") == 0)
+        return (n == 2 && measured_read_whole(words[1], 1 << 16, &m->cores)) ||
+               fail(error, "cores: a number has to follow, and nothing else");
+    if (strcmp(words[0], "tile") == 0)
+        return (n == 3 && measured_read_whole(words[1], 4096, &m->tile_rows) &&
+                measured_read_whole(words[2], 4096, &m->tile_columns)) ||
+               fail(error, "tile: rows and columns have to follow, and nothing else");
+    if (strcmp(words[0], "resident") == 0)
+        return (n == 3 && measured_number(words[1], &m->resident) && strcmp(words[2], "B") == 0) ||
+               fail(error, "resident: a number and B have to follow, and nothing else");
+    if (strcmp(words[0], "correct") == 0) return measured_read_correction(m, n, words, error);
+    return fail(error,
+                "%s is not known; lines begin with cores, tile, resident, product, kernel, attention, collective, "
+                "message, speed or correct",
+                words[0]);
+}
+
+static inline int measured_compare(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+// The numbers that points of a variant have on one axis, ascending, each once. Returns how many.
+static inline int measured_axis(const Measured* m, const MeasuredPoint* like, int a, double* axis) {
+    int n = 0, kept = 0;
+    for (int i = 0; i < m->points; i++) {
+        const MeasuredPoint* p = &m->point[i];
+        if (p->table == like->table && p->first == like->first && p->second == like->second) axis[n++] = p->at[a];
+    }
+    qsort(axis, (size_t)n, sizeof *axis, measured_compare);
+    for (int i = 0; i < n; i++) {
+        if (kept == 0 || axis[i] != axis[kept - 1]) axis[kept++] = axis[i];
+    }
+    return kept;
+}
+
+static inline MeasuredGrid* measured_grid_of(Measured* m, MeasuredTable table, int first, int second) {
+    return &m->grid[table][first * choice_count(measured_second(table)) + second];
+}
+
+// "product one forward 128 256 512", for messages.
+static inline void measured_place_text(char* text, size_t size, const MeasuredPoint* p) {
+    const MeasuredFormat* f = measured_format(p->table);
+    const char* choices[2] = {f->first, measured_second(p->table)};
+    const int chosen[2] = {p->first, p->second};
+    size_t at = (size_t)snprintf(text, size, "%s", f->name);
+    for (int i = 0; i < 2; i++) {
+        char word[32];
+        if (!choices[i]) continue;
+        choice_word(word, sizeof word, choices[i], chosen[i]);
+        at += (size_t)snprintf(text + at, size - at, " %s", word);
+    }
+    for (int i = 0; i < f->axes; i++) at += (size_t)snprintf(text + at, size - at, " %.17g", p->at[i]);
+}
+
+static inline int64_t measured_cell(const MeasuredGrid* g, const MeasuredPoint* p) {
+    int64_t cell = 0;
+    for (int a = 0; a < g->axes; a++) {
+        int i = 0;
+        while (g->axis[a][i] != p->at[a]) i++;
+        cell = cell * g->n[a] + i;
+    }
+    return cell;
+}
+
+// Puts the points of one variant into a grid; every combination has to be there once. speed: half of them make no
+// sense.
+static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const MeasuredPoint* like, Error* error) {
+    int64_t cells = 1;
+    char place[256];
+    g->axes = measured_format(like->table)->axes;
+    for (int a = 0; a < g->axes; a++) {
+        g->axis[a] = (double*)checked_malloc((size_t)m->points * sizeof(double), "measured rates");
+        g->n[a] = measured_axis(m, like, a, g->axis[a]);
+        cells *= g->n[a]; // at most 4 points^2 here: the check is before the next factor
+        if (cells > 4 * (int64_t)m->points)
+            return fail(error, "%s: points are missing", measured_format(like->table)->name);
+    }
+    g->value = (double*)checked_calloc((size_t)cells, sizeof(double), "measured rates");
+    for (int i = 0; i < m->points; i++) {
+        const MeasuredPoint* p = &m->point[i];
+        if (p->table != like->table || p->first != like->first || p->second != like->second) continue;
+        double* value = &g->value[measured_cell(g, p)];
+        measured_place_text(place, sizeof place, p);
+        if (*value != 0) return fail(error, "%s is there twice", place);
+        *value = p->value;
+    }
+    for (int64_t c = 0; c < cells; c++) {
+        MeasuredPoint p = *like;
+        int64_t rest = c;
+        for (int a = g->axes - 1; a >= 0; rest /= g->n[a], a--) p.at[a] = g->axis[a][rest % g->n[a]];
+        measured_place_text(place, sizeof place, &p);
+        if (g->value[c] == 0 && !(p.table == MEASURED_SPEED && p.at[1] > p.at[0]))
+            return fail(error, "%s is missing", place);
+    }
+    return true;
+}
+
+// Behind the last line: grids are made of the points. What is needed to price anything has to be there.
+static inline bool measured_complete(Measured* m, Error* error) {
+    if (m->cores == 0 || m->tile_rows == 0) return fail(error, "%s is missing", m->cores == 0 ? "cores" : "tile");
+    for (int i = 0; i < m->points; i++) {
+        const MeasuredPoint* p = &m->point[i];
+        MeasuredGrid* g = measured_grid_of(m, p->table, p->first, p->second);
+        if (!g->value && !measured_fill(m, g, p, error)) return false;
+    }
+    return true;
+}
+
+// Reads a file of such lines; `path` is what errors call it. After a failure nothing has to be freed.
+static inline bool measured_read(Measured* m, const char* path, Error* error) {
+    FILE* in = fopen(path, "r");
+    char line[512], *words[MEASURED_WORDS];
+    Error why;
+    int number = 0;
+    bool ok = true;
+    measured_init(m);
+    if (!in) return fail(error, "%s: cannot read: %s", path, strerror(errno));
+    while (ok && fgets(line, sizeof line, in)) {
+        number++;
+        const bool whole = strchr(line, '\n') || feof(in);
+        const int n = measured_cut(line, words);
+        if (n == 0 && whole) continue;
+        ok = whole ? measured_read_words(m, n, words, &why) : fail(&why, "the line is too long");
+    }
+    if (ok && ferror(in)) ok = fail(&why, "cannot read: %s", strerror(errno));
+    fclose(in);
+    if (!ok) fail(error, "%s:%d: %.900s", path, number, why.text);
+    if (ok && !measured_complete(m, &why)) ok = fail(error, "%s: %.900s", path, why.text);
+    if (!ok) measured_free(m);
+    return ok;
+}
+
+static inline void measured_write_point(FILE* out, const MeasuredPoint* p) {
+    char text[256], value[32];
+    const char* unit = measured_format(p->table)->unit;
+    measured_place_text(text, sizeof text, p);
+    measured_number_text(value, p->value);
+    fprintf(out, "%s %s%s%s\n", text, value, *unit ? " " : "", unit);
+}
+
+static inline void measured_write_corrections(const Measured* m, FILE* out) {
+    char value[32];
+    for (int place = 0; place < CORRECTED; place++) {
+        measured_number_text(value, m->correction[place]);
+        if (m->correction[place] > 0) fprintf(out, "correct %d %s\n", 1 << place, value);
+    }
+}
+
+// The lines of a measured machine. Returns false if writing has failed.
+static inline bool measured_write(const Measured* m, FILE* out) {
+    char value[32];
+    fprintf(out, "cores %d\ntile %d %d\n", m->cores, m->tile_rows, m->tile_columns);
+    measured_number_text(value, m->resident);
+    if (m->resident > 0) fprintf(out, "resident %s B\n", value);
+    measured_write_corrections(m, out);
+    for (int i = 0; i < m->points; i++) measured_write_point(out, &m->point[i]);
+    return !ferror(out);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Between the points
+
+// Where x stands on an axis: below point i + 1, at `part` of the way from i in logarithms; the ends are not passed.
+static inline int measured_locate(const double* axis, int n, double x, double* part) {
+    int i = 0;
+    *part = 0;
+    if (n == 1 || x <= axis[0]) return 0;
+    while (i < n - 2 && x >= axis[i + 1]) i++;
+    *part = x >= axis[i + 1] ? 1 : log(x / axis[i]) / log(axis[i + 1] / axis[i]);
+    return i;
+}
+
+// The value at `at`, linear in logarithms on every axis. On a grid point it is the point's, to the bit.
+static inline double measured_between(const MeasuredGrid* g, const double* at) {
+    double part[MEASURED_AXES], sum = 0;
+    int low[MEASURED_AXES];
+    for (int a = 0; a < g->axes; a++) low[a] = measured_locate(g->axis[a], g->n[a], at[a], &part[a]);
+    for (int corner = 0; corner < 1 << g->axes; corner++) {
+        double weight = 1;
+        int64_t cell = 0;
+        for (int a = 0; a < g->axes; a++) {
+            const int high = corner >> a & 1;
+            weight *= high ? part[a] : 1 - part[a];
+            cell = cell * g->n[a] + (high ? min_i64(low[a] + 1, g->n[a] - 1) : low[a]);
+        }
+        if (weight == 1) return g->value[cell];
+        if (weight > 0) sum += weight * log(g->value[cell]);
+    }
+    return exp(sum);
+}
+
+static inline const MeasuredGrid* measured_find(const Measured* m, MeasuredTable table, int first, int second) {
+    return measured_grid_of((Measured*)(uintptr_t)m, table, first, second);
+}
+
+// Of a rank that computes with so many threads. Between one and all of the machine's cores: as many as one would have.
+static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
+    return threads > 1 && threads >= m->cores && measured_find(m, MEASURED_PRODUCT, THREADS_ALL, 0)->value
+               ? THREADS_ALL
+               : THREADS_ONE;
+}
+
+static inline double measured_share(MeasuredThreads which, int threads) { return which == THREADS_ALL ? 1 : threads; }
+
+// Elements of C that matmul's tiles cover, on the thread that has most of them, times threads: as matmul_grid cuts C.
+static inline double measured_padded(const Measured* m, double rows, double columns, int threads) {
+    const double mr = m->tile_rows, nr = m->tile_columns;
+    double least = INFINITY, best = 0;
+    for (int down = 1; down <= threads; down++) {
+        const int across = threads / down;
+        const double height = ceil(ceil(rows / down) / mr) * mr, width = ceil(ceil(columns / across) / nr) * nr;
+        const double cost = height * width + 16 * (height + width);
+        if (cost < least) least = cost, best = height * width * threads;
+    }
+    return best;
+}
+
+// One of the trainer's three products (ops.h: which; m, n, k as there): seconds.
+static inline double measured_product(const Measured* M, int threads, int which, double m, double n, double k) {
+    const MeasuredThreads t = measured_threads(M, threads);
+    const double at[MEASURED_AXES] = {m, n, k};
+    const double padded = measured_padded(M, m, n, t == THREADS_ALL ? M->cores : 1);
+    return 2 * padded * k / measured_between(measured_find(M, MEASURED_PRODUCT, t, which), at) /
+           measured_share(t, threads);
+}
+
+static inline double measured_memory(const Measured* M, int threads, int kernel, double elements) {
+    const MeasuredThreads t = measured_threads(M, threads);
+    return elements * measured_between(measured_find(M, MEASURED_MEMORY, t, kernel), &elements) /
+           measured_share(t, threads);
+}
+
+// flops: counted causally.
+static inline double measured_attention(const Measured* M, int threads, bool backward, double T, double head,
+                                        double flops) {
+    const MeasuredThreads t = measured_threads(M, threads);
+    const double at[MEASURED_AXES] = {T, head, 0};
+    return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
+}
+
+// A collective of so many ranks, by a blocking call or one that was started, when no other ranks are there: bytes of
+// the whole vector. kind as PlanKind of comm/collectives/plan.h.
+static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
+    const double at[MEASURED_AXES] = {ranks, bytes, 0};
+    return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
+}
+
+static inline double measured_message(const Measured* M, double ranks, double bytes) {
+    const double at[MEASURED_AXES] = {ranks, bytes, 0};
+    return measured_between(measured_find(M, MEASURED_MESSAGE, 0, 0), at);
+}
+
+// How fast each of k computing ranks is while `ranks` - k others wait, as a part of "one". More ranks than were
+// measured: as the most that were, of which as many compute for each core.
+static inline double measured_speed(const Measured* M, double ranks, double k) {
+    const MeasuredGrid* g = measured_find(M, MEASURED_SPEED, 0, 0);
+    if (!g->value) return fmin(1, M->cores / k);
+    int r = 0;
+    while (r < g->n[0] - 1 && g->axis[0][r] < ranks) r++;
+    double part, shared = fmax(1, k / g->axis[0][r]);
+    int i = measured_locate(g->axis[1], g->n[1], fmin(k, g->axis[0][r]), &part);
+    const double* row = g->value + (int64_t)r * g->n[1];
+    if (part == 0 || row[i + 1] == 0) return row[i] / shared;
+    return exp(log(row[i]) * (1 - part) + log(row[i + 1]) * part) / shared;
+}
+
+// The same of ranks that are not alone. Cores are shared then, and the ranks' speed says how; this is the part that is
+// theirs: what the collective would take if each of its ranks had a core.
+static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
+                                              double bytes) {
+    return measured_collective(M, call, kind, ranks, bytes) * fmin(1, measured_speed(M, ranks, ranks));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Operations of ops.h
+
+// Which of the kernels that are measured an operation is.
+static inline int measured_kernel(const Op* op) {
+    static const int others[][2] = {{KERNEL_NORM, KERNEL_RMS_NORM},
+                                    {KERNEL_RESIDUAL_NORM, KERNEL_RESIDUAL_RMS_NORM},
+                                    {KERNEL_NORM_BACKWARD, KERNEL_RMS_NORM_BACKWARD},
+                                    {KERNEL_ACTIVATION, KERNEL_SWIGLU},
+                                    {KERNEL_ACTIVATION_BACKWARD, KERNEL_SWIGLU_BACKWARD}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && op->arch == ARCH_LLAMA; i++) {
+        if ((int)op->kernel == others[i][0]) return others[i][1];
+    }
+    // There and back in one pass, a logit is read and written once.
+    if (op->kernel == KERNEL_CLASSIFIER && op->bytes / op->elements > 10) return KERNEL_CLASSIFIER_PARTS;
+    return (int)op->kernel;
+}
+
+static inline bool measured_knows(const Measured* m, const Op* op) {
+    switch (op->kind) {
+    case OP_PRODUCT: return measured_find(m, MEASURED_PRODUCT, THREADS_ONE, op->transposed)->value != NULL;
+    case OP_MEMORY: return measured_find(m, MEASURED_MEMORY, THREADS_ONE, measured_kernel(op))->value != NULL;
+    case OP_ATTENTION: return measured_find(m, MEASURED_ATTENTION, THREADS_ONE, op->backward)->value != NULL;
+    case OP_COLLECTIVE: return measured_find(m, MEASURED_COLLECTIVE, COLLECTIVE_WAITED, op->collective)->value != NULL;
+    case OP_MESSAGE: return measured_find(m, MEASURED_MESSAGE, 0, 0)->value != NULL;
+    }
+    return false;
+}
+
+static inline double measured_uncorrected(const Measured* m, const Op* op, int threads) {
+    switch (op->kind) {
+    case OP_PRODUCT: return fmax(1, op->batch) * measured_product(m, threads, op->transposed, op->m, op->n, op->k);
+    case OP_MEMORY: return measured_memory(m, threads, measured_kernel(op), op->elements);
+    case OP_ATTENTION: return measured_attention(m, threads, op->backward, op->seq, op->head, op->flops);
+    case OP_COLLECTIVE:
+        return measured_collective_work(m, op->under >= 0 ? COLLECTIVE_STARTED : COLLECTIVE_WAITED, op->collective,
+                                        op->ranks, op->bytes);
+    case OP_MESSAGE: return measured_message(m, op->stride * op->ranks, op->bytes);
+    }
+    return -1;
+}
+
+// The correction of the nearest number of ranks that a trace was of; 1 if there was none.
+static inline double measured_corrected(const Measured* m, int ranks) {
+    const int place = measured_place_of_ranks(ranks);
+    for (int far = 0; far < CORRECTED; far++) {
+        if (place + far < CORRECTED && m->correction[place + far] > 0) return m->correction[place + far];
+        if (place - far >= 0 && m->correction[place - far] > 0) return m->correction[place - far];
+    }
+    return 1;
+}
+
+// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores:
+// while this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller:
+// measured_speed. A collective is one of ranks that compute, so it is priced as theirs. busy: ranks of the run.
+static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
+    if (!measured_knows(m, op)) return -1;
+    return measured_corrected(m, busy) * measured_uncorrected(m, op, threads);
+}
+
+// How `ranks` ranks in p stages share the machine: threads that each computes with (comm/cpu_affinity.h), and into speed (p + 1)
+// the speed of each stage while k of the p compute.
+static inline void measured_share_cores(const Measured* m, int* threads, double* speed, int ranks, int p) {
+    *threads = (int)max_i64(1, m->cores / ranks);
+    speed[0] = 1;
+    for (int k = 1; k <= p; k++) speed[k] = ranks == 1 ? 1 : measured_speed(m, ranks, (double)k * ranks / p);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h. A GPU may have
+// lines of its products, kernels and attention ("one"), which go before what data sheets say; all else is as without them.
+
+// ClusterOther of cluster.h.
+static inline int measured_line(void* context, const char* path, int line, char** words, int n, Error* error) {
+    Error why;
+    if (!measured_is_line(words[0])) return 0;
+    if (measured_read_words((Measured*)context, n, words, &why)) return 1;
+    fail(error, "%s:%d: %.900s", path, line, why.text);
+    return -1;
+}
+
+// Reads a cluster file that may have lines of a measured machine: then c->measured is m, which has to stay where it is,
+// and nothing is hidden under computing: a processor that sends does not compute. m is always to be freed.
+static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* path, Error* error) {
+    Error why;
+    measured_init(m);
+    if (!cluster_read(c, path, measured_line, m, error)) return false;
+    if (m->points == 0) return true;
+    m->cores = c->cores;
+    if (!c->cores) { // GPUs: ranks share nothing, and tiles are part of the rates
+        for (int i = 0; i < m->points; i++) {
+            if (m->point[i].table > MEASURED_ATTENTION)
+                return fail(error,
+                            "%s: %s: of GPUs products, kernels and attention can be measured; links have lines of "
+                            "their own",
+                            path, measured_format(m->point[i].table)->name);
+        }
+        m->cores = INT_MAX;
+        if (!m->tile_rows) m->tile_rows = m->tile_columns = 1;
+    }
+    if (!measured_complete(m, &why)) return fail(error, "%s: %.900s", path, why.text);
+    c->measured = m, c->measured_seconds = measured_seconds;
+    if (c->cores) c->overlap_cost = 1;
+    return true;
+}
+
+#endif

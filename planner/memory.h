@@ -1,0 +1,79 @@
+/*
+memory.h: the memory of a run that has not been started.
+
+What the trainer allocates is known to the byte: the arenas of parallel/stage.h, which plans the stage of any rank anywhere. Of a mesh
+that is the largest rank's (plan_memory). Not every rank has to be looked at:
+
+    tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
+                    vocabulary in parts that are padded to be equal, buckets in shares to whose number they are padded.
+    pipeline        Everything grows with the blocks of a chunk, the slots, the micro-batches that are between the halves
+                    of their backward pass, and with an embedding or a head. Of the stages between the first and the last
+                    none has more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b and
+                    interleaved none has more slots, since micro-batches come back the later, the earlier the stage. So
+                    three stages are planned: the first, the second, the last. With the zb-* schedules later stages keep
+                    more between the halves: there all are planned.
+
+What a process on a CPU holds follows from that in host_memory.h. On a GPU the arenas are what is known; the driver's context, the
+kernels' code and cuBLAS's workspace come on top.
+*/
+#ifndef MEMORY_H
+#define MEMORY_H
+
+#include "../parallel/stage.h"
+
+// Bytes of one rank.
+typedef struct {
+    double arena[ARENAS]; // in the order of arena_names
+    double bytes;         // together
+    double unused;        // of scratch: keys and values of a text that is written, which training does not touch
+    int pipeline;         // the stage
+} StageMemory;
+
+// Of a stage that is planned.
+static inline StageMemory memory_of_stage(Stage* s) {
+    StageMemory memory;
+    Arena* arenas[ARENAS];
+    stage_arenas(s, arenas);
+    for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)arenas[i]->used;
+    memory.bytes = stage_bytes(s);
+    memory.unused = (double)(all_caches(s) * s->type.bytes);
+    memory.pipeline = s->layout.mesh.pipeline;
+    return memory;
+}
+
+// The stage of the rank at mesh's coordinates, to be freed.
+static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const Pipeline* plan,
+                              ValueType type, Error* error) {
+    Schedule schedule = schedule_build(plan, mesh->pipeline);
+    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, NULL, type, error);
+    schedule_free(&schedule);
+    return ok;
+}
+
+// The number behind `stage` of a stage that may be the largest of a mesh.
+static inline int next_distinct_stage(const Pipeline* plan, int stage) {
+    if (schedule_splits_backward(plan->kind)) return stage + 1;
+    return stage == 1 ? (int)max_i64(2, plan->p - 1) : stage + 1;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences of T
+// tokens. A shape that does not fit together is refused, in the words of the trainer's options.
+
+static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                               const Pipeline* plan, ValueType type, Error* error) {
+    Mesh at = *mesh;
+    memset(largest, 0, sizeof *largest);
+    at.tensor = at.data = at.pipeline = 0;
+    if (!pipeline_check(plan, error)) return false; // the mesh is checked by stage_plan
+    for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
+        Stage s;
+        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
+        const StageMemory x = memory_of_stage(&s);
+        if (x.bytes > largest->bytes) *largest = x;
+        stage_free(&s);
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,44 @@
+/*
+network_links.c: a network of comm/collectives/topology.h as dev/experiments/net_torus.sh builds it: its links, and the way that it routes
+messages, so that the real network and the simulated one are the same.
+
+    network_links NAME|FILE [MBIT]     "nodes N", "A B MBIT MICROSECONDS" for each link, "route FROM TO NEXT" for each pair
+
+Links have to lead both ways at the same speed, with one link between two nodes. MBIT: of links that have no speed of their
+own, those of named networks; 20 if not said.
+*/
+#include "../comm/collectives/topology.h"
+
+// A link for every pair of vertices that is joined; NEXT is written as the neighbour.
+static void print_links(const Network* net, double mbit) {
+    printf("nodes %d\n", net->vertices);
+    for (int i = 0; i < net->links; i++) {
+        const Link* l = &net->link[i];
+        if (l->from > l->to) continue;
+        const bool own = l->bandwidth != NETWORK_BANDWIDTH || l->latency != NETWORK_LATENCY;
+        printf("%d %d %g %g\n", l->from, l->to, own ? l->bandwidth * 8e-6 : mbit, own ? l->latency * 1e6 : 0);
+    }
+    Routes routes = network_routes(net);
+    for (int from = 0; from < net->vertices; from++) {
+        for (int to = 0; to < net->ranks; to++) {
+            const int link = routes_next(&routes, from, to);
+            if (link >= 0) printf("route %d %d %d\n", from, to, net->link[link].to);
+        }
+    }
+    routes_free(&routes);
+}
+
+int main(int argc, char** argv) {
+    Network net;
+    Error error;
+    process.name = "network_links";
+    char* end = NULL;
+    const double mbit = argc > 2 ? strtod(argv[2], &end) : 20;
+    if (argc < 2 || argc > 3 || (end && (*end || !(mbit > 0)))) die_usage("network_links NAME|FILE [MBIT]");
+    if (!network_build(&net, argv[1], &error)) die_usage("%s", error.text);
+    if (!network_is_symmetric(&net) || network_has_parallel_links(&net))
+        die_usage("network %s: links have to lead both ways alike, one between two nodes", net.name);
+    print_links(&net, mbit);
+    network_free(&net);
+    return 0;
+}

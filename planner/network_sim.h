@@ -1,0 +1,867 @@
+/*
+network_sim.h: sends a plan over a network, message by message, and says when it is done. Formulas (plan_cost) add up
+steps; here messages meet on links, wait for each other and for what they depend on.
+
+Links. A link carries bits at its bandwidth; they arrive its latency later. Parallel links are links of their own. The
+vertices between two ranks forward packets ("cut-through"): of a message over several links the second one can begin when
+the first packet is there, and end when the last one has followed:
+
+    start(next) >= start + packet / bandwidth + latency         and        end(next) >= end + packet / bandwidth + latency
+
+so that M bytes over k links alike take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency, exactly.
+Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly. Buffers
+between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which it came, so
+that a message whose next link is wanted by others holds up those behind it, whose next link is free ("head-of-line
+blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to that; with a
+channel for every message there is none of it.
+
+Limits. A link that is slow because somebody counts its bytes (a token bucket, as Linux's tc tbf has them) lets `burst` bytes
+through at once when it has been idle; they come back at its bandwidth.
+
+Bytes. A message of M bytes are ceil(M / payload) packets. Head flits cost bytes on the wire:
+
+    none       M            message    M + flit            packet     M + flit ceil(M / payload)
+
+Ranks. Who sends when:
+
+    lockstep   all ranks begin a step together, when everything of the step before has arrived; that costs nothing
+    free       a rank sends a row of the plan when all that came to it in earlier steps, of the same chunks, is there and
+               added; the rows for one link (the first on their way) in the order of the plan, one after another
+    steps      as free, but a rank works on one step at a time: it goes on when all rows of the step are on their way
+    estimate   as in MultiTree's network interface (Huang et al. 2021, section IV.A): a rank works on one step at a time and
+               goes on when all rows of the step have left it; where it has none in a step it waits for as long as a
+               message of the plan takes on a link, so that it does not run ahead of others. No barrier
+
+Ports, if there are any, stand between a rank and its links: network interfaces, each as fast as the slowest link. A message
+goes out by the first port that is free, and comes in by the port whose turn it is among those that come to this rank in
+the step. A port is free again when it has taken the whole message, a packet in `port_fill` seconds; it holds `port_ahead`
+packets and takes more as it sends them. So a message may have to stand behind another one that goes elsewhere. Behind
+links from and to ports there is room for `port_buffer` bytes (but for two segments at least), and a link that has filled
+it waits. With ports, a row is on its way when a port has it, and has left when that port is free again.
+
+A rank adds what arrives, one message after another: `reduce` seconds a byte. Sending and receiving each cost the
+processor `overhead` seconds a message, one after another. Both are 0 if not set. Whatever else the processor has to do
+is not modelled.
+
+Events are kept in a binary heap, by time; those of one time by the order in which they came up: results are the same
+always. As long as nobody else wants a link, all segments of a message over one link are one event; when somebody comes,
+the segment that is on its way is finished first, and the rest waits for its turn: the same result as segment by segment.
+*/
+#ifndef NETWORK_SIM_H
+#define NETWORK_SIM_H
+
+#include "../comm/collectives/plan.h"
+
+typedef enum { SIM_HEADS_NONE, SIM_HEADS_MESSAGE, SIM_HEADS_PACKET } SimHeads;
+typedef enum { SIM_LOCKSTEP, SIM_FREE, SIM_STEPS, SIM_ESTIMATE } SimInjection;
+
+typedef struct {
+    SimHeads heads;
+    SimInjection injection;
+    int element_size;  // bytes; messages are whole elements
+    int payload, flit; // bytes of a packet, and of a head
+    int segments;      // of a message, at most (fewer where packets are fewer)
+    double reduce;     // s a byte added
+    double overhead;   // s a message, at the sender and at the receiver
+    int ports;         // of a rank; 0: it has its links at hand
+    int port_ahead;    // packets
+    double port_fill;  // s a packet
+    int port_buffer;   // bytes behind every link that leads from or to a port; 0: as large as they have to be
+    bool in_order;     // buffers between links are queues
+    double burst;      // bytes that a link lets through at once after a pause
+    bool record;       // keep when every message was on every link
+} SimSettings;
+
+static inline SimSettings sim_settings_default(void) {
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0, false};
+    return s;
+}
+
+// A message on one link: from its first bit's leaving to its last one's.
+typedef struct {
+    int64_t row; // of the plan
+    int link;    // from net->links on: a port
+    double start, end;
+} SimRecord;
+
+typedef struct {
+    double seconds;
+    double* busy;               // (links, then ports): seconds that each carried something
+    int64_t messages, segments; // that were sent; segments on links
+    int64_t events;
+    int64_t records;
+    SimRecord* record; // (records), row by row, link by link of its way; start < 0: nothing was sent
+} SimResult;
+
+static inline void sim_result_free(SimResult* result) {
+    free(result->busy);
+    free(result->record);
+    memset(result, 0, sizeof *result);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What it keeps
+
+typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP } SimEventKind;
+
+typedef struct {
+    double time;
+    int64_t order;
+    int32_t kind, a, b;
+} SimEvent;
+
+typedef struct {
+    int32_t head, tail; // passages that wait
+    bool busy;          // with segments [segment, end) of a passage:
+    int32_t passage, segment, end, version;
+    double start, until;
+    double credit, saved;         // bytes that may pass at once when it begins; seconds that this message gains by that
+    double held;                  // bytes that came over it, or are coming, and have not gone on
+    int32_t came_head, came_tail; // in_order: segments that came over it and have not gone on
+    int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
+} SimLink;
+
+// A message on one link of its way: `ready` segments have come, `served` of them have gone on. It waits, or is being
+// served, while there is one between the two.
+typedef struct {
+    int32_t row, link, ready, served, next; // next: of the link's queue
+} SimPassage;
+
+// in_order: a segment in a buffer. It belongs to the passage that it is to take next.
+typedef struct {
+    int32_t passage, next;
+} SimCame;
+
+// What a rank has of a chunk from some step on. left: arrivals that are missing, and 1 for the version before.
+typedef struct {
+    int32_t left, next, waiting; // next: version; waiting: list of entries
+} SimVersion;
+
+typedef struct {
+    const Plan* plan;
+    const Network* net;
+    SimSettings set;
+    int64_t elements;
+    SimResult* result;
+    double now;
+    int64_t done; // rows
+    // rows
+    int64_t* way;        // (n + 1)
+    SimPassage* passage; // the links of row i: way[i] to way[i + 1] - 1
+    int32_t* missing;    // versions that a row waits for
+    int32_t* send_next;  // (n): list of SimLink
+    // the order in which a link's first vertex sends: rows line[line_first[l]] ...; line_at: the next one
+    int64_t *line_first, *line_at;
+    int32_t* line;
+    // what depends on what: one entry for every chunk of every row
+    int64_t* entry;                                  // (n + 1)
+    int32_t *entry_row, *entry_next, *entry_version; // list of a version; the version that an arrival completes
+    SimVersion* version;
+    int64_t versions, version_capacity;
+    // ranks
+    double *host, *adder;           // when each is free
+    int32_t* rank_step;             // steps, estimate: the step that it is in
+    int64_t *rank_first, *rank_row; // its rows, by step: rank_row[rank_first[r]] ...
+    int64_t *rank_at, *rank_end;    // those of this step; where those of the next one begin
+    int32_t* rank_left;             // rows of the step that have not left
+    double estimate;
+    // ports: links from net->links on, first those out of ranks, then those into them
+    double *port_holds,
+        *port_filled;  // bytes that it has to send; when it will have taken its last message, if it has room
+    int32_t* port_row; // the message that it takes, -1: it is free
+    int32_t *port_head, *port_tail; // (ranks): rows that wait for a port, a list by send_next
+    // lockstep
+    int64_t step_at, step_left;
+    // links, events
+    Link* wire; // the network's, then ports
+    SimLink* link;
+    SimCame* came;
+    int32_t came_n, came_capacity, came_free;
+    SimEvent* heap;
+    int64_t heap_n, heap_capacity, order;
+} Sim;
+
+static inline int64_t sim_bytes(const Sim* s, int64_t row) {
+    return transfer_elements(s->plan, &s->plan->transfers[row], s->elements) * s->set.element_size;
+}
+
+static inline int64_t sim_packets(const Sim* s, int64_t bytes) { return (bytes + s->set.payload - 1) / s->set.payload; }
+
+static inline int sim_segments(const Sim* s, int64_t bytes) {
+    return (int)min_i64(s->set.segments, sim_packets(s, bytes));
+}
+
+// Bytes on the wire of the first k segments of a message.
+static inline double sim_wire(const Sim* s, int64_t bytes, int segments, int k) {
+    const int64_t packets = sim_packets(s, bytes) * k / segments;
+    const int64_t heads = s->set.heads == SIM_HEADS_PACKET ? packets : s->set.heads == SIM_HEADS_MESSAGE ? k > 0 : 0;
+    return (double)(min_i64(bytes, packets * s->set.payload) + heads * s->set.flit);
+}
+
+// A packet of this segment, or all of it where it is smaller.
+static inline double sim_packet(const Sim* s, double segment) {
+    return fmin(segment, s->set.payload + (s->set.heads == SIM_HEADS_PACKET ? s->set.flit : 0));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Events
+
+static inline bool sim_before(const SimEvent* a, const SimEvent* b) {
+    return a->time < b->time || (a->time == b->time && a->order < b->order);
+}
+
+static inline void sim_push(Sim* s, double time, SimEventKind kind, int32_t a, int32_t b) {
+    if (s->heap_n == s->heap_capacity) {
+        s->heap_capacity = max_i64(1024, 2 * s->heap_capacity);
+        s->heap = (SimEvent*)realloc(s->heap, (size_t)s->heap_capacity * sizeof(SimEvent));
+        if (!s->heap) die("out of memory: %.1f MB for events", (double)s->heap_capacity * sizeof(SimEvent) / 1e6);
+    }
+    const SimEvent e = {fmax(time, s->now), s->order++, (int32_t)kind, a, b};
+    int64_t i = s->heap_n++;
+    for (; i > 0 && sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = e;
+}
+
+static inline SimEvent sim_pop(Sim* s) {
+    const SimEvent first = s->heap[0], e = s->heap[--s->heap_n];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < s->heap_n; i = child) {
+        if (child + 1 < s->heap_n && sim_before(&s->heap[child + 1], &s->heap[child])) child++;
+        if (!sim_before(&s->heap[child], &e)) break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = e;
+    return first;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Links
+
+// The first link of the network on a row's way.
+static inline int32_t sim_first_link(const Sim* s, int64_t row) {
+    return s->passage[s->way[row] + (s->set.ports > 0)].link;
+}
+
+static inline void sim_enqueue(Sim* s, int32_t passage) {
+    SimLink* link = &s->link[s->passage[passage].link];
+    s->passage[passage].next = -1;
+    if (link->tail >= 0)
+        s->passage[link->tail].next = passage;
+    else
+        link->head = passage;
+    link->tail = passage;
+}
+
+static inline int32_t sim_dequeue(Sim* s, SimLink* link) {
+    const int32_t passage = link->head;
+    link->head = s->passage[passage].next;
+    if (link->head < 0) link->tail = -1;
+    return passage;
+}
+
+// Segments [from, to) of a row on a link take ...
+static inline double sim_duration(const Sim* s, int32_t row, int from, int to, int32_t l) {
+    const int64_t bytes = sim_bytes(s, row);
+    const int segments = sim_segments(s, bytes);
+    return (sim_wire(s, bytes, segments, to) - sim_wire(s, bytes, segments, from)) / s->wire[l].bandwidth;
+}
+
+// Bytes on the wire of what a link is sending.
+static inline double sim_sending(const SimLink* link, const Link* wire) {
+    return (link->until - link->start + link->saved) * wire->bandwidth;
+}
+
+// A link begins something that takes `duration` without a burst: sets when it ends.
+static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double duration) {
+    const double credit = fmin(s->set.burst, link->credit + (s->now - link->until) * bandwidth);
+    link->saved = fmin(duration, credit / bandwidth);
+    link->credit = credit - link->saved * bandwidth;
+    link->start = s->now;
+    link->until = s->now + duration - link->saved;
+}
+
+// When the segment that a link has just begun is ready for the next link.
+static inline double sim_ready_next(const Sim* s, const SimLink* link, const Link* here, const Link* there) {
+    const double wire = sim_sending(link, here), packet = sim_packet(s, wire);
+    const double first = fmin(link->until, link->start + packet / here->bandwidth) + here->latency;
+    const double last = link->until + here->latency + packet / there->bandwidth - wire / there->bandwidth;
+    return fmax(first, last);
+}
+
+// Whether there is no room behind a link for the next segment of a passage. (Between links there always is: buffers that
+// are full all around a ring would wait for each other for ever.)
+static inline bool sim_is_full(const Sim* s, const SimLink* link, int32_t passage) {
+    const SimPassage* p = &s->passage[passage];
+    const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
+    if (s->set.ports == 0 || s->set.port_buffer == 0 || (passage != first && passage + 1 != last)) return false;
+    const double wire = sim_duration(s, p->row, p->served, p->served + 1, p->link) * s->wire[p->link].bandwidth;
+    return link->held + wire > fmax(s->set.port_buffer, 2 * wire) * (1 + 1e-9);
+}
+
+// A port begins to send: it has taken all of its message when the rest fits in.
+static inline void sim_port_sends(Sim* s, int port, double wire) {
+    const double most = s->set.port_ahead * (double)s->set.payload, before = s->port_holds[port], after = before - wire;
+    const int32_t row = s->port_row[port];
+    s->port_holds[port] = after;
+    if (row < 0 || before <= most || after > most) return;
+    const double fits = s->now + (before - most) / s->wire[s->net->links + port].bandwidth;
+    sim_push(s, fmax(fits, s->port_filled[port]), SIM_PORT, port, row);
+}
+
+// A link begins with the first message that waits: with one segment, or with all of it, if it is alone and goes no further.
+static inline void sim_serve(Sim* s, int32_t l) {
+    SimLink* link = &s->link[l];
+    const int32_t i = sim_dequeue(s, link);
+    const SimPassage* p = &s->passage[i];
+    const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
+    link->busy = true, link->passage = i, link->segment = p->served;
+    link->end = first == last && link->head < 0 ? p->ready : p->served + 1;
+    sim_begin(s, link, s->wire[l].bandwidth, sim_duration(s, p->row, link->segment, link->end, l));
+    sim_push(s, link->until, SIM_LINK_FREE, l, ++link->version);
+    const double wire = sim_sending(link, &s->wire[l]);
+    link->held += wire;
+    if (s->set.ports > 0 && i == first) sim_port_sends(s, l - s->net->links, wire);
+    if (s->result->record && link->segment == 0) s->result->record[i].start = s->now;
+    if (i < last) sim_push(s, sim_ready_next(s, link, &s->wire[l], &s->wire[p[1].link]), SIM_READY, i + 1, 1);
+}
+
+static inline void sim_try_link(Sim* s, int32_t l) {
+    const SimLink* link = &s->link[l];
+    if (!link->busy && link->head >= 0 && !sim_is_full(s, link, link->head)) sim_serve(s, l);
+}
+
+// Somebody else comes: only the segment that is on its way is finished.
+static inline void sim_interrupt(Sim* s, int32_t l) {
+    SimLink* link = &s->link[l];
+    if (link->end == link->segment + 1) return;
+    const int32_t row = s->passage[link->passage].row;
+    int k = link->segment + 1;
+    const double begun = link->start - link->saved;
+    double until = begun + sim_duration(s, row, link->segment, k, l);
+    while (k < link->end && until < s->now) until = begun + sim_duration(s, row, link->segment, ++k, l);
+    if (k == link->end) return;
+    link->end = k, link->until = until;
+    sim_push(s, until, SIM_LINK_FREE, l, ++link->version);
+}
+
+// Some more segments of a message have come to a link.
+static inline void sim_ready(Sim* s, int32_t passage, int32_t segments) {
+    SimPassage* p = &s->passage[passage];
+    const bool there = p->ready > p->served;
+    p->ready += segments;
+    if (there) return;
+    sim_enqueue(s, passage);
+    if (s->link[p->link].busy)
+        sim_interrupt(s, p->link);
+    else
+        sim_try_link(s, p->link);
+}
+
+// A message begins its way.
+static inline void sim_set_out(Sim* s, int32_t row) {
+    sim_ready(s, (int32_t)s->way[row], sim_segments(s, sim_bytes(s, row)));
+}
+
+// A segment has come over the link before: it may go on, or, in order, if none is before it.
+static inline void sim_come(Sim* s, int32_t passage) {
+    SimLink* link = &s->link[s->passage[passage - 1].link];
+    if (!s->set.in_order) {
+        sim_ready(s, passage, 1);
+        return;
+    }
+    int32_t c = s->came_free;
+    if (c >= 0)
+        s->came_free = s->came[c].next;
+    else {
+        if (s->came_n == s->came_capacity)
+            s->came = (SimCame*)checked_grow(s->came, &s->came_capacity, 1024, sizeof(SimCame), "buffers");
+        c = s->came_n++;
+    }
+    const SimCame came = {passage, -1};
+    s->came[c] = came;
+    if (link->came_tail >= 0)
+        s->came[link->came_tail].next = c;
+    else
+        link->came_head = c;
+    link->came_tail = c;
+    if (link->came_head == c) sim_ready(s, passage, 1);
+}
+
+// A segment has gone on, out of the buffer behind the link before: there is room; and in order, the next one may go on.
+// Those behind it wait for links of their own.
+static inline void sim_gone(Sim* s, int32_t passage, double wire) {
+    const int32_t l = s->passage[passage - 1].link;
+    SimLink* link = &s->link[l];
+    link->held -= wire;
+    if (s->set.in_order) {
+        const int32_t c = link->came_head;
+        link->came_head = s->came[c].next;
+        s->came[c].next = s->came_free;
+        s->came_free = c;
+        if (link->came_head < 0)
+            link->came_tail = -1;
+        else
+            sim_ready(s, s->came[link->came_head].passage, 1);
+    }
+    sim_try_link(s, l);
+}
+
+static inline void sim_left(Sim* s, int32_t row);
+
+static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
+    SimLink* link = &s->link[l];
+    if (version != link->version) return; // it was interrupted
+    const int32_t i = link->passage, row = s->passage[i].row;
+    SimPassage* p = &s->passage[i];
+    s->result->busy[l] += link->until - link->start + link->saved;
+    s->result->segments += link->end - link->segment;
+    p->served = link->end;
+    const double wire = sim_sending(link, &s->wire[l]);
+    if (i > s->way[row]) sim_gone(s, i, wire);        // while the link counts as busy
+    if (i + 1 == s->way[row + 1]) link->held -= wire; // it has arrived
+    link->busy = false;
+    if (p->served < p->ready && link->tail != i) sim_enqueue(s, i);
+    if (p->served == sim_segments(s, sim_bytes(s, row))) {
+        if (s->result->record) s->result->record[i].end = s->now;
+        if (i + 1 == s->way[row + 1]) sim_push(s, s->now + s->wire[l].latency, SIM_ARRIVE, row, 0);
+        if (i == s->way[row]) sim_left(s, row);
+    }
+    sim_try_link(s, l);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Ranks
+
+// The processor of a rank has something to do for a message; it is done at ...
+static inline double sim_host(Sim* s, int rank) {
+    return s->host[rank] = fmax(s->host[rank], s->now) + s->set.overhead;
+}
+
+// A row of the rank's step is on its way (steps), has left (estimate), or has no bytes (both). The next step is an event,
+// since this may happen while the step is being entered.
+static inline void sim_step_less(Sim* s, int rank, SimInjection injection) {
+    if (s->set.injection == injection && --s->rank_left[rank] == 0) sim_push(s, s->now, SIM_STEP, rank, 0);
+}
+
+// A message may enter the first link of its way, or port: after those before it.
+static inline void sim_append(Sim* s, int32_t row) {
+    SimLink* link = &s->link[s->passage[s->way[row]].link];
+    const int32_t last = link->send_tail;
+    sim_step_less(s, s->plan->transfers[row].from, SIM_STEPS);
+    s->send_next[row] = -1;
+    link->send_tail = row;
+    if (last >= 0) {
+        s->send_next[last] = row;
+    } else {
+        link->send_head = row;
+        sim_set_out(s, row);
+    }
+}
+
+// A port takes a message. It is free again when it has all of it: now, if there is room, or while it sends.
+static inline void sim_take_port(Sim* s, int port, int32_t row) {
+    const int64_t bytes = sim_bytes(s, row);
+    s->port_row[port] = row;
+    s->port_filled[port] = s->now + (double)sim_packets(s, bytes) * s->set.port_fill;
+    s->port_holds[port] += sim_wire(s, bytes, 1, 1);
+    if (s->port_holds[port] <= s->set.port_ahead * (double)s->set.payload)
+        sim_push(s, s->port_filled[port], SIM_PORT, port, row);
+    s->passage[s->way[row]].link = s->net->links + port;
+    sim_append(s, row);
+}
+
+// The processor has prepared a message: it may go.
+static inline void sim_release(Sim* s, int32_t row) {
+    const int rank = s->plan->transfers[row].from;
+    if (s->set.ports == 0) {
+        if (s->set.injection == SIM_LOCKSTEP)
+            sim_set_out(s, row);
+        else
+            sim_append(s, row);
+        return;
+    }
+    for (int port = rank * s->set.ports; port < (rank + 1) * s->set.ports; port++) {
+        if (s->port_row[port] >= 0 || s->port_head[rank] >= 0) continue;
+        sim_take_port(s, port, row);
+        return;
+    }
+    s->send_next[row] = -1;
+    if (s->port_head[rank] >= 0)
+        s->send_next[s->port_tail[rank]] = row;
+    else
+        s->port_head[rank] = row;
+    s->port_tail[rank] = row;
+}
+
+// Nothing keeps a row back any more.
+static inline void sim_send(Sim* s, int32_t row) {
+    if (sim_bytes(s, row) == 0) { // nothing to say: a vector shorter than the chunks are many
+        sim_push(s, s->now, SIM_DONE, row, 0);
+        if (s->set.injection >= SIM_STEPS) sim_step_less(s, s->plan->transfers[row].from, s->set.injection);
+        return;
+    }
+    s->result->messages++;
+    if (s->set.overhead == 0)
+        sim_release(s, row);
+    else
+        sim_push(s, sim_host(s, s->plan->transfers[row].from), SIM_RELEASE, row, 0);
+}
+
+// free: as many rows of a link as are possible, in order.
+static inline void sim_try_line(Sim* s, int32_t l) {
+    while (s->line_at[l] < s->line_first[l + 1] && s->missing[s->line[s->line_at[l]]] == 0)
+        sim_send(s, s->line[s->line_at[l]++]);
+}
+
+// steps, estimate: a rank goes on to its next step, which has rows, or the end, or nothing for a while.
+static inline void sim_enter_step(Sim* s, int rank) {
+    int64_t* at = &s->rank_at[rank];
+    *at = s->rank_end[rank];
+    const int32_t step = ++s->rank_step[rank];
+    if (*at == s->rank_first[rank + 1]) return;
+    const int32_t next = s->plan->transfers[s->rank_row[*at]].step;
+    if (s->set.injection == SIM_STEPS)
+        s->rank_step[rank] = next;
+    else if (next != step) {
+        sim_push(s, s->now + s->estimate, SIM_STEP, rank, 0);
+        return;
+    }
+    int64_t end = *at;
+    while (end < s->rank_first[rank + 1] && s->plan->transfers[s->rank_row[end]].step == next) end++;
+    s->rank_end[rank] = end;
+    s->rank_left[rank] = (int32_t)(end - *at);
+    for (int64_t i = *at; i < end; i++) {
+        if (s->missing[s->rank_row[i]] == 0) sim_send(s, (int32_t)s->rank_row[i]);
+    }
+}
+
+// The last bit of a message has left its sender.
+static inline void sim_left(Sim* s, int32_t row) {
+    if (s->set.injection == SIM_LOCKSTEP && s->set.ports == 0) return;
+    SimLink* link = &s->link[s->passage[s->way[row]].link];
+    link->send_head = s->send_next[row];
+    if (link->send_head < 0)
+        link->send_tail = -1;
+    else
+        sim_set_out(s, link->send_head);
+    if (s->set.ports == 0) sim_step_less(s, s->plan->transfers[row].from, SIM_ESTIMATE);
+}
+
+// A port is free again.
+static inline void sim_port(Sim* s, int port, int32_t row) {
+    const int rank = s->plan->transfers[row].from;
+    const int32_t next = s->port_head[rank];
+    s->port_row[port] = -1;
+    if (next >= 0) {
+        s->port_head[rank] = s->send_next[next];
+        sim_take_port(s, port, next);
+    }
+    sim_step_less(s, rank, SIM_ESTIMATE);
+}
+
+// Nothing is missing any more for this row.
+static inline void sim_possible(Sim* s, int32_t row) {
+    const Transfer* t = &s->plan->transfers[row];
+    if (s->set.injection == SIM_FREE)
+        sim_try_line(s, sim_first_link(s, row));
+    else if (t->step == s->rank_step[t->from])
+        sim_send(s, row);
+}
+
+static inline void sim_complete(Sim* s, int32_t v) {
+    while (v >= 0 && --s->version[v].left == 0) {
+        for (int32_t e = s->version[v].waiting; e >= 0; e = s->entry_next[e]) {
+            if (--s->missing[s->entry_row[e]] == 0) sim_possible(s, s->entry_row[e]);
+        }
+        v = s->version[v].next;
+    }
+}
+
+static inline void sim_start_step(Sim* s) {
+    const int64_t from = s->step_at;
+    if (from == s->plan->n) return;
+    int64_t end = from;
+    while (end < s->plan->n && s->plan->transfers[end].step == s->plan->transfers[from].step) end++;
+    s->step_at = end;
+    s->step_left = end - from;
+    for (int64_t i = from; i < end; i++) sim_send(s, (int32_t)i);
+}
+
+// A message is there: the processor takes it, adds it.
+static inline void sim_arrive(Sim* s, int32_t row) {
+    const Transfer* t = &s->plan->transfers[row];
+    double ready = s->set.overhead > 0 ? sim_host(s, t->to) : s->now;
+    if (t->add && s->set.reduce > 0)
+        ready = s->adder[t->to] = fmax(s->adder[t->to], ready) + (double)sim_bytes(s, row) * s->set.reduce;
+    sim_push(s, ready, SIM_DONE, row, 0);
+}
+
+static inline void sim_done(Sim* s, int32_t row) {
+    s->result->seconds = s->now;
+    s->done++;
+    if (s->set.injection == SIM_LOCKSTEP) {
+        if (--s->step_left == 0) sim_start_step(s);
+        return;
+    }
+    for (int64_t e = s->entry[row]; e < s->entry[row + 1]; e++) sim_complete(s, s->entry_version[e]);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prepare
+
+static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
+    const int64_t n = s->plan->n;
+    const int ports = s->set.ports, into = s->net->links + s->net->ranks * ports;
+    int* links = (int*)checked_malloc(((size_t)s->net->vertices + 2) * sizeof(int), "ways");
+    int* turn = (int*)checked_calloc((size_t)s->net->ranks, sizeof(int), "ways"); // messages that came in this step
+    s->way = (int64_t*)checked_malloc((size_t)(n + 1) * sizeof(int64_t), "ways");
+    s->way[0] = 0;
+    for (int64_t i = 0; i < n; i++)
+        s->way[i + 1] = s->way[i] + plan_way(s->plan, s->net, routes, i, links) + (ports > 0 ? 2 : 0);
+    const bool ok = s->way[n] <= INT32_MAX;
+    if (ok)
+        s->passage = (SimPassage*)checked_malloc((size_t)s->way[n] * sizeof(SimPassage), "ways");
+    else
+        fail(error, "%s: its messages go over %lld links, more than this can follow", s->plan->name,
+             (long long)s->way[n]);
+    for (int64_t i = 0; i < n && ok; i++) {
+        const Transfer* t = &s->plan->transfers[i];
+        const int hops = plan_way(s->plan, s->net, routes, i, links + (ports > 0)) + (ports > 0 ? 2 : 0);
+        if (i > 0 && t->step != t[-1].step) memset(turn, 0, (size_t)s->net->ranks * sizeof(int));
+        if (ports > 0) links[0] = -1, links[hops - 1] = into + t->to * ports + turn[t->to]++ % ports;
+        for (int k = 0; k < hops; k++) {
+            const SimPassage p = {(int32_t)i, links[k], 0, 0, -1};
+            s->passage[s->way[i] + k] = p;
+        }
+    }
+    free(links);
+    free(turn);
+    return ok;
+}
+
+// The links of the network; and ports, without latency.
+static inline void sim_find_links(Sim* s) {
+    const size_t ports = (size_t)s->net->ranks * (size_t)s->set.ports, links = (size_t)s->net->links + 2 * ports;
+    const Link port = {0, 0, network_slowest(s->net), 0};
+    s->came_free = -1;
+    s->wire = (Link*)checked_malloc(links * sizeof(Link), "links");
+    s->link = (SimLink*)checked_calloc(links, sizeof(SimLink), "links");
+    for (size_t l = 0; l < links; l++) {
+        s->link[l].credit = s->set.burst;
+        s->wire[l] = l < (size_t)s->net->links ? s->net->link[l] : port;
+        s->link[l].head = s->link[l].tail = s->link[l].send_head = s->link[l].send_tail = -1;
+        s->link[l].came_head = s->link[l].came_tail = -1;
+    }
+    s->result->busy = (double*)checked_calloc(links, sizeof(double), "links");
+    s->port_holds = (double*)checked_calloc(2 * ports, sizeof(double), "ports");
+    s->port_filled = s->port_holds + ports;
+    s->port_row = (int32_t*)checked_malloc(ports * sizeof(int32_t), "ports");
+    for (size_t i = 0; i < ports; i++) s->port_row[i] = -1;
+    s->port_head = (int32_t*)checked_malloc(2 * (size_t)s->net->ranks * sizeof(int32_t), "ports");
+    s->port_tail = s->port_head + s->net->ranks;
+    for (int r = 0; r < s->net->ranks; r++) s->port_head[r] = -1;
+}
+
+// free: the rows of every link, in order.
+static inline void sim_find_lines(Sim* s) {
+    const size_t links = (size_t)s->net->links;
+    s->line_first = (int64_t*)checked_calloc(links + 2, sizeof(int64_t), "rows");
+    s->line_at = (int64_t*)checked_malloc((links + 1) * sizeof(int64_t), "rows");
+    s->line = (int32_t*)checked_malloc((size_t)s->plan->n * sizeof(int32_t), "rows");
+    for (int64_t i = 0; i < s->plan->n; i++) s->line_first[sim_first_link(s, i) + 2]++;
+    for (size_t l = 2; l < links + 2; l++) s->line_first[l] += s->line_first[l - 1];
+    for (int64_t i = 0; i < s->plan->n; i++) s->line[s->line_first[sim_first_link(s, i) + 1]++] = (int32_t)i;
+    memcpy(s->line_at, s->line_first, links * sizeof(int64_t));
+}
+
+// steps, estimate: the rows of every rank, by step; and how long a step is thought to be: the largest message on the slowest link.
+static inline void sim_find_steps(Sim* s) {
+    const size_t ranks = (size_t)s->plan->ranks;
+    s->rank_first = (int64_t*)checked_calloc(ranks + 2, sizeof(int64_t), "rows");
+    s->rank_at = (int64_t*)checked_malloc(2 * ranks * sizeof(int64_t), "rows");
+    s->rank_end = s->rank_at + ranks;
+    s->rank_row = (int64_t*)checked_malloc((size_t)s->plan->n * sizeof(int64_t), "rows");
+    s->rank_step = (int32_t*)checked_malloc(2 * ranks * sizeof(int32_t), "rows");
+    s->rank_left = s->rank_step + ranks;
+    const double slowest = network_slowest(s->net);
+    for (int64_t i = 0; i < s->plan->n; i++) {
+        const int64_t bytes = sim_bytes(s, i);
+        if (bytes > 0) s->estimate = fmax(s->estimate, sim_wire(s, bytes, 1, 1) / slowest);
+        s->rank_first[s->plan->transfers[i].from + 2]++;
+    }
+    for (size_t r = 2; r < ranks + 2; r++) s->rank_first[r] += s->rank_first[r - 1];
+    for (int64_t i = 0; i < s->plan->n; i++) s->rank_row[s->rank_first[s->plan->transfers[i].from + 1]++] = i;
+    for (size_t r = 0; r < ranks; r++) s->rank_step[r] = -1, s->rank_end[r] = s->rank_at[r] = s->rank_first[r];
+}
+
+static inline int32_t sim_new_version(Sim* s, int32_t before) {
+    if (s->versions == s->version_capacity) {
+        s->version_capacity = max_i64(1024, 2 * s->version_capacity);
+        s->version = (SimVersion*)realloc(s->version, (size_t)s->version_capacity * sizeof(SimVersion));
+        if (!s->version)
+            die("out of memory: %.1f MB for versions", (double)s->version_capacity * sizeof(SimVersion) / 1e6);
+    }
+    const SimVersion v = {before >= 0, -1, -1};
+    if (before >= 0) s->version[before].next = (int32_t)s->versions;
+    s->version[s->versions] = v;
+    return (int32_t)s->versions++;
+}
+
+// What every row waits for. A rank's chunk has versions: all that arrives between two of its sends makes a new one, which
+// needs the one before. So each row has one entry a chunk that it sends, and each arrival one that it completes.
+static inline void sim_find_dependencies(Sim* s) {
+    const Plan* plan = s->plan;
+    const size_t cells = (size_t)plan->ranks * (size_t)plan->chunks;
+    int32_t* current = (int32_t*)checked_malloc(cells * sizeof(int32_t), "versions of chunks");
+    memset(current, -1, cells * sizeof(int32_t));
+    s->entry = (int64_t*)checked_malloc((size_t)(plan->n + 1) * sizeof(int64_t), "dependencies");
+    s->entry[0] = 0;
+    for (int64_t i = 0; i < plan->n; i++) s->entry[i + 1] = s->entry[i] + plan->transfers[i].chunks;
+    const size_t n = (size_t)s->entry[plan->n];
+    s->entry_row = (int32_t*)checked_malloc(3 * n * sizeof(int32_t), "dependencies");
+    s->entry_next = s->entry_row + n, s->entry_version = s->entry_next + n;
+    for (int64_t from = 0, end; from < plan->n; from = end) {
+        for (end = from; end < plan->n && plan->transfers[end].step == plan->transfers[from].step; end++) {
+            const Transfer* t = &plan->transfers[end];
+            for (int c = 0; c < t->chunks; c++) {
+                const int64_t e = s->entry[end] + c;
+                const int32_t v = current[(size_t)t->from * (size_t)plan->chunks + (size_t)(t->chunk + c)];
+                s->entry_row[e] = (int32_t)end;
+                if (v < 0) continue;
+                s->missing[end]++;
+                s->entry_next[e] = s->version[v].waiting;
+                s->version[v].waiting = (int32_t)e;
+            }
+        }
+        for (int64_t i = from; i < end; i++) {
+            const Transfer* t = &plan->transfers[i];
+            for (int c = 0; c < t->chunks; c++) {
+                int32_t* v = &current[(size_t)t->to * (size_t)plan->chunks + (size_t)(t->chunk + c)];
+                if (*v < 0 || s->version[*v].waiting >= 0) *v = sim_new_version(s, *v);
+                s->version[*v].left++;
+                s->entry_version[s->entry[i] + c] = *v;
+            }
+        }
+    }
+    free(current);
+}
+
+static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes, const SimSettings* set,
+                             Error* error) {
+    if (plan->ranks != net->ranks)
+        return fail(error, "%s is a plan for %d ranks, network %s has %d", plan->name, plan->ranks, net->name,
+                    net->ranks);
+    if (bytes < 0 || set->element_size < 1 || bytes % set->element_size != 0)
+        return fail(error, "%lld bytes are not whole elements of %d", (long long)bytes, set->element_size);
+    if (set->payload < 1 || set->flit < 0 || set->segments < 1 || set->segments > 4096)
+        return fail(error, "packets of %d bytes, heads of %d, %d segments: at least 1, 0 and 1 (and at most 4096)",
+                    set->payload, set->flit, set->segments);
+    if (!(set->burst >= 0) || !isfinite(set->burst)) return fail(error, "a burst of %g bytes", set->burst);
+    if (!(set->reduce >= 0 && set->overhead >= 0) || !isfinite(set->reduce) || !isfinite(set->overhead))
+        return fail(error, "%g s a byte added, %g s a message: they have to be 0 or more", set->reduce, set->overhead);
+    if (set->ports < 0 || set->ports > 64 || set->port_buffer < 0 || set->port_ahead < 0 || !(set->port_fill >= 0) ||
+        !isfinite(set->port_fill))
+        return fail(error, "%d ports, %d packets ahead, %g s a packet: at most 64 ports, and nothing below 0",
+                    set->ports, set->port_ahead, set->port_fill);
+    for (int i = 0; i < net->links; i++) {
+        if (!(net->link[i].bandwidth > 0 && net->link[i].latency >= 0))
+            return fail(error, "network %s: a link of %g bytes/s, %g s", net->name, net->link[i].bandwidth,
+                        net->link[i].latency);
+    }
+    int64_t entries = 0;
+    for (int64_t i = 0; i < plan->n; i++) entries += plan->transfers[i].chunks;
+    if (entries > INT32_MAX)
+        return fail(error, "%s: %lld chunks on the way, more than this can follow", plan->name, (long long)entries);
+    return plan_check_rows(plan, error);
+}
+
+static inline void sim_free(Sim* s) {
+    free(s->way), free(s->passage), free(s->missing), free(s->line_first), free(s->line_at), free(s->line);
+    free(s->entry), free(s->entry_row), free(s->version), free(s->host), free(s->rank_step), free(s->rank_first);
+    free(s->rank_row), free(s->rank_at), free(s->link), free(s->wire), free(s->port_holds), free(s->port_row),
+        free(s->port_head), free(s->came), free(s->heap);
+}
+
+static inline bool sim_prepare(Sim* s, const Routes* routes, Error* error) {
+    const size_t n = (size_t)s->plan->n, ranks = (size_t)s->plan->ranks;
+    s->host = (double*)checked_calloc(2 * ranks, sizeof(double), "ranks");
+    s->adder = s->host + ranks;
+    s->missing = (int32_t*)checked_calloc(2 * n, sizeof(int32_t), "rows");
+    s->send_next = s->missing + n;
+    sim_find_links(s);
+    if (!sim_find_ways(s, routes, error)) return false;
+    if (s->set.injection != SIM_LOCKSTEP) sim_find_dependencies(s);
+    if (s->set.injection == SIM_FREE) sim_find_lines(s);
+    if (s->set.injection >= SIM_STEPS) sim_find_steps(s);
+    if (!s->set.record) return true;
+    s->result->records = s->way[s->plan->n];
+    s->result->record = (SimRecord*)checked_malloc((size_t)s->result->records * sizeof(SimRecord), "records");
+    for (int64_t i = 0; i < s->plan->n; i++) {
+        for (int64_t k = s->way[i]; k < s->way[i + 1]; k++) {
+            const SimRecord r = {i, s->passage[k].link, -1, -1};
+            s->result->record[k] = r;
+        }
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Run
+
+static inline void sim_start(Sim* s) {
+    if (s->set.injection == SIM_LOCKSTEP) sim_start_step(s);
+    if (s->set.injection == SIM_FREE) {
+        for (int l = 0; l < s->net->links; l++) sim_try_line(s, l);
+    }
+    if (s->set.injection >= SIM_STEPS) {
+        for (int r = 0; r < s->plan->ranks; r++) sim_enter_step(s, r);
+    }
+}
+
+static inline void sim_run(Sim* s) {
+    while (s->heap_n > 0) {
+        const SimEvent e = sim_pop(s);
+        s->now = e.time;
+        s->result->events++;
+        switch (e.kind) {
+        case SIM_PORT: sim_port(s, e.a, e.b); break;
+        case SIM_RELEASE: sim_release(s, e.a); break;
+        case SIM_READY: sim_come(s, e.a); break;
+        case SIM_LINK_FREE: sim_link_free(s, e.a, e.b); break;
+        case SIM_ARRIVE: sim_arrive(s, e.a); break;
+        case SIM_DONE: sim_done(s, e.a); break;
+        default: sim_enter_step(s, e.a); break;
+        }
+    }
+}
+
+// Sends the plan for a vector of `bytes` over the network. false: it makes no sense, see *error. Free the result.
+static inline bool simulate(const Plan* plan, const Network* net, const Routes* routes, int64_t bytes,
+                            const SimSettings* settings, SimResult* result, Error* error) {
+    Sim s;
+    memset(result, 0, sizeof *result);
+    if (!sim_check(plan, net, bytes, settings, error)) return false;
+    memset(&s, 0, sizeof s);
+    s.plan = plan, s.net = net, s.set = *settings, s.result = result;
+    s.elements = bytes / settings->element_size;
+    bool ok = sim_prepare(&s, routes, error);
+    if (ok) {
+        sim_start(&s);
+        sim_run(&s);
+        if (s.done < plan->n)
+            ok = fail(error, "%s on %s: %lld of %lld messages wait for each other", plan->name, net->name,
+                      (long long)(plan->n - s.done), (long long)plan->n);
+    }
+    sim_free(&s);
+    if (!ok) sim_result_free(result);
+    return ok;
+}
+
+// Mean share of the time that links were busy.
+static inline double sim_use(const SimResult* result, int links) {
+    double busy = 0;
+    for (int l = 0; l < links; l++) busy += result->busy[l];
+    return result->seconds > 0 && links > 0 ? busy / (result->seconds * links) : 0;
+}
+
+#endif

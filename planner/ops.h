@@ -1,0 +1,764 @@
+/*
+ops.h: what a rank executes, as lists of operations, and what these cost on a device (cluster.h). A plan's user reads
+from the sums of such a list why a step takes as long as it does.
+
+An operation (Op) is a matrix product, a kernel that is bound by memory, attention, a collective, or a message. Lists
+are made for what a step consists of (Part of the model): a block, forward and backward; what begins and ends a chunk of
+blocks; the embedding; the head with the losses; and what happens once a step: gradients set to zero, their norm, the
+optimizer. Who executes it is a Software: other programs fuse, keep and overlap other things. "threefold" is this
+trainer, operation for operation as train_gpt.cu has them; the Megatrons are for comparing with what was published about
+them.
+
+    megatron-2021    Narayanan et al. 2021: attention's scores go through memory; fused kernels for bias and GELU, for
+                     bias, dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer
+                     of gradients are passes of their own; gradients are kept and summed in 16 bits; a stage stands
+                     still while its messages leave. Kernels reach 0.75 of what tuned ones do (see Software.kernels)
+    megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
+    megatron-2022    Korthikanti et al. 2022: and backward's sums over the tensor group run under the products for the
+                     gradients of weights; tuned kernels
+    modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
+                     in epilogues, losses and their gradients in one pass, messages and sums overlapped
+    llama3           modern, but sums over the tensor group are not hidden, and kernels are PyTorch's
+    llm-foundry      modern with PyTorch's kernels and gradients in 16 bits
+    llm.c            one node: gathering parameters and sending are not hidden
+    threefold        this trainer on a GPU; threefold-fp32, all in float32, there; threefold-cpu: on processors
+
+Prices, where nothing was measured. n x m products of sums of k, on a device of S multiprocessors (SMs):
+
+    product      in tiles, of one of six sizes; they go over the SMs in waves, w = ceil(tiles / S), the last of which
+                 may be nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. Or as long as
+                 reading and writing all three matrices takes, if that is more; plus a launch. Of all tiles, and with k
+                 cut into 1, 2, 4, 8 parts where tiles are few, the fastest. 8192^3 takes 247 TFLOP/s on an A100 and 690
+                 on an H100 that way
+    memory       launch + bytes / (hbm x hbm_fraction x kernels)
+    attention    a fraction of the peak by head size, times T / (T + start): tiles that the diagonal cuts, and
+                 prologues, take a time of their own, 500 tokens' worth forward and 1200 backward on an H100
+    collective   comm_cost.h
+    message      the same
+
+A device that was measured has its own prices (Cluster.measured_seconds); all come through op_seconds, one function.
+*/
+#ifndef WORK_H
+#define WORK_H
+
+#include "comm_cost.h"
+
+#include "../model.h"
+#include "../parallel.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Operations
+
+typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE, OP_MESSAGE } OpKind;
+
+// Kernels that are bound by memory, as a measured device lists their rates; `elements` says of what.
+typedef enum {
+    KERNEL_NORM,                // rows x C, forward, alone (first norm of a chunk; recomputed)
+    KERNEL_RESIDUAL_NORM,       // rows x C: x + branch + bias, and the norm of it
+    KERNEL_RESIDUAL,            // rows x C: without a norm
+    KERNEL_NORM_BACKWARD,       // rows x C
+    KERNEL_ACTIVATION,          // rows x F: GELU or SwiGLU, where it is not part of a product
+    KERNEL_ACTIVATION_BACKWARD, // rows x F
+    KERNEL_ROPE,                // rows x (NH + NKV) HS
+    KERNEL_ROPE_BACKWARD,       // the same
+    KERNEL_EMBEDDING,           // rows x C: token and position
+    KERNEL_EMBEDDING_BACKWARD,  // rows x C
+    KERNEL_CLASSIFIER,          // rows x V: losses, and their gradient in place, all passes together
+    KERNEL_ADD,                 // elements: a += b; sums of gradients
+    KERNEL_BIAS,                // rows x channels: a bias's gradient, the sum over rows
+    KERNEL_COPY,                // elements: a boundary's buffers; the gradient of a branch, of halves
+    KERNEL_ZERO,                // elements of gradients that are set to 0
+    KERNEL_SQUARES,             // elements of gradients: their norm
+    KERNEL_OPTIMIZER,           // parameters: AdamW
+    KERNEL_OTHER,               // anything else of a published system: priced by its bytes only
+    KERNELS
+} Kernel;
+
+typedef struct Op {
+    const char* name;
+    OpKind kind;
+    Kernel kernel;         // of OP_MEMORY
+    double elements;       // of OP_MEMORY
+    Arch arch;             // of OP_MEMORY: whose norms and activation functions
+    double bytes;          // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
+    double m, n, k, batch; // of OP_PRODUCT: (m x k) (k x n), batch times
+    int transposed;        // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
+                           // (m tokens, k out, n in); 2 gradient of the weight (m out, n in, k tokens)
+    double flops;          // of OP_ATTENTION: counted causally (half)
+    bool backward;         // of OP_ATTENTION
+    double seq, head, heads, batch_heads; // of OP_ATTENTION: T; HS; the rank's heads; B x heads
+    PlanKind collective;                  // of OP_COLLECTIVE
+    int ranks, stride;                    // of OP_COLLECTIVE: how many, and how far apart in the order of ranks. Of
+                                          // OP_MESSAGE: stages, and ranks between two of them
+    bool weight;                          // of the weight half of a backward pass
+    bool core;                            // of the attention core
+    int under, under_last;                // of OP_COLLECTIVE: hidden under these operations of its list; -1: not
+} Op;
+
+typedef struct {
+    int n, room;
+    Op* op;
+} Work;
+
+static inline void work_free(Work* w) {
+    free(w->op);
+    memset(w, 0, sizeof *w);
+}
+
+static inline Op op_of(OpKind kind, const char* name) {
+    Op op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind, op.name = name, op.under = op.under_last = -1;
+    return op;
+}
+
+static inline Op op_memory(const char* name, Kernel kernel, double elements, double each) { // bytes an element
+    Op op = op_of(OP_MEMORY, name);
+    op.kernel = kernel, op.elements = elements, op.bytes = elements * each;
+    return op;
+}
+
+static inline Op op_collective(const char* name, PlanKind kind, double bytes, int ranks, int stride) {
+    Op op = op_of(OP_COLLECTIVE, name);
+    op.collective = kind, op.bytes = bytes, op.ranks = ranks, op.stride = stride;
+    return op;
+}
+
+static inline Op* work_add(Work* w, Op op) {
+    if (w->n == w->room) w->op = (Op*)checked_grow(w->op, &w->room, 32, sizeof(Op), "a list of operations");
+    w->op[w->n] = op;
+    return &w->op[w->n++];
+}
+
+static inline Op* work_product(Work* w, const char* name, int transposed, double m, double n, double k, double batch) {
+    Op* op = work_add(w, op_of(OP_PRODUCT, name));
+    op->transposed = transposed, op->m = m, op->n = n, op->k = k, op->batch = batch;
+    op->weight = transposed == 2;
+    return op;
+}
+
+static inline Op* work_memory(Work* w, const char* name, Kernel kernel, double elements, double each) {
+    return work_add(w, op_memory(name, kernel, elements, each));
+}
+
+static inline Op* work_collective(Work* w, const char* name, PlanKind kind, double bytes, int ranks, int stride) {
+    return work_add(w, op_collective(name, kind, bytes, ranks, stride));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Software
+
+// What a software cannot do, as bits.
+enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8, LACKS_ALL = 15 };
+
+typedef struct {
+    const char* name;
+    int lacks;
+    bool ours;  // the lists are this trainer's
+    bool flash; // fused attention; else scores, softmax and dropout pass through memory
+    bool fused; // one kernel for bias and GELU, for bias, dropout and residual, for scale, mask and softmax
+    bool dropout;
+    bool tensor_overlap; // backward's sums over the tensor group run under gradients of weights
+    bool weights_fused;  // these are added to the buffer of gradients by the product
+    bool data_overlap;   // sums over the data group run under the last micro-batch's backward pass
+    bool gather_overlap; // ZeRO's gather of parameters runs under the next step's first forward pass
+    bool send_overlap;   // messages run under computing; else a stage stands still while its own leave
+    bool one_pass_loss;  // the gradient of the logits is made when the loss is
+    bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
+    int value_bytes;     // of an activation or a parameter
+    int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
+    // Rate of its memory-bound kernels, of that of tuned ones (1). 0.75: PyTorch of 2021, and what compilers make:
+    // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; and what fusing them brought in Narayanan et
+    // al. 2021, section 5.8, follows from it.
+    double kernels;
+} Software;
+
+static const Software softwares[] = {
+    //                lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
+    {"megatron-2021", LACKS_ALL, false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
+    {"megatron-2021-ddp", LACKS_ALL, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
+     0.75},
+    {"megatron-2022", LACKS_HALVES, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
+    {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
+    {"llama3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
+    {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
+    {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},
+    {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
+    {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+};
+enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
+
+// NULL where none has that name.
+static inline const Software* software_find(const char* name) {
+    for (const Software* s = softwares; s < softwares + SOFTWARES; s++) {
+        if (strlen(s->name) == strlen(name) && strcmp(s->name, name) == 0) return s;
+    }
+    return NULL;
+}
+
+// What of a mesh a software cannot do, or NULL.
+static inline const char* software_lacks(const Software* s, const Mesh* mesh) {
+    if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
+    if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
+    if ((s->lacks & LACKS_ZERO) && mesh->zero) return "ZeRO";
+    if ((s->lacks & LACKS_HALVES) && schedule_splits_backward(mesh->schedule)) return "backward passes in halves";
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Lists. A rank's share of one micro-batch.
+
+typedef struct {
+    const ModelConfig* model;
+    const Mesh* mesh;
+    const Software* software;
+    int B, T; // of a micro-batch: sequences, tokens of each
+} Job;
+
+// What lists are made from: sizes that many of them need.
+typedef struct {
+    Work* w;
+    const Software* s;
+    double N, R, C;    // rows of a micro-batch, rows outside the split layers, channels
+    double F, fc, qkv; // of this rank: channels inside the mlp; of its first matrix; of q, k and v
+    double heads, HS;  // of this rank: B x heads; size of one
+    double T, e;       // tokens of a sequence; bytes of a value
+    int NH, NKV, t, V; // of this rank
+    bool gpt2, rows;   // rows: sequence parallel
+    bool halves;       // backward passes in halves
+    bool drop;         // dropout outside attention
+    Recompute recompute;
+} Lists;
+
+static inline Lists lists_of(const Job* j, Work* w) {
+    const ModelConfig* m = j->model;
+    const int t = j->mesh->t;
+    Lists x;
+    memset(&x, 0, sizeof x);
+    x.w = w, x.s = j->software, x.t = t, x.rows = j->mesh->sequence_parallel && t > 1;
+    x.halves = schedule_splits_backward(j->mesh->schedule);
+    x.gpt2 = m->arch == ARCH_GPT2, x.recompute = j->mesh->recompute;
+    x.N = (double)j->B * j->T, x.R = x.rows ? x.N / t : x.N, x.C = m->C, x.T = j->T, x.e = j->software->value_bytes;
+    x.NH = m->NH / t > 0 ? m->NH / t : 1, x.NKV = m->NKV > t ? m->NKV / t : 1, x.HS = model_head_size(m);
+    x.F = m->F / t, x.fc = (double)model_fc_size(m) / t, x.qkv = (x.NH + 2 * x.NKV) * x.HS;
+    x.heads = (double)j->B * x.NH, x.V = (m->V + t - 1) / t;
+    x.drop = j->software->dropout && x.gpt2;
+    return x;
+}
+
+// The tensor group's: rows of all ranks from each one's (sequence parallel), and sums over the ranks.
+static inline Op* list_gather(const Lists* x) {
+    if (!x->rows) return NULL;
+    return work_collective(x->w, "gather of rows", PLAN_ALL_GATHER, x->e * x->N * x->C, x->t, 1);
+}
+
+static inline Op* list_sum(const Lists* x) {
+    if (x->t == 1) return NULL;
+    return work_collective(x->w, "sum over tensor ranks", x->rows ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE,
+                           x->e * x->N * x->C, x->t, 1);
+}
+
+// The sum that was added before operation `first` runs under all that were added since.
+static inline void list_hide(const Lists* x, int first) {
+    if (first == 0 || x->w->op[first - 1].kind != OP_COLLECTIVE || !x->s->tensor_overlap) return;
+    x->w->op[first - 1].under = first, x->w->op[first - 1].under_last = x->w->n - 1;
+}
+
+static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
+    Op* op = work_memory(x->w, name, kernel, elements, each);
+    op->arch = x->gpt2 ? ARCH_GPT2 : ARCH_LLAMA;
+    return op;
+}
+
+static inline void list_flash(const Lists* x, bool backward) {
+    Op* op = work_add(x->w, op_of(OP_ATTENTION, backward ? "attention backward" : "attention"));
+    op->backward = backward, op->core = true, op->seq = x->T, op->head = x->HS, op->heads = x->NH;
+    op->batch_heads = x->heads;
+    op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
+}
+
+// ---- This trainer (train_gpt.cu), without CAAT-Net. Norms stand behind the residual that they read, so a chunk begins
+// with one.
+
+static inline void ours_activation(const Lists* x, bool alone) { // GELU's product writes one matrix more
+    const double values = !x->gpt2 ? 3 : alone || !x->s->epilogues ? 2 : 1;
+    list_memory(x, "activation", KERNEL_ACTIVATION, x->N * x->F, values * x->e);
+}
+
+static inline void ours_residual(const Lists* x, bool norm) {
+    if (norm)
+        list_memory(x, "residual and norm", KERNEL_RESIDUAL_NORM, x->R * x->C, 4 * x->e);
+    else
+        list_memory(x, "residual", KERNEL_RESIDUAL, x->R * x->C, 3 * x->e);
+}
+
+// block_forward_inner: up to the activation of the mlp.
+static inline void ours_forward_inner(const Lists* x) {
+    list_gather(x);
+    work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
+    if (!x->gpt2) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    list_flash(x, false);
+    work_product(x->w, "projection", 0, x->N, x->C, x->NH * x->HS, 1);
+    list_sum(x);
+    ours_residual(x, true);
+    list_gather(x);
+    work_product(x->w, "fc", 0, x->N, x->fc, x->C, 1);
+    ours_activation(x, false);
+}
+
+static inline void ours_forward(const Lists* x, bool norm_behind) {
+    ours_forward_inner(x);
+    work_product(x->w, "mlp projection", 0, x->N, x->C, x->F, 1);
+    list_sum(x);
+    ours_residual(x, norm_behind);
+}
+
+// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product makes db on the way.
+static inline void ours_weight(const Lists* x, const char* name, double in, double out) {
+    work_product(x->w, name, 2, out, in, x->N, 1);
+    if (x->gpt2 && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
+}
+
+// Of all rows, for both halves of the backward pass; where these are one it is the stream's own.
+static inline void ours_branch_gradient(const Lists* x) {
+    if (!list_gather(x) && x->halves) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
+}
+
+// Both weights of a branch, under the sum of its input's gradient. Sequence parallel, what the second one multiplies
+// with has to be gathered, behind the sum in the group's order: only the first one hides it.
+static inline void ours_weights(const Lists* x, const char* row, double inner, const char* column, double wide) {
+    const int first = x->w->n;
+    ours_weight(x, row, inner, x->C);
+    if (x->rows) {
+        list_hide(x, first);
+        list_gather(x)->weight = true;
+    }
+    ours_weight(x, column, x->C, wide);
+    if (!x->rows) list_hide(x, first);
+    list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+}
+
+static inline void ours_recompute(const Lists* x) {
+    if (x->recompute == RECOMPUTE_NONE) return;
+    const int first = x->w->n;
+    list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+    if (x->recompute == RECOMPUTE_FULL) {
+        ours_forward_inner(x);
+        return;
+    }
+    list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+    ours_activation(x, true);
+    for (int i = first; i < x->w->n; i++) x->w->op[i].weight = true; // inputs of the matrices
+}
+
+static inline void ours_backward(const Lists* x) {
+    ours_recompute(x);
+    ours_branch_gradient(x);
+    work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
+    list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F,
+                x->e * (!x->gpt2          ? 5
+                        : x->s->epilogues ? 1
+                                          : 3));
+    work_product(x->w, "fc dX", 1, x->N, x->C, x->fc, 1);
+    list_sum(x);
+    ours_weights(x, "mlp projection dW", x->F, "fc dW", x->fc);
+
+    ours_branch_gradient(x);
+    work_product(x->w, "projection dX", 1, x->N, x->NH * x->HS, x->C, 1);
+    list_flash(x, true);
+    if (!x->gpt2) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
+    list_sum(x);
+    ours_weights(x, "projection dW", x->NH * x->HS, "qkv dW", x->qkv);
+}
+
+// ---- Published systems. Bytes by values read and written; a mask of dropout is one byte.
+
+// A weight of `in` x `out` applied to all rows.
+static inline void other_linear(const Lists* x, const char* name, double in, double out, bool backward) {
+    if (!backward) {
+        work_product(x->w, name, 0, x->N, out, in, 1);
+        return;
+    }
+    work_product(x->w, name, 1, x->N, in, out, 1);
+    work_product(x->w, name, 2, out, in, x->N, 1);
+    if (!x->s->weights_fused) // buffer += gradient
+        list_memory(x, "add gradient", KERNEL_OTHER, in * out, x->e + 2 * x->s->gradient_bytes)->weight = true;
+}
+
+static inline void other_memory(const Lists* x, const char* name, double elements, double each) {
+    list_memory(x, name, KERNEL_OTHER, elements, each);
+}
+
+// softmax(Q K^T) V of the rank's heads.
+static inline void other_attention(const Lists* x, bool backward) {
+    const double S = x->heads * x->T * x->T, T = x->T, e = x->e;
+    const int first = x->w->n;
+    if (x->s->flash) {
+        list_flash(x, backward);
+        return;
+    }
+    if (!backward) {
+        work_product(x->w, "QK", 0, T, T, x->HS, x->heads);
+        if (!x->s->fused) other_memory(x, "scale and mask", S, (e + 4) + 8 + 9);
+        other_memory(x, "softmax", S, x->s->fused ? 1.5 * e : 8 + (4 + e)); // fused: reads the lower triangle only
+        if (x->s->dropout) other_memory(x, "attention dropout", S, 2 * e + 1);
+        work_product(x->w, "PV", 0, T, x->HS, T, x->heads);
+    } else {
+        work_product(x->w, "PV dP", 1, T, T, x->HS, x->heads);
+        work_product(x->w, "PV dV", 1, T, x->HS, T, x->heads);
+        if (x->s->dropout) other_memory(x, "attention dropout back", S, 2 * e + 1);
+        other_memory(x, "softmax back", S, x->s->fused ? 2 * e : (e + 4) + 12);
+        if (!x->s->fused) other_memory(x, "scale and mask back", S, 9 + 8 + (4 + e));
+        work_product(x->w, "QK dQ", 1, T, x->HS, T, x->heads);
+        work_product(x->w, "QK dK", 1, T, x->HS, T, x->heads);
+    }
+    for (int i = first; i < x->w->n; i++) x->w->op[i].core = true;
+}
+
+static inline void other_residual(const Lists* x) {
+    const double e = x->e, fused = 3 * e + (x->drop ? 1 : 0);
+    const double apart = 3 * e + (x->gpt2 ? 2 * e : 0) + (x->drop ? 2 * e + 1 : 0);
+    other_memory(x, "residual", x->R * x->C, x->s->fused ? fused : apart);
+}
+
+static inline void other_forward(const Lists* x) {
+    const double e = x->e;
+    other_memory(x, "norm 1", x->R * x->C, 2 * e);
+    list_gather(x);
+    other_linear(x, "qkv", x->C, x->qkv, false);
+    if (x->gpt2 && !x->s->epilogues) other_memory(x, "qkv bias", x->N * x->qkv, 2 * e);
+    if (!x->gpt2) other_memory(x, "rope", x->N * x->qkv, 2 * e);
+    other_attention(x, false);
+    if (!x->s->flash) other_memory(x, "merge heads", x->N * x->C / x->t, 2 * e);
+    other_linear(x, "projection", x->C / x->t, x->C, false);
+    list_sum(x);
+    other_residual(x);
+    other_memory(x, "norm 2", x->R * x->C, 2 * e);
+    list_gather(x);
+    other_linear(x, "fc", x->C, x->fc, false);
+    if (!x->gpt2) {
+        other_memory(x, "swiglu", x->N * x->F, 3 * e);
+    } else if (x->s->fused) {
+        other_memory(x, "bias and gelu", x->N * x->F, 2 * e);
+    } else {
+        other_memory(x, "bias", x->N * x->F, 2 * e);
+        other_memory(x, "gelu", x->N * x->F, 2 * e);
+    }
+    other_linear(x, "mlp projection", x->F, x->C, false);
+    list_sum(x);
+    other_residual(x);
+}
+
+// A column-parallel layer's: its input is gathered again for the gradient of the weight, which hides the sum of the
+// input's.
+static inline void other_column_backward(const Lists* x, const char* name, double out) {
+    Op* gather = list_gather(x);
+    const int first = x->w->n; // dX, then dW
+    if (gather && x->s->tensor_overlap) gather->under = gather->under_last = first;
+    other_linear(x, name, x->C, out, true);
+    Op* sum = list_sum(x);
+    if (sum && x->s->tensor_overlap) sum->under = sum->under_last = first + 1;
+}
+
+static inline void other_branch_backward(const Lists* x) {
+    const double each = (x->drop ? 2 * x->e + 1 : 0) + (x->gpt2 ? x->e : 0); // and the bias gradient's read
+    if (each > 0) other_memory(x, "residual back", x->R * x->C, each);
+    list_gather(x);
+}
+
+static inline void other_norm_backward(const Lists* x) {
+    other_memory(x, "norm back", x->R * x->C, 4 * x->e); // input twice, gradient, result
+    if (!x->s->epilogues) other_memory(x, "add residual's gradient", x->R * x->C, 3 * x->e);
+}
+
+static inline void other_backward(const Lists* x) {
+    const double e = x->e;
+    if (x->recompute == RECOMPUTE_FULL) other_forward(x);
+    other_branch_backward(x);
+    other_linear(x, "mlp projection", x->F, x->C, true);
+    other_memory(x, x->gpt2 ? "bias and gelu back" : "swiglu back", x->N * x->F, (x->gpt2 ? 4 : 5) * e);
+    other_column_backward(x, "fc", x->fc);
+    other_norm_backward(x);
+
+    other_branch_backward(x);
+    other_linear(x, "projection", x->C / x->t, x->C, true);
+    if (!x->s->flash) other_memory(x, "merge heads back", x->N * x->C / x->t, 2 * e);
+    if (x->recompute == RECOMPUTE_SELECTIVE && !x->s->flash) other_attention(x, false);
+    other_attention(x, true);
+    other_memory(x, x->gpt2 ? "qkv join and bias back" : "rope back", x->N * x->qkv,
+                 !x->gpt2          ? 2 * e
+                 : x->s->epilogues ? e
+                                   : 3 * e);
+    other_column_backward(x, "qkv", x->qkv);
+    other_norm_backward(x);
+}
+
+// ---- For both
+
+// One block. last: of its chunk, where that does not end with the head. Backward: with what is recomputed.
+static inline void work_block(Work* w, const Job* job, bool backward, bool last) {
+    const Lists x = lists_of(job, w);
+    if (!x.s->ours)
+        backward ? other_backward(&x) : other_forward(&x);
+    else
+        backward ? ours_backward(&x) : ours_forward(&x, !last);
+}
+
+// What a chunk does besides its blocks: unpacks what it received (from another chunk), makes its first norm, and, in
+// the backward pass, hands its input's gradient on.
+static inline void work_chunk(Work* w, const Job* job, bool backward, bool receives, bool sends) {
+    const Lists x = lists_of(job, w);
+    const bool scatters = job->mesh->scatter && !x.rows && x.t > 1;
+    if (!x.s->ours) return;
+    if (receives && scatters)
+        work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * x.N * x.C, x.t, 1);
+    else if (receives)
+        list_memory(&x, "boundary", KERNEL_COPY, x.R * x.C, 2 * x.e);
+    if (backward && sends) list_memory(&x, "boundary", KERNEL_COPY, scatters ? x.R * x.C / x.t : x.R * x.C, 2 * x.e);
+    if (!backward) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
+}
+
+static inline void work_embedding(Work* w, const Job* job, bool backward) {
+    const Lists x = lists_of(job, w);
+    if (!x.s->ours && !backward) {
+        other_memory(&x, "embedding", x.N * x.C, 4 * x.e + (x.s->dropout ? 2 * x.e + 1 : 0));
+        list_sum(&x);
+    } else if (!x.s->ours) {
+        other_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
+    } else if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
+        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.gpt2 ? 5 : 2));
+        list_sum(&x);
+    } else { // read; a row of the float32 table, read and written
+        const int first = x.w->n;
+        list_gather(&x);
+        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.gpt2 ? 2 : 1) + 8);
+        for (int i = first; i < x.w->n; i++) x.w->op[i].weight = true;
+    }
+}
+
+// Logits, losses, and back. The classifier's passes: one where a rank has the whole vocabulary; else two on the way in
+// and two back, and three numbers a row that go between the ranks.
+static inline void ours_head(const Lists* x, bool backward) {
+    const double logits = x->N * x->V;
+    if (!backward) {
+        list_gather(x);
+        work_product(x->w, "head", 0, x->N, x->V, x->C, 1);
+        list_memory(x, "classifier", KERNEL_CLASSIFIER, x->t == 1 ? logits : logits / 2, x->e * (x->t == 1 ? 2 : 4));
+        if (x->t == 1) return;
+        work_collective(x->w, "largest logits", PLAN_ALL_REDUCE, 4 * x->N, x->t, 1);
+        work_collective(x->w, "sums of exponentials", PLAN_ALL_REDUCE, 8 * x->N, x->t, 1);
+        return;
+    }
+    if (x->t > 1) list_memory(x, "classifier", KERNEL_CLASSIFIER, logits / 2, x->e * 4);
+    work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
+    list_sum(x);
+    const int first = x->w->n;
+    if (x->rows) list_gather(x)->weight = true;
+    work_product(x->w, "head dW", 2, x->V, x->C, x->N, 1);
+    if (!x->rows) list_hide(x, first);
+    list_memory(x, "zero", KERNEL_ZERO, x->R * x->C, x->e);
+    list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+}
+
+// Last norm, logits, cross entropy: in float32 in several passes, or in one.
+static inline void other_head(const Lists* x, bool backward) {
+    const double logits = x->N * x->V, e = x->e;
+    if (!backward) {
+        other_memory(x, "last norm", x->R * x->C, 2 * e);
+        list_gather(x);
+        other_linear(x, "head", x->C, x->V, false);
+        // to float32, maximum, subtract, exponential, sum, divide
+        other_memory(x, "cross entropy", logits, x->s->one_pass_loss ? 2 * e : (e + 4) + 4 + 8 + 8 + 4 + 8);
+        for (int i = 0; i < 3 && x->t > 1; i++)
+            work_collective(x->w, "cross entropy sum", PLAN_ALL_REDUCE, 4 * x->N, x->t, 1);
+        return;
+    }
+    if (!x->s->one_pass_loss) other_memory(x, "cross entropy back", logits, 12 + e);
+    const int first = x->w->n;
+    other_linear(x, "head", x->C, x->V, true);
+    Op* sum = list_sum(x);
+    if (sum && x->s->tensor_overlap) sum->under = sum->under_last = first + 1;
+    other_memory(x, "last norm back", x->R * x->C, 4 * e);
+}
+
+static inline void work_head(Work* w, const Job* job, bool backward) {
+    const Lists x = lists_of(job, w);
+    x.s->ours ? ours_head(&x, backward) : other_head(&x, backward);
+}
+
+// Once a step, for `elements` parameters of a rank, of which `updated` are its own (ZeRO: a share of each bucket).
+// These kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by
+// Software.kernels. Gradients that are set to zero.
+static inline void work_zero(Work* w, const Job* job, double elements) {
+    const Software* s = job->software;
+    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
+}
+
+// Their norm. Others square them in the passes of work_optimizer.
+static inline void work_squares(Work* w, const Job* job, double updated) {
+    if (job->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
+}
+
+// AdamW: reads gradient, weight and two moments in float32, writes three, and the 16-bit weight. Others in 2021:
+// gradients to float32, unscaled, squared, clipped; Adam; to 16 bits.
+static inline void work_optimizer(Work* w, const Job* job, double updated) {
+    const Software* s = job->software;
+    if (updated <= 0) return;
+    if (s->ours)
+        work_memory(w, "optimizer", KERNEL_OPTIMIZER, updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));
+    else
+        work_memory(w, "optimizer", KERNEL_OTHER, updated,
+                    s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prices: seconds of one operation
+
+// Tiles that libraries have for products, and their speed beside the largest: a small one loads more for a FLOP.
+// Estimates, after the pattern of NVIDIA's guide to matrix products.
+typedef struct {
+    int rows, columns;
+    double speed;
+} ProductTile;
+static const ProductTile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 128, 0.95},
+                                            {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
+enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
+
+// The peak for what a software multiplies: 16-bit values, or float32 ones.
+static inline double device_peak(const Device* d, int value_bytes) { return value_bytes < 4 ? d->peak : d->peak_fp32; }
+
+// batch products (m x k) (k x n) of values of so many bytes.
+static inline double product_seconds(const Device* d, int value_bytes, double m, double n, double k, double batch) {
+    const double operands = value_bytes * batch * (m * k + k * n + m * n), memory = d->hbm * d->hbm_fraction;
+    const double peak = device_peak(d, value_bytes);
+    double best = INFINITY;
+    for (int i = 0; i < PRODUCT_TILES; i++) {
+        const ProductTile* t = &product_tiles[i];
+        const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
+        const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
+        for (int split = 1; split <= 8; split *= 2) {
+            if (split > 1 && (tiles >= 4.0 * d->sms || k < 1024.0 * split)) break;
+            const double waves = ceil(tiles * split / d->sms), sum = ceil(k / split / 32) * 32;
+            const double compute = waves * (2.0 * t->rows * t->columns * sum / rate + d->tile_overhead);
+            const double bytes = operands + (split > 1 ? 8 * batch * m * n * split : 0); // partial sums in float32
+            best = fmin(best, fmax(compute, bytes / memory));
+        }
+    }
+    return d->launch + best;
+}
+
+static inline double memory_seconds(const Device* d, double bytes) {
+    return d->launch + bytes / (d->hbm * d->hbm_fraction);
+}
+
+// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's rows
+// are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
+static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
+                                       double heads, bool backward) {
+    static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
+    const double low = d->attention[0][backward], high = d->attention[1][backward];
+    const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
+    const double peak = device_peak(d, value_bytes),
+                 start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
+    const double waves = heads * ceil(seq / 128) / d->sms, uneven = fmax(1, ceil(waves) / waves);
+    return d->launch + uneven * flops / (peak * fraction * d->sustained * seq / (seq + start));
+}
+
+// What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
+// that compute at once.
+typedef struct {
+    const Cluster* cluster;
+    const Software* software;
+    int threads, busy;
+    LinkCosts links;
+} Rates;
+
+static inline Rates rates_of(const Cluster* cluster, const Software* software) {
+    Rates r;
+    memset(&r, 0, sizeof r);
+    r.cluster = cluster, r.software = software, r.threads = r.busy = 1;
+    return r;
+}
+
+// THE SEAM to measured_device.h: every operation is priced here, and only here. What a measured device knows comes from there.
+static inline double op_seconds(Rates* r, const Op* op) {
+    const Cluster* c = r->cluster;
+    const Device* d = &c->device;
+    const int value_bytes = r->software->value_bytes;
+    if (c->measured_seconds) {
+        const double seconds = c->measured_seconds(c->measured, op, r->threads, r->busy);
+        if (seconds >= 0) return seconds;
+    }
+    switch (op->kind) {
+    case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
+    case OP_MEMORY: return memory_seconds(d, op->bytes / r->software->kernels);
+    case OP_ATTENTION:
+        return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->batch_heads, op->backward);
+    case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);
+    case OP_MESSAGE: return link_seconds(message_cost(c, op->stride, op->ranks), op->bytes);
+    }
+    return NAN;
+}
+
+// A collective and a message outside lists.
+static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, int ranks, int stride) {
+    const Op op = op_collective("collective", kind, bytes, ranks, stride);
+    return ranks == 1 || bytes <= 0 ? 0 : op_seconds(r, &op);
+}
+
+static inline double message_seconds(Rates* r, double bytes, int stride, int stages) {
+    Op op = op_of(OP_MESSAGE, "message");
+    op.bytes = bytes, op.stride = stride, op.ranks = stages;
+    return op_seconds(r, &op);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prices of lists
+
+typedef enum { WORK_PRODUCT, WORK_ATTENTION, WORK_MEMORY, WORK_TENSOR, WORK_PARTS } WorkPart;
+
+// Of the two halves of a backward pass (of a forward pass the first is all), by what they are spent on. whole: both
+// halves as one, where collectives are hidden under what the other half does.
+typedef struct {
+    double half[2][WORK_PARTS], whole[WORK_PARTS];
+} WorkPrice;
+
+static inline double parts_sum(const double parts[WORK_PARTS]) {
+    double sum = 0;
+    for (int i = 0; i < WORK_PARTS; i++) sum += parts[i];
+    return sum;
+}
+
+static inline WorkPart op_part(const Op* op) {
+    if (op->core) return WORK_ATTENTION;
+    return op->kind == OP_PRODUCT ? WORK_PRODUCT : op->kind == OP_COLLECTIVE ? WORK_TENSOR : WORK_MEMORY;
+}
+
+// One after another. A collective that is hidden takes overlap_cost of the time that it is hidden; what is longer
+// stays.
+static inline WorkPrice work_price(Rates* r, const Work* w) {
+    WorkPrice price;
+    memset(&price, 0, sizeof price);
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        const double seconds = op_seconds(r, op);
+        double over = 0;
+        for (int k = op->under; k >= 0 && k <= op->under_last; k++) over += op_seconds(r, &w->op[k]);
+        price.half[op->weight][op_part(op)] += seconds;
+        price.whole[op_part(op)] += seconds - (1 - r->cluster->overlap_cost) * fmin(seconds, over);
+    }
+    return price;
+}
+
+static inline void parts_add(double to[WORK_PARTS], const double from[WORK_PARTS], double times) {
+    for (int i = 0; i < WORK_PARTS; i++) to[i] += times * from[i];
+}
+
+static inline void price_add(WorkPrice* to, const WorkPrice* from, double times) {
+    for (int h = 0; h < 2; h++) parts_add(to->half[h], from->half[h], times);
+    parts_add(to->whole, from->whole, times);
+}
+
+#endif

@@ -1,0 +1,518 @@
+/*
+plan.c: the planner. Which mesh for this model on these machines? How long does a step take, how much memory, what limits it?
+
+    plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
+    plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8 --global-batch 32
+    plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
+    plan --published                                  the model of time beside published results
+    plan --datacenter planner/clusters/next-generation.txt
+    plan --calibrate trace.json --cluster my-machine.txt
+
+It plans with what the trainer runs: the layout of parallel.h, the schedules of parallel/schedule.h, the collectives of comm/collectives/collectives.h, the
+memory of parallel/stage.h; step_sim.h puts times to them. The tables are printed; the best row's step can be drawn.
+*/
+#include "../util/options.h"
+#include "../dev/plot/schedule_svg.h"
+#include "calibrate.h"
+#include "flags.h"
+#include "datacenter.h"
+#include "host_memory.h"
+#include "published.h"
+#include "search.h"
+
+typedef struct {
+    Settings model; // what settings_model reads: the model's shape
+    const char *cluster, *software, *svg, *datacenter, *models, *calibrate;
+    int64_t gpus, batch, rows;
+    double tokens;
+    int64_t t, p, d, v, B;
+    int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
+    int completion;                                   // choice; -1: none
+    bool no_clip, any_memory, json, inputs, published, clusters, version, help;
+    double text;
+} PlanOptions;
+
+enum { PLAN_OPTIONS = 48 };
+
+static int plan_table(Option* table, PlanOptions* o) {
+    Settings* m = &o->model;
+    const Option rows[] = {
+        option_heading("model"),
+        option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
+        option_choice("arch", &m->arch, "gpt2|llama", "architecture; with the sizes below, or to change a model's"),
+        option_int("layers", &m->layers, 1, 10000, "blocks"),
+        option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
+        option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
+        option_int("kv-heads", &m->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
+        option_int("ffn", &m->ffn, 1, 1 << 22, "channels inside the mlp"),
+        option_int("seq", &m->seq, 1, 1 << 24, "tokens in a training sequence"),
+        option_int("vocab", &m->vocab, 2, 1 << 30, "vocabulary"),
+        option_heading("what it is trained on"),
+        option_string("cluster", &o->cluster, "NAME|FILE", "--clusters lists the names; files: planner/clusters/"),
+        option_int("gpus", &o->gpus, 1, 1 << 20, "ranks: GPUs, or processes on cores"),
+        option_int("global-batch", &o->batch, 1, 1 << 30, "sequences in one update"),
+        option_float("tokens", &o->tokens, 1, 1e18, "to train on: how many days that takes"),
+        option_string("software", &o->software, "NAME", "whose kernels: threefold, megatron-2021, ... [threefold]"),
+        option_heading("what is settled already [searched]"),
+        option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
+        option_int("pp", &o->p, 1, 1 << 16, "pipeline stages"),
+        option_int("dp", &o->d, 1, 1 << 20, "data-parallel replicas"),
+        option_int("vp", &o->v, 1, 1000, "chunks of a stage"),
+        option_int("micro-batch", &o->B, 1, 1 << 20, "sequences in one forward pass"),
+        option_choice("schedule", &o->schedule, "any|gpipe|1f1b|interleaved|zb-h1|zb-v", "order of a pipeline's work"),
+        option_choice("zero", &o->zero, "any|0|1|2", "what is divided over the replicas"),
+        option_choice("recompute", &o->recompute, "any|none|selective|full", "what the backward pass computes again"),
+        option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
+        option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
+        option_flag("any-memory", &o->any_memory, "also what does not fit, to ask for runs that others have published"),
+        option_heading("what is printed"),
+        option_int("rows", &o->rows, 1, 1000, "of the table"),
+        option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
+        option_flag("json", &o->json, "all of it for programs"),
+        option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
+        option_heading("instead"),
+        option_flag("clusters", &o->clusters, "list the clusters that have a name"),
+        option_flag("published", &o->published, "the model of time beside published results"),
+        option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (planner/datacenter.h)"),
+        option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
+        option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
+        option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
+        option_command(option_choice("completion", &o->completion, shell_choices(),
+                                     "print what completes these options in that shell: eval \"$(./plan --completion "
+                                     "bash)\"")),
+        option_flag("version", &o->version, "the version of this program"),
+        option_flag("help", &o->help, "this list"),
+    };
+    const int n = (int)(sizeof rows / sizeof rows[0]);
+    if (n > PLAN_OPTIONS) die("internal error: %d options", n);
+    memcpy(table, rows, sizeof rows);
+    return n;
+}
+
+static PlanOptions plan_options_default(void) {
+    PlanOptions o;
+    memset(&o, 0, sizeof o);
+    o.model = settings_default();
+    o.model.model = "gpt2-124M";
+    o.cluster = "dgx-h100", o.gpus = 8, o.rows = 10, o.completion = -1;
+    return o;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is asked
+
+static const Software* read_software(const char* name, const Cluster* cluster) {
+    const Software* s = software_find(name ? name : cluster->cores ? "threefold-cpu" : "threefold");
+    char names[256] = "";
+    for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
+    if (!s) die_usage("--software %s is not known; there are%s", name, names);
+    if (s->value_bytes > 2 && !cluster->cores)
+        die_usage("--software %s computes in float32; of the GPUs of %s only the peak of 16-bit products is known",
+                  s->name, cluster->name);
+    return s;
+}
+
+// Without a word about its shape the model is the one with the usual name, its vocabulary, too. A shape without a name changes the
+// model that the trainer starts from.
+static void read_usual_model(PlanOptions* o, Option* table, int n) {
+    static const char* const shape[] = {"model", "arch", "layers", "hidden", "heads", "kv-heads", "ffn"};
+    bool given = false;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) given = given || option_given(table, n, shape[i]);
+    if (!given) option_find(table, n, "model")->given = true;
+    if (!option_given(table, n, "model")) o->model.model = settings_default().model;
+}
+
+static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
+    Question q;
+    memset(&q, 0, sizeof q);
+    read_usual_model(o, table, n);
+    q.model = settings_model(&o->model, table, n, 256);
+    q.T = o->model.seq ? (int)o->model.seq : q.model.T;
+    q.batch = o->batch ? o->batch : 8 * o->gpus;
+    q.ranks = (int)o->gpus, q.cluster = &machines->cluster;
+    q.software = read_software(o->software, &machines->cluster);
+    q.clip = !o->no_clip, q.any_memory = o->any_memory;
+    q.t = (int)o->t, q.p = (int)o->p, q.d = (int)o->d, q.v = (int)o->v, q.B = (int)o->B;
+    q.schedule = o->schedule - 1, q.zero = o->zero - 1, q.recompute = o->recompute - 1;
+    q.sequence_parallel = o->sequence_parallel - 1;
+    q.rows = (int)o->rows;
+    return q;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What is printed
+
+static const char* const recompute_names[] = {"none", "selective", "full"};
+
+static void print_question(const Question* q) {
+    const ModelConfig* m = &q->model;
+    const Cluster* c = q->cluster;
+    printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.4g B parameters\n", m->name,
+           m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, (double)model_parameters(m) / 1e9);
+    printf("batch     %lld sequences of %d tokens\n", (long long)q->batch, q->T);
+    if (c->cores)
+        printf("cluster   %s: %d cores, as they were measured; %d ranks\n", c->name, c->cores, q->ranks);
+    else
+        printf("cluster   %s: %d GPUs of %.0f TFLOP/s, %.0f GB, %d a node\n", c->name, q->ranks, c->device.peak / 1e12,
+               c->device.memory / 1e9, c->node_gpus);
+    if (question_sites(q) > 1)
+        printf("          %d sites, each two joined by %.4g GB/s, %.4g ms away; replicas are divided over them\n",
+               question_sites(q), c->site_rate / 1e9, 1e3 * c->site_delay);
+    if (*c->assumed) printf("          usual values of what no data sheet says (planner/cluster.h)\n");
+    printf("software  %s\n", q->software->name);
+}
+
+static void die_without_room(const Question* q, const Answer* a) {
+    const ByteUnit unit = byte_unit(a->least_memory, true);
+    die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f %s a rank; use more "
+        "ranks",
+        q->ranks, a->least_memory / unit.bytes, unit.name);
+}
+
+static void print_search(const Question* q, const Answer* a, double seconds) {
+    char counts[4][32];
+    const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
+    for (int i = 0; i < 4; i++) text_of_count(counts[i], sizeof counts[i], numbers[i]);
+    printf(
+        "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
+        counts[0], seconds, counts[1], counts[2], counts[3]);
+    if (a->n == 0) die_without_room(q, a);
+}
+
+// Of a step, in percent.
+static double share(const StepCost* cost, int part) { return 100 * cost->parts[part] / cost->seconds; }
+
+static void print_time(double seconds) {
+    printf(seconds < 1 ? "%7.1f ms" : "%7.2f s ", seconds < 1 ? 1e3 * seconds : seconds);
+}
+
+static void print_rows(const Answer* a) {
+    const Choice* best = answer_recommended(a);
+    printf("\n    t   p    d  v schedule      B     m sequence zero recompute |      step  tokens/s   MFU | %% of it: "
+           "bubble tensor pipeline  data | GB a rank\n");
+    for (int i = 0; i < a->n; i++) {
+        const StepSetup* s = &a->row[i].setup;
+        const StepCost* c = &a->row[i].cost;
+        const Mesh* m = &s->mesh;
+        printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->t, m->p, m->d,
+               m->v, schedule_name(m->schedule), s->B, (long long)step_microbatches(s),
+               m->sequence_parallel ? "yes" : "no", m->zero, recompute_names[m->recompute]);
+        print_time(c->seconds);
+        printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f\n", c->tokens_per_second, 100 * c->mfu,
+               share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
+               a->row[i].memory.bytes / 1e9);
+    }
+}
+
+static void print_parts(const StepCost* c) {
+    printf("step      ");
+    print_time(c->seconds);
+    printf(":");
+    for (int i = 0; i < STEP_PARTS; i++) printf("%s %s %.1f%%", i ? "," : "", step_part_name(i), share(c, i));
+    printf("\n");
+}
+
+// The largest part that is not computing by products and attention, and what makes it smaller.
+static void print_limit(const StepCost* c) {
+    static const char* const cures[STEP_PARTS] = {
+        "",
+        "",
+        "kernels bound by memory; a smaller --tp, or more channels, helps",
+        "sums over the tensor group; a smaller --tp, or faster links in a node, helps",
+        "messages between stages; a smaller --vp, or fewer stages, helps",
+        "sums of gradients; a larger --global-batch helps",
+        "the update; --zero 1, or a larger --global-batch, helps",
+        "waiting for other stages; a larger --global-batch, or fewer stages, helps"};
+    int most = STEP_MEMORY;
+    for (int i = STEP_MEMORY; i < STEP_PARTS; i++) {
+        if (c->parts[i] > c->parts[most]) most = i;
+    }
+    printf("limit     %.1f%% of it: %s\n", share(c, most), cures[most]);
+}
+
+// Exact, and beside it what papers' formulas say; of other software these are all there is.
+static void print_memory(const Choice* best) {
+    const StepSetup* s = &best->setup;
+    const Mesh* m = &s->mesh;
+    const bool both = s->software->gradient_bytes == 2;
+    const ByteUnit unit = byte_unit(fmax(best->memory.bytes, setup_formula_activations(s)), true);
+    if (s->software->ours) {
+        printf("memory    %.2f %s on the largest rank, stage %d:", best->memory.bytes / unit.bytes, unit.name,
+               best->memory.pipeline);
+        for (int i = 0; i < ARENAS; i++) {
+            if (best->memory.arena[i] > 0) printf(" %s %.2f,", arena_names[i], best->memory.arena[i] / unit.bytes);
+        }
+    } else {
+        printf("memory    %.2f %s on a rank of the first stage,", best->memory.bytes / unit.bytes, unit.name);
+    }
+    printf(" of %.0f GB%s by formulas:", setup_room(s) / 1e9, s->software->ours ? "\n         " : ",");
+    printf(" parameters, gradients and optimizer %.2f %s (%d bytes a parameter",
+           setup_formula_optimizer(s) / unit.bytes, unit.name, both ? 20 : 18);
+    if (m->zero) printf(", of which %d divided over d", both ? 16 : 12);
+    printf("); activations %.2f\n", setup_formula_activations(s) / unit.bytes);
+}
+
+// The two usual counts of attention, and that of Narayanan et al. 2021, which has GPT's shapes.
+static void print_rate(const Choice* best) {
+    const StepSetup* s = &best->setup;
+    const double tokens = best->cost.tokens_per_second / mesh_size(&s->mesh);
+    const double half = 6.0 * s->model.L * s->model.C * s->T * tokens / s->cluster->device.peak;
+    printf("rate      MFU %.1f %% = (6 N + 6 L C T) tokens/s / peak; %.1f %% with attention in full, 12 L C T",
+           100 * best->cost.mfu, 100 * (best->cost.mfu + half));
+    if (s->model.arch == ARCH_GPT2)
+        printf("; %.1f TFLOP/s a GPU by equation 3 of Narayanan et al. 2021: four passes, %s", best->cost.flops / 1e12,
+               s->mesh.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
+    printf("\n");
+}
+
+static void print_traffic(const StepSetup* s) {
+    Traffic sum = {0, 0, 0, 0, 0}, one;
+    Error error;
+    for (int r = 0; r < s->mesh.p; r++) {
+        if (!step_traffic(s, r, &one, &error)) die("%s", error.text);
+        sum.layers = fmax(sum.layers, one.layers + one.ends),
+        sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
+        sum.data = fmax(sum.data, one.data);
+    }
+    const ByteUnit unit = byte_unit(fmax(sum.layers, fmax(sum.pipeline, sum.data)), true);
+    printf("traffic   what a rank sends in a step, at most: tensor group %.3f %s, pipeline %.3f, data group %.3f\n",
+           sum.layers / unit.bytes, unit.name, sum.pipeline / unit.bytes, sum.data / unit.bytes);
+}
+
+static void print_training(const StepSetup* s, const StepCost* c, double tokens) {
+    printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, step_iterations(s, tokens),
+           step_days(s, tokens, c->seconds));
+}
+
+// The options of the trainer for the mesh and the batch of a setup.
+static void print_options(const StepSetup* s) {
+    const Mesh* m = &s->mesh;
+    printf(" --global-batch %lld --micro-batch %d --tp %d --pp %d --dp %d", (long long)s->batch, s->B, m->t, m->p,
+           m->d);
+    if (m->schedule != ONE_F_ONE_B) printf(" --schedule %s", schedule_name(m->schedule));
+    if (m->v != schedule_usual_chunks(m->schedule)) printf(" --vp %d", m->v);
+    if (m->sequence_parallel) printf(" --sequence-parallel");
+    if (m->zero) printf(" --zero %d", m->zero);
+    if (m->sites > 1) printf(" --sites %d", m->sites);
+    if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
+}
+
+// Of a model with a name: the name, and what was said to change it.
+static void print_named(Option* table, int n) {
+    static const char* const shape[] = {"model",    "arch", "layers", "hidden", "heads",
+                                        "kv-heads", "ffn",  "seq",    "vocab"};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        const Option* o = option_find(table, n, shape[i]);
+        if (!o->given) continue;
+        if (o->type == OPTION_INT) printf(" --%s %lld", o->name, (long long)*(int64_t*)o->value);
+        if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
+        if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
+    }
+}
+
+// Of one without: all of its shape, as the trainer would take what is not said from another model than this program.
+static void print_shape(const StepSetup* s) {
+    const ModelConfig* m = &s->model;
+    printf(" --arch %s --layers %d --hidden %d --heads %d", m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH);
+    if (m->NKV != m->NH) printf(" --kv-heads %d", m->NKV);
+    printf(" --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
+}
+
+static void print_command(const StepSetup* s, Option* table, int n) {
+    printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&s->mesh));
+    if (option_given(table, n, "model"))
+        print_named(table, n);
+    else
+        print_shape(s);
+    print_options(s);
+    if (!s->clip) printf(" --clip 0");
+    printf("\n");
+}
+
+// What a process on a CPU holds beside that: host_memory.h.
+static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
+    const StepSetup* s = &c->setup;
+    const Measured* m = s->cluster->measured;
+    const Pipeline plan = step_pipeline(s);
+    const int threads = m && m->cores > mesh_size(&s->mesh) ? m->cores / mesh_size(&s->mesh) : 1;
+    const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
+    ProcessMemory x;
+    Error error;
+    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &setup, &error)) die("%s", error.text);
+    return x;
+}
+
+static void print_json_choice(const PlanOptions* o, const Choice* c) {
+    const StepSetup* s = &c->setup;
+    const Mesh* m = &s->mesh;
+    printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
+           "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.6g",
+           m->t, m->p, m->d, m->v, schedule_name(m->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
+           recompute_names[m->recompute], c->cost.seconds);
+    for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
+    printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
+    if (s->cluster->measured && s->cluster->cores) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
+    printf("}");
+}
+
+static void print_json(const PlanOptions* o, const Answer* a) {
+    printf("[");
+    for (int i = 0; i < a->n; i++) {
+        printf(i ? ",\n " : "");
+        print_json_choice(o, &a->row[i]);
+    }
+    printf("]\n");
+}
+
+static void draw_step(const StepSetup* s, const char* path) {
+    Error error;
+    char title[160], caption[320];
+    StepCost c = setup_cost(*s, true);
+    const Mesh* m = &s->mesh;
+    snprintf(title, sizeof title, "%s on %d ranks of %s: t = %d, p = %d, d = %d", s->model.name, mesh_size(m),
+             s->cluster->name, m->t, m->p, m->d);
+    snprintf(caption, sizeof caption, "%s, %lld micro-batches of %d: bubble %.1f %%", schedule_name(m->schedule),
+             (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
+    SvgPicture picture =
+        svg_picture(title, c.seconds < 1 ? "time (ms)" : "time (s)", c.seconds * (c.seconds < 1 ? 1e3 : 1), m->v);
+    draw_panel(&picture, "", caption, c.tables, &c.timeline, c.seconds < 1 ? 1e3 : 1);
+    if (!write_picture(&picture, path, &error)) die("%s", error.text);
+    svg_picture_free(&picture);
+    step_cost_free(&c);
+    printf("picture   %s\n", path);
+}
+
+static void print_answer(const PlanOptions* o, const Answer* a, Option* table, int n) {
+    const Choice* best = answer_recommended(a);
+    print_rows(a);
+    printf("\n");
+    print_parts(&best->cost);
+    print_limit(&best->cost);
+    if (!best->setup.cluster->measured)
+        printf("          by data sheets; published runs were up to a quarter slower than such a plan (--published)\n");
+    if (!best->setup.cluster->cores) print_rate(best);
+    print_memory(best);
+    if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
+    if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
+    if (best->setup.software->ours) print_command(&best->setup, table, n);
+    if (o->svg) draw_step(&best->setup, o->svg);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Other things that it does
+
+static void print_clusters(void) {
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);
+}
+
+// "20T,400T" in place of the models that there are.
+static bool read_models(Datacenter* d, const char* list, Error* error) {
+    d->models = 0;
+    for (const char* at = list;; at++) {
+        char word[64];
+        const size_t n = strcspn(at, ",");
+        const Input* in = &model_inputs[0];
+        double parameters;
+        snprintf(word, sizeof word, "%.*s", (int)(n < 63 ? n : 63), at);
+        if (!quantity_read(word, NULL, in->quantity, &parameters) || parameters < in->low || parameters > in->high)
+            return fail(error, "--models %s: write 50T,100T, with 1B to 100000T parameters each", list);
+        if (d->models == DATACENTER_MODELS) return fail(error, "--models %s: at most %d", list, DATACENTER_MODELS);
+        datacenter_add_model(d, fact(parameters, ASSUMED), 0);
+        at += n;
+        if (!*at) return true;
+    }
+}
+
+static void plan_datacenter(const PlanOptions* o) {
+    Error error;
+    Datacenter d = datacenter_default();
+    if (!datacenter_read(&d, o->datacenter, &error)) die_usage("%s", error.text);
+    if (o->models && !read_models(&d, o->models, &error)) die_usage("%s", error.text);
+    DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
+    if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
+    if (o->inputs) datacenter_print_inputs(&d, stdout);
+    datacenter_print(plan, stdout);
+    free(plan);
+}
+
+// The trace of a run of the one choice that the options leave; prints lines for the machine's file.
+static void calibrate(const Question* q, Machines* machines, const char* trace) {
+    Error error;
+    Answer answer;
+    if (!machines->cluster.measured || !machines->cluster.cores)
+        die_usage(
+            "--calibrate corrects a machine that was measured: give --cluster FILE, as build/calibrate writes it");
+    if (q->t * q->p * q->d * q->B == 0)
+        die_usage(
+            "--calibrate: say of which run the trace is: --tp, --pp, --dp, --micro-batch and what else was not usual");
+    Question one = *q;
+    one.rows = 1;
+    if (one.schedule == ANY) one.schedule = ONE_F_ONE_B;
+    if (one.zero == ANY) one.zero = 0;
+    if (one.recompute == ANY) one.recompute = RECOMPUTE_NONE;
+    if (one.sequence_parallel == ANY) one.sequence_parallel = 0;
+    if (!search(&answer, &one, &error)) die_usage("%s", error.text);
+    if (answer.n != 1) die_usage("--calibrate: the run does not fit into the memory of %s", q->cluster->name);
+    StepSetup s = answer.row[0].setup;
+    double* speed = speed_room(&s.mesh);
+    setup_share_cores(&s, speed);
+    if (!calibrate_by_trace(&machines->measured, &s, trace, &error)) die("%s", error.text);
+    measured_write_corrections(&machines->measured, stdout);
+    free(speed);
+    answer_free(&answer);
+}
+
+int main(int argc, char** argv) {
+    static Machines machines;
+    PlanOptions o = plan_options_default();
+    Option table[PLAN_OPTIONS];
+    Error error;
+    process.name = "plan";
+#ifdef VERSION
+    process.version = VERSION;
+#endif
+    const int n = plan_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (o.help) {
+        printf("plan: which mesh for this model on these machines, and what a step takes\n");
+        options_help(table, n, stdout);
+        return 0;
+    }
+    if (o.version) {
+        printf("plan %s\n", process.version);
+        return 0;
+    }
+    if (o.completion >= 0) {
+        char models[1024];
+        settings_model_names(models);
+        const OptionWords words = {"model", models};
+        options_complete((Shell)o.completion, process.name, table, n, &words, 1, stdout);
+        return 0;
+    }
+    if (!o.datacenter && (o.models || o.inputs))
+        die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
+    if (o.clusters) print_clusters();
+    if (o.published) published_print(stdout);
+    if (o.datacenter) plan_datacenter(&o);
+    if (o.clusters || o.published || o.datacenter) return 0;
+    if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
+    const Question q = read_question(&o, table, n, &machines);
+    if (o.calibrate) {
+        calibrate(&q, &machines, o.calibrate);
+        return 0;
+    }
+    Answer answer;
+    if (!o.json) print_question(&q);
+    const double begun = seconds_now();
+    if (!search(&answer, &q, &error)) die_usage("%s", error.text);
+    if (o.json) {
+        if (answer.n == 0) die_without_room(&q, &answer);
+        print_json(&o, &answer);
+    } else {
+        print_search(&q, &answer, seconds_now() - begun);
+        print_answer(&o, &answer, table, n);
+    }
+    answer_free(&answer);
+    measured_free(&machines.measured);
+    return 0;
+}

@@ -1,0 +1,668 @@
+/*
+trainer/settings.h: what a run is told. The command line as one table, and what follows from it: the model, the mesh, the batch,
+the learning rate of every step, and a text to train on where none was given.
+
+Every rank reads the same command line and comes to the same conclusions, so a wrong one is refused by all (die_usage).
+*/
+#ifndef SETTINGS_H
+#define SETTINGS_H
+
+#include "../util/base.h"
+#include "../dataloader.h"
+#include "../model.h"
+#include "../util/options.h"
+#include "../parallel.h"
+#include "../methods/async_schedule.h"
+
+typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
+typedef enum { MESH_GIVEN, MESH_AUTO } MeshChoice;
+
+typedef struct {
+    const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *cluster, *config;
+    const char* generate;  // NULL: not asked for
+    int64_t tokens, top_k; // 0: what is usual; all
+    double temperature, top_p;
+    int arch, export_dtype, decay; // choices
+    int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
+    bool documents;
+    int64_t document_token; // -1: the data's own
+    int64_t micro_batch, global_batch;
+    int mesh; // choice
+    int64_t tp, pp, dp, first_layers, last_layers, zero;
+    int64_t vp;              // 0: what the schedule has
+    int recompute, schedule; // choices
+    bool sequence_parallel, whole_boundary;
+    int dp_mode; // choice
+    int64_t sites, dp_delay, local_steps, fragments;
+    double dc_lambda, outer_lr, outer_momentum, mix; // dc_lambda, mix: -1: what suits the mode
+    bool eager;
+    int outer_bits, optimizer; // choices
+    const char *allreduce, *topology;
+    double sync; // 1: an ordinary model
+    int64_t sync_ranks;
+    int sync_scale, sync_gradient; // choices
+    double lr, min_lr;             // -1: by settings_rates
+    double weight_decay, beta1, beta2, eps, clip;
+    int64_t warmup; // -1: by settings_rates
+    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
+    int on_nan; // choice
+    double outlier, save_minutes;
+    bool resume, dry_run, version;
+    bool mesh_of_run; // a run is resumed with the mesh of its own options.txt
+    int completion;   // choice; -1: none
+    const char* help; // NULL: not asked for; "": all of it in short
+} Settings;
+
+// What runs without any option: the model "tiny" on text that is always there, a minute or two on a laptop.
+static inline Settings settings_default(void) {
+    Settings s;
+    memset(&s, 0, sizeof s);
+    s.model = "tiny";
+    s.document_token = -1;
+    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
+    s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
+    s.lr = -1, s.min_lr = -1, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
+    s.warmup = -1, s.steps = 1000, s.log_every = 1, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000,
+    s.seed = 42;
+    s.temperature = 0.8, s.top_p = 1;
+    s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.save_minutes = 15, s.completion = -1;
+    return s;
+}
+
+enum { MAX_OPTIONS = 112 };
+
+// Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
+static inline int settings_table(Option* table, Settings* s) {
+    const double big = 1e15, size = 1 << 30;
+    const Option rows[] = {
+        option_heading("model"),
+        option_string("model", &s->model, "NAME",
+                      "tiny, gpt2-124M, llama-1.1B, ...: a published size; a wrong name lists all"),
+        option_choice("arch", &s->arch, "gpt2|llama",
+                      "architecture; with the sizes below instead of --model, or to change it"),
+        option_int("layers", &s->layers, 1, 10000, "blocks"),
+        option_int("hidden", &s->hidden, 1, 1 << 20, "channels of the residual stream"),
+        option_int("heads", &s->heads, 1, 1 << 16, "query heads"),
+        option_int("kv-heads", &s->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
+        option_int("ffn", &s->ffn, 1, 1 << 22, "channels inside the mlp"),
+        option_int("seq", &s->seq, 1, 1 << 24, "tokens in a training sequence"),
+        option_int("vocab", &s->vocab, 2, size, "vocabulary; the data's own where not said"),
+        option_string(
+            "init", &s->init, "PATH",
+            "start from these weights: a folder of Hugging Face's, which says its model's sizes, a .safetensors "
+            "file, or llm.c's .bin"),
+        option_string("export", &s->export_to, "PATH",
+                      "at the end write the weights alone: a folder as Hugging Face has it, or llm.c's .bin"),
+        option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
+        option_heading("data"),
+        option_string(
+            "data", &s->data, "GLOB",
+            "files and folders to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any "
+            "text, .jsonl (its field \"text\"); ** is any folders below; several sources with weights: "
+            "0.7:a*.bin,0.3:b*.bin"),
+        option_string("val", &s->val, "GLOB",
+                      "files to validate on; without it 5 % of every source, in blocks spread over it, are held out"),
+        option_string("tokenizer", &s->tokenizer, "PATH",
+                      "vocabulary of the shards, to show samples as text, and of .jsonl [tokenizer.json beside the "
+                      "first of them; "
+                      "else .jsonl is bytes]"),
+        option_flag("documents", &s->documents,
+                    "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
+        option_int(
+            "document-token", &s->document_token, 0, size,
+            "documents: that stands before each [what the tokenizer has, GPT-2 50256, Llama-3 128000; Megatron's "
+            "index and files of text say it themselves]"),
+        option_heading("batch, in sequences"),
+        option_int("micro-batch", &s->micro_batch, 1, 1 << 20,
+                   "sequences in one forward pass [what fits the rest, at most 16]"),
+        option_int("global-batch", &s->global_batch, 1, size,
+                   "sequences in one update, over all ranks [16, or what --micro-batch, --dp and --pp need]"),
+        option_heading("mesh: ranks = tp x pp x dp"),
+        option_choice("mesh", &s->mesh, "given|auto",
+                      "auto: what is not said below is the planner's choice (planner/)"),
+        option_string("cluster", &s->cluster, "NAME|FILE", "auto: machines that it is made for [what is here]"),
+        option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
+        option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
+        option_choice("schedule", &s->schedule, schedule_choices(),
+                      "order of a pipeline's work; interleaved and zb-v cut it finer, zb-* backward passes in halves"),
+        option_int("vp", &s->vp, 1, 1000, "chunks of the model on each stage [2 for interleaved and zb-v, else 1]"),
+        option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
+        option_flag("sequence-parallel", &s->sequence_parallel,
+                    "norms and residual stream on 1/tp of the positions each"),
+        option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
+        option_choice("recompute", &s->recompute, "none|selective|full",
+                      "what the backward pass computes again to save memory: norms and activation function, or all"),
+        option_int("first-layers", &s->first_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
+        option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
+        option_flag("whole-boundary", &s->whole_boundary,
+                    "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+        option_heading("data parallelism that does not wait (methods/async_schedule.h)"),
+        option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
+                      "what sites tell each other: gradients; these one step late; changes of the weights, with delay "
+                      "compensation; the way of many steps"),
+        option_int("sites", &s->sites, 1, 1 << 20,
+                   "into which the replicas are divided; inside of one they sum gradients in every step [sync: 1, "
+                   "else every replica is one]"),
+        option_int("dp-delay", &s->dp_delay, 0, 1 << 20,
+                   "steps from sending to merging [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
+        option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
+                     "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
+        option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
+        option_int("fragments", &s->fragments, 1, 1 << 16,
+                   "diloco: parts of the model, each sent in its own step of a round [1]"),
+        option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
+        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
+        option_float("mix", &s->mix, 0, 1,
+                     "diloco: part of its own weights that a site keeps when it merges [0.5 with --dp-delay, else 0]"),
+        option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
+        option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
+        option_heading("sums of gradients over dp"),
+        option_string(
+            "allreduce", &s->allreduce, "NAME",
+            "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: multitree, ring, forest, torus-ring, ...; a wrong "
+            "name lists all"),
+        option_string(
+            "topology", &s->topology, "NAME",
+            "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
+            "[full:N, all to all]"),
+        option_heading("CAAT-Net: tensor ranks that share a part of the channels only"),
+        option_float("sync", &s->sync, 0, 1, "that part; 1 = all of them, an ordinary model"),
+        option_int(
+            "sync-ranks", &s->sync_ranks, 1, 1 << 16,
+            "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
+        option_choice("sync-scale", &s->sync_scale, "runtime|init|none",
+                      "what makes other channels as large: a factor sqrt(ranks) on them, or on their initial weights"),
+        option_choice("sync-gradient", &s->sync_gradient, "fp32|same",
+                      "in which numbers gradients are summed over ranks; same: in those of the activations"),
+        option_heading("optimizer"),
+        option_choice("optimizer", &s->optimizer, "adamw|sgd",
+                      "sgd: with momentum --beta1, and weight decay as part of the gradient"),
+        option_float(
+            "lr", &s->lr, 0, 1e3,
+            "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
+            "1.3B parameters; with --init a tenth of that; sgd: 3e-3]"),
+        option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step [a tenth of --lr]"),
+        option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up [a twentieth of --steps, at most 2000]"),
+        option_choice("decay", &s->decay, "cosine|linear|wsd",
+                      "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
+        option_float("weight-decay", &s->weight_decay, 0, 1e3,
+                     "on matrices only (not on norms and biases); adamw: decoupled"),
+        option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
+        option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
+        option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
+        option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
+        option_heading("run"),
+        option_int("steps", &s->steps, 0, big,
+                   "updates; 0 = nothing is trained or written to --out, as with --generate, --evaluate and --export "
+                   "where not said"),
+        option_int("log-every", &s->log_every, 1, big, "print the line of every N-th step; log.jsonl in --out has all"),
+        option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
+        option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
+        option_string("evaluate", &s->evaluate, "GLOB",
+                      "what else to measure then and at the end, comma-separated: llm.c's files of multiple choice "
+                      "(HellaSwag, MMLU), and shards or texts for their perplexity; without --steps only that is done, "
+                      "with the model of --init or --resume"),
+        option_int("sample-every", &s->sample_every, 0, big,
+                   "let the model write every N steps and at the end; 0 = never"),
+        option_int("save-every", &s->save_every, 0, big,
+                   "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
+        option_float("save-minutes", &s->save_minutes, 0, 1e6,
+                     "and when the last checkpoint, or the first step, is so long ago; 0 = never for that"),
+        option_int("keep", &s->keep, 0, big,
+                   "checkpoints that are kept: the last N, and the best by validation; 0 = all, but of those that "
+                   "--save-minutes made, the last only"),
+        option_string(
+            "out", &s->out, "DIR",
+            "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
+        option_command(option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one")),
+        option_command(
+            option_any_text("generate", &s->generate, "TEXT",
+                            "let the model of --init or --resume go on with this text, on stdout; \"\": write "
+                            "one of its own, -: read it from stdin")),
+        option_int("check-every", &s->check_every, 0, big,
+                   "compare what several ranks hold alike every N steps, and before a checkpoint; 0 = never"),
+        option_choice("on-nan", &s->on_nan, "stop|skip",
+                      "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
+                      "row"),
+        option_float("outlier", &s->outlier, 0, 1e6,
+                     "tell losses and norms that are so many deviations from what the last 100 steps lead to expect; 0 "
+                     "= never"),
+        option_int("watchdog", &s->watchdog, 0, 1e9,
+                   "seconds without progress of a rank after which the run ends and names it; 0 = never"),
+        option_heading("text that the model writes: --generate, and samples of a training run"),
+        option_int("tokens", &s->tokens, 1, 1 << 30, "how many at most [256; the last sample of a training run: 512]"),
+        option_float("temperature", &s->temperature, 0, 1e6,
+                     "divides the logits before a token is drawn: below 1 likely ones become likelier; 0 = always the "
+                     "likeliest"),
+        option_int("top-k", &s->top_k, 0, 1 << 30, "draw from the K likeliest tokens only; 0 = all"),
+        option_float("top-p", &s->top_p, 0, 1,
+                     "draw from the likeliest tokens whose probabilities add up to this; 1 = all"),
+        option_heading("looking into a run"),
+        option_string("trace", &s->trace, "FILE", "what every rank did and when, for chrome://tracing or Perfetto"),
+        option_int("seed", &s->seed, 0, 9e15, "of the initial weights, the order of the data and the samples"),
+        option_command(
+            option_string("config", &s->config, "FILE",
+                          "read options from it, one --name value a line, as DIR/options.txt of a run has them; "
+                          "the command line wins")),
+        option_command(option_flag(
+            "dry-run", &s->dry_run,
+            "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing")),
+        option_command(
+            option_choice("completion", &s->completion, shell_choices(),
+                          "print what completes these options in that shell: eval \"$(./train_gpt --completion "
+                          "bash)\"")),
+        option_command(option_flag("version", &s->version, "the version of this program")),
+        option_command(
+            option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),
+    };
+    const int n = (int)(sizeof rows / sizeof rows[0]);
+    if (n > MAX_OPTIONS) die("internal error: %d options", n);
+    memcpy(table, rows, sizeof rows);
+    return n;
+}
+
+// The names of all presets, separated by blanks.
+static inline void settings_model_names(char text[1024]) {
+    int count;
+    const ModelConfig* presets = model_presets(&count);
+    text[0] = 0;
+    for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
+}
+
+// The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's tokens.
+static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
+    const ModelConfig* preset = model_find_preset(s->model);
+    if (!preset) {
+        char names[1024];
+        settings_model_names(names);
+        die_usage("--model %s is not known; there are %s", s->model, names);
+    }
+    ModelConfig m = *preset;
+    const bool named = option_given(table, n, "model");
+    if (option_given(table, n, "arch") && s->arch != (int)m.arch) {
+        m.arch = (Arch)s->arch;
+        m.tied = m.arch == ARCH_GPT2;
+        m.rope_theta = 10000;
+        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
+    }
+    if (s->layers) m.L = (int)s->layers;
+    if (s->hidden) {
+        m.C = (int)s->hidden;
+        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
+    }
+    if (s->heads) m.NH = m.NKV = (int)s->heads;
+    if (s->kv_heads) m.NKV = (int)s->kv_heads;
+    if (s->ffn) m.F = (int)s->ffn;
+    if (s->seq > m.T || (s->seq && !named)) m.T = (int)s->seq;
+    if (s->vocab)
+        m.V = (int)s->vocab;
+    else if (!named)
+        m.V = data_vocab;
+    if (memcmp(&m, preset, sizeof m) != 0) m.name = "custom";
+    Error error;
+    if (!model_check(&m, &error)) die_usage("%s", error.text);
+    return m;
+}
+
+// The same where the weights to start from, in path, say what model they are: what is given beside has to say so too. Only of
+// positions may be fewer, and, where they have no table, more.
+static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
+                                            const char* path) {
+    const bool gpt2 = stored->arch == ARCH_GPT2, named = option_given(table, n, "model"),
+               arch_given = option_given(table, n, "arch");
+    const ModelConfig meant =
+        named ? settings_model(s, table, n, 0) : *stored; // --model, changed by what is given beside
+    const struct {
+        const char* name;
+        int64_t given, meant, stored; // 0: not given
+    } sizes[] = {{"layers", s->layers, meant.L, stored->L},
+                 {"hidden", s->hidden, meant.C, stored->C},
+                 {"heads", s->heads, meant.NH, stored->NH},
+                 {"kv-heads", s->kv_heads, meant.NKV, stored->NKV},
+                 {"ffn", s->ffn, meant.F, stored->F},
+                 {"vocab", s->vocab, meant.V, stored->V},
+                 {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, stored->T, stored->T}};
+    if ((arch_given ? (Arch)s->arch : meant.arch) != stored->arch)
+        die_usage("--%s %s, but %s is a %s: give --arch %s, or drop it", arch_given ? "arch" : "model",
+                  arch_given ? (s->arch ? "llama" : "gpt2") : s->model, path, gpt2 ? "gpt2" : "llama",
+                  gpt2 ? "gpt2" : "llama");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].given && sizes[i].given != sizes[i].stored)
+            die_usage("--%s %lld, but %s has %lld: give --%s %lld, or drop it", sizes[i].name,
+                      (long long)sizes[i].given, path, (long long)sizes[i].stored, sizes[i].name,
+                      (long long)sizes[i].stored);
+        if (!sizes[i].given && sizes[i].meant != sizes[i].stored)
+            die_usage("--model %s has --%s %lld, but %s has %lld: drop --model, as the weights say what they are",
+                      s->model, sizes[i].name, (long long)sizes[i].meant, path, (long long)sizes[i].stored);
+    }
+    ModelConfig m = *stored;
+    if (s->seq > m.T) m.T = (int)s->seq;
+    return m;
+}
+
+// x rounded to `digits` decimal digits: short to type, and the same whatever a machine's pow() makes of the last bit.
+static inline double to_digits(double x, int digits) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*e", digits - 1, x);
+    return strtod(text, NULL);
+}
+
+// Peak learning rate of AdamW by the number of parameters: table 2.1 of Brown et al. 2020 (GPT-3), between its rows straight
+// in log lr over log N. Below it as 1 / width, as Yang et al. 2022 (Tensor Programs V) find, N being about width^3, up to 3e-3,
+// which suits the model tiny.
+static inline double usual_rate(double parameters) {
+    static const struct {
+        double parameters, lr;
+    } table[] = {{125e6, 6e-4},   {350e6, 3e-4},   {760e6, 2.5e-4}, {1.3e9, 2e-4},
+                 {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {13e9, 1e-4},    {175e9, 0.6e-4}};
+    const int rows = (int)(sizeof table / sizeof table[0]);
+    double lr = table[rows - 1].lr;
+    for (int i = rows - 2; i >= 0 && parameters < table[i + 1].parameters; i--) {
+        const double share = log(parameters / table[i].parameters) / log(table[i + 1].parameters / table[i].parameters);
+        lr = table[i].lr * pow(table[i + 1].lr / table[i].lr, share);
+    }
+    if (parameters < table[0].parameters) lr = fmin(3e-3, table[0].lr * cbrt(table[0].parameters / parameters));
+    return to_digits(lr, 2);
+}
+
+// The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are trained on
+// with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
+static inline void settings_rates(Settings* o, const ModelConfig* m) {
+    const double usual = o->optimizer == OPTIMIZER_SGD ? 3e-3 : usual_rate((double)model_parameters(m));
+    if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
+    if (o->min_lr < 0) o->min_lr = to_digits(o->lr / 10, 6);
+    if (o->warmup < 0) o->warmup = min_i64(2000, o->steps / 20);
+    if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
+}
+
+// Learning rate of update number `step` (from 0): linear warm-up, then decay to min_lr at the last step.
+static inline double learning_rate(const Settings* s, int64_t step) {
+    if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
+    const double span = (double)max_i64(1, s->steps - 1 - s->warmup);
+    const double progress = fmin(1, (double)(step - s->warmup) / span);
+    if (s->decay == DECAY_COSINE)
+        return s->min_lr + (s->lr - s->min_lr) * 0.5 * (1 + cos(3.141592653589793 * progress));
+    const double left = s->decay == DECAY_LINEAR ? 1 - progress : fmin(1, (1 - progress) / 0.2);
+    return s->min_lr + (s->lr - s->min_lr) * left;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What follows from them
+
+// Whether the run may save while it goes on, of which the end is no part.
+static inline bool settings_saves(const Settings* o) {
+    return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
+}
+
+// Writes what a resumed run may change about its updates, as options: the learning rate's curve, and what the optimizer reads.
+static inline void settings_tuning(char* text, size_t size, const Settings* s) {
+    static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
+                                        "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
+    Settings copy = *s;
+    Option table[MAX_OPTIONS];
+    const int n = settings_table(table, &copy);
+    char value[64];
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        option_text(value, sizeof value, option_find(table, n, names[i]));
+        append_text(text, size, "%s--%s %s", i ? " " : "", names[i], value);
+    }
+}
+
+// Appends what differs between two such texts, "--decay linear (was cosine)"; "" if nothing does.
+static inline void settings_tuning_changes(char* text, size_t size, const char* now, const char* then) {
+    char option[32], value[64], was[64];
+    text[0] = 0;
+    for (int used = 0; sscanf(now, " %31s %63s%n", option, value, &used) == 2; now += used) {
+        const char* at = strstr(then, option);
+        while (at && at[strlen(option)] != ' ') at = strstr(at + 1, option);
+        if (!at || sscanf(at + strlen(option), " %63s", was) != 1 || strcmp(value, was) == 0) continue;
+        append_text(text, size, "%s%s %s (was %s)", text[0] ? ", " : "", option, value, was);
+    }
+}
+
+// Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
+static inline bool settings_train(const Settings* o) { return o->steps > 0; }
+
+// Whether only other work than training is asked for. To be called before a file of options is read, which is that of a run that
+// has trained: what counts is what was typed.
+static inline bool settings_only_use(const Settings* o, Option* table, int n) {
+    const bool asks = o->generate || option_given(table, n, "evaluate") || option_given(table, n, "export");
+    return option_given(table, n, "steps") ? o->steps == 0 : asks;
+}
+
+// Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
+static inline void check_rounds(const Settings* o) {
+    const Settings usual = settings_default();
+    const char* mode = dp_mode_names[o->dp_mode];
+    const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+    const struct {
+        const char* name;
+        bool given, fits;
+    } options[] = {{"dp-delay", o->dp_delay >= 0, gradient || diloco},
+                   {"dc-lambda", o->dc_lambda >= 0, gradient},
+                   {"local-steps", o->local_steps > 0, diloco},
+                   {"fragments", o->fragments > 0, diloco},
+                   {"outer-lr", o->outer_lr != usual.outer_lr, diloco},
+                   {"outer-momentum", o->outer_momentum != usual.outer_momentum, diloco},
+                   {"mix", o->mix >= 0, diloco},
+                   {"eager", o->eager, diloco},
+                   {"outer-bits", o->outer_bits > 0, diloco}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (options[i].given && !options[i].fits)
+            die_usage("--%s has no meaning with --dp-mode %s; it belongs to %s", options[i].name, mode,
+                      strcmp(options[i].name, "dp-delay") == 0    ? "delayed, dc-s3gd and diloco"
+                      : strcmp(options[i].name, "dc-lambda") == 0 ? "delayed and dc-s3gd"
+                                                                  : "diloco");
+    }
+    if (gradient && o->dp_delay > 1)
+        die_usage("--dp-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->dp_delay, mode);
+    if (gradient && o->dp_delay == 0 && o->dc_lambda > 0)
+        die_usage("--dc-lambda %g compensates for a delay, and --dp-delay 0 has none: leave one of them away",
+                  o->dc_lambda);
+    if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))
+        die_usage("--eager merges when the next round is sent, and whole: leave --%s away",
+                  o->dp_delay >= 0 ? "dp-delay" : "mix");
+    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
+        die_usage("--zero %lld does not go with --dp-mode %s: %s", (long long)o->zero, mode,
+                  o->dp_mode == DP_DELAYED ? "a gradient that is late is kept whole; use --zero 1"
+                                           : "every site has an optimizer's state of its own; leave --zero away");
+}
+
+// The plan of --dp-mode and what belongs to it.
+static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
+    const bool diloco = o->dp_mode == DP_DILOCO;
+    Rounds r;
+    memset(&r, 0, sizeof r);
+    if (!settings_train(o)) {
+        const Rounds none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+        return none;
+    }
+    r.mode = (DpMode)o->dp_mode, r.sites = mesh->sites;
+    r.period = diloco ? (o->local_steps ? o->local_steps : 32) : 1;
+    r.fragments = o->fragments ? (int)o->fragments : 1;
+    r.eager = o->eager;
+    r.delay = r.eager            ? r.period
+              : o->dp_delay >= 0 ? o->dp_delay
+                                 : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+    r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
+    r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
+    r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
+    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
+    r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
+    Error error;
+    if (o->on_nan && rounds_are_late(&r))
+        die_usage("--on-nan skip needs all ranks in every step, and --dp-mode %s does not wait for them: leave one of "
+                  "them away",
+                  dp_mode_names[o->dp_mode]);
+    if (r.fragments > r.period)
+        die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most; use fewer",
+                  r.fragments, (long long)r.period);
+    if (r.delay > r.period)
+        die_usage(
+            "--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
+            (long long)r.delay, (long long)r.period);
+    if (diloco && r.delay == r.period && r.mix > 0)
+        die_usage(
+            "--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
+            "nothing of its own weights then",
+            r.mix, (long long)r.delay);
+    if (diloco && rounds_learned(&r, o->steps) == 0)
+        die_usage(
+            "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
+            "use more --steps, or fewer --local-steps",
+            (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
+            r.delay > 0 && !r.eager ? " and --dp-delay" : "");
+    if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
+    return r;
+}
+
+static inline void check_settings(Settings* o) {
+    if (!settings_train(o) && o->out && !o->resume)
+        die_usage(
+            "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
+            o->out);
+    const bool minutes = o->save_minutes != 0 && o->save_minutes != settings_default().save_minutes;
+    if ((o->resume || o->save_every || o->keep || minutes) && !o->out)
+        die_usage("--%s needs --out DIR", o->resume       ? "resume"
+                                          : o->save_every ? "save-every"
+                                          : o->keep       ? "keep"
+                                                          : "save-minutes");
+    if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
+        die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
+    if (o->document_token >= 0 && !o->documents) die_usage("--document-token needs --documents");
+    if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
+    check_rounds(o);
+    if (o->generate && settings_train(o) && !o->sample_every)
+        die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
+                  (long long)o->steps);
+    if (o->temperature == 0 && (o->top_k > 0 || o->top_p < 1))
+        die_usage("--%s has no meaning with --temperature 0, which takes the likeliest token",
+                  o->top_k > 0 ? "top-k" : "top-p");
+    const Settings usual = settings_default();
+    if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
+        die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
+                  o->beta2 != usual.beta2 ? "beta2" : "eps");
+    if (o->cluster && o->mesh != MESH_AUTO) die_usage("--cluster %s is for --mesh auto", o->cluster);
+    if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
+}
+
+// --vp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
+static inline void settings_schedule(Settings* o, bool schedule_given) {
+    if (o->vp > 1 && !schedule_given) o->schedule = INTERLEAVED;
+    if (!o->vp) o->vp = schedule_usual_chunks((ScheduleKind)o->schedule);
+    if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vp == 1)) return;
+    die_usage("--%s needs a pipeline, --pp 2 or more",
+              schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vp");
+}
+
+// The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not there.
+static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
+    const int64_t model_ranks = o->tp * o->pp;
+    const bool imagined = o->dry_run && there == 1;
+    const char* resumed_mesh =
+        o->mesh_of_run ? "; the run's options.txt says so: give --tp and --pp for the ranks that are here" : "";
+    if (!imagined && there % model_ranks != 0) {
+        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s%s",
+                  (long long)o->tp, (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
+                  there == 1 ? "; start more with scripts/mpirun.sh -np N" : "", resumed_mesh);
+    }
+    if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
+    if (!imagined && o->dp * model_ranks != there) {
+        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s", (long long)o->tp,
+                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, resumed_mesh);
+    }
+    if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
+    Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
+    mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
+    mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
+    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
+    mesh.zero = mesh.d > 1 && settings_train(o) ? (int)o->zero : 0; // one replica has nothing to divide
+    mesh.recompute = settings_train(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
+    if (!settings_train(o)) o->sites = 1;
+    if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
+    if (mesh.d % o->sites != 0)
+        die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
+    mesh.sites = (int)o->sites;
+    if (mesh.zero && mesh.sites < mesh.d && (mesh.sites > 1 || o->dp_mode != DP_SYNC))
+        die_usage("--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
+                  "(--sites %d), not with --sites %d",
+                  mesh.zero, mesh.d, mesh.sites);
+    if (mesh.zero == 2 && mesh.sites > 1)
+        die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
+                  mesh.sites);
+    if (o->sync < 1 || o->sync_ranks) {
+        const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
+                           o->sync_gradient == 1};
+        mesh.sync = sync;
+    }
+    return mesh;
+}
+
+// The batch where it was not said: 16 sequences, and micro-batches of at most 16, small enough that a pipeline has four
+// times as many of them as stages if it can.
+static inline void settings_batch(Settings* o) {
+    const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
+    const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a replica has a multiple of so many micro-batches
+    if (!settings_train(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
+    if (!o->global_batch) {
+        o->global_batch =
+            o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));
+    }
+    if (o->global_batch % o->dp != 0) {
+        die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
+    }
+    const int64_t replica = o->global_batch / o->dp;
+    if (!o->micro_batch) {
+        o->micro_batch = max_i64(1, min_i64(16, replica / many));
+        while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
+            o->micro_batch--;
+    }
+    if (replica % o->micro_batch != 0) {
+        die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
+                  (long long)o->dp, (long long)o->micro_batch);
+    }
+    if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Text that is always there
+
+// Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
+static inline int64_t add_files(PathList* list, const char* folder, const char* pattern) {
+    char path[4096];
+    int64_t bytes = 0;
+    if (snprintf(path, sizeof path, "%s/%s", folder, pattern) >= (int)sizeof path) return 0;
+    glob_t found;
+    if (glob(path, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            struct stat st;
+            if (stat(found.gl_pathv[i], &st) != 0 || !S_ISREG(st.st_mode)) continue;
+            path_list_append(list, found.gl_pathv[i]);
+            bytes += st.st_size;
+        }
+    }
+    globfree(&found);
+    return bytes;
+}
+
+// The text that is always there: as many of the system's C headers as make two megabytes. Where there are none, the text
+// is that of this project, found beside the executable: it is the second choice because every edit changes it.
+static inline PathList default_data(void) {
+    static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
+    static const char* sources[] = {"*.h", "*.cu", "*/*.h", "*/*/*.h", NULL};
+    PathList list = {NULL, 0};
+    int64_t bytes = 0;
+    for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, "/usr/include", headers[i]);
+    if (bytes > 0) return list;
+    char folder[4096];
+    const ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    folder[length > 0 ? length : 0] = 0;
+    char* slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
+    for (int i = 0; sources[i]; i++) add_files(&list, folder, sources[i]);
+    return list;
+}
+
+#endif

@@ -1,0 +1,747 @@
+/*
+trainer/setup.h: all that a run decides before it begins: nothing is computed here, and no memory of a stage is taken. In the order in which
+main asks for it:
+
+    the command line    is the same on all ranks; --config, --help
+    texts               data, vocabulary, model, what is to be evaluated or gone on with: opened, checked, the same on all ranks
+    the mesh            --mesh auto asks the planner
+    the schedule        of training steps and of forward passes: built, and proved together with those of the other stages
+    sums                --allreduce on --topology: collectives as plans, proved too
+    memory and folder   whether there is room, and whether --out is this run's
+
+Whatever is wrong ends the run here, on all ranks, with one line.
+*/
+#ifndef SETUP_H
+#define SETUP_H
+
+#include "../comm/collectives/collectives.h"
+#include "../planner/flags.h"
+#include "../dataloader/jsonl.h"
+#include "trainer.h"
+#include "logger.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// The command line
+
+// Ranks that were not started alike would wait for each other for ever.
+static inline void check_ranks(Trainer* t, int argc, char** argv) {
+    size_t length = 1;
+    for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
+    char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
+    for (int i = 1; i < argc; i++) strcat(strcat(arguments, i > 1 ? " " : ""), argv[i]);
+    comm_check_same(&t->world, "arguments", arguments, "start all ranks with the same");
+    free(arguments);
+    comm_build_text(build, sizeof build);
+    comm_check_same(&t->world, "executable", build, "copy one build to all machines");
+}
+
+// A file of options: the main rank reads it and tells all. The text stays: it holds the values of strings. option: for messages.
+static inline void read_config(Trainer* t, Option* table, int n, const char* path, const char* option) {
+    MappedFile file = {NULL, 0};
+    Error error, why;
+    bool ok = !is_main(t) || file_map(&file, path, &why) || fail(&error, "%s%.900s", option, why.text);
+    if (ok && (file.size > 1 << 20 || (file.size && memchr(file.data, 0, file.size))))
+        ok = fail(&error, "%s%.900s: not a file of options, one --name value a line", option, path);
+    agree_on(t, ok ? 0 : EXIT_ARGUMENTS, &error);
+    int64_t size = (int64_t)file.size;
+    comm_broadcast(&t->world, &size, 1, COMM_INT64, 0);
+    char* text = (char*)checked_calloc((size_t)size + 1, 1, "a file of options");
+    if (size && is_main(t)) memcpy(text, file.data, (size_t)size);
+    file_unmap(&file);
+    comm_broadcast(&t->world, text, size, COMM_BYTE, 0);
+    t->config = text;
+    if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
+}
+
+// A resumed run whose options name an --export that is there already has written it when it ended before: it does not write it again.
+static inline void drop_done_export(Trainer* t, Option* table, int n) {
+    Settings* o = &t->settings;
+    struct stat st;
+    int32_t there = is_main(t) && o->export_to && lstat(o->export_to, &st) == 0;
+    comm_broadcast(&t->world, &there, 1, COMM_INT32, 0);
+    if (!there) return;
+    if (is_main(t))
+        printf("export    %s is there already; --export PATH writes the weights to another\n", o->export_to);
+    o->export_to = NULL;
+    o->export_dtype = 0;
+    option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
+}
+
+// The options that a run has left in --out are those of its resumption, as far as the command line does not say otherwise. A mesh on the
+// command line takes the place of the run's as a whole: the others of its group are as usual then. The main rank looks whether there are
+// any.
+static inline void read_run_options(Trainer* t, Option* table, int n) {
+    Settings* o = &t->settings;
+    char path[CHECKPOINT_PATH];
+    bool held[MAX_OPTIONS];
+    Error error;
+    const bool exports = option_given(table, n, "export") || option_given(table, n, "export-dtype");
+    int32_t found = checkpoint_path(path, &error, "%s/options.txt", o->out) && access(path, F_OK) == 0;
+    comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
+    if (!found) return;
+    if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
+    memset(held, 0, sizeof held);
+    o->mesh_of_run = !option_given(table, n, "mesh") && !option_given(table, n, "tp") &&
+                     !option_given(table, n, "pp") && !option_given(table, n, "dp");
+    for (Option* row = option_find(table, n, "mesh"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
+        if (!row->given) held[row - table] = row->given = true;
+    }
+    read_config(t, table, n, path, "");
+    for (int i = 0; i < n; i++) {
+        if (held[i]) table[i].given = false;
+    }
+    if (!exports) drop_done_export(t, table, n);
+}
+
+// --help, --version, --completion: what needs no run. Returns whether it was asked for.
+static inline bool explain(const Trainer* t) {
+    const Settings* o = &t->settings;
+    Settings defaults = settings_default();
+    Option rows[MAX_OPTIONS];
+    const int n = settings_table(rows, &defaults);
+    if (!o->help && !o->version && o->completion < 0) return false;
+    if (!is_main(t)) return true;
+    if (o->version) {
+        printf("train_gpt %s\n", process.version);
+        return true;
+    }
+    if (!o->help) {
+        char models[1024];
+        settings_model_names(models);
+        const OptionWords words = {"model", models};
+        options_complete((Shell)o->completion, process.name, rows, n, &words, 1, stdout);
+        return true;
+    }
+    Error error;
+    if (!o->help[0] || strcmp(o->help, "all") == 0)
+        printf("train_gpt trains a GPT; without options a small one, on text that is always there.\n"
+               "scripts/mpirun.sh -np N ./train_gpt does it on N ranks.\n");
+    if (!options_explain(rows, n, o->help, stdout, &error)) die_usage("%s", error.text);
+    return true;
+}
+
+// The text that is generated has stdout to itself: all else that is said goes to stderr.
+static inline FILE* part_stdout(void) {
+    fflush(stdout);
+    const int fd = dup(STDOUT_FILENO);
+    FILE* text = fd >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(fd, "w") : NULL;
+    if (!text) die("stdout: %s", strerror(errno));
+    return text;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Texts
+
+// Opens the texts to train and to validate on, --data and --val, or the default. All ranks have to see the same.
+static inline void open_files(Trainer* t) {
+    const Settings* o = &t->settings;
+    Error error;
+    bool ok;
+    if (o->data) {
+        ok = sources_open(&t->train_files, o->data, &error);
+    } else {
+        PathList list = default_data();
+        ok = sources_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
+        path_list_free(&list);
+    }
+    if (ok && o->val) {
+        ok = sources_open(&t->val_files, o->val, &error) && sources_agree(&t->train_files, &t->val_files, &error);
+    }
+    agree(t, ok, &error);
+    char text[256];
+    t->data_checksum = sources_checksum(&t->train_files);
+    snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
+             (long long)sources_tokens(&t->train_files), (unsigned long long)t->data_checksum,
+             (long long)sources_tokens(&t->val_files), (unsigned long long)sources_checksum(&t->val_files));
+    comm_check_same(&t->world, "data", text, "give all ranks the same files");
+}
+
+// Opens a vocabulary, and remembers its file: checkpoints get a copy. One that nobody has asked for (needed =
+// false) and that cannot be read is left out, which is told.
+static inline void take_vocabulary(Trainer* t, const char* path, bool needed) {
+    struct stat st;
+    Error error;
+    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!folder || !tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
+        snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
+    const bool ok = tokenizer_open(&t->tokenizer, path, -1, &error);
+    agree(t, ok || !needed, &error);
+    if (ok) return;
+    memset(&t->tokenizer, 0, sizeof t->tokenizer);
+    if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
+}
+
+// The vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: there is none.
+static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
+    char folder[4096];
+    struct stat st;
+    if (o->resume && checkpoint_newest(folder, sizeof folder, o->out) && tokenizer_in_folder(path, size, folder))
+        return true;
+    if (o->resume && tokenizer_in_folder(path, size, o->out)) return true;
+    if (!o->init) return false;
+    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode)) return tokenizer_in_folder(path, size, o->init);
+    beside(folder, sizeof folder, o->init, ".");
+    return tokenizer_in_folder(path, size, folder);
+}
+
+// JSON lines become tokens of the vocabulary.
+static inline void encode_lines(Trainer* t) {
+    Error error;
+    bool ok = true;
+    for (int i = 0; i < t->train_files.count && ok; i++)
+        ok = jsonl_encode(&t->train_files.source[i].files, &t->tokenizer, &error);
+    for (int i = 0; i < t->val_files.count && ok; i++)
+        ok = jsonl_encode(&t->val_files.source[i].files, &t->tokenizer, &error);
+    agree(t, ok, &error);
+}
+
+// Whether a vocabulary is the one that a run on bytes leaves in its checkpoints.
+static inline bool is_bytes_file(const char* path) {
+    Tokenizer t;
+    Error error;
+    if (!tokenizer_open(&t, path, -1, &error)) return false;
+    const bool is = t.split == SPLIT_BYTES;
+    tokenizer_free(&t);
+    return is;
+}
+
+// The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has written beside the
+// first shard, or what lies beside the weights to start from; none is no error.
+static inline void open_tokenizer(Trainer* t) {
+    char path[4096] = "";
+    const Settings* o = &t->settings;
+    const TokenFormat format = t->train_files.source[0].files.format;
+    const bool text = format == TOKENS_TEXT, lines = format == TOKENS_JSONL;
+    beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
+    const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
+    comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
+    if (text && (o->tokenizer || (found && !is_bytes_file(path))))
+        die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
+                  o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
+                  o->data ? o->data : "the data");
+    if (o->tokenizer || found)
+        take_vocabulary(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || lines);
+    else if (text || lines)
+        tokenizer_bytes(&t->tokenizer);
+    comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
+                    "give all ranks the same --tokenizer");
+    if (lines) encode_lines(t);
+}
+
+// Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or what --data says.
+static inline void open_vocabulary(Trainer* t) {
+    char path[4096];
+    const Settings* o = &t->settings;
+    const bool found = !o->tokenizer && find_vocabulary(o, path, sizeof path);
+    comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
+    if (!o->tokenizer && !found && o->data) {
+        open_files(t);
+        open_tokenizer(t);
+        return;
+    }
+    if (o->tokenizer || found) take_vocabulary(t, found ? path : o->tokenizer, o->tokenizer || o->generate);
+    comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
+                    "give all ranks the same --tokenizer");
+}
+
+// The vocabulary of the data, or bytes where there is none; 0: not known.
+static inline int vocabulary_size(const Trainer* t) {
+    if (t->tokenizer.vocab) return t->tokenizer.vocab;
+    if (t->train_files.count) return sources_vocab(&t->train_files);
+    return settings_train(&t->settings) ? 0 : 256;
+}
+
+// Where no vocabulary was found a text is its bytes.
+static inline void settle_vocabulary(Trainer* t, int V) {
+    if (!t->settings.generate || t->tokenizer.vocab) return;
+    if (V < 256)
+        die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
+                  V);
+    if (V > 256 && is_main(t))
+        fprintf(stderr,
+                "%s: no vocabulary was found for the model's %d tokens: text is taken as bytes; --tokenizer gives it "
+                "another\n",
+                process.name, V);
+    tokenizer_bytes(&t->tokenizer);
+}
+
+// --init of a folder of a run means one of its checkpoints: the main rank looks, and says which. A run that is resumed needs none.
+static inline void find_init(Trainer* t) {
+    Settings* o = &t->settings;
+    char newest[CHECKPOINT_PATH];
+    const char* kind = "";
+    t->init_path[0] = 0;
+    const bool resumes = o->resume && checkpoint_newest(newest, sizeof newest, o->out);
+    if (is_main(t) && !resumes && checkpoint_of_run(t->init_path, &kind, o->init))
+        printf("init      %s, the %s checkpoint of %s\n", t->init_path, kind, o->init);
+    comm_broadcast(&t->world, t->init_path, sizeof t->init_path, COMM_BYTE, 0);
+    if (t->init_path[0]) o->init = t->init_path;
+}
+
+// The newest checkpoint of a run that says soundly of which model it is.
+static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
+    int64_t* steps = NULL;
+    Error error;
+    const int n = checkpoint_steps(&steps, out);
+    bool found = false;
+    for (int i = 0; i < n && !found; i++)
+        found = checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)steps[i]) &&
+                checkpoint_config_is_sound(path);
+    free(steps);
+    return found;
+}
+
+// The same for all ranks: the main one looks.
+static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
+    int32_t found = is_main(t) && newest_model(path, t->settings.out);
+    comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
+    comm_broadcast(&t->world, path, CHECKPOINT_PATH, COMM_BYTE, 0);
+    return found;
+}
+
+// The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or llm.c's
+// weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
+static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int data_vocab) {
+    const Settings* o = &t->settings;
+    char newest[CHECKPOINT_PATH] = "";
+    const bool resumes = o->resume && find_model(t, newest);
+    const char* path = resumes ? newest : o->init;
+    ModelConfig stored;
+    bool told = false;
+    Error error;
+    if (o->init && !resumes) agree(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
+    agree(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
+    char text[CONFIG_TEXT] = "no config.json"; // ranks with models that differ would wait for each other for ever
+    if (told) config_write(text, &stored, "", "");
+    if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
+    if (told) return settings_model_of(o, table, n, &stored, path);
+    if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
+        die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,
+                  token_formats[t->train_files.source[0].files.format].name);
+    }
+    return settings_model(o, table, n, data_vocab);
+}
+
+// A large vocabulary for bytes is most likely one that the text was meant to be tokenized by.
+static inline void warn_of_bytes(const Trainer* t, int V) {
+    if (!is_main(t) || t->tokenizer.vocab != 256 || t->tokenizer.split != SPLIT_BYTES || V < 4 * 256) return;
+    fprintf(
+        stderr,
+        "%s: warning: the model has a vocabulary of %d, but the data are bytes, which use 256 of it; --vocab 256 makes "
+        "a model of bytes, build/tokenize makes tokens of a text\n",
+        process.name, V);
+}
+
+// The folder of the weights to start from: the newest checkpoint, or that of --init. False: there is none, or it is not one of
+// Hugging Face's.
+static inline bool find_weights(const Settings* o, char* folder, size_t size) {
+    struct stat st;
+    if (o->resume && newest_model(folder, o->out)) return true;
+    if (!o->init || llmc_is_file(o->init)) return false;
+    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(folder, size, "%s", o->init);
+    else
+        beside(folder, size, o->init, ".");
+    return true;
+}
+
+// Which tokens begin and end a text: by the weights to start from, else the one that stands before a document of the data.
+static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
+                                Error* error) {
+    const Settings* o = &t->settings;
+    char config[CHECKPOINT_PATH];
+    struct stat st;
+    if (!checkpoint_path(config, error, "%s/config.json", weights)) return false;
+    if (weights[0] && access(config, F_OK) == 0) {
+        if (config_read_roles(roles, config, model->V, error)) return true;
+        if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else it may be anything's
+    }
+    *roles = config_usual_roles(ARCH_GPT2, model->V);
+    if (o->init && llmc_is_file(o->init)) return true;
+    memset(roles, 0, sizeof *roles);
+    const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
+    const int token = o->document_token >= 0 ? (int)o->document_token
+                      : t->tokenizer.vocab   ? t->tokenizer.document
+                                             : of_format;
+    if (token < 0 || token >= model->V) return true;
+    roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
+    roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
+    return true;
+}
+
+// What the main rank writes beside the model.
+static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
+    char weights[CHECKPOINT_PATH] = "";
+    Error error;
+    bool ok = true;
+    if (is_main(t)) {
+        if (!find_weights(&t->settings, weights, sizeof weights)) weights[0] = 0;
+        HubSources sources = {&t->tokenizer, t->vocabulary, weights, model->T, {{0}, {{0}}}};
+        ok = choose_roles(&sources.roles, t, model, weights, &error) &&
+             hub_files_gather(&t->hub_files, &sources, &error);
+    }
+    agree(t, ok, &error);
+}
+
+// The vocabulary's token that stands before a document; -1: it has none, or is not known.
+static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
+
+// --documents: where they begin.
+static inline void find_documents(Trainer* t) {
+    const Settings* o = &t->settings;
+    const int chosen = (int)o->document_token, of_vocabulary = vocabulary_document(t);
+    Error error;
+    if (!o->documents || t->train_files.count == 0) return;
+    if (!sources_documents(&t->train_files, chosen, of_vocabulary, &error) ||
+        !sources_documents(&t->val_files, chosen, of_vocabulary, &error))
+        die_usage("--documents: %s", error.text);
+    if (chosen >= 0 && sources_have_documents(&t->train_files) && sources_have_documents(&t->val_files))
+        die_usage("--document-token %d: %s and all other data say themselves where documents begin; leave it away",
+                  chosen, t->train_files.source[0].files.file[0].path);
+}
+
+// How many blocks of every source a new run holds out to validate on: none where --val has the text for that.
+static inline int held_out_blocks(const Settings* o) { return o->val || !o->eval_every ? 0 : HELD_OUT_BLOCKS; }
+
+// Loaders of what is trained on, without the blocks that are held out, and of what is validated on: these blocks, or --val.
+static inline void open_loaders(Trainer* t, int blocks) {
+    const Settings* o = &t->settings;
+    const int T = t->stage.T, V = t->stage.model.V;
+    const Sources* val = o->val ? &t->val_files : &t->train_files;
+    const Part part = blocks ? PART_TRAINED : PART_ALL, held_out = o->val ? PART_ALL : PART_HELD_OUT;
+    Error error, why;
+    t->held_out = blocks;
+    bool ok = mix_init(&t->train, &t->train_files, part, blocks, T, V, (uint64_t)o->seed, true, &error);
+    if (ok && o->eval_every && !mix_init(&t->val, val, held_out, blocks, T, V, 0, false, &why)) {
+        ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
+    }
+    agree(t, ok, &error);
+}
+
+// --evaluate: the files, and what the model has to do with them.
+static inline void open_evaluations(Trainer* t) {
+    const char* names = t->settings.evaluate;
+    Error error, why;
+    if (!names) return;
+    bool ok = evaluations_open(&t->evaluations, names, &error), told = true; // where documents begin, by all files
+    uint64_t checksum = 0;
+    for (int i = 0; i < t->evaluations.count && ok; i++) {
+        Evaluation* e = &t->evaluations.item[i];
+        const bool lines = !is_choice(e) && e->stream.format == TOKENS_JSONL;
+        if (lines && !t->tokenizer.vocab)
+            ok = fail(&error, "%s: JSON lines need a vocabulary: give --tokenizer", e->path);
+        ok = ok && (lines ? jsonl_encode(&e->stream, &t->tokenizer, &error)
+                          : evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error));
+        ok = ok && evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
+        if (ok && t->settings.documents && !is_choice(e))
+            ok = documents_settle(&e->stream, (int)t->settings.document_token, vocabulary_document(t), &error);
+        told = told && (is_choice(e) || format_has_documents(e->stream.format));
+        checksum = 31 * checksum + evaluation_checksum(e);
+    }
+    if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
+    agree(t, ok, &why);
+    if (t->settings.document_token >= 0 && t->train_files.count == 0 && told)
+        die_usage("--document-token %lld: the files of --evaluate say themselves where documents begin; leave it away",
+                  (long long)t->settings.document_token);
+    char text[64];
+    snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
+    comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
+}
+
+// All that comes by stdin, for free().
+static inline char* read_stdin(size_t* size) {
+    char part[4096], *text = NULL;
+    FILE* all = open_memstream(&text, size);
+    if (!all) die("out of memory: the text on stdin");
+    for (size_t n = fread(part, 1, sizeof part, stdin); n > 0; n = fread(part, 1, sizeof part, stdin))
+        fwrite(part, 1, n, all);
+    if (ferror(stdin)) die("--generate -: cannot read stdin: %s", strerror(errno));
+    if (fclose(all) != 0) die("out of memory: the text on stdin");
+    return text;
+}
+
+// Gives all ranks the text of --generate; stdin reaches the main one.
+static inline void read_given_text(Trainer* t) {
+    const char* given = t->settings.generate;
+    size_t n = strlen(given);
+    char* text = is_main(t) && strcmp(given, "-") == 0 ? read_stdin(&n) : NULL;
+    t->given_size = (int64_t)n;
+    comm_broadcast(&t->world, &t->given_size, 1, COMM_INT64, 0);
+    if (t->given_size >= INT32_MAX / 2)
+        die_usage("--generate: a text of %lld bytes is too long", (long long)t->given_size);
+    t->given = (char*)checked_calloc((size_t)t->given_size + 1, 1, "the text of --generate");
+    if (is_main(t)) memcpy(t->given, text ? text : given, (size_t)t->given_size);
+    free(text);
+    comm_broadcast(&t->world, t->given, t->given_size, COMM_BYTE, 0);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The mesh
+
+// The machines of --mesh auto: --cluster, or what is here.
+static inline bool open_machines(Trainer* t, Machines* machines, Error* error) {
+    const CommPlace* place = &t->place;
+    char name[160];
+    if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
+    device_name(name, sizeof name);
+    if (!DEVICE_IS_HOST) return machines_of_device(machines, name, device_bytes(), place->ranks_here, error);
+    const double peak = device_peak_flops(place->cores_here, place->ranks_here) * place->ranks_here;
+    machines_of_cores(machines, place->cores_here, peak, device_bytes(), place->ranks_here);
+    return true;
+}
+
+// What the planner recommends, of what is not said on the command line.
+static inline bool ask_planner(Trainer* t, const ModelConfig* model, int T, Option* table, int n, Chosen* chosen,
+                               Error* error) {
+    static Machines machines; // stays where it is, see flags.h
+    Software software = *software_find(DEVICE_IS_HOST ? "threefold-cpu" : "threefold");
+    Answer answer;
+    char text[256];
+    software.value_bytes = (int)sizeof(floatX);
+    if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
+    const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
+    if (!search(&answer, &q, error)) return false;
+    const ByteUnit unit = byte_unit(answer.least_memory, true);
+    const bool found =
+        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f %s a rank",
+                             t->world.size, answer.least_memory / unit.bytes, unit.name);
+    if (found) {
+        *chosen = choose_take(answer_recommended(&answer));
+        choose_text(text, sizeof text, chosen);
+        printf("auto      %s\n", text);
+    }
+    answer_free(&answer);
+    measured_free(&machines.measured);
+    return found;
+}
+
+// --mesh auto: the main rank asks, all take its choice.
+static inline void choose_mesh(Trainer* t, const ModelConfig* model, int T, Option* table, int n) {
+    Chosen chosen;
+    Error error;
+    memset(&chosen, 0, sizeof chosen);
+    agree_on(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
+    comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
+    choose_settle(&t->settings, &chosen);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The schedule
+
+static inline int64_t validation_sequences(const Trainer* t) {
+    return min_i64(t->settings.eval_sequences, t->val.count);
+}
+
+// Of so many sequences data ranks take groups of B in turn, so some may have one less.
+static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
+    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
+}
+
+// An evaluation goes through its rows in windows of so many micro-batches a replica: enough that filling the pipeline costs
+// little, few enough that their tokens take little memory.
+static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
+
+static inline void prove(const Schedule* stages, int p) {
+    Error wrong;
+    if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
+}
+
+// The tables of all stages: of training steps, or of forward passes where nothing is trained.
+static inline Schedule* stages_build(const Trainer* t, const Pipeline* plan) {
+    if (settings_train(&t->settings)) return schedules_build(plan);
+    Schedule* stages = (Schedule*)checked_malloc((size_t)plan->p * sizeof(Schedule), "the schedule");
+    for (int i = 0; i < plan->p; i++) stages[i] = schedule_build_untrained(plan, i);
+    return stages;
+}
+
+// The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
+// micro-batches.
+static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds,
+                                 Error* error) {
+    const Settings* o = &t->settings;
+    const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
+    // Whether the update needs the norm of the whole gradient.
+    const bool norm_first = o->clip > 0 || o->on_nan == ON_NAN_SKIP || (rounds && rounds->compensation > 0);
+    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
+    if (!pipeline_check(&plan, error)) {
+        char nearest[64];
+        if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
+        const Error why = *error;
+        return fail(error, "%.800s, that is --global-batch %s", why.text,
+                    pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
+    }
+    const bool trains = settings_train(o);
+    Schedule* stages = stages_build(t, &plan);
+    prove(stages, mesh->p);
+    schedules_free(stages, mesh->p);
+    t->schedule = trains ? schedule_build(&plan, mesh->pipeline) : schedule_build_untrained(&plan, mesh->pipeline);
+    return true;
+}
+
+// The same of m forward passes, of a validation or an evaluation.
+static inline void prove_forward(const Trainer* t, int m) {
+    const Pipeline* plan = &t->schedule.plan;
+    if (m == 0) return;
+    Schedule* stages = stages_build(t, plan);
+    for (int i = 0; i < plan->p; i++) {
+        const Schedule forward = schedule_build_forward(&stages[i], m);
+        schedule_free(&stages[i]);
+        stages[i] = forward;
+    }
+    prove(stages, plan->p);
+    schedules_free(stages, plan->p);
+}
+
+static inline void prove_validation(const Trainer* t) {
+    const Pipeline* plan = &t->schedule.plan;
+    const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
+    const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
+    if (most * plan->p * plan->v > SCHEDULE_LARGEST)
+        die_usage("--eval-sequences %lld: %lld micro-batches are more than a schedule takes; use fewer sequences, or a "
+                  "larger "
+                  "--micro-batch",
+                  (long long)t->settings.eval_sequences, (long long)most);
+    prove_forward(t, microbatches_in_turn(t, validation_sequences(t)));
+}
+
+// Whole windows, and the last one of each.
+static inline void prove_evaluations(const Trainer* t) {
+    const int64_t window = (int64_t)evaluation_window(t) * t->stage.B * t->stage.layout.mesh.d;
+    if (t->evaluations.count) prove_forward(t, evaluation_window(t));
+    for (int i = 0; i < t->evaluations.count; i++)
+        prove_forward(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sums
+
+// Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
+static inline bool sums_need(const Stage* s, bool far, PlanKind kind) {
+    const Mesh* mesh = &s->layout.mesh;
+    const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
+    if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
+    if (far && s->rounds.bits < 32) return kind == PLAN_ALL_GATHER;
+    return (kind == PLAN_ALL_REDUCE) != halves;
+}
+
+static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, const char* name, const Network* net,
+                              Error* error) {
+    bool ok = true;
+    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
+        if (!sums_need(s, far, (PlanKind)kind)) continue;
+        ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
+    }
+    return ok;
+}
+
+// Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
+static inline bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error* error) {
+    const Settings* o = &t->settings;
+    const int replicas = far ? mesh->sites : mesh_site_size(mesh);
+    char usual[32];
+    Network net;
+    bool ok = true;
+    snprintf(usual, sizeof usual, "full:%d", replicas);
+    if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
+    if (net.ranks != replicas)
+        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
+                  o->topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
+    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, o->allreduce, &net, error);
+    network_free(&net);
+    return ok;
+}
+
+// --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
+// (comm/collectives/collectives.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
+// carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
+static inline bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+    const Settings* o = &t->settings;
+    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
+    char usual[32];
+    Network net;
+    if (o->allreduce && mesh->d == 1)
+        return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
+    if (o->allreduce && !plan_named_sums(t, mesh, far, error)) return false;
+    if (mesh->sites == 1 || (o->allreduce && far) || !rounds_are_late(&t->stage.rounds)) return true;
+    snprintf(usual, sizeof usual, "full:%d", mesh->sites);
+    if (!network_build(&net, usual, error)) return false;
+    const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
+    network_free(&net);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory and folder
+
+// Refuses a run that the machine's memory cannot hold, before any of it is taken. Where only that of a snapshot is missing, training
+// waits for saves instead.
+static inline void check_memory(Trainer* t) {
+    double sizes[2] = {stage_bytes(&t->stage), snapshot_bytes(t)}; // of a rank
+    comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);
+    const int sharing = device_ranks_sharing(t->place.ranks_here);
+    const double there = device_bytes(), needed = sizes[0] * sharing;
+    int32_t room = !DEVICE_IS_HOST || needed + sizes[1] * sharing <= there;
+    comm_all_reduce(&t->world, &room, 1, COMM_INT32, COMM_MIN);
+    t->saves_wait = !room;
+    const ByteUnit unit = byte_unit(needed, true);
+    Error error;
+    agree(t,
+          needed <= there || fail(&error,
+                                  "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
+                                  "--seq or model, --recompute, or more ranks on more machines",
+                                  needed / unit.bytes, unit.name, there / 1e9),
+          &error);
+    if (t->saves_wait && is_main(t))
+        printf("saves     training waits for them: there is no memory for %.1f GB of snapshots\n",
+               sizes[1] * sharing / 1e9);
+}
+
+enum { OUT_WAIT = 10 }; // seconds that ranks of a run whose mpirun was killed are given to find that out
+
+// Whether a new run may begin in --out: returns the exit status, or 0.
+static inline int refuse_old_run(const Settings* o, Error* error) {
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
+    if (o->resume || stat(path, &st) != 0) return 0;
+    fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+    return EXIT_ARGUMENTS;
+}
+
+// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
+// lock: the folder is this run's from now on.
+static inline int prepare_out(const Settings* o, int* lock, Error* error) {
+    struct stat st;
+    bool ok = true;
+    if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
+        ok = fail(error, "--out %s: cannot make the folder: %s", o->out, strerror(errno));
+    else if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode))
+        ok = fail(error, "--out %s is not a folder", o->out);
+    else if (access(o->out, W_OK | X_OK) != 0)
+        ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
+    if (!ok) return EXIT_RUN;
+    const int status = refuse_old_run(o, error);
+    if (status) return status;
+    *lock = folder_lock(o->out, true, OUT_WAIT);
+    if (*lock == FOLDER_UNLOCKED)
+        fprintf(stderr, "%s: warning: --out %s: its file system has no locks (flock); start no second run there\n",
+                process.name, o->out);
+    if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // one that had the lock until now may have begun it
+    fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
+         o->out, OUT_WAIT);
+    return EXIT_RUN;
+}
+
+// All ranks: --out is this run's as long as any of them lives.
+static inline void take_out(Trainer* t) {
+    Error error;
+    t->lock = FOLDER_UNLOCKED;
+    agree_on(t, is_main(t) ? prepare_out(&t->settings, &t->lock, &error) : 0, &error);
+    const bool shared = !is_main(t) || folder_share(t->lock);
+    agree(t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
+    if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
+}
+
+#endif

@@ -1,0 +1,115 @@
+/*
+trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it and works on it, trainer/logger.h says what is in it.
+*/
+#ifndef RUN_H
+#define RUN_H
+
+#include "../comm.h"
+#include "../comm/cpu_affinity.h"
+#include "../dataloader.h"
+#include "../dataloader/eval_loader.h"
+#include "../parallel/exchange.h"
+#include "../checkpoint/export.h"
+#include "health.h"
+#include "../checkpoint/hub_files.h"
+#include "../util/append_log.h"
+#include "../util/async_stdout.h"
+#include "../checkpoint/async_save.h"
+#include "../parallel/schedule.h"
+#include "settings.h"
+#include "../parallel/stage.h"
+#include "graceful_stop.h"
+#include "../dataloader/tokenizer.h"
+#include "../util/trace.h"
+#include "watchdog.h"
+
+typedef struct {
+    double tensor, pipeline, data; // bytes sent in a step, by all ranks together
+    double far;                    // those of data that went to other sites
+} Bytes;
+
+// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--documents) positions
+// of all inputs.
+typedef struct {
+    int32_t *host, *device;
+    int64_t tokens; // that there is room for, of each
+} TokenBatch;
+
+// A rank of a run. All zero: nothing was opened.
+typedef struct {
+    Settings settings;
+    Comm world;
+    Groups groups;
+    Watch watch;
+    CommPlace place;
+    Stage stage;
+    Schedule schedule;
+    Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
+    Plan far_sums[PLAN_KINDS]; // the same of the far group
+    Sources train_files, val_files;
+    Tokenizer tokenizer; // of the tokens in them; vocab 0: not known
+    DataMix train, val;
+    uint64_t data_checksum;  // of what is trained on
+    int held_out;            // blocks of it to validate on, at most; 0: none
+    Evaluations evaluations; // of --evaluate
+    bool evaluated;          // in this step
+    TokenBatch batch;
+    Saver saver;
+    Export export_to;                 // where the weights go at the end, if --export says so
+    char vocabulary[CHECKPOINT_PATH]; // the file that the tokenizer was read from; "": none
+    HubFiles hub_files;               // what is written beside the model, on the main rank
+    bool unsaved;                     // the last save has failed
+    int lock;                         // on OUT, see folder_lock
+    char* given;                      // the text of --generate, `given_size` bytes; NULL: none
+    int64_t given_size;
+    FILE* text;                       // where what --generate writes goes, on the main rank
+    Lines log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
+    bool logged;                      // a step, since this process began: its line has the version
+    Trace trace, *tracing;            // the second is NULL where nothing is recorded
+    char* config;                     // the text of a file of options: settings point into it
+    char init_path[CHECKPOINT_PATH];  // the checkpoint that --init means, where it names the folder of a run
+    int64_t step;                     // updates done
+    int64_t sequences;                // consumed: the position in the data
+    double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
+    Health health;
+    double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
+    Bytes bytes;   // of the last step
+    Stop stop;
+    Asked asked;     // of the last step: whether the run ends after it, for a signal, or is saved, for --save-minutes
+    double saved_at; // when the last save began, or the steps did, by the main rank's clock
+    bool saves_wait; // there is no memory for a snapshot: training waits for a save
+} Trainer;
+
+static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
+
+// Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or what the
+// run would end with.
+static inline int first_reason(Trainer* t, int status, Error* error) {
+    int32_t first = status == 0 ? INT32_MAX : t->world.rank;
+    comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
+    if (first == INT32_MAX) return -1;
+    Error mine;
+    memset(&mine, 0, sizeof mine);
+    if (first == t->world.rank) {
+        if (first > 0)
+            snprintf(mine.text, sizeof mine.text, "rank %d: %.900s", first, error->text);
+        else
+            snprintf(mine.text, sizeof mine.text, "%s", error->text);
+    }
+    *error = mine;
+    comm_broadcast(&t->world, error->text, sizeof error->text, COMM_BYTE, first);
+    return first;
+}
+
+// Goes on if no rank has failed, else the run ends, everywhere, with the message of the first that did.
+static inline void agree_on(Trainer* t, int status, Error* error) {
+    const int first = first_reason(t, status, error);
+    if (first < 0) return;
+    int32_t told = status;
+    comm_broadcast(&t->world, &told, 1, COMM_INT32, first);
+    comm_die_together(&t->world, told, error->text);
+}
+
+static inline void agree(Trainer* t, bool ok, Error* error) { agree_on(t, ok ? 0 : EXIT_RUN, error); }
+
+#endif

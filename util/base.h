@@ -1,0 +1,358 @@
+/*
+util/base.h: what every other file stands on. Nothing here knows about GPT, MPI or CUDA.
+
+    errors      die() ends the program with one line: what, where, which rank, what to do.
+                A function that reads foreign input (files, text) returns false and fills an Error instead, so that its
+                caller, or a fuzzer, decides what happens.
+    memory      checked allocation.
+    bits        of float32, bfloat16 and float16 numbers.
+    random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can
+                make any slice of any tensor, and every mesh starts from the same weights.
+    files       memory-mapped reading; time.
+
+C11, in the common subset with C++ (casts on every allocation, no designated initialisers), like all files but kernels.
+*/
+#ifndef BASE_H
+#define BASE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE // mmap, clock_gettime, pwrite
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+#define RESTRICT __restrict__
+#else
+#define RESTRICT restrict
+#endif
+
+// A function that CUDA kernels may call too. How far a loop is unrolled (nvcc has no words for that in a host's code).
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#define UNROLL(n)
+#else
+#define HOST_DEVICE
+#define UNROLL(n) UNROLL_PRAGMA(GCC unroll n)
+#define UNROLL_PRAGMA(text) _Pragma(#text)
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// Errors
+
+enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
+
+// What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
+// ranks that work together end together, see comm.h); how long the line is in which stdout stands and that is still to be
+// ended; of which version the program is, where it was built to know that.
+typedef struct {
+    const char* name;
+    int rank;
+    void (*stop)(int status);
+    int within_line;
+    const char* version;
+} Process;
+static Process process = {"threefold", -1, NULL, 0, "unknown"};
+
+// Ends a line that was to be written over (print_step of train_gpt.cu), where something else follows it.
+static inline void end_line(void) {
+    if (process.within_line) putchar('\n');
+    process.within_line = 0;
+    fflush(stdout);
+}
+
+// A message quotes files, which anybody may have written: what a terminal would obey, control characters of one byte and of
+// two (U+0080 to U+009F), becomes '?'.
+static inline void hide_controls(char* text) {
+    for (unsigned char* c = (unsigned char*)text; *c; c++) {
+        if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
+            c[0] = c[1] = '?';
+        else if (*c < ' ' || *c == 127)
+            *c = '?';
+    }
+}
+
+// One line, written at once. Wrong arguments are found by all ranks alike, so one of them speaks for all.
+__attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
+    char text[2048], rank[32] = "";
+    end_line();
+    vsnprintf(text, sizeof text, format, args);
+    hide_controls(text);
+    if (status != EXIT_ARGUMENTS && process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
+    if (status != EXIT_ARGUMENTS || process.rank <= 0) fprintf(stderr, "%s: %s%s\n", process.name, rank, text);
+    if (process.stop) process.stop(status);
+    exit(status);
+}
+
+// The run cannot go on. Says what, where and what to do; exit status 1.
+__attribute__((noreturn, format(printf, 1, 2))) static inline void die(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    die_v(EXIT_RUN, format, args);
+    va_end(args);
+    abort();
+}
+
+// The arguments make no sense; exit status 2. All ranks have to come here.
+__attribute__((noreturn, format(printf, 1, 2))) static inline void die_usage(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    die_v(EXIT_ARGUMENTS, format, args);
+    va_end(args);
+    abort();
+}
+
+// The reason why a function that returned false did so: one line, ready to be shown.
+typedef struct {
+    char text[1024];
+} Error;
+
+// Appends to a text of `size` bytes; what has no room is cut.
+__attribute__((format(printf, 3, 4))) static inline void append_text(char* text, size_t size, const char* format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+// Fills *error; always returns false, so that callers can write: return fail(error, "...", ...).
+__attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    hide_controls(error->text);
+    return false;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory
+
+static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// In which unit sizes are listed: the usual one, but terabytes where the largest reaches one.
+typedef struct {
+    const char* name;
+    double bytes;
+} ByteUnit;
+static inline ByteUnit byte_unit(double largest, bool giga) {
+    const ByteUnit mega = {"MB", 1e6}, gigabyte = {"GB", 1e9}, tera = {"TB", 1e12};
+    return largest >= 1e12 ? tera : giga ? gigabyte : mega;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline void* checked_malloc(size_t bytes, const char* what) {
+    void* p = malloc(bytes ? bytes : 1);
+    if (!p) die("out of memory: %.1f MB for %s", (double)bytes / 1e6, what);
+    return p;
+}
+
+static inline void* checked_calloc(size_t count, size_t size, const char* what) {
+    void* p = calloc(count ? count : 1, size);
+    if (!p) die("out of memory: %.1f MB for %s", (double)count * (double)size / 1e6, what);
+    return p;
+}
+
+// A list that is full gets twice the room, at least `least` elements of `size` bytes; *capacity follows.
+static inline void* checked_grow(void* list, int* capacity, int least, size_t size, const char* what) {
+    if (*capacity > INT32_MAX / 2) die("out of memory: more than %d elements for %s", *capacity, what);
+    *capacity = *capacity ? 2 * *capacity : least;
+    void* more = realloc(list, (size_t)*capacity * size);
+    if (!more) die("out of memory: %.1f MB for %s", (double)*capacity * (double)size / 1e6, what);
+    return more;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Bits of floating point numbers
+//
+//              sign, exponent, mantissa    bias    value of a normal number: (-1)^s 2^(e - bias) (1 + m / 2^bits)
+//    float32   1, 8, 23                    127
+//    bfloat16  1, 8, 7                     127     the upper half of a float32
+//    float16   1, 5, 10                    15      below 2^-14 multiples of 2^-24; largest 65504
+//
+// To float32 all of them are exact. From float32 they round to nearest, ties to even; what is too large becomes
+// infinite. A NaN stays a NaN, with its sign and the upper bits of its mantissa, and becomes a quiet one.
+
+static inline float float_of_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float bf16_to_f32(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+
+static inline uint16_t f32_to_bf16(float f) {
+    const uint32_t bits = bits_of_float(f);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); // a carry into the exponent is right
+}
+
+static inline float f16_to_f32(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7FFF;
+    const uint32_t subnormal = bits_of_float((float)(int32_t)rest * 0x1p-24f);
+    const uint32_t normal = (rest << 13) + ((rest < 0x7C00 ? 127 - 15 : 255 - 31) << 23);
+    return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops become vector code
+}
+
+static inline uint16_t f32_to_f16(float f) {
+    const uint32_t bits = bits_of_float(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (rest >> 13 & 0x3FF));
+    if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00); // 65520 = (65504 + 65536) / 2 and above: infinite
+    if (rest < 0x38800000) // below 2^-14: next to 1/2, float32 numbers are 2^-24 apart, so that the addition rounds
+        return (uint16_t)(sign | (bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000));
+    return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+// Ten rounds of multiply and xor turn (key, counter) into 128 random bits.
+
+typedef struct {
+    uint32_t word[4];
+} Random4;
+
+HOST_DEVICE static inline Random4 philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
+    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
+    UNROLL(10) for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    Random4 r = {{c0, c1, c2, c3}};
+    return r;
+}
+
+// Uniform in [0, 1): number `index` of stream `stream`. 24 bits, so exact in float32.
+static inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+    return (float)(philox(seed, stream, index >> 2).word[index & 3] >> 8) * 0x1p-24f;
+}
+
+// ln u for 0 < u <= 1: u = 2^k m with m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below 1e-6.
+static inline float log_of_uniform(float u) {
+    const uint32_t root_half = 0x3f3504f3u, shifted = bits_of_float(u) - root_half;
+    const int32_t k = (int32_t)shifted >> 23;
+    const float m = float_of_bits((shifted & 0x7fffffu) + root_half);
+    const float z = (m - 1) / (m + 1), z2 = z * z;
+    return (float)k * 0.693147181f +
+           2 * z * (1 + z2 * (1 / 3.0f + z2 * (1 / 5.0f + z2 * (1 / 7.0f + z2 * (1 / 9.0f)))));
+}
+
+// Four standard normal numbers, 4 block .. 4 block + 3 of stream `stream`, from one call of Philox: Box and Muller turn
+// two uniform words into radius sqrt(-2 ln u) and angle 2 pi v, whose sine and cosine are Taylor series on an eighth of
+// the circle. Without a branch or a call, so that loops over blocks become vector code: a billion weights in seconds.
+static inline void random_normal4(float out[4], uint64_t seed, uint64_t stream, uint64_t block) {
+    const Random4 r = philox(seed, stream, block);
+    UNROLL(2) for (int i = 0; i < 4; i += 2) {
+        const float radius = sqrtf(-2 * log_of_uniform(((float)(r.word[i] >> 8) + 0.5f) * 0x1p-24f));
+        const uint32_t turned = r.word[i + 1] + 0x20000000u, quarter = turned >> 30;
+        const float a = (float)((int32_t)(turned << 2 >> 2) - 0x20000000) * (6.28318531f * 0x1p-32f), a2 = a * a;
+        const float sine = a * (1 - a2 * (1 / 6.0f - a2 * (1 / 120.0f - a2 * (1 / 5040.0f))));
+        const float cosine = 1 - a2 * (0.5f - a2 * (1 / 24.0f - a2 * (1 / 720.0f - a2 * (1 / 40320.0f))));
+        const float x = (quarter & 1) ? -sine : cosine, y = (quarter & 1) ? cosine : sine;
+        out[i] = (quarter & 2) ? -radius * x : radius * x;
+        out[i + 1] = (quarter & 2) ? -radius * y : radius * y;
+    }
+}
+
+// Normal numbers [first, first + n) of a stream.
+static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first) {
+    enum { BATCH = 64 }; // blocks, so that the loop in the middle is long enough for vectors
+    float four[BATCH][4];
+    const uint64_t end = first + (uint64_t)n;
+    for (uint64_t block = first / 4; 4 * block < end; block += BATCH) {
+#pragma omp simd
+        for (uint64_t i = 0; i < BATCH; i++) random_normal4(four[i], seed, stream, block + i);
+        const uint64_t from = 4 * block > first ? 4 * block : first;
+        const uint64_t to = 4 * (block + BATCH) < end ? 4 * (block + BATCH) : end;
+        memcpy(out + (from - first), &four[0][0] + (from - 4 * block), (to - from) * sizeof(float));
+    }
+}
+
+// FNV-1a: turns a tensor's logical name into its random stream.
+static inline uint64_t hash_string(const char* s) {
+    uint64_t h = 14695981039346656037ull;
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211ull;
+    return h;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files and time
+
+// A whole file, mapped read-only. An empty file has data = NULL and size = 0.
+typedef struct {
+    const unsigned char* data;
+    size_t size;
+} MappedFile;
+
+static inline bool file_map(MappedFile* file, const char* path, Error* error) {
+    memset(file, 0, sizeof *file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // without: a FIFO waits for its writer
+    if (fd < 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return fail(error, "%s: not a regular file", path);
+    }
+    if (st.st_size > 0) {
+        void* p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            close(fd);
+            return fail(error, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size, strerror(errno));
+        }
+        file->data = (const unsigned char*)p;
+        file->size = (size_t)st.st_size;
+    }
+    close(fd);
+    return true;
+}
+
+static inline void file_unmap(MappedFile* file) {
+    if (file->data) munmap((void*)(uintptr_t)file->data, file->size);
+    memset(file, 0, sizeof *file);
+}
+
+// Standard input, output and error are there from now on. Else a file that is opened later would get the number of one that was closed,
+// and what is printed would go there.
+static inline void open_standard_files(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
+// Seconds since some fixed moment, never going back.
+static inline double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#endif

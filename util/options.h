@@ -1,0 +1,607 @@
+/*
+util/options.h: the command line as one table. A program lists its options once (name, type, where the value goes, range,
+help) and gets parsing, range checks, suggestions for misspelt names, --help, files of options and the shells'
+completion from the same rows.
+
+    --name value   --name=value   --flag   --flag=no            given twice, the last one wins
+
+A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
+
+A file of options has one in each line, written as above, empty lines, and lines that begin with # for people. The value
+is all that follows on the line, without blanks at its ends. The command line wins over the file, wherever it names it.
+*/
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "option_aliases.h"
+#include "base.h"
+
+#include <strings.h>
+
+// OPTION_TEXT: a string that may be empty. OPTION_WORD: one that may be left away, "" then.
+typedef enum {
+    OPTION_INT,
+    OPTION_FLOAT,
+    OPTION_STRING,
+    OPTION_TEXT,
+    OPTION_CHOICE,
+    OPTION_FLAG,
+    OPTION_WORD,
+    OPTION_HEADING
+} OptionType;
+
+typedef struct {
+    OptionType type;
+    const char* name;    // without the dashes; the text of a heading
+    void* value;         // int64_t*, double*, const char**, int* (index of the choice; -1: none), bool*
+    double low, high;    // range of a number, both ends included
+    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: what stands for the value in the help
+    const char* help;
+    bool command; // says what to do, not how: of the command line only, not of a file
+    bool given;   // set by options_parse and options_read
+    int line;     // of the file that gave it; 0: none
+} Option;
+
+// The rows of a table.
+static inline Option option_heading(const char* text) {
+    const Option o = {OPTION_HEADING, text, NULL, 0, 0, NULL, NULL, false, false, 0};
+    return o;
+}
+static inline Option option_int(const char* name, int64_t* value, double low, double high, const char* help) {
+    const Option o = {OPTION_INT, name, value, low, high, NULL, help, false, false, 0};
+    return o;
+}
+static inline Option option_float(const char* name, double* value, double low, double high, const char* help) {
+    const Option o = {OPTION_FLOAT, name, value, low, high, NULL, help, false, false, 0};
+    return o;
+}
+static inline Option option_string(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_STRING, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
+    return o;
+}
+static inline Option option_any_text(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_TEXT, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
+    return o;
+}
+static inline Option option_choice(const char* name, int* value, const char* choices, const char* help) {
+    const Option o = {OPTION_CHOICE, name, value, 0, 0, choices, help, false, false, 0};
+    return o;
+}
+static inline Option option_flag(const char* name, bool* value, const char* help) {
+    const Option o = {OPTION_FLAG, name, value, 0, 0, NULL, help, false, false, 0};
+    return o;
+}
+static inline Option option_word(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_WORD, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
+    return o;
+}
+// The same row, of the command line only.
+static inline Option option_command(Option o) {
+    o.command = true;
+    return o;
+}
+
+// Index of word in "a|b|c", or -1.
+static inline int choice_index(const char* choices, const char* word) {
+    const size_t length = strlen(word);
+    int index = 0;
+    for (const char* at = choices;; index++) {
+        const size_t n = strcspn(at, "|");
+        if (n == length && strncmp(at, word, n) == 0) return index;
+        if (at[n] == 0) return -1;
+        at += n + 1;
+    }
+}
+
+// Writes choice number `index` of "a|b|c" into word.
+static inline void choice_word(char* word, size_t size, const char* choices, int index) {
+    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
+    snprintf(word, size, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+// Edit distance (Levenshtein) of two option names; names longer than 31 characters count as far apart.
+static inline int edit_distance(const char* a, const char* b) {
+    int row[32];
+    const int na = (int)strlen(a), nb = (int)strlen(b);
+    if (na > 31 || nb > 31) return 99;
+    for (int j = 0; j <= nb; j++) row[j] = j;
+    for (int i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            const int substitute = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            const int insert = row[j - 1] + 1, erase = row[j] + 1;
+            row[j] = substitute < insert ? substitute : insert;
+            if (erase < row[j]) row[j] = erase;
+        }
+    }
+    return row[nb];
+}
+
+static inline Option* option_find(Option* table, int n, const char* name) {
+    for (int i = 0; i < n; i++) {
+        if (table[i].type != OPTION_HEADING && strcmp(table[i].name, name) == 0) return &table[i];
+    }
+    return NULL;
+}
+
+static inline bool option_given(Option* table, int n, const char* name) {
+    const Option* o = option_find(table, n, name);
+    return o && o->given;
+}
+
+// The message about a name that the table does not have: what it is called here, or what is spelt most like it.
+static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
+    const Option* nearest = NULL;
+    int best = 4;
+    const Alias* alias = alias_find(name);
+    if (alias && !alias->here) return fail(error, "unknown option --%s; %s", name, alias->note);
+    if (alias && option_find(table, n, alias->here))
+        return fail(error, "unknown option --%s; here it is --%s%s%s", name, alias->here, alias->note ? ": " : "",
+                    alias->note ? alias->note : "");
+    for (int i = 0; i < n; i++) {
+        if (table[i].type == OPTION_HEADING) continue;
+        const int distance = edit_distance(name, table[i].name);
+        if (distance < best) best = distance, nearest = &table[i];
+    }
+    if (nearest) return fail(error, "unknown option --%s; did you mean --%s?", name, nearest->name);
+    return fail(error, "unknown option --%s; --help lists them all", name);
+}
+
+// "10000", and where the value is whole and exact in float64 "1e4", "10k", "1.5M"; a suffix is an exponent.
+static inline bool whole_number(int64_t* x, const char* text) {
+    static const char suffixes[] = "kMG";
+    char decimal[64], *end = NULL;
+    errno = 0;
+    *x = strtoll(text, &end, 10);
+    if (end != text && *end == 0) return errno == 0;
+    size_t n = strlen(text);
+    const char* suffix = n > 0 ? strchr(suffixes, text[n - 1]) : NULL;
+    if (suffix) n--;
+    if (n >= sizeof decimal - 4 || strspn(text, "0123456789+-.eE") < n) return false;
+    snprintf(decimal, sizeof decimal, "%.*s", (int)n, text);
+    if (suffix) append_text(decimal, sizeof decimal, "e%d", 3 * (int)(suffix - suffixes + 1));
+    const double value = strtod(decimal, &end);
+    if (end == decimal || *end || fabs(value) > 0x1p53 || value != floor(value)) return false;
+    *x = (int64_t)value;
+    return true;
+}
+
+static inline bool option_set(Option* o, const char* text, Error* error) {
+    char* end = NULL;
+    switch (o->type) {
+    case OPTION_INT: {
+        int64_t x;
+        if (!whole_number(&x, text)) return fail(error, "--%s %s: not a whole number", o->name, text);
+        if ((double)x < o->low || (double)x > o->high)
+            return fail(error, "--%s %s: out of range, %.0f to %.0f", o->name, text, o->low, o->high);
+        *(int64_t*)o->value = x;
+        return true;
+    }
+    case OPTION_FLOAT: {
+        const double x = strtod(text, &end);
+        if (end == text || *end) return fail(error, "--%s %s: not a number", o->name, text);
+        if (!(x >= o->low && x <= o->high))
+            return fail(error, "--%s %s: out of range, %g to %g", o->name, text, o->low, o->high);
+        *(double*)o->value = x;
+        return true;
+    }
+    case OPTION_CHOICE: {
+        const int index = choice_index(o->choices, text);
+        if (index < 0) return fail(error, "--%s %s: has to be one of %s", o->name, text, o->choices);
+        *(int*)o->value = index;
+        return true;
+    }
+    default: // OPTION_STRING, OPTION_TEXT, OPTION_WORD
+        if (*text == 0 && o->type != OPTION_TEXT) return fail(error, "--%s: empty value", o->name);
+        *(const char**)o->value = text;
+        return true;
+    }
+}
+
+// The option that "--name" or "--name=value" names, and in *value what stands behind the "=", or NULL.
+static inline Option* option_named(Option* table, int n, const char* word, const char** value, Error* error) {
+    char name[64];
+    if (strncmp(word, "--", 2) != 0 || word[2] == 0) {
+        fail(error, "%s: options are written --name value; --help lists them", word);
+        return NULL;
+    }
+    const size_t length = strcspn(word + 2, "=");
+    snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
+    *value = word[2 + length] == '=' ? word + 2 + length + 1 : NULL;
+    Option* o = option_find(table, n, name);
+    if (!o) option_unknown(table, n, name, error);
+    return o;
+}
+
+// Takes the value of an option; NULL: there is none.
+static inline bool option_take(Option* o, const char* value, Error* error) {
+    o->given = true;
+    if (o->type == OPTION_FLAG) {
+        const bool off = value && strcmp(value, "no") == 0;
+        if (value && !off) return fail(error, "--%s takes no value, but --%s=no switches it off", o->name, o->name);
+        *(bool*)o->value = !off;
+        return true;
+    }
+    if (o->type == OPTION_WORD && !value) {
+        *(const char**)o->value = "";
+        return true;
+    }
+    return value ? option_set(o, value, error) : fail(error, "--%s: the value is missing", o->name);
+}
+
+// Reads argv into the values of the table. The strings stay argv's. -h is --help.
+static inline bool options_parse(Option* table, int n, int argc, char** argv, Error* error) {
+    const Option* files = NULL; // the last one, where it takes a name of files
+    for (int i = 1; i < argc; i++) {
+        const char* value;
+        if (files && argv[i][0] != '-' && access(argv[i], F_OK) == 0)
+            return fail(error,
+                        "%s: a second value of --%s; if the shell has put in the files' names, quote the pattern: "
+                        "--%s '*.txt'",
+                        argv[i], files->name, files->name);
+        Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
+        if (!o) return false;
+        files = o->type == OPTION_STRING ? o : NULL;
+        const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
+        if (!value && o->type != OPTION_FLAG && more) value = argv[++i];
+        if (!option_take(o, value, error)) return false;
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files of options
+
+// Cuts blanks off both ends of a line or of a part of it.
+static inline char* option_trim(char* text) {
+    while (*text == ' ' || *text == '\t') text++;
+    for (size_t n = strlen(text); n > 0 && strchr(" \t\r", text[n - 1]); n--) text[n - 1] = 0;
+    return text;
+}
+
+// One line, without its end, into the table.
+static inline bool option_read_line(Option* table, int n, char* text, int line, Error* error) {
+    const char* value;
+    text = option_trim(text);
+    if (*text == 0 || *text == '#') return true;
+    char* blank = text + strcspn(text, " \t=");
+    char* rest = *blank && *blank != '=' ? option_trim(blank + 1) : NULL;
+    if (rest) *blank = 0;
+    Option* o = option_named(table, n, text, &value, error);
+    if (!o) return false;
+    if (o->line) return fail(error, "--%s is given twice, in line %d too", o->name, o->line);
+    if (o->command) return fail(error, "--%s belongs on the command line, not into a file", o->name);
+    o->line = line;
+    if (!o->given) return option_take(o, value ? value : rest, error);
+    Option read = *o; // the command line wins; what the file says has to be right all the same
+    union {
+        int64_t whole;
+        double number;
+        const char* text;
+        int choice;
+        bool flag;
+    } unused;
+    read.value = &unused;
+    return option_take(&read, value ? value : rest, error);
+}
+
+// The name of a usual format of settings that this text is in, by its first line that is no comment; NULL: none of them.
+static inline const char* format_of_settings(const char* text) {
+    while (*text == '#' || (*text && strchr(" \t\r\n", *text))) text += *text == '#' ? strcspn(text, "\n") : 1;
+    const size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.\"'");
+    const char* behind = text + name + strspn(text + name, " \t");
+    if (*text == '{') return "JSON";
+    if (*text == '[') return "TOML or JSON";
+    if (strncmp(text, "---", 3) == 0 && strchr(" \r\n", text[3])) return "YAML";
+    if (name > 0 && *behind == ':') return "YAML";
+    return name > 0 && *behind == '=' ? "TOML or Python" : NULL;
+}
+
+// Reads a file of options, of which text is the content, into what the command line, parsed before, has not given. The
+// values of strings are in text, which is changed, and has to stay. path: for messages.
+static inline bool options_read(Option* table, int n, char* text, const char* path, Error* error) {
+    Error why;
+    const char* format = format_of_settings(text);
+    if (format) return fail(error, "%s: this is %s; a file of options has one --name value a line", path, format);
+    for (int line = 1; text; line++) {
+        char* end = strchr(text, '\n');
+        if (end) *end = 0;
+        if (!option_read_line(table, n, text, line, &why)) return fail(error, "%s:%d: %.900s", path, line, why.text);
+        text = end ? end + 1 : NULL;
+    }
+    return true;
+}
+
+// The value of an option as options_read takes it; "" for a flag that is on, and where it is not set: a string that is NULL, a number
+// below its range, which stands for "what follows from others". false: it has no place in a file (see above).
+static inline bool option_text(char* text, size_t size, const Option* o) {
+    const char* string;
+    text[0] = 0;
+    switch (o->type) {
+    case OPTION_FLAG:
+        if (o->given && !*(bool*)o->value) snprintf(text, size, "no");
+        return true;
+    case OPTION_INT:
+        if ((double)*(int64_t*)o->value >= o->low) snprintf(text, size, "%lld", (long long)*(int64_t*)o->value);
+        return true;
+    case OPTION_FLOAT:
+        if (*(double*)o->value < o->low) return true;
+        snprintf(text, size, "%g", *(double*)o->value);
+        if (strtod(text, NULL) != *(double*)o->value) snprintf(text, size, "%.17g", *(double*)o->value);
+        return true;
+    case OPTION_CHOICE:
+        if (*(int*)o->value >= 0) choice_word(text, size, o->choices, *(int*)o->value);
+        return true;
+    case OPTION_STRING:
+    case OPTION_TEXT:
+        string = *(const char**)o->value;
+        if (!string) return true;
+        if (strlen(string) >= size || strpbrk(string, "\n\r") || strchr(" \t", string[0]) ||
+            strchr(" \t", string[strlen(string) - 1]))
+            return false;
+        strcpy(text, string);
+        return true;
+    default: return true;
+    }
+}
+
+// Whether all that was given can stand in a file; false names what cannot.
+static inline bool options_check_file(const Option* table, int n, Error* error) {
+    char text[4096];
+    for (int i = 0; i < n; i++) {
+        if (table[i].given && !table[i].command && !option_text(text, sizeof text, &table[i]))
+            return fail(error,
+                        "--%s: a value with a line break, with blanks at its ends or of more than %zu bytes has "
+                        "no place in a file of options; choose another name",
+                        table[i].name, sizeof text - 1);
+    }
+    return true;
+}
+
+// Writes the table as a file: what was given, and as comments what else holds.
+static inline void options_write(const Option* table, int n, FILE* out) {
+    char text[4096];
+    for (int i = 0; i < n; i++) {
+        const Option* o = &table[i];
+        if (o->type == OPTION_HEADING) {
+            fprintf(out, "\n# %s\n", o->name);
+            continue;
+        }
+        if (o->command || !option_text(text, sizeof text, o) || (!text[0] && !o->given)) continue;
+        fprintf(out, "%s--%s%s%s\n", o->given ? "" : "# ", o->name, text[0] ? " " : "", text);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Help
+
+enum { HELP_WIDTH = 110, HELP_COLUMN = 32 };
+
+// "--name N"
+static inline void option_form(char* text, size_t size, const Option* o) {
+    const char* placeholder = o->choices                ? o->choices
+                              : o->type == OPTION_INT   ? "N"
+                              : o->type == OPTION_FLOAT ? "X"
+                                                        : "";
+    snprintf(text, size, "--%s%s%s%s%s", o->name, *placeholder ? " " : "", o->type == OPTION_WORD ? "[" : "",
+             placeholder, o->type == OPTION_WORD ? "]" : "");
+}
+
+// Prints words from `column` on, in lines of HELP_WIDTH that begin at `indent`. A blank is where a line may be broken;
+// `glue` stands for one where it may not.
+static inline void help_wrap(FILE* out, const char* words, int column, int indent, char glue) {
+    for (bool first = true; *words; first = false) {
+        const size_t n = strcspn(words, " ");
+        if (!first && column + 1 + (int)n > HELP_WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (!first) {
+            fputc(' ', out);
+            column++;
+        }
+        for (size_t i = 0; i < n; i++) fputc(words[i] == glue ? ' ' : words[i], out);
+        column += (int)n;
+        words += n + strspn(words + n, " ");
+    }
+    fputc('\n', out);
+}
+
+// One row as people read it, with its default as the value stands now.
+static inline void option_help(const Option* o, FILE* out) {
+    char form[256], value[4096], text[8192];
+    option_form(form, sizeof form, o);
+    option_text(value, sizeof value, o);
+    snprintf(text, sizeof text, "%s%s%s%s", o->help, value[0] ? " [" : "", value, value[0] ? "]" : "");
+    const int room = HELP_COLUMN - (int)strlen(form);
+    fprintf(out, "  %s", form);
+    if (room < 0) fputc('\n', out);
+    fprintf(out, "%*s", room < 0 ? HELP_COLUMN + 3 : room + 1, "");
+    help_wrap(out, text, HELP_COLUMN + 3, HELP_COLUMN + 3, 0);
+}
+
+// The whole table.
+static inline void options_help(const Option* table, int n, FILE* out) {
+    for (int i = 0; i < n; i++) {
+        if (table[i].type == OPTION_HEADING)
+            fprintf(out, "\n%s\n", table[i].name);
+        else
+            option_help(&table[i], out);
+    }
+}
+
+// The names alone, group by group: a page.
+static inline void options_overview(const Option* table, int n, FILE* out) {
+    char words[4096] = "";
+    for (int i = 0; i <= n; i++) {
+        if (i == n || table[i].type == OPTION_HEADING) {
+            if (words[0]) fprintf(out, "   "), help_wrap(out, words, 3, 4, '\1');
+            words[0] = 0;
+            if (i < n) fprintf(out, "\n%s\n", table[i].name);
+            continue;
+        }
+        char form[256];
+        option_form(form, sizeof form, &table[i]);
+        for (char* c = form; *c; c++) {
+            if (*c == ' ') *c = '\1';
+        }
+        const size_t used = strlen(words);
+        snprintf(words + used, sizeof words - used, " \1%s", form);
+    }
+}
+
+// Which rows --help WORD explains: 0 none, 1 this option, 2 groups whose name begins with the word, 3 that contain it.
+static inline int help_kind(Option* table, int n, const char* word) {
+    int kind = 0;
+    for (int i = 0; i < n; i++) {
+        if (table[i].type != OPTION_HEADING) continue;
+        if (strncasecmp(table[i].name, word, strlen(word)) == 0) return 2;
+        if (strcasestr(table[i].name, word)) kind = 3;
+    }
+    return option_find(table, n, word) ? 1 : kind;
+}
+
+// --help, --help all, --help GROUP, --help OPTION.
+static inline bool options_explain(Option* table, int n, const char* word, FILE* out, Error* error) {
+    if (strcmp(word, "all") == 0) return options_help(table, n, out), true;
+    if (word[0] == 0) {
+        options_overview(table, n, out);
+        fprintf(out, "\n--help all explains them; --help NAME one of them, or a group\n");
+        return true;
+    }
+    const int kind = help_kind(table, n, word);
+    if (kind == 0) return fail(error, "--help %s: neither an option nor a group; --help lists them", word);
+    bool shown = false;
+    for (int i = 0; i < n; i++) {
+        const Option* o = &table[i];
+        if (o->type == OPTION_HEADING) {
+            shown = kind == 2   ? strncasecmp(o->name, word, strlen(word)) == 0
+                    : kind == 3 ? strcasestr(o->name, word) != NULL
+                                : false;
+            if (shown) fprintf(out, "\n%s\n", o->name);
+        } else if (shown || (kind == 1 && strcmp(o->name, word) == 0)) {
+            option_help(o, out);
+        }
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Completion, for the shell to evaluate: names, choices, and where a value is a file or a folder, those
+
+typedef enum { SHELL_BASH, SHELL_ZSH, SHELL_FISH } Shell;
+static inline const char* shell_choices(void) { return "bash|zsh|fish"; }
+
+// Words that a string may be, beside what the table says: names of models.
+typedef struct {
+    const char *name, *words; // of the option; separated by blanks
+} OptionWords;
+
+// What a value of the option may be, separated by blanks; "": a file, "/": a folder, NULL: nothing that is known.
+static inline const char* option_values(char* text, size_t size, const Option* o, const OptionWords* words, int n) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(words[i].name, o->name) == 0) return words[i].words;
+    }
+    if (o->type == OPTION_CHOICE) {
+        snprintf(text, size, "%s", o->choices);
+        for (char* c = text; *c; c++) {
+            if (*c == '|') *c = ' ';
+        }
+        return text;
+    }
+    if (o->type != OPTION_STRING || strcmp(o->choices, "NAME") == 0) return NULL;
+    return strcmp(o->choices, "DIR") == 0 ? "/" : "";
+}
+
+// Text between single quotes. escape: characters that get a backslash; a quote inside is written as `quote`.
+static inline void put_quoted(FILE* out, const char* text, const char* escape, const char* quote) {
+    for (; *text; text++) {
+        if (strchr(escape, *text)) fputc('\\', out);
+        if (*text == '\'')
+            fputs(quote, out);
+        else
+            fputc(*text, out);
+    }
+}
+
+static inline void complete_bash(const char* program, const Option* table, int n, const OptionWords* words, int m,
+                                 FILE* out) {
+    char text[1024];
+    fprintf(out, "# eval \"$(./%s --completion bash)\"\n_%s() {\n", program, program);
+    fprintf(out,
+            "    local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}\n"
+            "    if [ \"$word\" = = ]; then word=''\n" // --name=value is three words
+            "    elif [ \"$option\" = = ] && [ \"$COMP_CWORD\" -gt 1 ]; then option=${COMP_WORDS[COMP_CWORD - 2]}; fi\n"
+            "    COMPREPLY=()\n    case $option in\n");
+    for (int i = 0; i < n; i++) {
+        const Option* o = &table[i];
+        if (o->type == OPTION_HEADING || o->type == OPTION_FLAG || o->type == OPTION_WORD) continue;
+        const char* values = option_values(text, sizeof text, o, words, m);
+        fprintf(out, "    --%s) ", o->name);
+        if (!values)
+            fprintf(out, ";;\n");
+        else if (strlen(values) < 2)
+            fprintf(out, "compopt -o %s ;;\n", *values ? "dirnames" : "default");
+        else
+            fprintf(out, "COMPREPLY=($(compgen -W '%s' -- \"$word\")) ;;\n", values);
+    }
+    fprintf(out, "    *) COMPREPLY=($(compgen -W '");
+    for (int i = 0; i < n; i++) {
+        if (table[i].type != OPTION_HEADING) fprintf(out, "--%s ", table[i].name);
+    }
+    fprintf(out, "' -- \"$word\")) ;;\n    esac\n}\ncomplete -F _%s %s\n", program, program);
+}
+
+static inline void complete_zsh(const char* program, const Option* table, int n, const OptionWords* words, int m,
+                                FILE* out) {
+    char text[1024];
+    fprintf(out, "#compdef %s\n# eval \"$(./%s --completion zsh)\"\n_%s() {\n    _arguments", program, program,
+            program);
+    for (int i = 0; i < n; i++) {
+        const Option* o = &table[i];
+        if (o->type == OPTION_HEADING) continue;
+        const bool flag = o->type == OPTION_FLAG || o->type == OPTION_WORD;
+        fprintf(out, " \\\n        '--%s%s[", o->name, flag ? "" : "=");
+        put_quoted(out, o->help, "[]\\", "'\\''");
+        fprintf(out, "]");
+        const char* values = option_values(text, sizeof text, o, words, m);
+        if (!flag && !values)
+            fprintf(out, ":value: ");
+        else if (!flag && strlen(values) < 2)
+            fprintf(out, ":%s:_files%s", *values ? "folder" : "file", *values ? " -/" : "");
+        else if (!flag)
+            fprintf(out, ":value:(%s)", values);
+        fprintf(out, "'");
+    }
+    fprintf(out, "\n}\ncompdef _%s %s\n", program, program);
+}
+
+static inline void complete_fish(const char* program, const Option* table, int n, const OptionWords* words, int m,
+                                 FILE* out) {
+    char text[1024];
+    fprintf(out, "# ./%s --completion fish | source\ncomplete -c %s -f\n", program, program);
+    for (int i = 0; i < n; i++) {
+        const Option* o = &table[i];
+        if (o->type == OPTION_HEADING) continue;
+        const bool flag = o->type == OPTION_FLAG || o->type == OPTION_WORD;
+        const char* values = flag ? NULL : option_values(text, sizeof text, o, words, m);
+        fprintf(out, "complete -c %s -l %s", program, o->name);
+        if (values && strlen(values) < 2)
+            fprintf(out, *values ? " -x -a '(__fish_complete_directories)'" : " -r -F");
+        else if (!flag)
+            fprintf(out, " -x%s%s%s", values ? " -a '" : "", values ? values : "", values ? "'" : "");
+        fprintf(out, " -d '");
+        put_quoted(out, o->help, "\\", "\\'");
+        fprintf(out, "'\n");
+    }
+}
+
+static inline void options_complete(Shell shell, const char* program, const Option* table, int n,
+                                    const OptionWords* words, int m, FILE* out) {
+    if (shell == SHELL_BASH) complete_bash(program, table, n, words, m, out);
+    if (shell == SHELL_ZSH) complete_zsh(program, table, n, words, m, out);
+    if (shell == SHELL_FISH) complete_fish(program, table, n, words, m, out);
+}
+
+#endif

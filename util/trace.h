@@ -1,0 +1,230 @@
+/*
+util/trace.h: what each rank did and when, as one picture for all ranks: open the file in chrome://tracing or
+https://ui.perfetto.dev. It shows what totals only sum up: bubbles of the pipeline, and communication that is, or is
+not, hidden behind computation (figures 3 and 4 of Narayanan et al. 2021 are such pictures).
+
+Recording. A span is a name and a track with the times where it begins and ends, 72 bytes without a pointer. A rank
+records its spans in an array of fixed size: one copy per span, no lock, no file; a call with trace = NULL does nothing.
+When the array is full, further spans are counted and dropped: what is recorded is the beginning of the run, whole.
+
+Writing. Since spans have no pointers, rank 0 receives those of the other ranks as bytes (n * sizeof(TraceSpan)) and
+writes the file alone: trace_begin_file, trace_write_rank for each rank, trace_end_file. The file is JSON in the Trace
+Event Format (Google, "Trace Event Format", 2016): a rank is a process, a track is a thread of it, a span is a
+complete event, times are in microseconds:
+
+    {"name":"forward 3","ph":"X","pid":1,"tid":0,"ts":1250.125,"dur":830.500}
+
+Events of one thread have to nest: any two are apart, or one contains the other. Viewers draw a contained one below the
+containing one; one that overlaps another they draw wrongly or not at all. So a track whose spans overlap (several
+messages on their way) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the
+first thread where it nests (first fit). A thread knows its innermost open span: what has ended by the new span's begin
+is closed, and then the new span nests if nothing is open, or if it ends no later than the innermost.
+
+Times are rounded to nanoseconds before they are compared. Rounding keeps their order, so what nests stays nested in
+the file. Clocks: seconds_now() counts from a moment of its own on each machine. Each rank has its own zero, taken when
+all ranks leave one barrier; on one machine the clock is shared, and all take the same zero.
+*/
+#ifndef TRACE_H
+#define TRACE_H
+
+#include "base.h"
+#include "json.h"
+
+enum { TRACE_TRACK_BYTES = 16, TRACE_NAME_BYTES = 36 }; // with their NUL; longer strings are cut
+
+// Plain bytes without padding.
+typedef struct {
+    char track[TRACE_TRACK_BYTES], name[TRACE_NAME_BYTES];
+    int32_t number;    // shown behind the name; -1: none
+    double start, end; // in seconds_now(), start <= end
+} TraceSpan;
+
+typedef struct Trace {
+    int64_t n, capacity, dropped; // spans recorded, room for them, spans that found no room
+    double zero;                  // seconds_now() at what the file calls 0; trace_init's moment until set anew
+    TraceSpan* spans;             // (capacity), in the order of the calls
+} Trace;
+
+// ----------------------------------------------------------------------------------------------------------------
+// Recording
+
+static inline void trace_init(Trace* trace, int64_t capacity) {
+    trace->n = trace->dropped = 0;
+    trace->capacity = capacity;
+    trace->zero = seconds_now();
+    trace->spans = (TraceSpan*)checked_malloc((size_t)capacity * sizeof(TraceSpan), "the trace");
+}
+
+static inline void trace_free(Trace* trace) {
+    free(trace->spans);
+    memset(trace, 0, sizeof *trace);
+}
+
+// The first size - 1 bytes of a string, and zeros.
+static inline void trace_copy(char* to, size_t size, const char* from) {
+    const size_t length = strlen(from), n = length < size ? length : size - 1;
+    memcpy(to, from, n);
+    memset(to + n, 0, size - n);
+}
+
+// Counts a span for which there is no room; says so the first time.
+static inline void trace_drop(Trace* trace) {
+    if (trace->dropped++ > 0) return;
+    char rank[32] = "";
+    if (process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
+    fprintf(stderr, "%s: %sthe trace is full after %lld spans, further ones are dropped; trace fewer steps\n",
+            process.name, rank, (long long)trace->capacity);
+}
+
+// Records that this rank did `name` from start to end (seconds_now()) on a track. number: of the micro-batch, of the
+// layer ..., or -1. Called by one thread of a rank at a time. trace may be NULL.
+static inline void trace_span(Trace* trace, const char* track, const char* name, int number, double start, double end) {
+    if (!trace) return;
+    if (trace->n == trace->capacity) {
+        trace_drop(trace);
+        return;
+    }
+    TraceSpan* span = &trace->spans[trace->n++];
+    trace_copy(span->track, sizeof span->track, track);
+    trace_copy(span->name, sizeof span->name, name);
+    span->number = number;
+    span->start = start;
+    span->end = end;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Threads: where spans nest
+
+typedef struct {
+    const TraceSpan* span;
+    int64_t start, end; // nanoseconds from zero
+    int64_t outer;      // the span around this one on its thread, -1: none
+} TraceEvent;
+
+// Tracks by name, "compute" first.
+static inline int trace_compare_tracks(const char* a, const char* b) {
+    const int compute_a = strcmp(a, "compute") == 0, compute_b = strcmp(b, "compute") == 0;
+    return compute_a != compute_b ? compute_b - compute_a : strcmp(a, b);
+}
+
+// By track, then by begin; of two that begin together the longer one, which may contain the other, first; of two equal
+// ones the one recorded first.
+static inline int trace_compare(const void* left, const void* right) {
+    const TraceEvent *a = (const TraceEvent*)left, *b = (const TraceEvent*)right;
+    const int tracks = trace_compare_tracks(a->span->track, b->span->track);
+    if (tracks != 0) return tracks;
+    if (a->start != b->start) return a->start < b->start ? -1 : 1;
+    if (a->end != b->end) return a->end > b->end ? -1 : 1;
+    return a->span < b->span ? -1 : a->span > b->span;
+}
+
+// The spans as events in the order of trace_compare.
+static inline TraceEvent* trace_sorted(const TraceSpan* spans, int64_t n, double zero) {
+    TraceEvent* events = (TraceEvent*)checked_malloc((size_t)n * sizeof(TraceEvent), "writing the trace");
+    for (int64_t i = 0; i < n; i++) {
+        events[i].span = &spans[i];
+        events[i].start = llround((spans[i].start - zero) * 1e9);
+        events[i].end = llround((spans[i].end - zero) * 1e9);
+        events[i].outer = -1;
+    }
+    qsort(events, (size_t)n, sizeof *events, trace_compare);
+    return events;
+}
+
+// Puts event i on the first of its track's threads where it nests and returns which; `threads`: on a new one, for which
+// innermost has room. innermost: each thread's innermost open event, -1 for none.
+static inline int64_t trace_thread(TraceEvent* events, int64_t i, int64_t* innermost, int64_t threads) {
+    int64_t k = 0;
+    for (; k < threads; k++) {
+        while (innermost[k] >= 0 && events[innermost[k]].end <= events[i].start) {
+            innermost[k] = events[innermost[k]].outer;
+        }
+        if (innermost[k] < 0 || events[i].end <= events[innermost[k]].end) break;
+    }
+    events[i].outer = k < threads ? innermost[k] : -1;
+    innermost[k] = i;
+    return k;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The file
+
+// All functions that write return false when writing has failed: now, or earlier to the same file.
+static inline bool trace_begin_file(FILE* out) {
+    // Rank 0's place already here, so that every other event can begin with a comma.
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+          "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"sort_index\":0}}",
+          out);
+    return !ferror(out);
+}
+
+// Metadata of a "process" or a "thread" of it: its name, and its place from above.
+static inline void trace_write_place(FILE* out, const char* what, int rank, int64_t thread, const char* name,
+                                     int64_t place) {
+    const long long tid = (long long)thread;
+    fprintf(out, ",\n{\"name\":\"%s_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what, rank, tid);
+    json_write_string(out, name);
+    fprintf(out,
+            "}},\n{\"name\":\"%s_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%lld,\"args\":{\"sort_index\":%lld}}",
+            what, rank, tid, (long long)place);
+}
+
+// "tensor", "tensor 2", ...: thread k, from 0, of its track.
+static inline void trace_write_thread(FILE* out, int rank, int64_t thread, const char* track, int64_t k) {
+    char name[TRACE_TRACK_BYTES + 24];
+    if (k == 0)
+        snprintf(name, sizeof name, "%s", track);
+    else
+        snprintf(name, sizeof name, "%s %lld", track, (long long)k + 1);
+    trace_write_place(out, "thread", rank, thread, name, thread);
+}
+
+static inline void trace_write_event(FILE* out, int rank, int64_t thread, const TraceEvent* event) {
+    const TraceSpan* span = event->span;
+    char name[TRACE_NAME_BYTES + 16];
+    if (span->number < 0)
+        snprintf(name, sizeof name, "%s", span->name);
+    else
+        snprintf(name, sizeof name, "%s %d", span->name, span->number);
+    fputs(",\n{\"name\":", out);
+    json_write_string(out, name);
+    fprintf(out, ",\"ph\":\"X\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f,\"dur\":%.3f}", rank, (long long)thread,
+            (double)event->start / 1e3, (double)(event->end - event->start) / 1e3);
+}
+
+// The n spans of one rank, and how many it dropped. label: what the rank is, "rank 3: t 1 p 0 d 1". zero: that rank's.
+// Each rank is written once, in any order. Ends the program when out of memory.
+static inline bool trace_write_rank(FILE* out, int rank, const char* label, const TraceSpan* spans, int64_t n,
+                                    int64_t dropped, double zero) {
+    char name[256];
+    if (dropped == 0)
+        snprintf(name, sizeof name, "%s", label);
+    else
+        snprintf(name, sizeof name, "%.180s (full: the last %lld spans are missing)", label, (long long)dropped);
+    trace_write_place(out, "process", rank, 0, name, rank);
+
+    TraceEvent* events = trace_sorted(spans, n, zero);
+    int64_t* innermost = (int64_t*)checked_malloc((size_t)n * sizeof(int64_t), "writing the trace");
+    int64_t first = 0, threads = 0; // of this track
+    for (int64_t i = 0; i < n; i++) {
+        const char* track = events[i].span->track;
+        if (i > 0 && strcmp(track, events[i - 1].span->track) != 0) first += threads, threads = 0;
+        const int64_t k = trace_thread(events, i, innermost, threads);
+        if (k == threads) trace_write_thread(out, rank, first + threads++, track, k);
+        trace_write_event(out, rank, first + k, &events[i]);
+    }
+    free(innermost);
+    free(events);
+    return !ferror(out);
+}
+
+// Ends the file and hands it to the system; closing it is left to the caller, who also has to look whether that worked.
+// about: a JSON object that says what was traced, for programs that read the file; or NULL.
+static inline bool trace_end_file(FILE* out, const char* about) {
+    fputs("\n]", out);
+    if (about) fprintf(out, ",\n\"otherData\":%s", about);
+    fputs("}\n", out);
+    return fflush(out) == 0 && !ferror(out);
+}
+
+#endif
