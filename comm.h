@@ -39,7 +39,7 @@ These are fractions. What is added up is s times as much, which is an integer; c
 Times. `waited` and the spans in the trace are those of the host. With NCCL the host hardly waits, and an operation is
 seen to be over when somebody asks: they say little there.
 
-Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_die_together). Whether all were
+Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_abort_all). Whether all were
 started alike is in comm/check_same.h, which cores of the machine are whose in comm/cpu_affinity.h. comm/ has the
 carriers, comm_mpi.h, comm_gpu.h and comm_nccl.h, and comm_types.h, what they need to know of groups and operations.
 */
@@ -56,7 +56,7 @@ carriers, comm_mpi.h, comm_gpu.h and comm_nccl.h, and comm_types.h, what they ne
 // Start, wait
 
 // A description of an operation, not started.
-static inline CommRequest comm_describe(Comm* c, CommKind kind, void* out, const void* in, int64_t n, CommType type) {
+static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const void* in, int64_t n, CommType type) {
     CommRequest r;
     memset(&r, 0, sizeof r);
     r.comm = c;
@@ -79,7 +79,7 @@ static inline CommRequest comm_describe_peer(CommRequest r, int peer, int number
 }
 
 static inline CommRequest comm_describe_all_reduce(Comm* c, void* buffer, int64_t n, CommType type, CommOp op) {
-    CommRequest r = comm_describe(c, COMM_ALL_REDUCE, buffer, buffer, n, type);
+    CommRequest r = comm_request(c, COMM_ALL_REDUCE, buffer, buffer, n, type);
     r.op = op;
     return r;
 }
@@ -97,7 +97,7 @@ static inline void comm_start_alone(const CommRequest* r) {
 }
 
 // Hands an operation to its carrier.
-static inline void comm_carry(CommRequest* r) {
+static inline void comm_dispatch(CommRequest* r) {
     const bool device = comm_is_on_device(r);
     (void)device;
 #ifdef USE_NCCL
@@ -133,7 +133,7 @@ static inline void comm_carry(CommRequest* r) {
 // The rank waits for an operation from now on (util/heartbeat.h).
 static inline void comm_wait_begins(const CommRequest* r) {
     const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE;
-    where_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);
+    heartbeat_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);
 }
 
 static inline CommRequest comm_start(CommRequest r) {
@@ -146,7 +146,7 @@ static inline CommRequest comm_start(CommRequest r) {
     if (r.blocking) comm_wait_begins(&r);
     const CommPlan* plan = comm_plan_of(&r);
     r.comm->size_bytes += plan ? comm_plan_size_bytes(&r, plan) : comm_size_bytes(&r);
-    comm_carry(&r);
+    comm_dispatch(&r);
     return r;
 }
 
@@ -169,7 +169,7 @@ static inline void comm_wait(CommRequest* r) {
 #ifdef USE_CUDA
     if (r->staged) comm_deliver(r);
 #endif
-    where_ready(c->row);
+    heartbeat_resume(c->row);
     const double now = seconds_now();
     r->active = false;
     if (r->finished == 0) r->finished = now;
@@ -206,14 +206,14 @@ static inline void comm_progress(CommRequest* r, int n) {
 // The host waits for all that the compute stream has been given: to be called where it needs what the device computes.
 // Not device_synchronize, which waits for messages too that are not due yet, and does not see when a rank dies.
 static inline void comm_synchronize(Comm* world) {
-    where_wait(world->row, COMM_ON_DEVICE, -1, -1);
+    heartbeat_wait(world->row, COMM_ON_DEVICE, -1, -1);
 #ifdef USE_NCCL
     if (world->nccl)
         comm_wait_for_stream(world->job, 0);
     else
 #endif
         device_synchronize();
-    where_ready(world->row);
+    heartbeat_resume(world->row);
 }
 
 static inline void comm_run(CommRequest r) {
@@ -229,26 +229,26 @@ static inline CommRequest comm_all_reduce_start(Comm* c, void* buffer, int64_t n
 
 // out (n) = sum over the ranks of part `rank` of in (size, n). The two do not overlap.
 static inline CommRequest comm_reduce_scatter_start(Comm* c, void* out, const void* in, int64_t n, CommType type) {
-    return comm_start(comm_describe(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
+    return comm_start(comm_request(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
 }
 
 // out (size, n) = every rank's in (n). in may be out's own part.
 static inline CommRequest comm_all_gather_start(Comm* c, void* out, const void* in, int64_t n, CommType type) {
-    return comm_start(comm_describe(c, COMM_ALL_GATHER, out, in, n * c->size, type));
+    return comm_start(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }
 
 // buffer (n) = that of rank root.
 static inline CommRequest comm_broadcast_start(Comm* c, void* buffer, int64_t n, CommType type, int root) {
-    return comm_start(comm_describe_peer(comm_describe(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
+    return comm_start(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
 }
 
 // A message of n elements to rank `to`, which has to receive as many, with the same tag (0 to 32767).
 static inline CommRequest comm_send_start(Comm* c, const void* buffer, int64_t n, CommType type, int to, int tag) {
-    return comm_start(comm_describe_peer(comm_describe(c, COMM_SEND, NULL, buffer, n, type), to, tag));
+    return comm_start(comm_describe_peer(comm_request(c, COMM_SEND, NULL, buffer, n, type), to, tag));
 }
 
 static inline CommRequest comm_receive_start(Comm* c, void* buffer, int64_t n, CommType type, int from, int tag) {
-    return comm_start(comm_describe_peer(comm_describe(c, COMM_RECEIVE, buffer, NULL, n, type), from, tag));
+    return comm_start(comm_describe_peer(comm_request(c, COMM_RECEIVE, buffer, NULL, n, type), from, tag));
 }
 
 // The same, begun and ended.
@@ -257,19 +257,19 @@ static inline void comm_all_reduce(Comm* c, void* buffer, int64_t n, CommType ty
 }
 
 static inline void comm_reduce_scatter(Comm* c, void* out, const void* in, int64_t n, CommType type) {
-    comm_run(comm_describe(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
+    comm_run(comm_request(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
 }
 
 static inline void comm_all_gather(Comm* c, void* out, const void* in, int64_t n, CommType type) {
-    comm_run(comm_describe(c, COMM_ALL_GATHER, out, in, n * c->size, type));
+    comm_run(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }
 
 static inline void comm_broadcast(Comm* c, void* buffer, int64_t n, CommType type, int root) {
-    comm_run(comm_describe_peer(comm_describe(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
+    comm_run(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
 }
 
 // Returns when all ranks of the group have called it. What they have given to their devices may still be at work.
-static inline void comm_barrier(Comm* c) { comm_run(comm_describe(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE)); }
+static inline void comm_barrier(Comm* c) { comm_run(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE)); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The job: begin and end
@@ -294,7 +294,7 @@ static inline void comm_close(Comm* world) {
 }
 
 // An error that all ranks find alike, such as a wrong option: rank 0 says it, once, and all end with this status.
-__attribute__((noreturn)) static inline void comm_die_together(Comm* world, int status, const char* text) {
+__attribute__((noreturn)) static inline void comm_abort_all(Comm* world, int status, const char* text) {
     end_line();
     if (world->rank == 0) fprintf(stderr, "%s: %s\n", process.name, text);
     comm_close(world); // nobody is gone before rank 0 has spoken: launchers end the job with its first failure
@@ -320,7 +320,7 @@ static inline void comm_check_launcher(Comm* world) {
         "build again",
         started);
 #endif
-    comm_die_together(world, EXIT_RUN, text); // each is alone: each says it
+    comm_abort_all(world, EXIT_RUN, text); // each is alone: each says it
 }
 
 // Begins: joins the ranks that were launched together. A process started by hand never touches MPI: it starts at once.

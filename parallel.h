@@ -55,7 +55,7 @@ typedef struct {
         scale;   // what makes private channels, of which nothing is added up, as large as shared ones: a factor sqrt(N)
                  // on them, the same on their rows of the initial weights, or nothing
     bool narrow; // gradients of shared channels are summed in floatX, not in float32
-} Sync;
+} CaatConfig;
 
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
@@ -68,7 +68,7 @@ typedef struct {
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
     int sites;                     // into which the d replicas are divided, in order (methods/async_schedule.h)
     Recompute recompute;
-    Sync sync;
+    CaatConfig sync;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
@@ -76,20 +76,20 @@ static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh-
 // Replicas of a site; this rank's site; its place among the replicas there.
 static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
 static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
-static inline int mesh_site_place(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
+static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
 // States of a CAAT-Net on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
-static inline int mesh_states(const Mesh* mesh) { return mesh->sync.ranks ? mesh->sync.ranks / mesh->t : 1; }
-static inline int mesh_cuts(const Mesh* mesh) { return mesh->t * mesh_states(mesh); }
+static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->sync.ranks ? mesh->sync.ranks / mesh->t : 1; }
+static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams_per_rank(mesh); }
 
 static const char* const sync_scale_names[] = {"runtime", "init", "none"};
 
 // S, of C channels; rounded down, as in the authors' code.
-static inline int sync_channels(const Sync* sync, int C) { return (int)((double)C * sync->share); }
+static inline int sync_channels(const CaatConfig* sync, int C) { return (int)((double)C * sync->share); }
 
 // The factor on private channels, on the way in and on the way back; and that on the initial weights that make them.
-static inline double sync_factor(const Sync* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
-static inline double sync_initial_factor(const Sync* sync) { return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1; }
+static inline double sync_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
+static inline double sync_initial_factor(const CaatConfig* sync) { return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1; }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
     Mesh mesh;
@@ -183,7 +183,7 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
 // Refuses, by the option's name, a mesh that does not fit the model (sequences of T tokens).
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Error* error) {
     if (!mesh_check_sync(mesh, error)) return false;
-    const int t = mesh_cuts(mesh);
+    const int t = mesh_tp_cuts(mesh);
     const char* tp = t > mesh->t ? "sync-ranks" : "tp";
     if (m->NH % t != 0)
         return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, m->NH);
@@ -221,7 +221,7 @@ typedef struct {
 typedef struct {
     int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
     int first, slices;
-    int chunk; // that its gradients come from; -1: they are a part, and another rank has the other (layout_is_tied)
+    int chunk; // that its gradients come from; -1: they are a part, and another rank has the other (embedding_is_split)
 } Bucket;
 
 // One of the virtual stages (parallel/schedule.h) that a rank holds: consecutive blocks.
@@ -245,7 +245,7 @@ typedef struct {
     bool first_stage, last_stage; // holds the embedding, holds the head
     int states, channels;         // residual streams, and their channels C
     int NH, NKV, F, V;            // of each state: heads, mlp channels, rows of the vocabulary
-    int first_token;              // of this rank's vocabulary, the states' rows one behind the other
+    int vocab_offset;             // of this rank's vocabulary, the states' rows one behind the other
     int vocabulary, shared;       // of the model; channels that all states share, if it is a CAAT-Net
     int*
         slice_of; // (layers + 1, TENSOR_KINDS, states): slice by local layer and kind, -1 where there is none; the last
@@ -280,7 +280,7 @@ static inline bool layout_holds(const Layout* layout, const ModelConfig* m, cons
 
 // Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
 // gradient. Where both uses lie on one rank they share one slice.
-static inline bool layout_is_tied(const Layout* layout, const ModelConfig* m) {
+static inline bool embedding_is_split(const Layout* layout, const ModelConfig* m) {
     return m->tied && layout->first_stage != layout->last_stage;
 }
 
@@ -298,10 +298,10 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* m, const
 // This rank's cut of a tensor, for one of its states; mesh_check has seen to it that all divisions are exact.
 static inline void slice_cut(Slice* s, const Mesh* mesh, const ModelConfig* m) {
     const Tensor* tensor = &s->tensor;
-    const int cuts = mesh_cuts(mesh);
+    const int cuts = mesh_tp_cuts(mesh);
     s->copies = tensor->parallel == REPLICATED ? mesh->t : is_key_or_value(tensor) && cuts > m->NKV ? cuts / m->NKV : 1;
     const int shares = tensor->parallel == REPLICATED ? 1 : cuts / s->copies;
-    s->share = tensor->parallel == REPLICATED ? 0 : (mesh->tensor * mesh_states(mesh) + s->state) / s->copies;
+    s->share = tensor->parallel == REPLICATED ? 0 : (mesh->tensor * mesh_streams_per_rank(mesh) + s->state) / s->copies;
     s->rows = tensor->rows, s->cols = tensor->cols;
     if (tensor->parallel == COLUMN_PARALLEL) s->rows = (tensor->rows + shares - 1) / shares;
     if (tensor->parallel == ROW_PARALLEL) s->cols = tensor->cols / shares;
@@ -329,7 +329,7 @@ static inline void layout_append(Layout* layout, const ModelConfig* m, const Ten
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, m)) {
         layout_close_bucket(layout);
-        const bool tied = tensor->kind == WTE && layout_is_tied(layout, m);
+        const bool tied = tensor->kind == WTE && embedding_is_split(layout, m);
         const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, m, tensor)};
         layout->bucket[layout->buckets++] = bucket;
     }
@@ -390,9 +390,9 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
     layout->mesh = mesh;
     if (mesh.sync.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
     layout_chunks(layout, m);
-    const int cuts = mesh_cuts(&mesh), states = layout->states = mesh_states(&mesh);
+    const int cuts = mesh_tp_cuts(&mesh), states = layout->states = mesh_streams_per_rank(&mesh);
     layout->NH = m->NH / cuts, layout->NKV = m->NKV > cuts ? m->NKV / cuts : 1, layout->F = m->F / cuts;
-    layout->V = (m->V + cuts - 1) / cuts, layout->first_token = mesh.tensor * states * layout->V;
+    layout->V = (m->V + cuts - 1) / cuts, layout->vocab_offset = mesh.tensor * states * layout->V;
     layout->vocabulary = m->V, layout->channels = m->C, layout->shared = sync_channels(&mesh.sync, m->C);
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * states;
@@ -439,7 +439,7 @@ static inline bool slice_is_owned(const Slice* s, const Layout* layout) {
 // True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
 // summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
 // share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own states.
-static inline bool slice_is_partial(const Slice* s, const Mesh* mesh) {
+static inline bool needs_tp_grad_reduce(const Slice* s, const Mesh* mesh) {
     if (s->copies == 1) return false;
     switch (s->tensor.kind) {
     case K_W:
@@ -465,29 +465,29 @@ static inline const Slice* layout_slice(const Layout* layout, int layer, TensorK
 }
 
 // The first token of a state's rows of the vocabulary, and how many of the rows are not padding.
-static inline int layout_first_token(const Layout* layout, int state) {
-    return layout->first_token + state * layout->V;
+static inline int layout_vocab_offset(const Layout* layout, int state) {
+    return layout->vocab_offset + state * layout->V;
 }
 static inline int layout_tokens(const Layout* layout, int state) {
-    return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_first_token(layout, state)));
+    return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, state)));
 }
 
 // The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
-static inline int64_t bucket_share(const Layout* layout, int bucket) {
+static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / layout->mesh.d;
 }
 
 // Where that part begins in a buffer that holds this rank's parts of all buckets, one behind the other.
-static inline int64_t bucket_share_offset(const Layout* layout, int bucket) {
+static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset / layout->mesh.d;
 }
 
 // The part of a bucket that this member of a site speaks for towards other sites, in elements, and where it begins.
-static inline int64_t bucket_part(const Layout* layout, int bucket) {
+static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / mesh_site_size(&layout->mesh);
 }
 static inline int64_t bucket_part_offset(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset + mesh_site_place(&layout->mesh) * bucket_part(layout, bucket);
+    return layout->bucket[bucket].offset + mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);
 }
 
 // Where the slice that element `at` of a bucket belongs to ends, padding behind it included, but not behind `end`.
@@ -501,7 +501,7 @@ static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
-    const Sync* sync = &layout->mesh.sync;
+    const CaatConfig* sync = &layout->mesh.sync;
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         const uint64_t stream = hash_string(s->tensor.name);
@@ -571,14 +571,14 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         const double copies = s->copies, times = mesh->zero == 2 ? k : 1;
-        if (slice_is_partial(s, mesh)) {
+        if (needs_tp_grad_reduce(s, mesh)) {
             traffic.ends += times * 2 * (copies - 1) / copies * single * (double)slice_elements(s);
         }
     }
     traffic.pipeline = k * away * x * layout->states * element / (sequence || mesh->scatter ? t : 1);
     const Slice* wte = layout_slice(layout, -1, WTE);
     const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
-    if (layout_is_tied(layout, m)) {
+    if (embedding_is_split(layout, m)) {
         traffic.tied = single * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
     }
     const double reductions =

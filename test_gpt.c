@@ -26,7 +26,7 @@ typedef struct {
     SafeTensorsModel file;
     ModelConfig model;
     Settings settings; // of the optimizer
-    Sync sync;
+    CaatConfig sync;
     int B, T, steps;
     int document; // the token that begins one; -1: a sequence is one
 } Reference;
@@ -86,7 +86,7 @@ static double* reference_numbers(const Reference* r, const char* name, int64_t e
 }
 
 // Unit roundoff of floatX.
-static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NARROW_RANGE ? 0x1p-11 : 0x1p-8;
+static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8;
 
 // n floats of device memory, and n floatX, in new host memory.
 static float* host_floats(const float* device, int64_t n) {
@@ -150,7 +150,7 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
 static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* batch, const double* tokens, int step,
                                  const Reference* r) {
     const int B = r->B, T = r->T;
-    activations_shape(a, s, 0, 0, B, T, -1);
+    activations_bind(a, s, 0, 0, B, T, -1);
     batch_reserve(batch, (int64_t)B * T);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
@@ -172,7 +172,7 @@ static float* host_logits(const Stage* s, const Activations* a) {
     float* logits = (float*)checked_malloc((size_t)a->tokens * (size_t)s->model.V * sizeof(float), "test");
     for (int i = 0; i < layout->states; i++) {
         for (int n = 0; n < a->tokens; n++)
-            memcpy(logits + (int64_t)n * s->model.V + layout_first_token(layout, i),
+            memcpy(logits + (int64_t)n * s->model.V + layout_vocab_offset(layout, i),
                    by_state + ((int64_t)i * a->tokens + n) * layout->V,
                    (size_t)layout_tokens(layout, i) * sizeof(float));
     }
@@ -181,10 +181,10 @@ static float* host_logits(const Stage* s, const Activations* a) {
 }
 
 // Groups of one rank.
-static Groups groups_alone(Comm* world, const Stage* s) {
-    Groups groups;
+static ProcessGroups groups_alone(Comm* world, const Stage* s) {
+    ProcessGroups groups;
     comm_open(world);
-    groups_open(&groups, world, &s->layout, &s->model);
+    process_groups_init(&groups, world, &s->layout, &s->model);
     return groups;
 }
 
@@ -193,18 +193,18 @@ typedef struct {
     Stage stage;
     Schedule schedule;
     Comm world;
-    Groups groups;
+    ProcessGroups groups;
     TokenBatch batch;
 } Alone;
 
-static void alone_plan(Alone* x, const ModelConfig* m, Sync sync, int B, int T) {
+static void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, int B, int T) {
     memset(x, 0, sizeof *x);
     const Pipeline plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     Error error;
     mesh.sync = sync;
     x->schedule = schedule_build(&plan, 0);
-    if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, NULL, values_here(), &error)) die("%s", error.text);
+    if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, NULL, native_dtype(), &error)) die("%s", error.text);
     stage_allocate(&x->stage);
     x->groups = groups_alone(&x->world, &x->stage);
     x->stage.groups = &x->groups;
@@ -253,7 +253,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
         got.x = (float**)checked_malloc((size_t)(r->model.L + 1) * sizeof(float*), "test");
         for (int l = 0; l <= r->model.L; l++) got.x[l] = host_values(a->x[l], (int64_t)a->R * r->model.C);
     }
-    a->scale = (float)(NARROW_RANGE ? 1 : 1.0 / N); // and now become their gradient
+    a->scale = (float)(NEEDS_LOSS_SCALE ? 1 : 1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
     const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true};
@@ -261,7 +261,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     for (int b = 0; b < s->layout.buckets; b++) gradient_squares(s, b);
     double* sums = (double*)checked_malloc((size_t)(s->layout.tensors + 1) * sizeof(double), "test");
     device_to_host(sums, s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
-    const double factor = NARROW_RANGE ? N : 1;
+    const double factor = NEEDS_LOSS_SCALE ? N : 1;
     int not_finite;
     got.loss = sums[s->layout.tensors] / N;
     got.norm = gradient_norm(sums, s->layout.tensors, &not_finite) / factor;
@@ -271,7 +271,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
         for (int64_t e = 0; e < s->layout.elements; e++) got.grads[e] /= (float)factor;
     }
     const double clip = r->settings.clip > 0 && got.norm > r->settings.clip ? r->settings.clip / (got.norm + 1e-6) : 1;
-    chunk_update(s, 0, &r->settings, step + 1, r->settings.lr, clip / factor);
+    chunk_optimizer_step(s, 0, &r->settings, step + 1, r->settings.lr, clip / factor);
     return got;
 }
 
@@ -287,7 +287,7 @@ static void reference_step_free(ReferenceStep* got, const Reference* r) {
 static double bound_of(const Reference* r, double stages) {
     const int N = r->B * r->T, F = r->model.F, V = r->model.V, C = r->model.C;
     const double K = (double)max_i64(max_i64(N, F), max_i64(V, C));
-    return 5 * sqrt(stages) * ((HAS_MASTERS ? u : 0) + 2 * sqrt(K) * 0x1p-24);
+    return 5 * sqrt(stages) * ((HAS_MASTER_WEIGHTS ? u : 0) + 2 * sqrt(K) * 0x1p-24);
 }
 
 // The kernels of a forward pass up to layer l (8 a block), and of both passes back to layer l.
@@ -553,10 +553,10 @@ static void write_reference(const char* path, const char* name) {
 // Finite differences
 
 // With random tokens.
-static void alone_open(Alone* x, const ModelConfig* m, Sync sync, int B) {
+static void alone_open(Alone* x, const ModelConfig* m, CaatConfig sync, int B) {
     alone_plan(x, m, sync, B, m->T);
     Activations* a = &x->stage.activations[0];
-    activations_shape(a, &x->stage, 0, 0, B, m->T, -1);
+    activations_bind(a, &x->stage, 0, 0, B, m->T, -1);
     batch_reserve(&x->batch, a->tokens);
     for (int i = 0; i < 2 * a->tokens; i++)
         x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
@@ -596,7 +596,7 @@ static double slope_at(Alone* x, const float* params, const float* direction) {
 static void test_slopes(Arch arch, int ranks, double share) {
     const bool gpt = arch == ARCH_GPT2;
     const ModelConfig m = {"", arch, 2, 32, 4, 4, 44, 16, 61, gpt, 1e-5, 10000, {0, 0, 0, 0}};
-    const Sync sync = {ranks, share, SYNC_RUNTIME, false};
+    const CaatConfig sync = {ranks, share, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
     Stage* s = &alone.stage;
@@ -655,12 +655,12 @@ static void test_slopes(Arch arch, int ranks, double share) {
 // scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation to 10 %.
 static void test_private_channels(SyncScale scale, double expected) {
     const ModelConfig m = {"", ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
-    const Sync sync = {4, 0.5, scale, false};
+    const CaatConfig sync = {4, 0.5, scale, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
     Stage* s = &alone.stage;
     Activations* a = &s->activations[0];
-    draw_weights(s, 1);
+    random_init_weights(s, 1);
     chunk_forward(s, a);
     float *before = host_values(a->x[0], (int64_t)a->N * m.C), *after = host_values(a->x[1], (int64_t)a->N * m.C);
     double squares[2] = {0, 0};
@@ -685,7 +685,7 @@ static void test_private_channels(SyncScale scale, double expected) {
 // same. (The maximum of the other states would do for smaller ones.)
 static void test_large_logits(int state) {
     const ModelConfig m = {"", ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
-    const Sync sync = {4, 0.5, SYNC_RUNTIME, false};
+    const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
     Stage* s = &alone.stage;
@@ -743,13 +743,13 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.schedule = run->schedule, mesh.recompute = run->recompute;
     if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
-        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, values_here(), &error))
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, native_dtype(), &error))
         die("%s", error.text);
     open_loaders(t, held_out_blocks(&t->settings));
     stage_allocate(&t->stage);
-    groups_open(&t->groups, &t->world, &t->stage.layout, run->model);
+    process_groups_init(&t->groups, &t->world, &t->stage.layout, run->model);
     t->stage.groups = &t->groups;
-    draw_weights(&t->stage, 1);
+    random_init_weights(&t->stage, 1);
 }
 
 static void trainer_close(Trainer* t) {
@@ -884,9 +884,9 @@ static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
 static void documents_pass(Alone* x, float* losses, int first, int B, int T, const int32_t* positions, bool last) {
     Stage* s = &x->stage;
     Activations* a = &s->activations[0];
-    activations_shape(a, s, 0, 0, B, T, -1);
+    activations_bind(a, s, 0, 0, B, T, -1);
     a->inputs = x->batch.device + first, a->targets = a->inputs + x->batch.tokens, a->positions = positions;
-    a->scale = NARROW_RANGE ? 1 : 1.0f / (float)x->batch.tokens;
+    a->scale = NEEDS_LOSS_SCALE ? 1 : 1.0f / (float)x->batch.tokens;
     chunk_forward(s, a);
     float* mine = host_floats(a->head->losses, B * T);
     memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));
@@ -913,12 +913,12 @@ static double documents_error(const Stage* s, const float* got, const float* wan
 
 // Packed, they have the losses and gradients that they have each in a row of its own; the bound is that of test_reference
 // for what is computed forth and back, twice. Packed without saying where they begin they have not.
-static void test_documents(const ModelConfig* m, Sync sync) {
+static void test_documents(const ModelConfig* m, CaatConfig sync) {
     enum { ROWS = 2, T = 24, N = ROWS * T };
     Alone x;
     alone_open(&x, m, sync, ROWS);
     Stage* s = &x.stage;
-    const double way = 8.0 * m->L + 4, bound = 16 * (HAS_MASTERS ? sqrt(way) * u : way * sqrt(64.0) * u);
+    const double way = 8.0 * m->L + 4, bound = 16 * (HAS_MASTER_WEIGHTS ? sqrt(way) * u : way * sqrt(64.0) * u);
     float losses[3][N], *gradients[3];
     for (int i = 0; i < 2 * N; i++) x.batch.host[i] = x.batch.host[i] % m->V;
     int32_t* positions = x.batch.host + 2 * N;
@@ -926,7 +926,7 @@ static void test_documents(const ModelConfig* m, Sync sync) {
         for (int t = 0; t < packed_lengths[d]; t++) positions[at++] = t;
     }
     device_from_host(x.batch.device, x.batch.host, 3 * (size_t)N * sizeof(int32_t));
-    draw_weights(s, 1);
+    random_init_weights(s, 1);
     for (int way_of = 0; way_of < 3; way_of++) { // packed, alone, without documents
         stage_begin_gradients(s);
         for (int d = 0, at = 0; way_of == 1 && d < packed_documents; at += packed_lengths[d++])
@@ -969,11 +969,11 @@ static void test_document_batches(const ModelConfig* m) {
     Activations* a = &t.stage.activations[0];
     int wrong = 0, begins = 0;
     for (int step = 0; step < 3; step++) {
-        const Pass pass = {&t.schedule, &t.train, 8 * step, 8 * step + 8, true, NULL, NULL};
+        const StepInput pass = {&t.schedule, &t.train, 8 * step, 8 * step + 8, true, NULL, NULL};
         load_batch(&t, &pass);
         for (int k = 0; k < 4; k++) {
             int32_t inputs[B * T], positions[B * T];
-            shape_microbatch(&t, a, &pass, 0, k);
+            bind_microbatch(&t, a, &pass, 0, k);
             device_to_host(inputs, a->inputs, sizeof inputs);
             device_to_host(positions, a->positions, sizeof positions);
             for (int i = 0; i < B * T; i++) {
@@ -983,7 +983,7 @@ static void test_document_batches(const ModelConfig* m) {
             }
         }
     }
-    activations_shape(a, &t.stage, 0, 0, 1, 1, 5);
+    activations_bind(a, &t.stage, 0, 0, 1, 1, 5);
     check(wrong == 0 && begins > 5 && !a->positions, "%s: documents of 12 micro-batches, %d begin within: %d are wrong",
           m->name, begins, wrong);
     trainer_close(&t);
@@ -1044,9 +1044,9 @@ static void test_decode(const ModelConfig* m) {
     for (int i = 0; i < 3; i++) train_step(&t);
     Stage* s = &t.stage;
     Activations* a = &s->activations[0];
-    const Pass pass = {&t.schedule, &t.train, 5, 6, true, NULL, NULL};
+    const StepInput pass = {&t.schedule, &t.train, 5, 6, true, NULL, NULL};
     load_batch(&t, &pass);
-    shape_microbatch(&t, a, &pass, 0, 0);
+    bind_microbatch(&t, a, &pass, 0, 0);
     a->scale = 0; // logits stay
     int32_t tokens[24];
     memcpy(tokens, t.batch.host, sizeof tokens);
@@ -1059,7 +1059,7 @@ static void test_decode(const ModelConfig* m) {
         if (read) feed(&t, tokens, read, -1);
         for (int i = read; i < 24; i++) {
             feed(&t, tokens + i, 1, i);
-            whole_logits(&t, logits);
+            gather_logits(&t, logits);
             worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
         }
     }
@@ -1067,7 +1067,7 @@ static void test_decode(const ModelConfig* m) {
     char what[64];
     snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
     const double way = 8.0 * m->L + 4;
-    check_error(what, worst, 4 * (HAS_MASTERS ? sqrt(way) * u : way * sqrt(100.0) * u));
+    check_error(what, worst, 4 * (HAS_MASTER_WEIGHTS ? sqrt(way) * u : way * sqrt(100.0) * u));
     free(expected);
     trainer_close(&t);
 }
@@ -1118,7 +1118,7 @@ int main(int argc, char** argv) {
     write_data_file();
     test_same_bits(&gpt2);
     test_same_bits(&llama);
-    const Sync ordinary = {0, 0, SYNC_RUNTIME, false}, two = {2, 0.5, SYNC_RUNTIME, false};
+    const CaatConfig ordinary = {0, 0, SYNC_RUNTIME, false}, two = {2, 0.5, SYNC_RUNTIME, false};
     const ModelConfig pair = {"llama", ARCH_LLAMA, 2, 48, 4, 4, 72, 24, 100, false, 1e-5, 10000, {0, 0, 0, 0}};
     const ModelConfig gpt_pair = {"gpt2", ARCH_GPT2, 2, 48, 4, 4, F, 24, 100, true, 1e-5, 0, {0, 0, 0, 0}};
     test_documents(&gpt2, ordinary);

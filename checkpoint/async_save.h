@@ -21,8 +21,8 @@ The last save of a run has nothing to go on beside it: it is written from where 
 What a checkpoint holds: weights in float32, both moments, and what sites have of their own. Data ranks hold the same slices
 and take buckets in turn; with ZeRO they first put their shares of a bucket together.
 */
-#ifndef SAVE_H
-#define SAVE_H
+#ifndef ASYNC_SAVE_H
+#define ASYNC_SAVE_H
 
 #include "checkpoint_dir.h"
 #include "../parallel/stage.h"
@@ -39,37 +39,37 @@ and take buckets in turn; with ZeRO they first put their shares of a bucket toge
 typedef struct {
     float* at;
     bool share;
-} Values;
+} ShardedBuffer;
 
 // Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
 // beside the rounded ones. The weights of sites that go their own way are the common point.
-static Values stage_values(const Stage* s, int what) {
-    float* weights = HAS_MASTERS ? s->master : (float*)s->params;
-    if (rounds_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
-    const Values values = {what == 0   ? weights
+static ShardedBuffer stage_values(const Stage* s, int what) {
+    float* weights = HAS_MASTER_WEIGHTS ? s->master : (float*)s->params;
+    if (async_schedule_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
+    const ShardedBuffer values = {what == 0   ? weights
                            : what == 1 ? s->moment1
                                        : s->moment2,
-                           s->layout.mesh.zero && (what > 0 || HAS_MASTERS)};
+                           s->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
 }
 
 // What sites have beside them, and where it lies.
 typedef struct {
     CheckpointSites list;
-    Values of[CHECKPOINT_KINDS];
-} SiteValues;
+    ShardedBuffer of[CHECKPOINT_KINDS];
+} AsyncCheckpointState;
 
-static void add_site_values(SiteValues* v, const char* kind, float* at, bool share) {
-    const Values values = {at, share};
+static void add_site_values(AsyncCheckpointState* v, const char* kind, float* at, bool share) {
+    const ShardedBuffer values = {at, share};
     v->of[v->list.kinds] = values;
     v->list.kind[v->list.kinds++] = kind;
 }
 
-static SiteValues site_values(const Stage* s) {
-    const Rounds* r = &s->rounds;
-    const Sites* sites = &s->sites;
-    const bool zero = s->layout.mesh.zero > 0, local = rounds_are_local(r), diloco = r->mode == DP_DILOCO;
-    SiteValues v;
+static AsyncCheckpointState site_values(const Stage* s) {
+    const AsyncConfig* r = &s->rounds;
+    const AsyncDp* sites = &s->sites;
+    const bool zero = s->layout.mesh.zero > 0, local = async_schedule_are_local(r), diloco = r->mode == DP_DILOCO;
+    AsyncCheckpointState v;
     memset(&v, 0, sizeof v);
     v.list.copies = local ? r->sites : 1;
     if (s->grads.late) add_site_values(&v, "gradient", zero ? s->grads.shares : s->grads.all, zero); // alike on all
@@ -89,19 +89,19 @@ static SiteValues site_values(const Stage* s) {
 // member of a site gets what each has lost by rounding.
 static void settle_values(Stage* s) {
     const Layout* layout = &s->layout;
-    if (s->rounds.eager) sites_common(&s->sites, s->grads.all);
+    if (s->rounds.eager) async_dp_common(&s->sites, s->grads.all);
     for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
         comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
-                        s->sites.residue + bucket_part_offset(layout, b), bucket_part(layout, b), COMM_FLOAT);
+                        s->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b), COMM_FLOAT);
 }
 
 // One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
-static const float* whole_values(const Stage* s, int b, Values values, float* copy) {
+static const float* whole_values(const Stage* s, int b, ShardedBuffer values, float* copy) {
     const Layout* layout = &s->layout;
-    const int64_t n = bucket_share(layout, b);
+    const int64_t n = bucket_shard_size(layout, b);
     if (values.share) {
         float* mine = copy + layout->mesh.data * n;
-        device_to_host(mine, values.at + bucket_share_offset(layout, b), (size_t)n * sizeof(float));
+        device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
         comm_all_gather(zero_group(s->groups), copy, mine, n, COMM_FLOAT);
         return copy;
     }
@@ -111,11 +111,11 @@ static const float* whole_values(const Stage* s, int b, Values values, float* co
 }
 
 // Sets values of a bucket from `whole` (the bucket's elements, host memory).
-static void set_values(const Stage* s, int b, Values values, const float* whole) {
+static void set_values(const Stage* s, int b, ShardedBuffer values, const float* whole) {
     const Layout* layout = &s->layout;
-    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_share(layout, b);
+    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_shard_size(layout, b);
     if (values.share)
-        device_from_host(values.at + bucket_share_offset(layout, b), whole + layout->mesh.data * share,
+        device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->mesh.data * share,
                          (size_t)share * sizeof(float));
     else
         device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
@@ -123,21 +123,21 @@ static void set_values(const Stage* s, int b, Values values, const float* whole)
 
 // The weights that are computed with: rounded, and in float32 where they are kept so.
 static void set_bucket_weights(const Stage* s, int b, const float* whole) {
-    const Values masters = {s->master, s->layout.mesh.zero > 0};
+    const ShardedBuffer masters = {s->master, s->layout.mesh.zero > 0};
     device_from_floats(s->params + s->layout.bucket[b].offset, whole, s->layout.bucket[b].elements);
     if (s->master) set_values(s, b, masters, whole);
 }
 
 // Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
-static bool read_slices(const Stage* s, const CheckpointReader* reader, WhereRow* row, Error* error) {
+static bool read_slices(const Stage* s, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
     const Layout* layout = &s->layout;
-    const SiteValues sites = site_values(s);
-    const bool local = rounds_are_local(&s->rounds);
+    const AsyncCheckpointState sites = site_values(s);
+    const bool local = async_schedule_are_local(&s->rounds);
     const int copy = local ? mesh_site(&layout->mesh) : 0;
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
-        where_carry(row);
+        heartbeat_background(row);
         for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
             if (ok && what == 0) set_bucket_weights(s, b, whole);
@@ -156,7 +156,7 @@ static bool read_slices(const Stage* s, const CheckpointReader* reader, WhereRow
 // Whether this data rank writes a value of a bucket that all sites have alike (site = -1), or that one of them has.
 static bool writes_bucket(const Mesh* mesh, int b, int site) {
     if (site < 0) return b % mesh->d == mesh->data;
-    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_site_place(mesh);
+    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_rank_in_site(mesh);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ typedef struct {
     int64_t keep;          // checkpoints; 0: all
     const HubFiles* files; // that stand beside the model, or NULL
     bool mounted;          // out is where a disk is mounted
-    WhereRow* row;         // progress that the watchdog sees, or NULL
+    HeartbeatRow* row;         // progress that the watchdog sees, or NULL
     // The save that runs, or the last one.
     CheckpointState state;
     CheckpointSites sites;
@@ -204,12 +204,12 @@ typedef struct {
 
 // The value of number v on this rank: what checkpoint/checkpoint.h calls it, where it lies, and whose it is (-1: alike on all sites).
 typedef struct {
-    Values values;
+    ShardedBuffer values;
     int number, site;
 } SavedPart;
 
-static SavedPart saved_part(const Stage* s, const SiteValues* sites, int v) {
-    const bool local = rounds_are_local(&s->rounds);
+static SavedPart saved_part(const Stage* s, const AsyncCheckpointState* sites, int v) {
+    const bool local = async_schedule_are_local(&s->rounds);
     const int own = local ? mesh_site(&s->layout.mesh) : 0, kind = v - CHECKPOINT_VALUES;
     if (v < CHECKPOINT_VALUES) { // moments that are not alike: those of the first site
         const SavedPart part = {stage_values(s, v), v, local && v > 0 ? 0 : -1};
@@ -221,7 +221,7 @@ static SavedPart saved_part(const Stage* s, const SiteValues* sites, int v) {
 
 // Floats of the snapshot.
 static int64_t snapshot_floats(const Stage* s) {
-    const SiteValues sites = site_values(s);
+    const AsyncCheckpointState sites = site_values(s);
     int64_t n = 0;
     for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
         const int b = i % s->layout.buckets, v = i / s->layout.buckets;
@@ -244,7 +244,7 @@ static bool saver_disk_is_there(const Saver* x, Error* error) {
     return !x->mounted || folder_is_mount(x->out) || fail(error, "%s: its disk is not mounted any more", x->out);
 }
 
-static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks, WhereRow* row) {
+static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks, HeartbeatRow* row) {
     memset(x, 0, sizeof *x);
     x->stage = s, x->out = out, x->keep = keep, x->rank = rank, x->ranks = ranks, x->row = row;
     x->mounted = folder_is_mount(out), x->left = -1, x->passing = -1;
@@ -259,7 +259,7 @@ static void saver_free(Saver* x) {
 // bucket together. After a failure it goes on with what the others wait for.
 static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
     const Stage* s = x->stage;
-    const SiteValues sites = site_values(s);
+    const AsyncCheckpointState sites = site_values(s);
     float* copy = (float*)checked_malloc((size_t)largest_bucket(&s->layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
@@ -268,7 +268,7 @@ static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*,
         const float* whole = whole_values(s, b, part.values, copy);
         const SavedValue value = {b, part.number, x->used};
         if (ok && take && writes_bucket(&s->layout.mesh, b, part.site)) ok = take(x, value, whole, error);
-        where_carry(x->row);
+        heartbeat_background(x->row);
     }
     free(copy);
     return ok;
@@ -337,7 +337,7 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
     for (int rank = 0; rank < x->ranks;) {
         if (!rank_file(path, x, rank, error)) return false;
         if (rank_collect(sum, path, x->attempt, &code)) {
-            where_carry(x->row);
+            heartbeat_background(x->row);
             rank++;
         } else if (__atomic_load_n(&x->give_up, __ATOMIC_ACQUIRE)) {
             return fail(error, "%s/step_%08lld: another rank could not write its part", x->out,
@@ -377,7 +377,7 @@ static bool write_part(Saver* x, bool from_snapshot, Error* error) {
     for (int i = 0; i < x->n && ok && from_snapshot; i++) {
         const SavedValue* v = &x->list[i];
         ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, x->snapshot + v->at, error);
-        where_carry(x->row);
+        heartbeat_background(x->row);
     }
     if (!from_snapshot) ok = walk_values(x, take_to_disk, error);
     return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);

@@ -245,7 +245,7 @@ static inline bool checkpoint_find_weights(const char* path, bool looks, Error* 
 // A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
 // each. It reads little, so that any rank can look at all files, also at what others read.
 static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
-    enum { PLACES = 4, PLACE_BYTES = 1024 };
+    enum { PLACES = 4, PROBE_BYTES = 1024 };
     SafeTensorsModel file;
     bool transposed;
     if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
@@ -260,8 +260,8 @@ static inline bool checkpoint_sample(char* text, size_t size, const char* path, 
                  (long long)tensor->offset);
         sum += checksum_of(about, (int64_t)strlen(about), word);
         word += sizeof about;
-        const int64_t n = min_i64(PLACE_BYTES, tensor->bytes);
-        for (int64_t k = 0; k < PLACES; k++, word += PLACE_BYTES)
+        const int64_t n = min_i64(PROBE_BYTES, tensor->bytes);
+        for (int64_t k = 0; k < PLACES; k++, word += PROBE_BYTES)
             sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);
         bytes += tensor->bytes;
     }
@@ -460,7 +460,7 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
 
 // config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
 // none. roles: further members, see config_roles_text.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const Sync* sync, SafeDtype dtype,
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const CaatConfig* sync, SafeDtype dtype,
                                            const char* roles, Error* error) {
     char text[CONFIG_TEXT];
     char more[CONFIG_ROLES_TEXT + 128], caat[128] = "";
@@ -473,7 +473,7 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
 }
 
 // What a folder's config.json says about partial sums: ranks = 0 if nothing. *told: there is such a file.
-static inline bool checkpoint_load_sync(Sync* sync, bool* told, const char* folder, Error* error) {
+static inline bool checkpoint_load_sync(CaatConfig* sync, bool* told, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
     memset(sync, 0, sizeof *sync);
@@ -498,8 +498,8 @@ static inline bool checkpoint_load_sync(Sync* sync, bool* told, const char* fold
 
 // Refuses to go on, as the model that `now` describes, from the weights in a folder that were trained as another one. A file,
 // or a folder without config.json, does not say what it is.
-static inline bool checkpoint_check_sync(const char* folder, const Sync* now, Error* error) {
-    Sync then;
+static inline bool checkpoint_check_sync(const char* folder, const CaatConfig* now, Error* error) {
+    CaatConfig then;
     bool told;
     if (!checkpoint_load_sync(&then, &told, folder, error)) return false;
     if (!told) return true;
@@ -852,7 +852,7 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
 
 // What is still missing in the .tmp when all ranks have left it: checksums, config.json and what stands beside it, trainer.json.
 static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* m,
-                                       const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                       const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {
     CheckpointPlan plan;
     CheckpointList list;
@@ -879,7 +879,7 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
 // Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
 // checkpoint_write_config. files: what stands beside the model, or NULL. If it fails OUT is as before.
 static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* m,
-                                      const Sync* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                      const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const long long step = state->step, values = sites ? checkpoint_values(sites) : CHECKPOINT_VALUES;

@@ -6,8 +6,8 @@ which checkpoints stay.
     checkpoint_clean    what killed runs have left goes, or comes back
     checkpoint_prune    the newest stay, and the best; OUT/best points to that
 */
-#ifndef RUN_FOLDER_H
-#define RUN_FOLDER_H
+#ifndef CHECKPOINT_DIR_H
+#define CHECKPOINT_DIR_H
 
 #include "checkpoint.h"
 #include <sys/file.h>

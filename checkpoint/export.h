@@ -64,7 +64,7 @@ static bool export_check_ending(const char* path, Error* error) {
 }
 
 // All ranks: whether a model can be written to path, which nothing may be at.
-static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const Sync* sync, Error* error) {
+static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const CaatConfig* sync, Error* error) {
     struct stat st;
     Error why;
     memset(x, 0, sizeof *x);
@@ -144,7 +144,7 @@ static bool export_bucket(RunWriter* runs, const Export* x, const Layout* layout
 
 // Every rank, once rank 0 has begun and nothing is on its way between ranks. With ZeRO they put each bucket together: after
 // a failure this one goes on with what the others wait for.
-static bool export_write(const Export* x, const Stage* s, WhereRow* row, Error* error) {
+static bool export_write(const Export* x, const Stage* s, HeartbeatRow* row, Error* error) {
     const Layout* layout = &s->layout;
     SafeTensorsPlan plan = {NULL, 0, 0};
     SafeTensorsFile file = {-1, NULL, 0};
@@ -156,7 +156,7 @@ static bool export_write(const Export* x, const Stage* s, WhereRow* row, Error* 
     for (int b = 0; b < layout->buckets; b++) {
         const float* whole = whole_values(s, b, stage_values(s, 0), copy);
         if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, x, layout, b, offset, whole, error);
-        where_carry(row);
+        heartbeat_background(row);
     }
     Error late; // what went wrong first is what is told
     if (file.fd >= 0) ok = safetensors_finish(&file, ok ? error : &late) && ok;
@@ -166,7 +166,7 @@ static bool export_write(const Export* x, const Stage* s, WhereRow* row, Error* 
 }
 
 // Rank 0, when all have written. files: what stands beside the model.
-static bool export_publish(const Export* x, const ModelConfig* m, const Sync* sync, const HubFiles* files,
+static bool export_publish(const Export* x, const ModelConfig* m, const CaatConfig* sync, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];
     bool ok = x->llmc || (checkpoint_path(path, error, "%s/config.json", x->temporary) &&

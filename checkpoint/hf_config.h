@@ -19,8 +19,8 @@ the trainer's: biases that Llama has not, another activation function, another k
 Weights would load and the model would be wrong. So all that transformers knows for these two architectures is looked at,
 and what is not ours is refused by name. Dropout and initial values say nothing about what a trained model computes.
 */
-#ifndef CONFIG_JSON_H
-#define CONFIG_JSON_H
+#ifndef HF_CONFIG_H
+#define HF_CONFIG_H
 
 #include "../util/json.h"
 #include "../model.h"

@@ -14,8 +14,8 @@ zeros when written and are not looked at when read.
 
 A file is not believed: the sizes in its header have to make a model, and the file has to have exactly their bytes.
 */
-#ifndef LLMC_H
-#define LLMC_H
+#ifndef LLMC_FORMAT_H
+#define LLMC_FORMAT_H
 
 #include "hf_config.h"
 #include "safetensors.h"

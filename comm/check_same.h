@@ -4,8 +4,8 @@ or train something that nobody asked for.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */
-#ifndef ALIKE_H
-#define ALIKE_H
+#ifndef CHECK_SAME_H
+#define CHECK_SAME_H
 
 #include "../comm.h"
 
@@ -77,7 +77,7 @@ static inline void comm_check_same(Comm* world, const char* what, const char* mi
     snprintf(text, sizeof text, "rank %d (host %s) differs from rank 0 in %s: \"%s\" instead of \"%s\"; %s", other,
              host, what, a, b, advice);
     free(theirs);
-    comm_die_together(world, EXIT_ARGUMENTS, text);
+    comm_abort_all(world, EXIT_ARGUMENTS, text);
 }
 
 #endif

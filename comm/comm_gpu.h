@@ -14,8 +14,8 @@ host, in all groups; without MPI there is no run. A user who makes NCCL take the
 NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a NCCL_HOSTID of its own for every rank (any NCCL; then also
 NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
 */
-#ifndef COMM_DEVICE_H
-#define COMM_DEVICE_H
+#ifndef COMM_GPU_H
+#define COMM_GPU_H
 
 #include "comm_types.h"
 

@@ -20,8 +20,8 @@ each sum. The host only enqueues.
 
 16-bit floats are added in float32 and rounded after every addition, as elsewhere.
 */
-#ifndef COMM_PLAN_H
-#define COMM_PLAN_H
+#ifndef COMM_PLANNED_H
+#define COMM_PLANNED_H
 
 #include "collectives/plan.h"
 #include "comm_gpu.h"
@@ -343,7 +343,7 @@ static inline void plan_run_receive(PlanRun* run) {
 
 // A message has gone or come.
 static inline void plan_run_message(PlanRun* run, int item) {
-    where_carry(run->comm->row);
+    heartbeat_background(run->comm->row);
     if (!plan_row_sums(&run->plan->row[item / run->slabs])) {
         plan_run_end_item(run, item);
         return;

@@ -33,8 +33,8 @@ thread all goes on as before, as far as comm_progress is called: comm_has_thread
 
 An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once one speaks to MPI.
 */
-#ifndef COMM_THREAD_H
-#define COMM_THREAD_H
+#ifndef COMM_PROGRESS_THREAD_H
+#define COMM_PROGRESS_THREAD_H
 
 #include "comm_mpi.h"
 #include "comm_planned.h"

@@ -9,8 +9,8 @@ the number of threads, everything stays as it is.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
 */
-#ifndef CORES_H
-#define CORES_H
+#ifndef CPU_AFFINITY_H
+#define CPU_AFFINITY_H
 
 #include "../comm.h"
 #ifdef __linux__
@@ -26,7 +26,7 @@ typedef struct {
     int cores_here;            // that they may use together
     int threads;               // that this rank should compute with: for omp_set_num_threads
     char host[64];
-} CommPlace;
+} RankPlacement;
 
 // True if Open MPI has tied this process to a core or socket although nobody asked for it: it does so by default, with
 // one core for a rank where there are two ranks or fewer. mpirun passes what it was asked for on in these variables.
@@ -142,7 +142,7 @@ static inline void cores_untie(void) {}
 // The union of the local ranks' cores is cut into one part for each of them; this rank is tied to its part. Returns the
 // size of the part: with so many threads it computes. No rank is tied where the launcher has already given each rank
 // cores of its own, nor where there are fewer cores than ranks: one thread each, which the system distributes.
-static inline int cores_take(const CommPlace* place, const int* cores, const int32_t holders[MAX_CORES], int own) {
+static inline int cores_take(const RankPlacement* place, const int* cores, const int32_t holders[MAX_CORES], int own) {
     bool shared = false;
     for (int core = 0; core < MAX_CORES; core++) shared = shared || holders[core] > 1;
     if (!shared && own > 0) return own;
@@ -154,7 +154,7 @@ static inline int cores_take(const CommPlace* place, const int* cores, const int
 }
 
 // All ranks call it, before the first parallel region: threads that exist already keep to their cores.
-static inline void comm_share_cores(Comm* world, CommPlace* place) {
+static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     memset(place, 0, sizeof *place);
     gethostname(place->host, sizeof place->host - 1);
     Comm machine = comm_split_machine(world);

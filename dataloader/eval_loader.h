@@ -40,8 +40,8 @@ between vocabularies. Special tokens stand for no byte, but their losses count.
     evaluation_row       inputs and targets of a row; evaluation_positions: and where documents begin, with --documents
     evaluation_scores    from the sums of the rows' losses
 */
-#ifndef EVALUATE_H
-#define EVALUATE_H
+#ifndef EVAL_LOADER_H
+#define EVAL_LOADER_H
 
 #include "../dataloader.h"
 #include "tokenizer.h"

@@ -38,8 +38,8 @@ no harm among other text, refused beside shards (there it is a broken download) 
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
-#ifndef TOKENS_H
-#define TOKENS_H
+#ifndef TOKEN_FILES_H
+#define TOKEN_FILES_H
 
 #include "../util/base.h"
 #include <dirent.h>

@@ -3,8 +3,8 @@ async_dp.cuh: async_dp.h on a GPU, with the same bits: all products are rounded 
 delay_squares. Everything is read and written once; a thread has four elements, in accesses of 16 bytes where all arrays are
 aligned to that.
 */
-#ifndef REPLICAS_CUH
-#define REPLICAS_CUH
+#ifndef KERNELS_ASYNC_DP_CUH
+#define KERNELS_ASYNC_DP_CUH
 
 #include "global_norm.cuh"
 

@@ -30,8 +30,8 @@ All replicas have to get the same bits from the same numbers, on any kind of mac
 multiply-add, which rounds once instead of twice, or may not; so every product below is rounded on its own (rounded_product),
 but for delay_squares.
 */
-#ifndef REPLICAS_H
-#define REPLICAS_H
+#ifndef KERNELS_ASYNC_DP_H
+#define KERNELS_ASYNC_DP_H
 
 #include "../util/base.h"
 

@@ -7,8 +7,8 @@ Both kinds of tensor core instructions leave a matrix in registers in the same w
 in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1 of row g in c[n][0], c[n][1], and those of
 row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left operand.
 */
-#ifndef ATTENTION_BLOCKS_CUH
-#define ATTENTION_BLOCKS_CUH
+#ifndef ATTENTION_COMMON_CUH
+#define ATTENTION_COMMON_CUH
 
 #include "cuda_utils.cuh"
 

@@ -3,8 +3,8 @@ caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float
 rounded once. Pack reads S channels of each state and writes them once, unpack reads and writes all: one pack of up to 16
 bytes a thread, where C and S allow it.
 */
-#ifndef SYNC_CUH
-#define SYNC_CUH
+#ifndef KERNELS_CAAT_CUH
+#define KERNELS_CAAT_CUH
 
 #include "cuda_utils.cuh"
 
@@ -38,7 +38,7 @@ static inline bool sync_can_pack(const T* shared, const floatX* x, int C, int S)
 
 // shared (N, S), floatX or float, = the sum over the states of the first S channels of x (states, N, C).
 template <class T>
-static inline void sync_pack(T* shared, const floatX* x, int states, int N, int C, int S) {
+static inline void caat_pack(T* shared, const floatX* x, int states, int N, int C, int S) {
     const bool packed = sync_can_pack(shared, x, C, S);
     const int64_t n = (int64_t)N * S;
     launch(launch_shape(blocks_for(n, packed ? 256 * sync_width<T> : 256), 256),
@@ -66,7 +66,7 @@ __global__ static void __launch_bounds__(256)
 
 // z (states, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
 template <class T>
-static inline void sync_unpack(floatX* z, const T* shared, const floatX* x, float factor, int states, int N, int C,
+static inline void caat_unpack(floatX* z, const T* shared, const floatX* x, float factor, int states, int N, int C,
                                int S) {
     const bool packed = sync_can_pack(shared, x, C, S) && (uintptr_t)z % 16 == 0;
     const int64_t rows = (int64_t)states * N, n = rows * C;

@@ -7,16 +7,16 @@ a row the first S are shared by all states of all ranks, the others are each sta
     z[c] = factor * x[c]                        c >= S
 
 The gradient goes the same way: what comes out of z[c] into a shared channel of any state comes from that of all. So both
-passes are: sync_pack, an all-reduce of the shared (N, S) over the ranks, sync_unpack. With S = C it is the sum of all states
-(at the end of the backward pass), and sync_unpack alone makes all states from one (at the embedding).
+passes are: caat_pack, an all-reduce of the shared (N, S) over the ranks, caat_unpack. With S = C it is the sum of all states
+(at the end of the backward pass), and caat_unpack alone makes all states from one (at the embedding).
 */
-#ifndef SYNC_H
-#define SYNC_H
+#ifndef KERNELS_CAAT_H
+#define KERNELS_CAAT_H
 
 #include "../util/base.h"
 
 // shared (N, S) = the sum over the states of the first S channels of x (states, N, C); states are added in their order.
-static inline void sync_pack(float* RESTRICT shared, const float* RESTRICT x, int states, int N, int C, int S) {
+static inline void caat_pack(float* RESTRICT shared, const float* RESTRICT x, int states, int N, int C, int S) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         float* out = shared + (int64_t)n * S;
@@ -30,7 +30,7 @@ static inline void sync_pack(float* RESTRICT shared, const float* RESTRICT x, in
 }
 
 // z (states, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
-static inline void sync_unpack(float* z, const float* RESTRICT shared, const float* x, float factor, int states, int N,
+static inline void caat_unpack(float* z, const float* RESTRICT shared, const float* x, float factor, int states, int N,
                                int C, int S) {
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < (int64_t)states * N; row++) {

@@ -66,7 +66,7 @@ template <int W>
 __global__ static void __launch_bounds__(512)
     crossentropy_sum_kernel(float* __restrict__ row_sum, float* __restrict__ target_logit,
                             const floatX* __restrict__ logits, const float* __restrict__ row_max,
-                            const int32_t* __restrict__ targets, int V_local, int stride, int first_token) {
+                            const int32_t* __restrict__ targets, int V_local, int stride, int vocab_offset) {
     const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0, step = blockDim.x * W;
     const floatX* __restrict__ x = logits + (int64_t)n * stride;
     const float max = row_max[n];
@@ -82,19 +82,19 @@ __global__ static void __launch_bounds__(512)
     }
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
-    const int64_t target = (int64_t)targets[n] - first_token;
+    const int64_t target = (int64_t)targets[n] - vocab_offset;
     row_sum[n] = sum;
     target_logit[n] = target >= 0 && target < used ? (float)x[target] - max : 0;
 }
 
 // row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
 static inline void crossentropy_sum(float* row_sum, float* target_logit, const floatX* logits, const float* row_max,
-                                    const int32_t* targets, int N, int V_local, int stride, int first_token) {
+                                    const int32_t* targets, int N, int V_local, int stride, int vocab_offset) {
     const bool packed = can_pack(logits, stride);
     const int W = packed ? widest<floatX> : 1;
     launch(launch_shape(N, row_threads(V_local, W, 512)),
            packed ? crossentropy_sum_kernel<widest<floatX>> : crossentropy_sum_kernel<1>, row_sum, target_logit, logits,
-           row_max, targets, V_local, stride, first_token);
+           row_max, targets, V_local, stride, vocab_offset);
 }
 
 __global__ static void __launch_bounds__(256)
@@ -127,8 +127,8 @@ template <int W>
 __global__ static void __launch_bounds__(512)
     crossentropy_backward_kernel(floatX* logits, const float* __restrict__ row_max, const float* __restrict__ row_sum,
                                  const int32_t* __restrict__ targets, float scale, int V_local, int stride,
-                                 int first_token) {
-    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0, target = targets[n] - first_token;
+                                 int vocab_offset) {
+    const int n = blockIdx.x, used = targets[n] >= 0 ? V_local : 0, target = targets[n] - vocab_offset;
     const int step = blockDim.x * W;
     const float max = row_max[n], factor = scale / row_sum[n];
     floatX* x = logits + (int64_t)n * stride;
@@ -146,12 +146,12 @@ __global__ static void __launch_bounds__(512)
 // logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
 static inline void crossentropy_backward(floatX* logits, const float* row_max, const float* row_sum,
                                          const int32_t* targets, float scale, int N, int V_local, int stride,
-                                         int first_token) {
+                                         int vocab_offset) {
     const bool packed = can_pack(logits, stride);
     const int W = packed ? widest<floatX> : 1;
     launch(launch_shape(N, row_threads(stride, W, 512)),
            packed ? crossentropy_backward_kernel<widest<floatX>> : crossentropy_backward_kernel<1>, logits, row_max,
-           row_sum, targets, scale, V_local, stride, first_token);
+           row_sum, targets, scale, V_local, stride, vocab_offset);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ ranks (vocabulary parallel; Shoeybi et al. 2019, section 3); float32.
     loss = log(sum) - (x_target - max),     sum = sum_v e^(x_v - max),     max = max_v x_v          for each row x
     d loss / dx_v = e^(x_v - max) / sum - (v = target)
 
-A rank has V_local columns of the logits, those of tokens first_token .. first_token + V_local - 1. Three numbers a row
+A rank has V_local columns of the logits, those of tokens vocab_offset .. vocab_offset + V_local - 1. Three numbers a row
 go between the ranks, and the logits never do:
 
     crossentropy_max        row_max                            then, between ranks: the maximum
@@ -41,15 +41,15 @@ static inline float row_largest(const float* x, int n) {
     return largest;
 }
 
-static inline float term_exp(SumRow row, int c) { return fast_exp(row.x[c] - row.k); }
+static inline float term_exp(RowArgs row, int c) { return fast_exp(row.x[c] - row.k); }
 
 // The sum of e^(x - max) over n logits.
 static inline float row_sum_exp(const float* x, float max, int n) {
     enum { BLOCK = 2048 }; // blocks keep the float32 sums short
     double sum = 0;
     for (int begin = 0; begin < n; begin += BLOCK) {
-        const SumRow row = {x + begin, NULL, NULL, max};
-        sum += row_sum_of(term_exp, row, (int)min_i64(BLOCK, n - begin));
+        const RowArgs row = {x + begin, NULL, NULL, max};
+        sum += row_sum(term_exp, row, (int)min_i64(BLOCK, n - begin));
     }
     return (float)sum;
 }
@@ -79,11 +79,11 @@ static inline void crossentropy_max(float* RESTRICT row_max, const float* RESTRI
 // row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
 static inline void crossentropy_sum(float* RESTRICT row_sum, float* RESTRICT target_logit, const float* RESTRICT logits,
                                     const float* RESTRICT row_max, const int32_t* targets, int N, int V_local,
-                                    int stride, int first_token) {
+                                    int stride, int vocab_offset) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const float* x = logits + (int64_t)n * stride;
-        const int64_t target = (int64_t)targets[n] - first_token;
+        const int64_t target = (int64_t)targets[n] - vocab_offset;
         row_sum[n] = targets[n] >= 0 ? row_sum_exp(x, row_max[n], V_local) : 0;
         target_logit[n] = targets[n] >= 0 && target >= 0 && target < V_local ? x[target] - row_max[n] : 0;
     }
@@ -98,10 +98,10 @@ static inline void crossentropy_loss(float* RESTRICT losses, const float* RESTRI
 // logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
 static inline void crossentropy_backward(float* RESTRICT logits, const float* RESTRICT row_max,
                                          const float* RESTRICT row_sum, const int32_t* targets, float scale, int N,
-                                         int V_local, int stride, int first_token) {
+                                         int V_local, int stride, int vocab_offset) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        row_gradient(logits + (int64_t)n * stride, row_max[n], row_sum[n], (int64_t)targets[n] - first_token, scale,
+        row_gradient(logits + (int64_t)n * stride, row_max[n], row_sum[n], (int64_t)targets[n] - vocab_offset, scale,
                      targets[n] >= 0 ? V_local : 0, stride);
     }
 }

@@ -14,8 +14,8 @@ Rules for kernels. Whole warps reach a collective: guard the work, not the warp.
 needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory: they become float to be computed with. Reductions
 have a fixed order, and no float atomics: the same input gives the same bits.
 */
-#ifndef GPU_CUH
-#define GPU_CUH
+#ifndef CUDA_UTILS_CUH
+#define CUDA_UTILS_CUH
 
 #include "../util/base.h"
 #ifdef __CUDACC__

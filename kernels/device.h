@@ -37,11 +37,11 @@ enum {
 #else
     DEVICE_IS_HOST = 1,
 #endif
-    HAS_MASTERS = sizeof(floatX) < sizeof(float), // parameters are kept in float32 too, as the optimizer needs them
+    HAS_MASTER_WEIGHTS = sizeof(floatX) < sizeof(float), // parameters are kept in float32 too, as the optimizer needs them
 #ifdef PRECISION_FP16
-    NARROW_RANGE = 1 // below 6e-8 there is nothing but 0
+    NEEDS_LOSS_SCALE = 1 // below 6e-8 there is nothing but 0
 #else
-    NARROW_RANGE = 0
+    NEEDS_LOSS_SCALE = 0
 #endif
 };
 
@@ -209,7 +209,7 @@ static inline void device_set_threads(int threads) {
 // programs want the cores too, that takes the very core that the awaited thread needs, and a step of a small model takes
 // three times as long; spinning for some 100 microseconds is as fast on a quiet machine. libgomp reads the setting before
 // main begins, so the program starts itself once more. A setting of the user's own is left alone.
-static inline void device_tame_threads(char** argv) {
+static inline void device_limit_thread_spin(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); // if it fails, the run is only slower
 }
@@ -217,7 +217,7 @@ static inline void device_tame_threads(char** argv) {
 // To be called before memory is taken. MPI takes memory as large as what it adds up, for each sum. Once such a block was
 // freed, glibc would put later ones into its heap, which does not shrink while a small block lies behind them, and whose
 // holes they do not fit. From now on blocks of 2 MB and more go back to the system at once.
-static inline void device_return_memory(void) {
+static inline void device_trim_malloc(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 2 << 20);
     mallopt(M_TRIM_THRESHOLD, 4 << 20);
@@ -227,7 +227,7 @@ static inline void device_return_memory(void) {
 // From here on, in this thread and in all that it starts, the processor takes numbers below 1e-38 for 0. It works on each of
 // them for some hundred cycles else, and a model whose attention is sure of itself has nothing but such numbers in most places:
 // a step then takes ten times as long.
-static inline void device_flush_tiny(void) {
+static inline void device_flush_denormals(void) {
 #if defined(__SSE__)
     __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() |
                            0x8040); // results (flush to zero) and operands (denormals are zeros)

@@ -27,10 +27,10 @@ long way alone. Memory: C numbers of dout for each n, a row of the table read an
 template <int W>
 __global__ static void __launch_bounds__(256)
     embedding_forward_kernel(floatX* __restrict__ out, const int32_t* __restrict__ tokens,
-                             const floatX* __restrict__ wte, int64_t n, int C, int first_token, int V_local) {
+                             const floatX* __restrict__ wte, int64_t n, int C, int vocab_offset, int V_local) {
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= n) return;
-    const int64_t row = (int64_t)tokens[i / C] - first_token;
+    const int64_t row = (int64_t)tokens[i / C] - vocab_offset;
     Packed<floatX, W> v;
     for (int k = 0; k < W; k++) v[k] = (floatX)0.0f;
     if (row >= 0 && row < V_local) v = load<W>(wte + row * C + i % C);
@@ -39,12 +39,12 @@ __global__ static void __launch_bounds__(256)
 
 // out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
 static inline void embedding_forward(floatX* out, const int32_t* tokens, const floatX* wte, int N, int C,
-                                     int first_token, int V_local) {
+                                     int vocab_offset, int V_local) {
     const bool packed = can_pack(out, C) && can_pack(wte, C);
     const int64_t n = (int64_t)N * C;
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
            packed ? embedding_forward_kernel<widest<floatX>> : embedding_forward_kernel<1>, out, tokens, wte, n, C,
-           first_token, V_local);
+           vocab_offset, V_local);
 }
 
 template <int W>
@@ -87,33 +87,33 @@ typedef struct {
 } Places;
 
 __global__ static void __launch_bounds__(256)
-    places_count_kernel(Places p, const int32_t* __restrict__ tokens, int N, int first_token, int V_local) {
+    places_count_kernel(Places p, const int32_t* __restrict__ tokens, int N, int vocab_offset, int V_local) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= N) return;
-    const int64_t row = (int64_t)tokens[n] - first_token;
+    const int64_t row = (int64_t)tokens[n] - vocab_offset;
     p.number[n] = row >= 0 && row < V_local ? atomicAdd(&p.count[row], 1) : -1;
 }
 
 __global__ static void __launch_bounds__(256)
-    places_allocate_kernel(Places p, const int32_t* __restrict__ tokens, int N, int first_token) {
+    places_allocate_kernel(Places p, const int32_t* __restrict__ tokens, int N, int vocab_offset) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= N || p.number[n] != 0) return;
-    const int row = tokens[n] - first_token;
+    const int row = tokens[n] - vocab_offset;
     p.start[row] = atomicAdd(p.total, p.count[row]);
 }
 
 __global__ static void __launch_bounds__(256)
-    places_place_kernel(Places p, const int32_t* __restrict__ tokens, int N, int first_token) {
+    places_place_kernel(Places p, const int32_t* __restrict__ tokens, int N, int vocab_offset) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
-    if (n < N && p.number[n] >= 0) p.list[p.start[tokens[n] - first_token] + p.number[n]] = n;
+    if (n < N && p.number[n] >= 0) p.list[p.start[tokens[n] - vocab_offset] + p.number[n]] = n;
 }
 
 // Threads follow the list, so those of a warp compare with the same places, most of the time.
 __global__ static void __launch_bounds__(256)
-    places_order_kernel(Places p, const int32_t* __restrict__ tokens, int first_token) {
+    places_order_kernel(Places p, const int32_t* __restrict__ tokens, int vocab_offset) {
     const int s = blockIdx.x * blockDim.x + threadIdx.x;
     if (s >= *p.total) return;
-    const int n = p.list[s], row = tokens[n] - first_token, k = p.count[row];
+    const int n = p.list[s], row = tokens[n] - vocab_offset, k = p.count[row];
     const int* __restrict__ range = p.list + p.start[row];
     int rank = 0;
 #pragma unroll 8
@@ -132,14 +132,14 @@ __device__ __forceinline__ int place_column() {
 template <int W>
 __global__ static void __launch_bounds__(256)
     places_sum_kernel(float* __restrict__ dwte, Places p, const floatX* __restrict__ dout,
-                      const int32_t* __restrict__ tokens, int C, int first_token) {
+                      const int32_t* __restrict__ tokens, int C, int vocab_offset) {
     const int s = blockIdx.x * blockDim.y + threadIdx.y, c = place_column<W>();
     if (s >= *p.total || c >= C) return;
     const int2 mine = p.place[s];
     const int rows = abs(mine.y);
     if (rows == 0) return;
     const bool first = mine.y > 0;
-    const int64_t row = first ? tokens[mine.x] - first_token : s / SEGMENT;
+    const int64_t row = first ? tokens[mine.x] - vocab_offset : s / SEGMENT;
     float* to = (first ? dwte : p.partial) + row * C + c;
     Packed<float, W> sum = {};
     if (first) sum = load<W>(to);
@@ -153,10 +153,10 @@ __global__ static void __launch_bounds__(256)
 
 template <int W>
 __global__ static void __launch_bounds__(256)
-    places_add_kernel(float* __restrict__ dwte, Places p, const int32_t* __restrict__ tokens, int C, int first_token) {
+    places_add_kernel(float* __restrict__ dwte, Places p, const int32_t* __restrict__ tokens, int C, int vocab_offset) {
     const int s = blockIdx.x * blockDim.y + threadIdx.y, c = place_column<W>();
     if (s >= *p.total || c >= C || p.place[s].y != SEGMENT) return;
-    float* to = dwte + (int64_t)(tokens[p.place[s].x] - first_token) * C + c;
+    float* to = dwte + (int64_t)(tokens[p.place[s].x] - vocab_offset) * C + c;
     Packed<float, W> sum = load<W>(to);
     for (int t = s + SEGMENT; t < *p.total && p.place[t].y < 0; t += SEGMENT) {
         const Packed<float, W> more = load<W>(p.partial + (int64_t)(t / SEGMENT) * C + c);
@@ -167,7 +167,7 @@ __global__ static void __launch_bounds__(256)
 
 // dwte (V_local, C) += dout (N, C), row by row.
 static inline void embedding_backward(float* dwte, const floatX* dout, const int32_t* tokens, int N, int C,
-                                      int first_token, int V_local) {
+                                      int vocab_offset, int V_local) {
     if (N == 0) return;
     const size_t floats = ((size_t)N / SEGMENT + 1) * C, counts = 2 * (size_t)V_local + 2, places = 2 * (size_t)N;
     float* scratch = (float*)device_scratch(sizeof(float) * round_up(floats, 4) + sizeof(int) * (counts + 2 * places));
@@ -178,15 +178,15 @@ static inline void embedding_backward(float* dwte, const floatX* dout, const int
     p.total = p.number + N, p.count = p.total + 1, p.start = p.count + V_local;
     cuda_check(cudaMemsetAsync(p.total, 0, (1 + (size_t)V_local) * sizeof(int), 0), "zeroing memory");
     const Launch each = launch_shape(blocks_for(N, 256), 256);
-    launch(each, places_count_kernel, p, tokens, N, first_token, V_local);
-    launch(each, places_allocate_kernel, p, tokens, N, first_token);
-    launch(each, places_place_kernel, p, tokens, N, first_token);
-    launch(each, places_order_kernel, p, tokens, first_token);
+    launch(each, places_count_kernel, p, tokens, N, vocab_offset, V_local);
+    launch(each, places_allocate_kernel, p, tokens, N, vocab_offset);
+    launch(each, places_place_kernel, p, tokens, N, vocab_offset);
+    launch(each, places_order_kernel, p, tokens, vocab_offset);
     const int W = widest<floatX>;
     const bool packed = can_pack(dout, C) && C % W == 0 && (uintptr_t)dwte % (W * sizeof(float)) == 0;
     const Launch sums = launch_shape(dim3(blocks_for(N, 8), blocks_for(C, 32 * (packed ? W : 1))), dim3(32, 8));
-    launch(sums, packed ? places_sum_kernel<W> : places_sum_kernel<1>, dwte, p, dout, tokens, C, first_token);
-    launch(sums, packed ? places_add_kernel<W> : places_add_kernel<1>, dwte, p, tokens, C, first_token);
+    launch(sums, packed ? places_sum_kernel<W> : places_sum_kernel<1>, dwte, p, dout, tokens, C, vocab_offset);
+    launch(sums, packed ? places_add_kernel<W> : places_add_kernel<1>, dwte, p, tokens, C, vocab_offset);
 }
 
 // A thread owns W columns of a position.

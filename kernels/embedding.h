@@ -7,8 +7,8 @@ out is linear in both tables, so the gradient of a table's row is the sum of dou
 
     dwte[v] = sum over n with token n = v of dout[n],     dwpe[t] = sum over b of dout[b T + t].
 
-The vocabulary may be cut into slices over ranks (Shoeybi et al. 2019, section 3): a rank holds rows first_token ..
-first_token + V_local - 1 of wte, writes zeros where a token is not its own, and the sum over the ranks is the
+The vocabulary may be cut into slices over ranks (Shoeybi et al. 2019, section 3): a rank holds rows vocab_offset ..
+vocab_offset + V_local - 1 of wte, writes zeros where a token is not its own, and the sum over the ranks is the
 embedding.
 
 With sequence parallelism (Korthikanti et al. 2022, "Reducing activation recomputation...", section 4.2.2) a rank holds
@@ -30,11 +30,11 @@ one thread. So they do not depend on the number of threads, nor on how a batch i
 
 // out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
 static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens, const float* wte, int N, int C,
-                                     int first_token, int V_local) {
+                                     int vocab_offset, int V_local) {
     const size_t bytes = (size_t)C * sizeof(float);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        const int64_t row = (int64_t)tokens[n] - first_token;
+        const int64_t row = (int64_t)tokens[n] - vocab_offset;
         float* o = out + (int64_t)n * C;
         if (row >= 0 && row < V_local)
             memcpy(o, wte + row * C, bytes);
@@ -58,13 +58,13 @@ static inline void position_forward(float* RESTRICT out, const float* RESTRICT w
 
 // dwte (V_local, C) += dout (N, C), row by row. Two tokens may be the same, so threads own columns.
 static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRICT dout, const int32_t* tokens, int N,
-                                      int C, int first_token, int V_local) {
+                                      int C, int vocab_offset, int V_local) {
     enum { COLUMNS = 128 };
 #pragma omp parallel for schedule(static)
     for (int begin = 0; begin < C; begin += COLUMNS) {
         const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
         for (int n = 0; n < N; n++) {
-            const int64_t row = (int64_t)tokens[n] - first_token;
+            const int64_t row = (int64_t)tokens[n] - vocab_offset;
             if (row < 0 || row >= V_local) continue;
             float* dw = dwte + row * C;
             const float* d = dout + (int64_t)n * C;

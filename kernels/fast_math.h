@@ -8,8 +8,8 @@ relative error 3e-9), and put e^x = 2^n (1 + q) together from the bits of 2^n (C
 
 Largest error over all 2^32 floats (dev/test/unit/test_fast_math.c): fast_exp 1.03, fast_tanh 2.62 units in the last place.
 */
-#ifndef VEC_H
-#define VEC_H
+#ifndef FAST_MATH_H
+#define FAST_MATH_H
 
 #include "../util/base.h"
 

@@ -2,8 +2,8 @@
 global_norm.cuh: global_norm.h on a GPU: the sum of squares of a gradient, in float64. Every number is read once, 4 bytes each. The array is
 cut into blocks of fixed size, and the sums of the blocks are added in order: the bits do not depend on the GPU.
 */
-#ifndef NORM_CUH
-#define NORM_CUH
+#ifndef GLOBAL_NORM_CUH
+#define GLOBAL_NORM_CUH
 
 #include "row_sum.cuh"
 

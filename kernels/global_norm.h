@@ -7,8 +7,8 @@ The square of a float32 is exact in float64, and sums are taken in float64: with
 small gradients. The array is cut into blocks of fixed size, threads sum blocks, and the sums of the blocks are added in
 order; so the bits do not depend on the number of threads.
 */
-#ifndef NORM_H
-#define NORM_H
+#ifndef GLOBAL_NORM_H
+#define GLOBAL_NORM_H
 
 #include "../util/base.h"
 

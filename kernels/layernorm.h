@@ -19,12 +19,12 @@ results do not depend on the number of threads, nor on how a batch is cut into m
 #include "residual.h"
 #include "row_sum.h"
 
-static inline float term_squared_deviation(SumRow row, int c) { // k: the mean
+static inline float term_squared_deviation(RowArgs row, int c) { // k: the mean
     const float d = row.x[c] - row.k;
     return d * d;
 }
-static inline float term_product(SumRow row, int c) { return row.x[c] * row.y[c]; }
-static inline float term_product_deviation(SumRow row, int c) { return row.x[c] * row.y[c] * (row.z[c] - row.k); }
+static inline float term_product(RowArgs row, int c) { return row.x[c] * row.y[c]; }
+static inline float term_product_deviation(RowArgs row, int c) { return row.x[c] * row.y[c] * (row.z[c] - row.k); }
 
 // out (N, C); mean (N) and rstd (N) are kept for the backward pass.
 static inline void layernorm_forward(float* RESTRICT out, float* RESTRICT mean, float* RESTRICT rstd,
@@ -32,10 +32,10 @@ static inline void layernorm_forward(float* RESTRICT out, float* RESTRICT mean, 
                                      int C, float eps) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        SumRow row = {x + (int64_t)n * C, NULL, NULL, 0};
-        const float m = row_sum_of(term_x, row, C) / (float)C;
+        RowArgs row = {x + (int64_t)n * C, NULL, NULL, 0};
+        const float m = row_sum(term_x, row, C) / (float)C;
         row.k = m;
-        const float r = 1.0f / sqrtf(row_sum_of(term_squared_deviation, row, C) / (float)C + eps);
+        const float r = 1.0f / sqrtf(row_sum(term_squared_deviation, row, C) / (float)C + eps);
         float* o = out + (int64_t)n * C;
 #pragma omp simd
         for (int c = 0; c < C; c++) o[c] = (row.x[c] - m) * r * w[c] + b[c];
@@ -55,9 +55,9 @@ static inline void residual_layernorm_forward(float* sum, float* out, float* mea
 // The gradient of one row: d (C) += dx.
 static inline void layernorm_backward_row(float* RESTRICT d, const float* dout, const float* x, const float* w,
                                           float mean, float rstd, int C) {
-    const SumRow row = {dout, w, x, mean};
-    const float g_mean = row_sum_of(term_product, row, C) / (float)C;
-    const float g_xhat_mean = row_sum_of(term_product_deviation, row, C) * rstd / (float)C;
+    const RowArgs row = {dout, w, x, mean};
+    const float g_mean = row_sum(term_product, row, C) / (float)C;
+    const float g_xhat_mean = row_sum(term_product_deviation, row, C) * rstd / (float)C;
 #pragma omp simd
     for (int c = 0; c < C; c++) d[c] += rstd * (dout[c] * w[c] - g_mean - (x[c] - mean) * rstd * g_xhat_mean);
 }

@@ -12,8 +12,8 @@ A wrong roof is worse than none: names are compared whole, so that a laptop's GP
 made for one country is not taken for the card it resembles, and for an unknown name the answer is 0: print TFLOP/s
 alone.
 */
-#ifndef PEAK_CUH
-#define PEAK_CUH
+#ifndef MFU_CUH
+#define MFU_CUH
 
 #include "device.h"
 

@@ -4,8 +4,8 @@ measured against. Every thread repeats x = x * m + b on vectors that stay in reg
 operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10 independent chains keep it
 busy: 12 here, and with the two constants they fit in 16 registers.
 */
-#ifndef PEAK_H
-#define PEAK_H
+#ifndef MFU_H
+#define MFU_H
 
 #include "device.h"
 #ifdef _OPENMP

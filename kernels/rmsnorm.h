@@ -15,16 +15,16 @@ Threads own rows of out and dx, and columns of dw, where rows are added in order
 #include "residual.h"
 #include "row_sum.h"
 
-static inline float term_square(SumRow row, int c) { return row.x[c] * row.x[c]; }
-static inline float term_product3(SumRow row, int c) { return row.x[c] * row.y[c] * row.z[c]; }
+static inline float term_square(RowArgs row, int c) { return row.x[c] * row.x[c]; }
+static inline float term_product3(RowArgs row, int c) { return row.x[c] * row.y[c] * row.z[c]; }
 
 // out (N, C); rstd (N) is kept for the backward pass.
 static inline void rmsnorm_forward(float* RESTRICT out, float* RESTRICT rstd, const float* RESTRICT x,
                                    const float* RESTRICT w, int N, int C, float eps) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        const SumRow row = {x + (int64_t)n * C, NULL, NULL, 0};
-        const float r = 1.0f / sqrtf(row_sum_of(term_square, row, C) / (float)C + eps);
+        const RowArgs row = {x + (int64_t)n * C, NULL, NULL, 0};
+        const float r = 1.0f / sqrtf(row_sum(term_square, row, C) / (float)C + eps);
         float* o = out + (int64_t)n * C;
 #pragma omp simd
         for (int c = 0; c < C; c++) o[c] = row.x[c] * r * w[c];
@@ -43,8 +43,8 @@ static inline void residual_rmsnorm_forward(float* sum, float* out, float* rstd,
 // The gradient of one row: d (C) += dx.
 static inline void rmsnorm_backward_row(float* RESTRICT d, const float* dout, const float* x, const float* w,
                                         float rstd, int C) {
-    const SumRow row = {dout, w, x, 0};
-    const float g_xhat_mean = row_sum_of(term_product3, row, C) * rstd / (float)C;
+    const RowArgs row = {dout, w, x, 0};
+    const float g_xhat_mean = row_sum(term_product3, row, C) * rstd / (float)C;
 #pragma omp simd
     for (int c = 0; c < C; c++) d[c] += rstd * (dout[c] * w[c] - x[c] * rstd * g_xhat_mean);
 }

@@ -9,8 +9,8 @@ memory. An element that passes k additions in its thread passes k + 5 in all, or
 Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the rows
 of its block, and column_partials() and add_columns() bring the blocks together, in their order.
 */
-#ifndef SUM_CUH
-#define SUM_CUH
+#ifndef ROW_SUM_CUH
+#define ROW_SUM_CUH
 
 #include "cuda_utils.cuh"
 

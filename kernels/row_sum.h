@@ -9,8 +9,8 @@ term c is added to lane c mod 64, and in the end the lanes are added as a tree (
 
     |error| <= (n / 64 + 6) 2^-24 sum |terms|       (Higham 2002, "Accuracy and stability...", chapter 4)
 */
-#ifndef SUM_H
-#define SUM_H
+#ifndef ROW_SUM_H
+#define ROW_SUM_H
 
 #include "../util/base.h"
 
@@ -20,14 +20,14 @@ enum { SUM_LANES = 64 };
 typedef struct {
     const float *x, *y, *z;
     float k;
-} SumRow;
-typedef float (*SumTerm)(SumRow row, int c);
+} RowArgs;
+typedef float (*SumTerm)(RowArgs row, int c);
 
-static inline float term_x(SumRow row, int c) { return row.x[c]; }
+static inline float term_x(RowArgs row, int c) { return row.x[c]; }
 
 // sum over c < n of term(row, c). `term` must be named in the call, so that the compiler can put its body into the
 // loop.
-__attribute__((always_inline)) static inline float row_sum_of(SumTerm term, SumRow row, int n) {
+__attribute__((always_inline)) static inline float row_sum(SumTerm term, RowArgs row, int n) {
     float lane[SUM_LANES] = {0};
     int begin = 0;
     for (; begin + SUM_LANES <= n; begin += SUM_LANES) {

@@ -34,16 +34,16 @@ others' sums. With fewer bits every site sends its part to all others, quantised
 share a scale with others of their slice only: norms and biases, which tensor ranks hold alike, lie between slices of
 matrices, which they do not, and would be rounded differently on each.
 */
-#ifndef SITES_H
-#define SITES_H
+#ifndef ASYNC_DP_H
+#define ASYNC_DP_H
 
 #include "../parallel/exchange.h"
 #include "async_schedule.h"
 
 typedef struct {
-    Rounds rounds;
+    AsyncConfig rounds;
     const Layout* layout;
-    Groups* groups;
+    ProcessGroups* groups;
     int* fragment;             // (buckets)
     float *own, *base;         // (layout.elements) each
     float* sum;                //
@@ -54,10 +54,10 @@ typedef struct {
     int64_t* packed_at;        // (buckets + 1): where a bucket's begins in packed, bytes
     CommRequest* request;      // (buckets)
     bool* flying;              // (buckets): sent, and not waited for
-} Sites;
+} AsyncDp;
 
 // Run twice, as all that takes from an arena. own: the weights in float32, which are there already.
-static inline void sites_take_memory(Sites* s, Arena* arena, float* own) {
+static inline void async_dp_take_memory(AsyncDp* s, Arena* arena, float* own) {
     const int64_t n = s->layout->elements;
     const bool diloco = s->rounds.mode == DP_DILOCO;
     s->own = own;
@@ -70,7 +70,7 @@ static inline void sites_take_memory(Sites* s, Arena* arena, float* own) {
     s->packed = (uint8_t*)arena_take(arena, bytes), s->arrived = (uint8_t*)arena_take(arena, s->rounds.sites * bytes);
 }
 
-static inline void sites_open(Sites* s, const Rounds* rounds, const Layout* layout, int L) {
+static inline void async_dp_open(AsyncDp* s, const AsyncConfig* rounds, const Layout* layout, int L) {
     const size_t buckets = (size_t)layout->buckets;
     memset(s, 0, sizeof *s);
     s->rounds = *rounds, s->layout = layout;
@@ -79,12 +79,12 @@ static inline void sites_open(Sites* s, const Rounds* rounds, const Layout* layo
     s->flying = (bool*)checked_calloc(buckets, sizeof(bool), "the sites");
     s->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "the sites");
     for (int b = 0; b < layout->buckets; b++) {
-        s->fragment[b] = rounds_fragment(rounds, &layout->slices[layout->bucket[b].first].tensor, L);
+        s->fragment[b] = async_schedule_fragment(rounds, &layout->slices[layout->bucket[b].first].tensor, L);
         s->packed_at[b + 1] = s->packed_at[b] + (rounds->bits < 32 ? (int64_t)quantized_bytes(rounds, layout, b) : 0);
     }
 }
 
-static inline void sites_close(Sites* s) {
+static inline void async_dp_close(AsyncDp* s) {
     free(s->fragment);
     free(s->request);
     free(s->flying);
@@ -93,16 +93,16 @@ static inline void sites_close(Sites* s) {
 }
 
 // At the begin of a run, with its initial weights.
-static inline void sites_begin(const Sites* s) {
+static inline void async_dp_begin(const AsyncDp* s) {
     device_copy(s->base, s->own, (size_t)s->layout->elements * sizeof(float));
 }
 
 // Lets what is on its way go on, where no thread does it.
-static inline void sites_progress(Sites* s) { comm_progress(s->request, s->layout->buckets); }
+static inline void async_dp_progress(AsyncDp* s) { comm_progress(s->request, s->layout->buckets); }
 
 // Quantises this rank's part of `sum` of a bucket, slice by slice.
-static inline void sites_pack(Sites* s, int b) {
-    const int64_t end = bucket_part_offset(s->layout, b) + bucket_part(s->layout, b);
+static inline void async_dp_pack(AsyncDp* s, int b) {
+    const int64_t end = bucket_part_offset(s->layout, b) + bucket_site_shard_size(s->layout, b);
     uint8_t* packed = s->packed + s->packed_at[b];
     for (int64_t at = bucket_part_offset(s->layout, b), next; at < end; at = next) {
         next = bucket_next_slice(s->layout, b, at, end);
@@ -112,8 +112,8 @@ static inline void sites_pack(Sites* s, int b) {
 }
 
 // Adds up what all sites have sent of it.
-static inline void sites_unpack(Sites* s, int b) {
-    const int64_t first = bucket_part_offset(s->layout, b), end = first + bucket_part(s->layout, b);
+static inline void async_dp_unpack(AsyncDp* s, int b) {
+    const int64_t first = bucket_part_offset(s->layout, b), end = first + bucket_site_shard_size(s->layout, b);
     const uint8_t* arrived = s->arrived + s->rounds.sites * s->packed_at[b];
     device_zero(s->sum + first, (size_t)(end - first) * sizeof(float));
     for (int i = 0; i < s->rounds.sites; i++) {
@@ -126,8 +126,8 @@ static inline void sites_unpack(Sites* s, int b) {
 }
 
 // Starts the sum over the sites of `sum` of a bucket.
-static inline void sites_send(Sites* s, int b) {
-    const int64_t n = bucket_part(s->layout, b), at = bucket_part_offset(s->layout, b);
+static inline void async_dp_send(AsyncDp* s, int b) {
+    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
     Comm* far = &s->groups->far;
     s->flying[b] = true;
     if (s->rounds.bits == 32) {
@@ -136,18 +136,18 @@ static inline void sites_send(Sites* s, int b) {
     }
     const int64_t bytes = s->packed_at[b + 1] - s->packed_at[b];
     uint8_t* packed = s->packed + s->packed_at[b];
-    sites_pack(s, b);
+    async_dp_pack(s, b);
     s->request[b] =
         comm_all_gather_start(far, s->arrived + s->rounds.sites * s->packed_at[b], packed, bytes, COMM_BYTE);
 }
 
 // Waits for it: afterwards all ranks have it.
-static inline void sites_arrive(Sites* s, int b) {
-    const int64_t n = bucket_part(s->layout, b), at = bucket_part_offset(s->layout, b);
+static inline void async_dp_arrive(AsyncDp* s, int b) {
+    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
     if (!s->flying[b]) return;
     s->flying[b] = false;
     comm_wait(&s->request[b]);
-    if (s->rounds.bits < 32) sites_unpack(s, b);
+    if (s->rounds.bits < 32) async_dp_unpack(s, b);
     if (mesh_site_size(&s->layout->mesh) > 1)
         comm_all_gather(&s->groups->data, s->sum + s->layout->bucket[b].offset, s->sum + at, n, COMM_FLOAT);
 }
@@ -156,11 +156,11 @@ static inline void sites_arrive(Sites* s, int b) {
 // dc-s3gd
 
 // The common point of a bucket takes in the mean of the changes that were sent in the step before.
-static inline void sites_advance(Sites* s, int b) {
+static inline void async_dp_advance(AsyncDp* s, int b) {
     const Bucket* bucket = &s->layout->bucket[b];
     const int64_t at = bucket->offset;
     if (!s->flying[b]) return;
-    sites_arrive(s, b);
+    async_dp_arrive(s, b);
     if (s->rounds.sites == 1) // base + (own - base) is not always own, and what differs would be compensated for
         device_copy(s->base + at, s->own + at, (size_t)bucket->elements * sizeof(float));
     else
@@ -168,19 +168,19 @@ static inline void sites_advance(Sites* s, int b) {
 }
 
 // Sends the change of a bucket, whose own weights are new.
-static inline void sites_send_change(Sites* s, int b) {
+static inline void async_dp_send_change(AsyncDp* s, int b) {
     const Bucket* bucket = &s->layout->bucket[b];
     const int64_t at = bucket->offset;
     difference(s->sum + at, s->own + at, s->base + at, bucket->elements);
-    sites_send(s, b);
+    async_dp_send(s, b);
 }
 
 // Without a delay: what was sent after this step's update is waited for at once, and all go on from the same point.
 // changed (buckets) says where own weights are new: everywhere.
-static inline void sites_meet(Sites* s, bool* changed) {
+static inline void async_dp_meet(AsyncDp* s, bool* changed) {
     for (int b = 0; b < s->layout->buckets; b++) {
         const Bucket* bucket = &s->layout->bucket[b];
-        sites_advance(s, b);
+        async_dp_advance(s, b);
         mix(s->own + bucket->offset, s->base + bucket->offset, 0, bucket->elements);
         changed[b] = true;
     }
@@ -190,25 +190,25 @@ static inline void sites_meet(Sites* s, bool* changed) {
 // diloco
 
 // Merges what has come of a bucket.
-static inline void sites_merge(Sites* s, int b) {
-    const Rounds* r = &s->rounds;
+static inline void async_dp_merge(AsyncDp* s, int b) {
+    const AsyncConfig* r = &s->rounds;
     const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
-    sites_arrive(s, b);
+    async_dp_arrive(s, b);
     outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f / (float)r->sites, (float)r->outer_lr,
                  (float)r->outer_momentum, n);
     mix(s->own + at, s->base + at, (float)r->mix, n);
 }
 
 // Sends how far the site has gone.
-static inline void sites_send_way(Sites* s, int b) {
+static inline void async_dp_send_way(AsyncDp* s, int b) {
     const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
     difference(s->sum + at, s->base + at, s->own + at, n);
-    sites_send(s, b);
+    async_dp_send(s, b);
 }
 
 // What was sent is what others add up: with fewer bits it is not what was meant to be sent.
-static inline void sites_keep_sent(Sites* s, int b) {
-    const int64_t n = bucket_part(s->layout, b), at = bucket_part_offset(s->layout, b);
+static inline void async_dp_keep_sent(AsyncDp* s, int b) {
+    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
     device_copy(s->old + at, s->sum + at, (size_t)n * sizeof(float));
     if (mesh_site_size(&s->layout->mesh) > 1)
         comm_all_gather(&s->groups->data, s->old + s->layout->bucket[b].offset, s->old + at, n, COMM_FLOAT);
@@ -216,12 +216,12 @@ static inline void sites_keep_sent(Sites* s, int b) {
 
 // Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and the
 // own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
-static inline void sites_merge_last_round(Sites* s, int b) {
-    const Rounds* r = &s->rounds;
+static inline void async_dp_merge_last_round(AsyncDp* s, int b) {
+    const AsyncConfig* r = &s->rounds;
     const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
     const size_t bytes = (size_t)n * sizeof(float);
     float *fresh = s->own + at, *base = s->base + at;
-    sites_arrive(s, b);
+    async_dp_arrive(s, b);
     difference(fresh, base, fresh, n);
     const float factor = 1.0f / (float)r->sites, lr = (float)r->outer_lr, momentum = (float)r->outer_momentum;
     if (r->eager)
@@ -230,26 +230,26 @@ static inline void sites_merge_last_round(Sites* s, int b) {
         outer_update(base, s->velocity + at, s->sum + at, factor, lr, momentum, n);
     device_copy(s->sum + at, fresh, bytes);
     if (r->eager) device_copy(s->old + at, fresh, bytes);
-    sites_send(s, b);
-    if (r->eager && r->bits < 32) sites_keep_sent(s, b);
+    async_dp_send(s, b);
+    if (r->eager && r->bits < 32) async_dp_keep_sent(s, b);
     device_copy(fresh, base, bytes);
 }
 
 // What there is to do after the update of step t (from 1). changed (buckets) says where own weights are new.
-static inline void sites_round(Sites* s, int64_t t, bool* changed) {
-    const Rounds* r = &s->rounds;
+static inline void async_dp_round(AsyncDp* s, int64_t t, bool* changed) {
+    const AsyncConfig* r = &s->rounds;
     const int buckets = s->layout->buckets;
     for (int b = 0; b < buckets; b++) {
-        const bool merges = rounds_merges(r, s->fragment[b], t), sends = rounds_sends(r, s->fragment[b], t);
+        const bool merges = async_schedule_merges(r, s->fragment[b], t), sends = async_schedule_sends(r, s->fragment[b], t);
         const bool late = r->delay == r->period; // a round
         changed[b] = merges || (late && sends);
-        if (late && sends) sites_merge_last_round(s, b);
+        if (late && sends) async_dp_merge_last_round(s, b);
         if (late) continue;
-        if (merges && r->delay > 0) sites_merge(s, b);
-        if (sends) sites_send_way(s, b);
+        if (merges && r->delay > 0) async_dp_merge(s, b);
+        if (sends) async_dp_send_way(s, b);
     }
     for (int b = 0; b < buckets && r->delay == 0; b++) {
-        if (changed[b]) sites_merge(s, b);
+        if (changed[b]) async_dp_merge(s, b);
     }
 }
 
@@ -257,17 +257,17 @@ static inline void sites_round(Sites* s, int64_t t, bool* changed) {
 // The common point
 
 // Waits for all that is on its way. What is merged in a later step, is; only dc-s3gd's common point is complete now.
-static inline void sites_settle(Sites* s) {
+static inline void async_dp_settle(AsyncDp* s) {
     for (int b = 0; b < s->layout->buckets; b++) {
         if (s->rounds.mode == DP_DC_S3GD)
-            sites_advance(s, b);
+            async_dp_advance(s, b);
         else
-            sites_arrive(s, b);
+            async_dp_arrive(s, b);
     }
 }
 
 // The common point into `point` (layout.elements). All ranks call it; nothing is on its way.
-static inline void sites_common(const Sites* s, float* point) {
+static inline void async_dp_common(const AsyncDp* s, float* point) {
     const int64_t n = s->layout->elements;
     device_copy(point, s->base, (size_t)n * sizeof(float));
     if (!s->rounds.eager || s->rounds.sites == 1) return;

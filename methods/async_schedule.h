@@ -18,14 +18,14 @@ sites goes what the mode (--dp-mode) says, and it arrives later than it was sent
                arXiv 2502.12996)
 
 The table has a row for every fragment: in which steps it is sent, and in which step what was sent is merged. It is built
-(settings_rounds), checked (rounds_check), drawn (rounds_draw), priced (rounds_traffic) and run (methods/async_dp.h) from the same
-functions, rounds_sends and rounds_merges. One thing is always on its way from a fragment at most.
+(settings_async), checked (async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and run (methods/async_dp.h) from the same
+functions, async_schedule_sends and async_schedule_merges. One thing is always on its way from a fragment at most.
 
     fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
     fragment 1   . . . . . . . s - - - m . . . s
 */
-#ifndef ROUNDS_H
-#define ROUNDS_H
+#ifndef ASYNC_SCHEDULE_H
+#define ASYNC_SCHEDULE_H
 
 #include "../util/base.h"
 #include "../parallel.h"
@@ -45,45 +45,45 @@ typedef struct {
     double compensation; // lambda0: the norm of the correction, in norms of the gradient; 0: none
     double outer_lr, outer_momentum;
     double mix; // the part of its own weights that a site keeps when it merges
-} Rounds;
+} AsyncConfig;
 
 // Every site has weights of its own, that differ from the others' between rounds.
-static inline bool rounds_are_local(const Rounds* r) { return r->mode == DP_DC_S3GD || r->mode == DP_DILOCO; }
+static inline bool async_schedule_are_local(const AsyncConfig* r) { return r->mode == DP_DC_S3GD || r->mode == DP_DILOCO; }
 
 // Gradients are summed between sites, now or late.
-static inline bool rounds_sum_gradients(const Rounds* r) { return !rounds_are_local(r); }
+static inline bool async_schedule_sum_gradients(const AsyncConfig* r) { return !async_schedule_are_local(r); }
 
 // What a step does between sites may be over in a later step.
-static inline bool rounds_are_late(const Rounds* r) { return r->mode != DP_SYNC; }
+static inline bool async_schedule_are_late(const AsyncConfig* r) { return r->mode != DP_SYNC; }
 
 // The step of a round, 1 to H, in which fragment f is sent.
-static inline int64_t rounds_place(const Rounds* r, int f) { return (f + 1) * r->period / r->fragments; }
+static inline int64_t async_schedule_place(const AsyncConfig* r, int f) { return (f + 1) * r->period / r->fragments; }
 
 // Whether fragment f is sent in step t (from 1): at the end of it, or, of a gradient, when it is there.
-static inline bool rounds_sends(const Rounds* r, int f, int64_t t) {
-    return t > 0 && t % r->period == rounds_place(r, f) % r->period;
+static inline bool async_schedule_sends(const AsyncConfig* r, int f, int64_t t) {
+    return t > 0 && t % r->period == async_schedule_place(r, f) % r->period;
 }
 
 // Whether what was sent `delay` steps before is merged in step t, before anything is sent.
-static inline bool rounds_merges(const Rounds* r, int f, int64_t t) { return rounds_sends(r, f, t - r->delay); }
+static inline bool async_schedule_merges(const AsyncConfig* r, int f, int64_t t) { return async_schedule_sends(r, f, t - r->delay); }
 
 // How often fragment f is sent in steps first + 1 to last.
-static inline int64_t rounds_sendings(const Rounds* r, int f, int64_t first, int64_t last) {
-    const int64_t H = r->period, before = H - rounds_place(r, f);
+static inline int64_t async_schedule_sendings(const AsyncConfig* r, int f, int64_t first, int64_t last) {
+    const int64_t H = r->period, before = H - async_schedule_place(r, f);
     return (max_i64(0, last) + before) / H - (max_i64(0, first) + before) / H;
 }
 
 // Whether something of fragment f is on its way, or has come and is not merged, after step t.
-static inline bool rounds_flies(const Rounds* r, int f, int64_t t) {
-    return rounds_sendings(r, f, t - r->delay, t) > 0;
+static inline bool async_schedule_flies(const AsyncConfig* r, int f, int64_t t) {
+    return async_schedule_sendings(r, f, t - r->delay, t) > 0;
 }
 
 // After `last` steps: the last one whose work the common point has, of all fragments. What comes after it, or is on its way, is
 // lost to a run that ends here; eager merging has a site's own part at once.
-static inline int64_t rounds_learned(const Rounds* r, int64_t last) {
+static inline int64_t async_schedule_learned(const AsyncConfig* r, int64_t last) {
     int64_t learned = last;
     for (int f = 0; f < r->fragments; f++) {
-        const int64_t until = last - (r->eager ? 0 : r->delay), place = rounds_place(r, f);
+        const int64_t until = last - (r->eager ? 0 : r->delay), place = async_schedule_place(r, f);
         learned = min_i64(learned, until < place ? 0 : until - (until - place) % r->period);
     }
     return learned;
@@ -91,13 +91,13 @@ static inline int64_t rounds_learned(const Rounds* r, int64_t last) {
 
 // The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands before
 // the blocks goes with the first, what stands behind with the last.
-static inline int rounds_fragment(const Rounds* r, const Tensor* tensor, int L) {
+static inline int async_schedule_fragment(const AsyncConfig* r, const Tensor* tensor, int L) {
     if (tensor->layer < 0) return 0;
     return tensor->layer >= L ? r->fragments - 1 : tensor->layer % r->fragments;
 }
 
 // Whether a model of L blocks has something for every fragment.
-static inline bool rounds_fit(const Rounds* r, int L, Error* error) {
+static inline bool async_schedule_fit(const AsyncConfig* r, int L, Error* error) {
     if (r->fragments <= L) return true;
     return fail(error, "--fragments %d: the model has %d block%s to deal out; use fewer", r->fragments, L,
                 L == 1 ? "" : "s");
@@ -105,17 +105,17 @@ static inline bool rounds_fit(const Rounds* r, int L, Error* error) {
 
 // The proof, by walking through the steps: every sending is merged once, before the next one of its fragment; every fragment
 // is sent once in H steps.
-static inline bool rounds_check(const Rounds* r, Error* error) {
+static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
     if (r->period < 1 || r->fragments < 1 || r->fragments > r->period || r->delay < 0 || r->delay > r->period)
         return fail(error, "%d fragments every %lld steps, merged after %lld, is no plan", r->fragments,
                     (long long)r->period, (long long)r->delay);
     for (int f = 0; f < r->fragments; f++) {
         int64_t flying = 0, sent = 0, merged = 0;
         for (int64_t t = 1; t <= 3 * r->period; t++) {
-            if (r->delay > 0 && rounds_merges(r, f, t)) flying--, merged++;
-            if (rounds_sends(r, f, t)) flying++, sent++;
-            if (r->delay == 0 && rounds_merges(r, f, t)) flying--, merged++;
-            if (flying < 0 || flying > 1 || (flying == 1) != rounds_flies(r, f, t))
+            if (r->delay > 0 && async_schedule_merges(r, f, t)) flying--, merged++;
+            if (async_schedule_sends(r, f, t)) flying++, sent++;
+            if (r->delay == 0 && async_schedule_merges(r, f, t)) flying--, merged++;
+            if (flying < 0 || flying > 1 || (flying == 1) != async_schedule_flies(r, f, t))
                 return fail(error, "fragment %d has %lld sums on their way after step %lld", f, (long long)flying,
                             (long long)t);
         }
@@ -132,8 +132,8 @@ static inline bool rounds_check(const Rounds* r, Error* error) {
 enum { QUANT_NUMBERS = 64 }; // that share a scale, of 4 bytes (kernels/async_dp.h)
 
 // Of this rank's part of a bucket, sent with few bits. Every slice begins a scale of its own (methods/async_dp.h says why).
-static inline double quantized_bytes(const Rounds* r, const Layout* layout, int bucket) {
-    const int64_t end = bucket_part_offset(layout, bucket) + bucket_part(layout, bucket);
+static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout, int bucket) {
+    const int64_t end = bucket_part_offset(layout, bucket) + bucket_site_shard_size(layout, bucket);
     int64_t blocks = 0;
     for (int64_t at = bucket_part_offset(layout, bucket), next; at < end; at = next) {
         next = bucket_next_slice(layout, bucket, at, end);
@@ -150,7 +150,7 @@ typedef struct {
 // replica is a site, a reduce-scatter of gradients and an all-gather of parameters (`element` bytes each). Weights: gradients
 // inside as ever; each fragment as often as it is sent, in float32 by an all-reduce or with few bits to every other site;
 // then its sum goes to all members of the site. L: blocks of the model.
-static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, int L, size_t element, int64_t first,
+static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Layout* layout, int L, size_t element, int64_t first,
                                          int64_t last) {
     const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
                  steps = (double)(last - first);
@@ -158,13 +158,13 @@ static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, 
     SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, all * n / k * steps};
     const double updates = steps - (r->mode == DP_DELAYED && first == 0);
     if (layout->mesh.zero) traffic.far = (S - 1) / S * (single * steps + (double)element * updates) * n;
-    if (rounds_sum_gradients(r)) return traffic;
+    if (async_schedule_sum_gradients(r)) return traffic;
     const double sums = r->eager && r->bits < 32 ? 2 : 1; // eager: also what was sent, as it was rounded
     traffic.far = 0;
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
-        const int f = rounds_fragment(r, &layout->slices[bucket->first].tensor, L);
-        const double times = (double)rounds_sendings(r, f, first, last), part = (double)bucket->elements / k;
+        const int f = async_schedule_fragment(r, &layout->slices[bucket->first].tensor, L);
+        const double times = (double)async_schedule_sendings(r, f, first, last), part = (double)bucket->elements / k;
         traffic.far += times * (r->bits == 32 ? all * part : (S - 1) * quantized_bytes(r, layout, b));
         traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
     }
@@ -173,14 +173,14 @@ static inline SiteTraffic rounds_traffic(const Rounds* r, const Layout* layout, 
 
 // The table as text: s sends, m merges, x sends and merges at once, - on its way. Up to 64 steps of it; where two rounds are
 // longer, from the end of the first on.
-static inline void rounds_draw(const Rounds* r, FILE* out) {
+static inline void async_schedule_draw(const AsyncConfig* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
     const int64_t before = 2 * r->period > 64 ? max_i64(0, r->period - 32) : 0;
     for (int f = 0; f < r->fragments && f < 8; f++) {
         fprintf(out, f == 0 ? "rounds    " : "          ");
         for (int64_t t = before + 1; t <= before + steps; t++) {
-            const bool sends = rounds_sends(r, f, t), merges = rounds_merges(r, f, t);
-            fputc(sends && merges ? 'x' : sends ? 's' : merges ? 'm' : rounds_flies(r, f, t) ? '-' : '.', out);
+            const bool sends = async_schedule_sends(r, f, t), merges = async_schedule_merges(r, f, t);
+            fputc(sends && merges ? 'x' : sends ? 's' : merges ? 'm' : async_schedule_flies(r, f, t) ? '-' : '.', out);
         }
         if (f == 0 && before) fprintf(out, "  steps %lld to %lld:", (long long)before + 1, (long long)(before + steps));
         if (f == 0) fprintf(out, "  s sends, m merges%s", r->delay == 0 || r->delay == r->period ? ", x both" : "");

@@ -6,9 +6,9 @@ Tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022 for the sequence-para
 parallel matrices stands between two operators:
 
                      way in                                     way back
-    gather_rows      all ranks have all rows: nothing;          the gradient of its input is a partial sum: sum_rows
+    gather_from_sequence_region      all ranks have all rows: nothing;          the gradient of its input is a partial sum: reduce_from_tensor_region
                      sequence parallel: all-gather of rows
-    sum_rows         partial sums of all rows -> their sum:     every rank needs the gradient of all rows: gather_rows
+    reduce_from_tensor_region         partial sums of all rows -> their sum:     every rank needs the gradient of all rows: gather_from_sequence_region
                      all-reduce; sequence parallel:
                      reduce-scatter, each rank keeps its rows
 
@@ -39,23 +39,23 @@ these are one matrix on two of them.
 typedef struct {
     Comm* world;
     Comm tensor, data, far, pipeline, heads, embedding;
-} Groups;
+} ProcessGroups;
 
 enum { GROUPS = 6 };
 
-static inline void groups_list(Groups* g, Comm* list[GROUPS]) {
+static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
     Comm* all[GROUPS] = {&g->tensor, &g->data, &g->far, &g->pipeline, &g->heads, &g->embedding};
     memcpy(list, all, sizeof all);
 }
 
 // Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
-static inline void groups_open(Groups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
+static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
     const Mesh* mesh = &layout->mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
-    const bool tied = layout_is_tied(layout, m);
+    const bool tied = embedding_is_split(layout, m);
     g->world = world;
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
-    const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_site_place(mesh);
+    const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
     g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
     g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
@@ -64,7 +64,7 @@ static inline void groups_open(Groups* g, Comm* world, const Layout* layout, con
     g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
 }
 
-static inline void groups_close(Groups* g) {
+static inline void groups_close(ProcessGroups* g) {
     Comm* list[GROUPS];
     groups_list(g, list);
     for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
@@ -78,21 +78,21 @@ static inline void sum_over(Comm* c, double* x, int64_t n) {
 }
 
 // Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the pipeline.
-static inline void sum_over_site(Groups* g, double* x, int64_t n) {
+static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->tensor, x, n);
     sum_over(&g->data, x, n);
     sum_over(&g->pipeline, x, n);
 }
 
 // Over all ranks.
-static inline void sum_over_mesh(Groups* g, double* x, int64_t n) {
+static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over_site(g, x, n);
     sum_over(&g->far, x, n);
 }
 
 // Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room
 // for them.
-static inline void gather_over_mesh(Groups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
+static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
     Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
     memmove(all, mine, (size_t)n * sizeof *all);
     for (int i = 0; i < 4; i++) {
@@ -117,7 +117,7 @@ static inline CommRequest no_request(void) {
 // Tensor group. split: the rows are split over the ranks (sequence parallel). n: elements of all rows.
 
 // all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.
-static inline void gather_rows(Groups* g, bool split, floatX* all, const floatX* mine, int64_t n) {
+static inline void gather_from_sequence_region(ProcessGroups* g, bool split, floatX* all, const floatX* mine, int64_t n) {
     if (split)
         comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOATX);
     else if (all != mine)
@@ -125,12 +125,12 @@ static inline void gather_rows(Groups* g, bool split, floatX* all, const floatX*
 }
 
 // mine: this rank's rows of the sum over the ranks of partial (n). Where rows are not split mine is partial itself.
-static inline CommRequest sum_rows_start(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
+static inline CommRequest reduce_from_tensor_region_start(ProcessGroups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
     if (split) return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
     return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-static inline void sum_rows(Groups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
+static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
     if (split)
         comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
     else
@@ -151,8 +151,8 @@ static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
 }
 
 // x: what this rank needs of the boundary, from the message it received.
-static inline void boundary_unpack(Groups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
-    gather_rows(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
+static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
+    gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
                 mesh->sequence_parallel ? n / mesh->t : n);
 }
 
@@ -160,14 +160,14 @@ static inline void boundary_unpack(Groups* g, const Mesh* mesh, floatX* x, const
 // Data group: gradients on their way
 
 enum { ZERO2_BUFFERS = 2 };
-enum { SUMS_AT_ONCE = 2 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
+enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
 //
 // What is summed between sites goes on from there, from `all` or, of more replicas in a site, from this rank's part of each
 // bucket. Where it is used a step late there are two of both: one is computed while the other one arrives, and
-// buckets_turn exchanges them.
+// swap_grad_buffers exchanges them.
 typedef struct {
     float* all;    // (layout.elements), or NULL with ZeRO 2
     float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
@@ -180,7 +180,7 @@ typedef struct {
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
     int next;                                               // buffer, or place in recent
-    int recent[SUMS_AT_ONCE];                               // ZeRO 0, 1: buckets whose sums were started last, or -1
+    int recent[MAX_INFLIGHT_REDUCTIONS];                               // ZeRO 0, 1: buckets whose sums were started last, or -1
     float** of_bucket;                                      // where each bucket's gradients are computed now
     CommRequest* request;                                   // of each bucket (ZeRO 2: of each buffer)
 } GradientBuckets;
@@ -196,18 +196,18 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
     const int b = grads->bucket_in[i];
     if (b < 0) return;
     comm_wait(&grads->request[i]);
-    accumulate(grads->shares + bucket_share_offset(layout, b), grads->arriving[i], bucket_share(layout, b));
+    accumulate(grads->shares + bucket_shard_offset(layout, b), grads->arriving[i], bucket_shard_size(layout, b));
     grads->bucket_in[i] = -1;
 }
 
 // What this step's update uses.
-static inline float* buckets_due(const GradientBuckets* grads) {
+static inline float* grads_for_update(const GradientBuckets* grads) {
     if (grads->shares) return grads->shares; // late ones are sent when the update has used those before
     return grads->late ? grads->due_all : grads->all;
 }
 
 // At the begin of a step, where gradients are used late: those of the step before become due.
-static inline void buckets_turn(GradientBuckets* grads, const Layout* layout) {
+static inline void swap_grad_buffers(GradientBuckets* grads, const Layout* layout) {
     float *all = grads->all, *parts = grads->parts;
     CommRequest* far = grads->far;
     if (!grads->late) return;
@@ -218,13 +218,13 @@ static inline void buckets_turn(GradientBuckets* grads, const Layout* layout) {
 }
 
 // Where the part of a bucket's sum that this rank carries between sites lies: in parts, or in `all` itself.
-static inline float* bucket_far_part(const GradientBuckets* grads, const Layout* layout, int b) {
+static inline float* inter_site_shard(const GradientBuckets* grads, const Layout* layout, int b) {
     return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
                         : grads->all + layout->bucket[b].offset;
 }
 
 // To be called before gradients are added to a bucket.
-static inline void bucket_begin(GradientBuckets* grads, const Layout* layout, int b) {
+static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layout, int b) {
     if (layout->mesh.zero < 2) return;
     const int i = grads->next;
     buckets_collect(grads, layout, i);
@@ -233,60 +233,60 @@ static inline void bucket_begin(GradientBuckets* grads, const Layout* layout, in
 }
 
 // Gradients that several tensor ranks hold in part: their sum.
-static inline void bucket_sum_partial(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
+static inline void bucket_sum_partial(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* s = &layout->slices[i];
-        if (!slice_is_partial(s, &layout->mesh)) continue;
+        if (!needs_tp_grad_reduce(s, &layout->mesh)) continue;
         Comm* copies = s->copies == g->tensor.size ? &g->tensor : &g->heads;
         comm_all_reduce(copies, grads->of_bucket[b] + (s->offset - bucket->offset), slice_elements(s), COMM_FLOAT,
                         COMM_SUM);
     }
 }
 
-// Starts the sum between sites of a bucket, once: it is waited for by buckets_arrive, in this step or a later one.
-static inline void bucket_send(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
-    float* part = bucket_far_part(grads, layout, b);
+// Starts the sum between sites of a bucket, once: it is waited for by finish_inter_site_sync, in this step or a later one.
+static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
+    float* part = inter_site_shard(grads, layout, b);
     if (grads->far[b].comm) return;
     grads->far[b] = layout->mesh.zero
-                        ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_share_offset(layout, b), part,
-                                                    bucket_share(layout, b), COMM_FLOAT)
-                        : comm_all_reduce_start(&g->far, part, bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+                        ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_shard_offset(layout, b), part,
+                                                    bucket_shard_size(layout, b), COMM_FLOAT)
+                        : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
-// Waits for the sum that was started SUMS_AT_ONCE sums ago, as ZeRO 2 does for its buffers. Where replicas are apart, all
+// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Where replicas are apart, all
 // buckets of one would else be on their way to another, and MPI would hold as much memory as all gradients have. Nobody
 // waits in a circle: a sum needs of others only what they do before this rank's place in the schedule.
-static inline void bucket_keep_step(GradientBuckets* grads, int b) {
+static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
     if (!DEVICE_IS_HOST) return;
     const int before = grads->recent[grads->next];
     if (before >= 0) comm_wait(&grads->request[before]);
     grads->recent[grads->next] = b;
-    grads->next = (grads->next + 1) % SUMS_AT_ONCE;
+    grads->next = (grads->next + 1) % MAX_INFLIGHT_REDUCTIONS;
 }
 
 // To be called when a bucket's gradients are complete: starts their sum over the data group.
-static inline void bucket_end(GradientBuckets* grads, Groups* g, const Layout* layout, int b) {
+static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     bucket_sum_partial(grads, g, layout, b);
     if (grads->across) {
         if (grads->parts)
-            grads->request[b] = comm_reduce_scatter_start(&g->data, bucket_far_part(grads, layout, b),
-                                                          grads->of_bucket[b], bucket_part(layout, b), COMM_FLOAT);
+            grads->request[b] = comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b),
+                                                          grads->of_bucket[b], bucket_site_shard_size(layout, b), COMM_FLOAT);
         else if (!grads->late && bucket->chunk >= 0) // of a tied matrix there is more to add up first
-            bucket_send(grads, g, layout, b);
+            start_inter_site_sync(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
-        bucket_keep_step(grads, b);
+        limit_inflight_reductions(grads, b);
         grads->request[b] =
             comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
     } else if (layout->mesh.zero == 1) {
-        bucket_keep_step(grads, b);
-        grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shares + bucket_share_offset(layout, b),
-                                                      grads->of_bucket[b], bucket_share(layout, b), COMM_FLOAT);
+        limit_inflight_reductions(grads, b);
+        grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shares + bucket_shard_offset(layout, b),
+                                                      grads->of_bucket[b], bucket_shard_size(layout, b), COMM_FLOAT);
     } else {
         const int i = grads->next;
         grads->request[i] = comm_reduce_scatter_start(&g->data, grads->arriving[i], grads->buffer[i],
-                                                      bucket_share(layout, b), COMM_FLOAT);
+                                                      bucket_shard_size(layout, b), COMM_FLOAT);
         grads->bucket_in[i] = b;
         grads->next = (i + 1) % ZERO2_BUFFERS;
     }
@@ -298,8 +298,8 @@ static inline void buckets_progress(GradientBuckets* grads, const Layout* layout
     if (grads->across) comm_progress(grads->due_far, layout->buckets);
 }
 
-// Waits for the sums of a chunk's gradients; -1: of those that buckets_tie sums further. (ZeRO 2: of all on their way.)
-static inline void buckets_finish(GradientBuckets* grads, const Layout* layout, int chunk) {
+// Waits for the sums of a chunk's gradients; -1: of those that all_reduce_tied_embedding_grad sums further. (ZeRO 2: of all on their way.)
+static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout, int chunk) {
     if (layout->mesh.zero == 2) {
         for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);
         return;
@@ -310,31 +310,31 @@ static inline void buckets_finish(GradientBuckets* grads, const Layout* layout, 
 }
 
 // Where one matrix is embedding and head and lies on two ranks: sums its two gradients.
-static inline void buckets_tie(GradientBuckets* grads, Groups* g, const Layout* layout) {
+static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, ProcessGroups* g, const Layout* layout) {
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
     const int b = wte->bucket;
     if (grads->across)
-        comm_all_reduce(&g->embedding, bucket_far_part(grads, layout, b), bucket_part(layout, b), COMM_FLOAT, COMM_SUM);
+        comm_all_reduce(&g->embedding, inter_site_shard(grads, layout, b), bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
     else if (layout->mesh.zero)
-        comm_all_reduce(&g->embedding, grads->shares + bucket_share_offset(layout, b), bucket_share(layout, b),
+        comm_all_reduce(&g->embedding, grads->shares + bucket_shard_offset(layout, b), bucket_shard_size(layout, b),
                         COMM_FLOAT, COMM_SUM);
     else
         comm_all_reduce(&g->embedding, grads->all + layout->bucket[b].offset, layout->bucket[b].elements, COMM_FLOAT,
                         COMM_SUM);
 }
 
-// Starts the sums between sites of a chunk's gradients that bucket_end has not.
-static inline void buckets_send(GradientBuckets* grads, Groups* g, const Layout* layout, int chunk) {
+// Starts the sums between sites of a chunk's gradients that start_grad_sync has not.
+static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets && grads->across; b++) {
-        if (layout->bucket[b].chunk == chunk) bucket_send(grads, g, layout, b);
+        if (layout->bucket[b].chunk == chunk) start_inter_site_sync(grads, g, layout, b);
     }
 }
 
 // Waits for those that are due, and gives them to all replicas of the site.
-static inline void buckets_arrive(GradientBuckets* grads, Groups* g, const Layout* layout, int chunk) {
+static inline void finish_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets && grads->across; b++) {
-        const int64_t n = bucket_part(layout, b);
+        const int64_t n = bucket_site_shard_size(layout, b);
         if (layout->bucket[b].chunk != chunk || !grads->due_far[b].comm) continue; // nothing was started, or it is here
         comm_wait(&grads->due_far[b]);
         grads->due_far[b] = no_request();
@@ -345,13 +345,13 @@ static inline void buckets_arrive(GradientBuckets* grads, Groups* g, const Layou
 }
 
 // The group over which ZeRO divides: all replicas, which are one site, or each one.
-static inline Comm* zero_group(Groups* g) { return g->far.size > 1 ? &g->far : &g->data; }
+static inline Comm* zero_group(ProcessGroups* g) { return g->far.size > 1 ? &g->far : &g->data; }
 
 // ZeRO: every data rank has updated its part of each bucket of a chunk (-1: see Bucket); now all get all.
-static inline void buckets_gather(floatX* params, Groups* g, const Layout* layout, int chunk) {
+static inline void all_gather_params(floatX* params, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         floatX* bucket = params + layout->bucket[b].offset;
-        const int64_t n = bucket_share(layout, b);
+        const int64_t n = bucket_shard_size(layout, b);
         if (layout->bucket[b].chunk != chunk) continue;
         comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }

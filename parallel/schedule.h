@@ -73,7 +73,7 @@ is the time that stages are idle, relative to the time that they work; at equal 
 
 #include "../util/base.h"
 
-enum { SCHEDULE_BUFFERS = 2 };       // of a chunk: receive buffers a direction; send buffers for gradients
+enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 };       // of a chunk: receive buffers a direction; send buffers for gradients
 enum { SCHEDULE_LARGEST = 1 << 21 }; // p v m: some hundred megabytes of tables
 
 typedef enum { GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_V, SCHEDULE_KINDS } ScheduleKind;
@@ -448,7 +448,7 @@ static inline void schedule_add_first_receives(Schedule* s, const Schedule* orde
         const ActionKind kind = action_receive(s, a);
         if (kind == ACTION_KINDS) continue;
         int* channel = &seen[(kind == RECEIVE_FORWARD ? 0 : s->plan.p) + schedule_peer(s, kind, a.chunk)];
-        if ((*channel)++ < SCHEDULE_BUFFERS) schedule_add(s, kind, a.chunk, a.microbatch);
+        if ((*channel)++ < PIPELINE_BUFFERS_PER_DIRECTION) schedule_add(s, kind, a.chunk, a.microbatch);
     }
     free(seen);
 }
@@ -461,7 +461,7 @@ static inline void schedule_add_next_receive(Schedule* s, const Schedule* order,
     for (int j = i + 1, ahead = 0; j < order->n; j++) {
         const Action a = order->actions[j];
         if (action_receive(s, a) != kind || schedule_peer(s, kind, a.chunk) != peer) continue;
-        if (++ahead < SCHEDULE_BUFFERS) continue;
+        if (++ahead < PIPELINE_BUFFERS_PER_DIRECTION) continue;
         schedule_add(s, kind, a.chunk, a.microbatch);
         return;
     }
@@ -650,7 +650,7 @@ typedef struct {
     double now;                   // when its last action ended
     double* started;              // (4 kinds, v, m) when a transfer was started; INFINITY: not yet
     Item* output;                 // (slots) whose output is in the slot
-    Item* sending;                // (v, SCHEDULE_BUFFERS) whose gradient is in the send buffer
+    Item* sending;                // (v, PIPELINE_BUFFERS_PER_DIRECTION) whose gradient is in the send buffer
     double arrived[ACTION_KINDS]; // when it came to TIE and to NORM, where stages meet; INFINITY: not yet
 } StageProgress;
 
@@ -663,7 +663,7 @@ typedef struct {
 } Simulation;
 
 static inline void stage_progress_begin(StageProgress* g, const Schedule* s) {
-    const size_t items = (size_t)s->plan.v * (size_t)s->plan.m, buffers = (size_t)s->plan.v * SCHEDULE_BUFFERS;
+    const size_t items = (size_t)s->plan.v * (size_t)s->plan.m, buffers = (size_t)s->plan.v * PIPELINE_BUFFERS_PER_DIRECTION;
     g->now = 0;
     g->started = (double*)checked_malloc(4 * items * sizeof(double), "the timeline");
     g->output = (Item*)checked_malloc((size_t)s->slots * sizeof(Item), "the timeline");
@@ -693,7 +693,7 @@ static inline double message_time(const Simulation* x, int from, int to, int k) 
 }
 
 static inline Item* send_buffer(const StageProgress* g, Action a) {
-    return &g->sending[a.chunk * SCHEDULE_BUFFERS + a.microbatch % SCHEDULE_BUFFERS];
+    return &g->sending[a.chunk * PIPELINE_BUFFERS_PER_DIRECTION + a.microbatch % PIPELINE_BUFFERS_PER_DIRECTION];
 }
 
 // When the last of the stages that meet at this action has come: INFINITY if not all have.
@@ -815,7 +815,7 @@ enum { INPUT_BUFFER, GRADIENT_BUFFER, SEND_BUFFER, BUFFER_KINDS, NO_BUFFER = -1 
 typedef struct {
     int forwards, inputs, weights;              // done: forward passes, input halves, weight halves
     unsigned whole;                             // a bit for REDUCE and UPDATE, if done
-    int buffer[BUFFER_KINDS][SCHEDULE_BUFFERS]; // the micro-batch in the buffer, or on its way into it; -1: none
+    int buffer[BUFFER_KINDS][PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or on its way into it; -1: none
 } ChunkState;
 
 typedef struct {
@@ -950,7 +950,7 @@ static inline bool rule_buffers(const StageState* st, int i, Error* error) {
     if (a.microbatch < 0) return true;
     const int kind = action_fills(st->s, a);
     if (kind == NO_BUFFER) return true;
-    const int which = a.microbatch % SCHEDULE_BUFFERS, holds = st->chunk[a.chunk].buffer[kind][which];
+    const int which = a.microbatch % PIPELINE_BUFFERS_PER_DIRECTION, holds = st->chunk[a.chunk].buffer[kind][which];
     if (holds < 0) return true;
     return schedule_refuse(st->s, i, error, "overwrites micro-batch %d in %s %d", holds, names[kind], which);
 }
@@ -1021,7 +1021,7 @@ static inline void stage_state_apply(StageState* st, Action a) {
         return;
     }
     ChunkState* c = &st->chunk[a.chunk];
-    const int k = a.microbatch, which = k % SCHEDULE_BUFFERS;
+    const int k = a.microbatch, which = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const int empties = action_empties(a.kind), fills = action_fills(st->s, a);
     *item_done(st, a) |= action_effects(a.kind);
     if (empties != NO_BUFFER) c->buffer[empties][which] = -1;
@@ -1165,7 +1165,7 @@ Proves from the tables of all p stages alone:
 The first part leaves out that actions wait. The last one shows that every wait ends: each stage's own order is fixed
 and each message has one sender and one receiver, so what an action waits for depends on nobody's speed, and one run to
 the end stands for all. Where sends wait less, or networks keep messages, each action waits for a part of the same
-things. Since slots and buffers are checked, slots, SCHEDULE_BUFFERS and, of a backward pass in halves, schedule_in_flight
+things. Since slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, of a backward pass in halves, schedule_in_flight
 bound the memory of a step.
 */
 static inline bool schedule_check(const Schedule* stages, int p, Error* error) {

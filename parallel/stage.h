@@ -42,11 +42,11 @@ and V of a layout are this rank's share.
 typedef struct {
     int bytes;    // of one
     bool masters; // parameters are kept in float32 too
-} ValueType;
+} DtypeInfo;
 
 // That of this program.
-static inline ValueType values_here(void) {
-    const ValueType type = {sizeof(floatX), HAS_MASTERS};
+static inline DtypeInfo native_dtype(void) {
+    const DtypeInfo type = {sizeof(floatX), HAS_MASTER_WEIGHTS};
     return type;
 }
 
@@ -100,15 +100,15 @@ typedef struct {
 
 // Where messages from and to a chunk's neighbours lie, and which are on their way (parallel/schedule.h).
 typedef struct {
-    floatX *input[SCHEDULE_BUFFERS], *gradient[SCHEDULE_BUFFERS], *gradient_out[SCHEDULE_BUFFERS];
-    CommRequest receive_forward[SCHEDULE_BUFFERS], receive_backward[SCHEDULE_BUFFERS], send_backward[SCHEDULE_BUFFERS];
-} Boundary;
+    floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION], *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
+    CommRequest receive_forward[PIPELINE_BUFFERS_PER_DIRECTION], receive_backward[PIPELINE_BUFFERS_PER_DIRECTION], send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
+} PipelineBuffers;
 
 typedef struct {
     ModelConfig model;
     Layout layout;
-    Groups* groups;
-    ValueType type;
+    ProcessGroups* groups;
+    DtypeInfo type;
     int B, T;
     bool trains;      // its schedule has backward passes
     int slots, heads; // places for activations; of them with a head, micro-batch k in number k mod heads
@@ -118,24 +118,24 @@ typedef struct {
     GradientBuckets grads;
     float *moment1, *moment2,
         *master;   // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
-    Rounds rounds; // what sites tell each other, and when
-    Sites sites;   // where they have weights of their own
+    AsyncConfig rounds; // what sites tell each other, and when
+    AsyncDp sites;   // where they have weights of their own
     float* before; // like moment1: weights before the last update, where a late gradient is compensated for that
     float* lambda; // (layout.tensors), host: of the compensation in this step
     float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;           // (T, HS): cosines and sines
     double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
-    Probe* probe;                  // where numbers are looked at; NULL: nowhere
+    NanProbe* probe;                  // where numbers are looked at; NULL: nowhere
     Activations* activations;      // (slots)
     HeadActivations* head;         // (heads)
     LayerActivations recomputed;   // what the blocks do not keep but compute again
     Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
-    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before sum_rows, after gather_rows
+    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before reduce_from_tensor_region, after gather_from_sequence_region
     float* shared;      // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
     floatX* cache;      // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
-    Boundary* boundary; // (v)
+    PipelineBuffers* boundary; // (v)
     CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
@@ -156,9 +156,9 @@ static inline float* gradient_of(const Stage* s, int layer, TensorKind kind, int
 static inline floatX* weight(const Stage* s, int layer, TensorKind kind) { return weight_of(s, layer, kind, 0); }
 static inline float* gradient(const Stage* s, int layer, TensorKind kind) { return gradient_of(s, layer, kind, 0); }
 
-static inline TensorKind head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
+static inline TensorKind lm_head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
 
-static inline int most_layers(const Stage* s) { // of a chunk
+static inline int max_layers(const Stage* s) { // of a chunk
     int most = 0;
     for (int c = 0; c < s->layout.mesh.v; c++) most = (int)max_i64(most, s->layout.chunk[c].layers);
     return most;
@@ -168,17 +168,17 @@ static inline bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_
 static inline bool is_caat(const Stage* s) { return s->layout.mesh.sync.ranks > 0; }
 
 // N and R of a whole micro-batch: what memory is taken for.
-static inline int64_t most_tokens(const Stage* s) { return (int64_t)s->layout.states * s->B * s->T; }
-static inline int64_t most_rows(const Stage* s) { return most_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
+static inline int64_t max_tokens(const Stage* s) { return (int64_t)s->layout.states * s->B * s->T; }
+static inline int64_t max_rows(const Stage* s) { return max_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
 
 // This rank's channels, or those of each state: of q, k and v together, and of the first matrix of the mlp.
 static inline int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
 static inline int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
-static inline int64_t cache_size(const Stage* s) {
+static inline int64_t kv_cache_layer_elements(const Stage* s) {
     return (int64_t)s->T * 2 * s->layout.NKV * model_head_size(&s->model);
 }
-static inline int64_t all_caches(const Stage* s) { return s->layout.layers * s->layout.states * cache_size(s); }
-static inline int heads_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
+static inline int64_t kv_cache_elements(const Stage* s) { return s->layout.layers * s->layout.states * kv_cache_layer_elements(s); }
+static inline int attn_out_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // How large it is
@@ -192,7 +192,7 @@ static inline floatX* take_values(const Stage* s, Arena* arena, int64_t n) {
 // input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
 // this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
-    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
     const Recompute recompute = !again ? RECOMPUTE_NONE : s->trains ? s->layout.mesh.recompute : RECOMPUTE_FULL;
     if (recompute == RECOMPUTE_FULL) {
         *y = *again;
@@ -201,7 +201,7 @@ static inline void take_layer(LayerActivations* y, const Stage* s, const LayerAc
     y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
     y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
     y->qkv = take_values(s, arena, N * qkv_size(s));
-    y->attention = take_values(s, arena, N * heads_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
+    y->attention = take_values(s, arena, N * attn_out_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
     y->middle = take_values(s, arena, R * C), y->fc = take_values(s, arena, N * fc_size(s));
     const bool keep = recompute == RECOMPUTE_NONE;
     y->norm1 = keep ? take_values(s, arena, R * C) : again->norm1;
@@ -210,14 +210,14 @@ static inline void take_layer(LayerActivations* y, const Stage* s, const LayerAc
 }
 
 static inline void take_activations(Activations* a, const Stage* s, Arena* arena) {
-    const int64_t R = most_rows(s), C = s->model.C;
+    const int64_t R = max_rows(s), C = s->model.C;
     // Any chunk may use any slot, so each has room for the longest one.
-    for (int l = 0; l <= most_layers(s); l++) a->x[l] = s->trains || l < 2 ? take_values(s, arena, R * C) : a->x[1];
-    for (int l = 0; l < most_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
+    for (int l = 0; l <= max_layers(s); l++) a->x[l] = s->trains || l < 2 ? take_values(s, arena, R * C) : a->x[1];
+    for (int l = 0; l < max_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
 }
 
 static inline void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
-    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
     h->final_norm = take_values(s, arena, R * C);
     h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
     h->logits = take_values(s, arena, N * s->layout.V);
@@ -226,7 +226,7 @@ static inline void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
 }
 
 static inline void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
-    const int64_t N = most_tokens(s), C = s->model.C;
+    const int64_t N = max_tokens(s), C = s->model.C;
     d->dqkv = take_values(s, arena, N * qkv_size(s)), d->dmiddle = take_values(s, arena, N * C);
     d->dfc = take_values(s, arena, N * fc_size(s)), d->dout = take_values(s, arena, N * C);
 }
@@ -234,7 +234,7 @@ static inline void take_layer_gradients(LayerGradients* d, const Stage* s, Arena
 // What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
 // needs any: one block's memory is enough for all.
 static inline void take_gradients(Stage* s, Arena* arena) {
-    const int64_t R = most_rows(s), C = s->model.C;
+    const int64_t R = max_rows(s), C = s->model.C;
     LayerGradients shared;
     memset(&shared, 0, sizeof shared);
     if (!s->split_backward) take_layer_gradients(&shared, s, arena);
@@ -252,10 +252,10 @@ static inline void take_gradients(Stage* s, Arena* arena) {
 }
 
 static inline void take_boundary(Stage* s, Arena* arena) {
-    const int64_t n = boundary_elements(&s->layout.mesh, most_tokens(s) * s->model.C);
+    const int64_t n = boundary_elements(&s->layout.mesh, max_tokens(s) * s->model.C);
     for (int c = 0; c < s->layout.mesh.v; c++) {
-        Boundary* x = &s->boundary[c];
-        for (int i = 0; i < SCHEDULE_BUFFERS; i++) {
+        PipelineBuffers* x = &s->boundary[c];
+        for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) {
             if (!s->layout.chunk[c].first) x->input[i] = take_values(s, arena, n);
             if (!s->layout.chunk[c].first && s->trains) x->gradient_out[i] = take_values(s, arena, n);
             if (!s->layout.chunk[c].last && s->trains) x->gradient[i] = take_values(s, arena, n);
@@ -264,7 +264,7 @@ static inline void take_boundary(Stage* s, Arena* arena) {
 }
 
 // Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
-static inline bool has_two_gradients(const Stage* s) {
+static inline bool has_split_embedding_grad(const Stage* s) {
     return s->model.tied && s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2;
 }
 
@@ -286,17 +286,17 @@ static inline void take_parameters(Stage* s) {
         grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
     }
     for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
-    if (has_two_gradients(s))
+    if (has_split_embedding_grad(s))
         s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
     s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
     if (s->rounds.compensation > 0 && grads->late) s->before = arena_floats(&s->memory_optimizer, share);
-    if (rounds_are_local(&s->rounds))
-        sites_take_memory(&s->sites, &s->memory_optimizer, s->type.masters ? s->master : (float*)s->params);
+    if (async_schedule_are_local(&s->rounds))
+        async_dp_take_memory(&s->sites, &s->memory_optimizer, s->type.masters ? s->master : (float*)s->params);
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
 static inline void stage_take_memory(Stage* s) {
-    const int64_t N = most_tokens(s), R = most_rows(s), C = s->model.C;
+    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
     Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
     take_parameters(s);
     if (!s->trains || s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
@@ -305,14 +305,14 @@ static inline void stage_take_memory(Stage* s) {
     if (s->trains) take_gradients(s, scratch);
     take_boundary(s, activations);
     s->branch = take_values(s, scratch, R * C);
-    if (s->trains) s->dact = take_values(s, scratch, N * max_i64(s->layout.F, heads_size(s)));
+    if (s->trains) s->dact = take_values(s, scratch, N * max_i64(s->layout.F, attn_out_size(s)));
     if (s->trains) s->dnorm = take_values(s, scratch, R * C);
     if (splits_rows(s)) s->partial = take_values(s, scratch, N * C), s->gathered = take_values(s, scratch, N * C);
     if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
     if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
     s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
     s->checksums = (uint64_t*)arena_take(scratch, s->layout.n * (int64_t)sizeof(uint64_t));
-    s->cache = take_values(s, scratch, all_caches(s)); // the last: what is not used is not touched
+    s->cache = take_values(s, scratch, kv_cache_elements(s)); // the last: what is not used is not touched
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ static inline void stage_take_memory(Stage* s) {
 
 // Room for pointers: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* s) {
-    const size_t layers = (size_t)most_layers(s), v = (size_t)s->layout.mesh.v, slots = (size_t)s->slots;
+    const size_t layers = (size_t)max_layers(s), v = (size_t)s->layout.mesh.v, slots = (size_t)s->slots;
     const size_t buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
     s->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
     s->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
@@ -329,7 +329,7 @@ static inline void stage_take_lists(Stage* s) {
         s->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         s->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
-    s->boundary = (Boundary*)checked_calloc(v, sizeof(Boundary), "the chunks");
+    s->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
     s->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
     for (size_t c = 0; c < v; c++) {
         s->gradients[c] = (Gradients*)checked_calloc((size_t)s->pending[c], sizeof(Gradients), "the chunks");
@@ -341,9 +341,9 @@ static inline void stage_take_lists(Stage* s) {
     s->grads.far = s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     if (s->grads.late) s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     s->lambda = (float*)checked_calloc((size_t)s->layout.tensors, sizeof(float), "the tensors");
-    if (rounds_are_local(&s->rounds)) sites_open(&s->sites, &s->rounds, &s->layout, s->model.L);
+    if (async_schedule_are_local(&s->rounds)) async_dp_open(&s->sites, &s->rounds, &s->layout, s->model.L);
     for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
-    for (int i = 0; i < SUMS_AT_ONCE; i++) s->grads.recent[i] = -1;
+    for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) s->grads.recent[i] = -1;
 }
 
 enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
@@ -358,13 +358,13 @@ static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
 // Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
 // sizes of its arenas are known and nothing large is allocated.
 static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
-                              const Rounds* rounds, ValueType type, Error* error) {
+                              const AsyncConfig* rounds, DtypeInfo type, Error* error) {
     memset(s, 0, sizeof *s);
     if ((int64_t)B * T > INT32_MAX)
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
-    const Rounds sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    const AsyncConfig sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
     s->rounds = rounds ? *rounds : sync;
-    s->grads.across = rounds_sum_gradients(&s->rounds) && (mesh.sites > 1 || rounds_are_late(&s->rounds));
+    s->grads.across = async_schedule_sum_gradients(&s->rounds) && (mesh.sites > 1 || async_schedule_are_late(&s->rounds));
     s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
     s->grads.due = !s->grads.late;
     s->model = *m, s->type = type, s->B = B, s->T = T, s->slots = schedule->slots,
@@ -418,7 +418,7 @@ static inline void stage_free(Stage* s) {
     free(s->boundary);
     free(s->pending);
     free(s->send_forward);
-    if (rounds_are_local(&s->rounds)) sites_close(&s->sites);
+    if (async_schedule_are_local(&s->rounds)) async_dp_close(&s->sites);
     free(s->lambda);
     free(s->grads.of_bucket);
     free(s->grads.request);

@@ -32,7 +32,7 @@ typedef struct {
     Comm cores;             // the ranks that compute at once where one thread a rank is measured
     Comm group[8], half[8]; // of the first 2, 4, 8 ... ranks, and of the first and second half of these
     int groups, group_size[8];
-    CommPlace place;
+    RankPlacement place;
     bool computes, lone; // this rank takes part in measuring "one"; it is the one that measures "all"
     float *pool, *recent, *small;
     int32_t* tokens;
@@ -170,7 +170,7 @@ static void run_memory(Bench* b, const Case* c) {
 
 // All ranks go on at about the same time; those that come early sleep, and take no core from the others.
 static void nap_until_all_come(Comm* c) {
-    CommRequest r = comm_start(comm_describe(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
+    CommRequest r = comm_start(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
     while (!comm_is_done(&r)) usleep(2000);
     comm_wait(&r);
 }
@@ -258,8 +258,8 @@ static void run_collective(Comm* c, MeasuredCall call, int kind, float* x, float
     CommRequest r;
     const int64_t part = n / c->size;
     if (kind == 0) r = comm_describe_all_reduce(c, x, n, COMM_FLOAT, COMM_SUM);
-    if (kind == 1) r = comm_describe(c, COMM_REDUCE_SCATTER, y, x, part * c->size, COMM_FLOAT);
-    if (kind == 2) r = comm_describe(c, COMM_ALL_GATHER, x, y, part * c->size, COMM_FLOAT);
+    if (kind == 1) r = comm_request(c, COMM_REDUCE_SCATTER, y, x, part * c->size, COMM_FLOAT);
+    if (kind == 2) r = comm_request(c, COMM_ALL_GATHER, x, y, part * c->size, COMM_FLOAT);
     if (call == COLLECTIVE_WAITED) {
         comm_run(r);
         return;
@@ -328,7 +328,7 @@ static void measure_messages_shared(Bench* b, Comm* c, Comm* half) {
         return;
     }
     if (c->rank < c->size / 2) measure_messages(b, half, c->size);
-    CommRequest end = comm_start(comm_describe(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
+    CommRequest end = comm_start(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
     while (c->rank >= c->size / 2 && !comm_is_done(&end)) run_layer(b);
     comm_wait(&end);
 }
@@ -466,8 +466,8 @@ static void open_bench(Bench* b) {
 }
 
 int main(int argc, char** argv) {
-    device_tame_threads(argv);
-    device_flush_tiny();
+    device_limit_thread_spin(argv);
+    device_flush_denormals();
     process.name = "calibrate";
     static Bench bench;
     Bench* b = &bench;

@@ -87,11 +87,11 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // Known ones
 
-typedef enum { GENERATION_AMPERE, GENERATION_HOPPER, GENERATIONS } Generation;
+typedef enum { GENERATION_AMPERE, GENERATION_HOPPER, GENERATIONS } ChipGeneration;
 static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
 
 // What no data sheet says.
-static inline Device device_of_generation(Generation generation) {
+static inline Device device_of_generation(ChipGeneration generation) {
     static const double gemm[GENERATIONS] = {0.87, 0.80};
     static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
     Device d;
@@ -102,7 +102,7 @@ static inline Device device_of_generation(Generation generation) {
     return d;
 }
 
-static inline Cluster cluster_empty(const char* name, Generation generation) {
+static inline Cluster cluster_empty(const char* name, ChipGeneration generation) {
     Cluster c;
     memset(&c, 0, sizeof c);
     snprintf(c.name, sizeof c.name, "%s", name);
@@ -115,7 +115,7 @@ static inline Cluster cluster_empty(const char* name, Generation generation) {
 
 typedef struct {
     const char* name;
-    Generation generation;
+    ChipGeneration generation;
     double peak, peak_fp32;
     int sms;
     double memory, hbm, nvlink, nic;
@@ -231,7 +231,7 @@ typedef struct {
     const char* path;
     int number;                                    // of the line that is read
     int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // in which line; 0: nowhere yet
-    Generation generation;
+    ChipGeneration generation;
     ClusterOther other;
     void* context;
 } ClusterReader;
@@ -303,7 +303,7 @@ static inline bool cluster_read_word(Cluster* c, ClusterReader* r, int which, ch
         if (r->word[WORD_BASE]) return cluster_refuse(r, error, "base and generation: leave one away");
         for (int g = 0; g < GENERATIONS; g++) {
             if (strcmp(words[1], generation_names[g]) != 0) continue;
-            c->device = device_of_generation((Generation)g);
+            c->device = device_of_generation((ChipGeneration)g);
             return true;
         }
         return cluster_refuse(r, error, "generation: \"%.40s\" is not known; there are ampere, hopper (and later)",

@@ -21,8 +21,8 @@ is a straight line in the bytes: two prices give it. A ring's plan has n - 1 ste
 one node both are the same, and over several nodes the plan is dearer by the steps between (test_planner_step.c shows both).
 Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
 */
-#ifndef LINKS_H
-#define LINKS_H
+#ifndef COMM_COST_H
+#define COMM_COST_H
 
 #include "cluster.h"
 
@@ -108,7 +108,7 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
 
 // Between sites: `ranks` of a site share its links, each to the ranks at its place in the others; D bytes a rank. An
 // all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
-static inline double sites_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
+static inline double async_dp_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
     const double rate = c->site_rate / ranks * (sites - 1); // a site is joined to each other one
     if (sites == 1) return 0;
     return c->device.launch + plan_passes(kind) * (c->site_delay + bytes * (sites - 1) / sites / rate);

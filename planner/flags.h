@@ -10,8 +10,8 @@ What is said is kept: --tp 2 --mesh auto looks at meshes with t = 2 only. One ra
 Cores that nobody has measured get round numbers: each reaches 0.75 of the peak that the trainer measures, and 5 GB/s to memory
 and between ranks. That tells how much work and traffic a mesh makes, which is what tells meshes apart; not how long a step takes.
 */
-#ifndef CHOOSE_H
-#define CHOOSE_H
+#ifndef FLAGS_H
+#define FLAGS_H
 
 #include "../trainer/settings.h"
 #include "search.h"

@@ -15,8 +15,8 @@ host_memory.h: what a process on a CPU holds at its peak. It is more than the ar
 Weights are drawn in place, so there is no other copy of them. A checkpoint needs a bucket more while it is written,
 which is not counted here; nor are traces (--trace: 64 MB, of which a span touches 64 B).
 */
-#ifndef PROCESS_H
-#define PROCESS_H
+#ifndef HOST_MEMORY_H
+#define HOST_MEMORY_H
 
 #include "../kernels/attention.h"
 #include "memory.h"
@@ -65,12 +65,12 @@ static inline double touched_arenas(const StageMemory* stage, bool writes) {
 static inline double message_bytes(const Stage* s) {
     const Layout* layout = &s->layout;
     const Mesh* mesh = &layout->mesh;
-    const double rows = (double)(most_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
+    const double rows = (double)(max_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
     const double bucket = single * (double)largest_bucket(layout), buckets = single * (double)layout->elements;
     const double copies = mesh->zero && mesh->d > 2 ? 2 : 1;
-    const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)SUMS_AT_ONCE;
+    const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)MAX_INFLIGHT_REDUCTIONS;
     const double sums = copies * fmin(buckets, at_once * bucket);
-    const bool tied = layout_is_tied(layout, &s->model); // added up when all others have come
+    const bool tied = embedding_is_split(layout, &s->model); // added up when all others have come
     const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
     return (mesh->t > 1 ? rows : 0) + fmax(mesh->d > 1 ? sums : 0, tie);
 }
@@ -110,7 +110,7 @@ static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, co
     if (!pipeline_check(plan, error)) return false;
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, values_here(), error)) return false;
+        if (!plan_stage(&s, m, &at, B, T, plan, native_dtype(), error)) return false;
         const ProcessMemory x = process_of_stage(&s, plan->m, setup);
         if (x.bytes > largest->bytes) *largest = x;
         stage_free(&s);

@@ -33,8 +33,8 @@ the ends the rate stays that of the end. A product's rate is that of whole tiles
 / 48) 48 of C (on each thread's part), which explains the jumps with m and n, so what is left is smooth and is
 interpolated.
 */
-#ifndef MEASURED_H
-#define MEASURED_H
+#ifndef MEASURED_DEVICE_H
+#define MEASURED_DEVICE_H
 
 #include "../util/options.h"
 #include "ops.h"

@@ -36,14 +36,14 @@ static inline StageMemory memory_of_stage(Stage* s) {
     stage_arenas(s, arenas);
     for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)arenas[i]->used;
     memory.bytes = stage_bytes(s);
-    memory.unused = (double)(all_caches(s) * s->type.bytes);
+    memory.unused = (double)(kv_cache_elements(s) * s->type.bytes);
     memory.pipeline = s->layout.mesh.pipeline;
     return memory;
 }
 
 // The stage of the rank at mesh's coordinates, to be freed.
 static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const Pipeline* plan,
-                              ValueType type, Error* error) {
+                              DtypeInfo type, Error* error) {
     Schedule schedule = schedule_build(plan, mesh->pipeline);
     const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, NULL, type, error);
     schedule_free(&schedule);
@@ -61,7 +61,7 @@ static inline int next_distinct_stage(const Pipeline* plan, int stage) {
 // tokens. A shape that does not fit together is refused, in the words of the trainer's options.
 
 static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const Pipeline* plan, ValueType type, Error* error) {
+                               const Pipeline* plan, DtypeInfo type, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;

@@ -38,8 +38,8 @@ Prices, where nothing was measured. n x m products of sums of k, on a device of 
 
 A device that was measured has its own prices (Cluster.measured_seconds); all come through op_seconds, one function.
 */
-#ifndef WORK_H
-#define WORK_H
+#ifndef OPS_H
+#define OPS_H
 
 #include "comm_cost.h"
 
@@ -293,7 +293,7 @@ static inline void ours_residual(const Lists* x, bool norm) {
         list_memory(x, "residual", KERNEL_RESIDUAL, x->R * x->C, 3 * x->e);
 }
 
-// block_forward_inner: up to the activation of the mlp.
+// block_forward_until_fc: up to the activation of the mlp.
 static inline void ours_forward_inner(const Lists* x) {
     list_gather(x);
     work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
@@ -307,11 +307,11 @@ static inline void ours_forward_inner(const Lists* x) {
     ours_activation(x, false);
 }
 
-static inline void ours_forward(const Lists* x, bool norm_behind) {
+static inline void ours_forward(const Lists* x, bool next_norm) {
     ours_forward_inner(x);
     work_product(x->w, "mlp projection", 0, x->N, x->C, x->F, 1);
     list_sum(x);
-    ours_residual(x, norm_behind);
+    ours_residual(x, next_norm);
 }
 
 // dW and db of a layer with `in` inputs and `out` outputs. A GPU's product makes db on the way.

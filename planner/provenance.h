@@ -13,8 +13,8 @@ computed is at best back-computed, even from confirmed facts. It is confirmed wh
 value without standing in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c finds what has
 been forgotten: it changes every input and looks whether the mark of all that moves knows of it.
 */
-#ifndef FACTS_H
-#define FACTS_H
+#ifndef PROVENANCE_H
+#define PROVENANCE_H
 
 #include "../util/base.h"
 

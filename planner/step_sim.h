@@ -37,8 +37,8 @@ Two conventions for a rate, both printed where papers are compared:
 Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p
 do.
 */
-#ifndef STEP_H
-#define STEP_H
+#ifndef STEP_SIM_H
+#define STEP_SIM_H
 
 #include "ops.h"
 
@@ -200,7 +200,7 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
             s.tensor.rows = model_qkv_size(model);
         slice_cut(&s, mesh, model);
         held.elements[bucket] += (double)slice_elements(&s);
-        if (rates->software->ours && slice_is_partial(&s, mesh))
+        if (rates->software->ours && needs_tp_grad_reduce(&s, mesh))
             held.partial[bucket] +=
                 collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
     }
@@ -286,7 +286,7 @@ static inline double sum_seconds(Rates* r, const Mesh* mesh, double bytes) {
     const PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     if (mesh->d == 1 || bytes <= 0) return 0;
     if (mesh->sites == 1) return collective_seconds(r, kind, bytes, mesh->d, mesh->t);
-    double seconds = sites_seconds(r->cluster, kind, bytes / site, mesh->sites, ranks);
+    double seconds = async_dp_seconds(r->cluster, kind, bytes / site, mesh->sites, ranks);
     if (site > 1)
         seconds += collective_seconds(r, PLAN_REDUCE_SCATTER, bytes, site, mesh->t) +
                    collective_seconds(r, PLAN_ALL_GATHER, bytes, site, mesh->t);
@@ -297,7 +297,7 @@ static inline double sum_seconds(Rates* r, const Mesh* mesh, double bytes) {
 static inline double gather_seconds(Rates* r, const Mesh* mesh, double bytes) {
     if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
     if (mesh->sites == 1) return collective_seconds(r, PLAN_ALL_GATHER, bytes, mesh->d, mesh->t);
-    return sites_seconds(r->cluster, PLAN_ALL_GATHER, bytes, mesh->sites, mesh->t * mesh->p * mesh_site_size(mesh));
+    return async_dp_seconds(r->cluster, PLAN_ALL_GATHER, bytes, mesh->sites, mesh->t * mesh->p * mesh_site_size(mesh));
 }
 
 static inline double parts_of_half(const WorkPrice* w, int half) {

@@ -24,15 +24,15 @@ told to the others by a non-blocking sum of its own, which is started in a step 
 and looked at in the step in which that is merged: the others have come as far then, since what they sent is waited for. So nobody
 waits for this, and all stop after the same step: one with such a merging, at most a round and its delay after the signal.
 */
-#ifndef STOP_H
-#define STOP_H
+#ifndef GRACEFUL_STOP_H
+#define GRACEFUL_STOP_H
 
 #include "../comm.h"
 #include "../methods/async_schedule.h"
 #include <poll.h>
 #include <signal.h>
 
-enum { EXIT_AGAIN = 75 };
+enum { EXIT_REQUEUE = 75 };
 
 static volatile sig_atomic_t stop_signals = 0; // this process was asked to stop
 
@@ -73,7 +73,7 @@ static inline void stop_listen(void) {
 static inline int stop_status(void) {
     fflush(stdout);
     usleep(500000);
-    return EXIT_AGAIN;
+    return EXIT_REQUEUE;
 }
 
 // Whether the run is to end after a step, and whether it is to be saved there.
@@ -110,13 +110,13 @@ static inline void stop_tell(Stop* s, Comm* far, bool stop, bool save, int64_t d
 
 // At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of this site was asked, or, where all
 // wait for all, any rank: the same on all of them. far: the ranks at this one's place in the sites.
-static inline Asked stop_agreed(Stop* s, Comm* far, const Rounds* r, int64_t step, Asked asked) {
+static inline Asked stop_agreed(Stop* s, Comm* far, const AsyncConfig* r, int64_t step, Asked asked) {
     Asked all = {false, false};
     bool sends = false;
-    if (!rounds_are_late(r) || far->size == 1) return asked;
+    if (!async_schedule_are_late(r) || far->size == 1) return asked;
     if (s->due && step >= s->due) all = stop_take(s);
     if (all.stop) return all;
-    for (int f = 0; f < r->fragments; f++) sends = sends || rounds_sends(r, f, step);
+    for (int f = 0; f < r->fragments; f++) sends = sends || async_schedule_sends(r, f, step);
     if (sends && !s->due) stop_tell(s, far, asked.stop, asked.save && !all.save, step + r->delay);
     return s->due && step >= s->due ? stop_take(s) : all;
 }

@@ -21,7 +21,7 @@ compared: a wrong one makes a wrong update, and that is seen. Not so with ZeRO: 
 for all, and the others take over what it has. What changes on the owner between two updates is in all copies after the
 next one; what changes on another rank is overwritten then, after it was used for a step.
 
-Where does a NaN come from? A gradient that is no number is found in the sum over all ranks (run_norm), where nobody can tell
+Where does a NaN come from? A gradient that is no number is found in the sum over all ranks (run_grad_norm), where nobody can tell
 any more whose it was. But as long as nothing was updated the step can be computed again, to the same bits, and this time
 looked at (Probe): weights; what each rank has computed itself, before it is added to what others have; its own gradients. Each rank
 remembers the first place, in the order of the computation, where something was not finite: a NaN spreads, but only to later
@@ -48,7 +48,7 @@ static inline Mesh mesh_at(const Mesh* mesh, int rank) {
 // The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole.
 static inline Mesh mesh_of_site(const Mesh* mesh) {
     Mesh site = *mesh;
-    site.d = mesh_site_size(mesh), site.data = mesh_site_place(mesh), site.sites = 1;
+    site.d = mesh_site_size(mesh), site.data = mesh_rank_in_site(mesh), site.sites = 1;
     return site;
 }
 
@@ -84,17 +84,17 @@ static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool fa
 // ----------------------------------------------------------------------------------------------------------------
 // Do copies agree? Of the ranks of a mesh, whole or of one site.
 
-typedef enum { HELD_BY_REPLICAS, HELD_IN_PART, HELD_BY_ALL_TENSOR, HELD_AT_BOTH_ENDS, HOLDERS } Holders;
+typedef enum { HELD_BY_REPLICAS, HELD_IN_PART, HELD_BY_ALL_TENSOR, HELD_AT_BOTH_ENDS, HOLDERS } ReplicaGroup;
 
-static inline Holders tensor_holders(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
+static inline ReplicaGroup tensor_holders(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
     if (tensor->kind == WTE && m->tied && mesh->p > 1 && !schedule_is_folded(mesh->schedule)) return HELD_AT_BOTH_ENDS;
     if (tensor->parallel == REPLICATED) return HELD_BY_ALL_TENSOR;
-    return is_key_or_value(tensor) && mesh_cuts(mesh) > m->NKV ? HELD_IN_PART : HELD_BY_REPLICAS;
+    return is_key_or_value(tensor) && mesh_tp_cuts(mesh) > m->NKV ? HELD_IN_PART : HELD_BY_REPLICAS;
 }
 
 // A number below t p, the same on all ranks that hold the same slices of that kind. NKV: key/value heads of the model.
-static inline int holders_color(Holders holders, const Mesh* at, int NKV) {
-    const int sharing = mesh_cuts(at) > NKV ? mesh_cuts(at) / NKV : 1;
+static inline int holders_color(ReplicaGroup holders, const Mesh* at, int NKV) {
+    const int sharing = mesh_tp_cuts(at) > NKV ? mesh_tp_cuts(at) / NKV : 1;
     const int stage = holders == HELD_AT_BOTH_ENDS && at->pipeline == at->p - 1 ? 0 : at->pipeline;
     const int tensor = holders == HELD_BY_ALL_TENSOR ? 0 : holders == HELD_IN_PART ? at->tensor / sharing : at->tensor;
     return tensor + at->t * stage;
@@ -118,7 +118,7 @@ static inline void differ_from_most(bool* wrong, const int64_t* number, int stri
 
 // number: `stride` of them for each rank, the first of slices of this kind. Whether some of them differ that ought to be the
 // same; then wrong (ranks) says whose, of the first ranks where that is so, and *copies how many ought to be the same there.
-static inline bool copies_differ(bool* wrong, int* copies, const int64_t* number, int stride, Holders holders,
+static inline bool copies_differ(bool* wrong, int* copies, const int64_t* number, int stride, ReplicaGroup holders,
                                  const Mesh* mesh, int NKV) {
     const int ranks = mesh_size(mesh), colors = mesh->t * mesh->p;
     int* first = (int*)checked_malloc((size_t)(colors + ranks) * sizeof(int), "the ranks");
@@ -189,7 +189,7 @@ static inline void copies_text(char* text, size_t size, const Tensor* tensor, co
 
 // Whether ranks of this one's site, or (far) of all, hold different bits of what ought to be the same; text says what, and where.
 // All these ranks call it, and all get the same text. Without a difference they exchange four numbers each.
-static inline bool replicas_differ(char* text, size_t size, Groups* g, const Layout* layout, const ModelConfig* m,
+static inline bool replicas_differ(char* text, size_t size, ProcessGroups* g, const Layout* layout, const ModelConfig* m,
                                    const floatX* params, uint64_t* device, bool far) {
     const Mesh site = mesh_of_site(&layout->mesh), *mesh = far ? &layout->mesh : &site;
     const size_t ranks = (size_t)mesh_size(mesh);
@@ -203,7 +203,7 @@ static inline bool replicas_differ(char* text, size_t size, Groups* g, const Lay
     copies_numbers(mine, sums, layout, m);
     gather_over_mesh(g, all, mine, HOLDERS, far);
     for (int i = 0; i < HOLDERS; i++)
-        differ = copies_differ(wrong, &copies, all + i, HOLDERS, (Holders)i, mesh, m->NKV) || differ;
+        differ = copies_differ(wrong, &copies, all + i, HOLDERS, (ReplicaGroup)i, mesh, m->NKV) || differ;
     model_tensors(list, m);
     for (int i = layout->tensors - 1; i >= 0 && differ; i--) { // the first one last, for its ranks
         mine[0] = copies_number(sums, layout, i);
@@ -221,19 +221,19 @@ static inline bool replicas_differ(char* text, size_t size, Groups* g, const Lay
 // Where does a NaN come from? The places of a step, in the order in which it is computed: weights; then, of each micro-batch,
 // the way through the model and back; gradients.
 
-typedef enum { PLACE_EMBEDDING, PLACE_ATTENTION, PLACE_MLP, PLACE_STREAM, PLACE_LOGITS, PLACE_LOSS } StepPlace;
+typedef enum { PROBE_EMBEDDING, PROBE_ATTENTION, PROBE_MLP, PROBE_STREAM, PROBE_LOGITS, PROBE_LOSS } StepPlace;
 
 typedef struct {
     int L, tensors; // of the model
     int microbatch; // that is looked at now
     bool backward;  // on its way back
     int64_t first;  // the first place where something was not finite; NO_PLACE: none
-} Probe;
+} NanProbe;
 
-static const int64_t NO_PLACE = INT64_MAX, PLACE_GRADIENTS = (int64_t)1 << 60;
+static const int64_t NO_PLACE = INT64_MAX, PROBE_GRADIENTS = (int64_t)1 << 60;
 
-static inline Probe probe_begin(const ModelConfig* m) {
-    const Probe probe = {m->L, model_tensors(NULL, m), 0, false, NO_PLACE};
+static inline NanProbe probe_begin(const ModelConfig* m) {
+    const NanProbe probe = {m->L, model_tensors(NULL, m), 0, false, NO_PLACE};
     return probe;
 }
 
@@ -241,38 +241,38 @@ static inline Probe probe_begin(const ModelConfig* m) {
 static inline int64_t places_of_way(int L) { return 3 * (int64_t)L + 3; }
 
 static inline int64_t place_of_weight(int tensor) { return tensor; }
-static inline int64_t place_of_gradient(int tensor) { return PLACE_GRADIENTS + tensor; }
+static inline int64_t place_of_gradient(int tensor) { return PROBE_GRADIENTS + tensor; }
 
-static inline int64_t place_on_way(const Probe* probe, StepPlace place, int layer) {
+static inline int64_t place_on_way(const NanProbe* probe, StepPlace place, int layer) {
     const int64_t n = places_of_way(probe->L), ways = 2 * (int64_t)probe->microbatch + probe->backward;
-    const int64_t at = place == PLACE_EMBEDDING ? 0
-                       : place >= PLACE_LOGITS  ? 3 * (int64_t)probe->L + (place - PLACE_STREAM)
+    const int64_t at = place == PROBE_EMBEDDING ? 0
+                       : place >= PROBE_LOGITS  ? 3 * (int64_t)probe->L + (place - PROBE_STREAM)
                                                 : 3 * (int64_t)layer + place;
     return probe->tensors + ways * n + (probe->backward ? n - 1 - at : at);
 }
 
-static inline void probe_floats(Probe* probe, int64_t place, const float* x, int64_t n) {
+static inline void probe_floats(NanProbe* probe, int64_t place, const float* x, int64_t n) {
     bool finite = true;
     for (int64_t i = 0; i < n; i++) finite = finite && isfinite(x[i]);
     if (!finite) probe->first = min_i64(probe->first, place);
 }
 
 // The same of n numbers of device memory, of either type.
-static inline void probe_device_floats(Probe* probe, int64_t place, const float* x, int64_t n) {
+static inline void probe_device_floats(NanProbe* probe, int64_t place, const float* x, int64_t n) {
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "a copy of what is looked at");
     device_to_host(host, x, (size_t)n * sizeof(float));
     probe_floats(probe, place, host, n);
     free(host);
 }
 
-static inline void probe_values(Probe* probe, int64_t place, const floatX* x, int64_t n) {
+static inline void probe_values(NanProbe* probe, int64_t place, const floatX* x, int64_t n) {
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "a copy of what is looked at");
     device_to_floats(host, x, n);
     probe_floats(probe, place, host, n);
     free(host);
 }
 
-static inline void probe_weights(Probe* probe, const Layout* layout, const floatX* params) {
+static inline void probe_weights(NanProbe* probe, const Layout* layout, const floatX* params) {
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         probe_values(probe, place_of_weight(s->index), params + s->offset, slice_elements(s));
@@ -280,7 +280,7 @@ static inline void probe_weights(Probe* probe, const Layout* layout, const float
 }
 
 // The gradients of a bucket that lie at `at`: this rank's own, before they are added to those of others.
-static inline void probe_bucket(Probe* probe, const Layout* layout, int bucket, const float* at) {
+static inline void probe_bucket(NanProbe* probe, const Layout* layout, int bucket, const float* at) {
     const Bucket* b = &layout->bucket[bucket];
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* s = &layout->slices[i];
@@ -297,12 +297,12 @@ static inline void place_text(char* text, size_t size, int64_t place, const Mode
          "the gradient of the mlp's input in block %d", "the gradient of the residual stream behind block %d",
          "the gradient of the head's input", "the gradient of the losses"}};
     const int tensors = model_tensors(NULL, m);
-    if (place < tensors || place >= PLACE_GRADIENTS) {
+    if (place < tensors || place >= PROBE_GRADIENTS) {
         const bool weight = place < tensors;
         Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
         model_tensors(list, m);
         snprintf(text, size, weight ? "the weight %s" : "its own gradient of %s",
-                 list[weight ? place : place - PLACE_GRADIENTS].name);
+                 list[weight ? place : place - PROBE_GRADIENTS].name);
         free(list);
         return;
     }
@@ -310,7 +310,7 @@ static inline void place_text(char* text, size_t size, int64_t place, const Mode
     const int64_t at = number / n % 2 ? n - 1 - number % n : number % n;
     const int layer = (int)((at - 1) / 3);
     const int kind = at == 0                  ? 0
-                     : at > 3 * (int64_t)m->L ? (int)(at - 3 * (int64_t)m->L) + PLACE_STREAM
+                     : at > 3 * (int64_t)m->L ? (int)(at - 3 * (int64_t)m->L) + PROBE_STREAM
                                               : (int)((at - 1) % 3) + 1;
     char what[96];
     snprintf(what, sizeof what, way[number / n % 2][kind], layer);
@@ -337,7 +337,7 @@ static inline int64_t first_place(bool* from, int* replicas, const int64_t* seen
 }
 
 // Says it. All ranks of this one's site, or (far) of all, call it with what each has seen, and get the same text.
-static inline void origin_text(char* text, size_t size, const Probe* probe, Groups* g, const Mesh* whole,
+static inline void origin_text(char* text, size_t size, const NanProbe* probe, ProcessGroups* g, const Mesh* whole,
                                const ModelConfig* m, bool far) {
     const Mesh site = mesh_of_site(whole), *mesh = far ? whole : &site;
     int64_t* seen = (int64_t*)checked_malloc((size_t)mesh_size(mesh) * sizeof *seen, "the ranks");
@@ -380,9 +380,9 @@ enum { HISTORY = 100 };
 typedef struct {
     double value[HISTORY];
     int n, next; // how many there are; where the next one goes
-} History;
+} OutlierDetector;
 
-static inline void history_add(History* h, double x) {
+static inline void history_add(OutlierDetector* h, double x) {
     if (!isfinite(x)) return;
     h->value[h->next] = x;
     h->next = (h->next + 1) % HISTORY;
@@ -402,7 +402,7 @@ static inline double median_of(double* x, int n) {
 
 // How many deviations x is above what is expected, and what that is; 0 while the history is short. Values that hardly differ are taken
 // to differ by a millionth, which is what rounding makes of a loss.
-static inline double history_score(const History* h, double x, double* expected) {
+static inline double history_score(const OutlierDetector* h, double x, double* expected) {
     enum { HALF = HISTORY / 2 };
     double y[HISTORY], work[HISTORY];
     *expected = x;
@@ -426,14 +426,14 @@ enum { SKIPPED_AT_MOST = 10 }; // steps in a row: the run ends with the last of 
 typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
 
 typedef struct {
-    History loss, norm;     // of the losses, and of the logarithms of the gradient's norm
+    OutlierDetector loss, norm;     // of the losses, and of the logarithms of the gradient's norm
     int32_t skipped_in_row; // steps
     bool skipped;           // the last step
     double loss_score, norm_score, loss_expected, norm_expected; // of the last step
-} Health;
+} StepHealth;
 
 // Takes in a step: its scores, then its values.
-static inline void health_step(Health* h, double loss, double norm) {
+static inline void health_step(StepHealth* h, double loss, double norm) {
     const double log_norm = norm > 0 ? log(norm) : (double)NAN;
     h->loss_score = h->norm_score = 0;
     if (h->skipped) return;
@@ -454,7 +454,7 @@ static inline double logged_number(const char* line, const char* name) {
 }
 
 // A step that is in the log of the run that is taken up.
-static inline void health_logged(Health* h, const char* line) {
+static inline void health_logged(StepHealth* h, const char* line) {
     h->skipped = strstr(line, "\"skipped\":true") != NULL;
     h->skipped_in_row = h->skipped ? h->skipped_in_row + 1 : 0;
     health_step(h, logged_number(line, "\"loss\":"), logged_number(line, "\"grad_norm\":"));

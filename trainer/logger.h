@@ -7,8 +7,8 @@ trainer/logger.h: what a run says of itself.
 Nothing here changes the run, and none of it talks to other ranks: what it says of them follows from the plans. All but log_close is
 the main rank's to call.
 */
-#ifndef TELL_H
-#define TELL_H
+#ifndef LOGGER_H
+#define LOGGER_H
 
 #include "../util/json.h"
 #include "trainer.h"
@@ -23,7 +23,7 @@ the main rank's to call.
 static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
     Traffic traffic = traffic_of_step(layout, &s->model, s->B, s->T, m, sizeof(floatX));
     if (s->grads.across && traffic.tied > 0)
-        traffic.tied = sizeof(float) * (double)bucket_part(layout, layout_slice(layout, -1, WTE)->bucket);
+        traffic.tied = sizeof(float) * (double)bucket_site_shard_size(layout, layout_slice(layout, -1, WTE)->bucket);
     return traffic;
 }
 
@@ -32,11 +32,11 @@ typedef struct {
     double tensor, pipeline, data;
 } Sends;
 static Sends sends_of_rank(const Stage* s, int m) {
-    const Rounds* r = &s->rounds;
+    const AsyncConfig* r = &s->rounds;
     const Traffic traffic = traffic_of_stage(s, &s->layout, m);
     const SiteTraffic round =
-        rounds_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
-    const bool sites = s->layout.mesh.sites > 1 || rounds_are_late(r);
+        async_schedule_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
+    const bool sites = s->layout.mesh.sites > 1 || async_schedule_are_late(r);
     const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
                          sites ? (round.near + round.far) / (double)r->period : traffic.data};
     return sends;
@@ -118,7 +118,7 @@ static void print_slots(const Schedule* stages, const Mesh* mesh) {
 }
 
 static void print_sync(const Stage* s) {
-    const Sync* sync = &s->layout.mesh.sync;
+    const CaatConfig* sync = &s->layout.mesh.sync;
     static const char* scale[] = {"times sqrt(states)", "with initial weights times sqrt(states)", "as they are"};
     if (!is_caat(s)) return;
     printf("sync      %d of %d channels shared by %d states, %d a rank; private ones %s; gradients summed in %s\n",
@@ -131,7 +131,7 @@ static void print_sums(const Trainer* t) {
     const Settings* o = &t->settings;
     const Mesh* mesh = &t->stage.layout.mesh;
     for (int far = 0; far < 2; far++) {
-        const bool named = o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see plan_sums
+        const bool named = o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see build_allreduce_plans
         int n = 0;
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
@@ -150,10 +150,10 @@ static void print_sums(const Trainer* t) {
 }
 
 // The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
-static void rounds_text(char* text, size_t size, const Rounds* r) {
+static void async_schedule_text(char* text, size_t size, const AsyncConfig* r) {
     char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
     text[0] = 0;
-    if (!rounds_are_late(r)) return;
+    if (!async_schedule_are_late(r)) return;
     if (r->mode == DP_DILOCO) {
         snprintf(every, sizeof every, " in %d fragment%s every %lld steps", r->fragments, r->fragments == 1 ? "" : "s",
                  (long long)r->period);
@@ -162,28 +162,28 @@ static void rounds_text(char* text, size_t size, const Rounds* r) {
     if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
     if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
     // A late gradient is alike on all sites, as many as there are.
-    if (rounds_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
+    if (async_schedule_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
     snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
              r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
 // The plan of the sites.
 static void print_rounds(const Trainer* t) {
-    const Rounds* r = &t->stage.rounds;
+    const AsyncConfig* r = &t->stage.rounds;
     const int replicas = mesh_site_size(&t->stage.layout.mesh);
     char text[CHECKPOINT_PLAN_TEXT];
-    rounds_text(text, sizeof text, r);
+    async_schedule_text(text, sizeof text, r);
     if (r->sites == 1 && !text[0]) return;
     if (!text[0]) snprintf(text, sizeof text, "sync, gradients summed over all in every step");
-    if (!rounds_are_local(r))
+    if (!async_schedule_are_local(r))
         printf("sites     %s; %d site%s of %d replica%s\n", text, r->sites, r->sites == 1 ? "" : "s", replicas,
                replicas == 1 ? "" : "s");
     else
         printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
-    if (!rounds_are_late(r)) return;
-    rounds_draw(r, stdout);
+    if (!async_schedule_are_late(r)) return;
+    async_schedule_draw(r, stdout);
     printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
-    const int64_t lost = t->settings.steps - rounds_learned(r, t->settings.steps);
+    const int64_t lost = t->settings.steps - async_schedule_learned(r, t->settings.steps);
     if (r->mode == DP_DILOCO && lost > 0)
         printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
                (long long)lost, (long long)t->settings.steps);
@@ -347,7 +347,7 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         sum.tied += one.tied, sum.data += one.data;
         if (sites) {
             const SiteTraffic of =
-                rounds_traffic(&mine->rounds, &layout, mine->model.L, sizeof(floatX), first, t->step);
+                async_schedule_traffic(&mine->rounds, &layout, mine->model.L, sizeof(floatX), first, t->step);
             sites->near += of.near, sites->far += of.far;
         }
         layout_free(&layout);
@@ -399,7 +399,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
                       counted[1], sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
-    if (mesh->sites > 1 || rounds_are_late(&t->stage.rounds))
+    if (mesh->sites > 1 || async_schedule_are_late(&t->stage.rounds))
         print_site_traffic(t, all, sites, first);
     else
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
@@ -495,7 +495,7 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
 
 // One more line where the loss or the norm is not what the steps before it lead to expect.
 static void print_outliers(const Trainer* t) {
-    const Health* h = &t->health;
+    const StepHealth* h = &t->health;
     const struct {
         const char* what;
         double is, expected, score;
@@ -558,22 +558,22 @@ typedef struct {
     char* text;
     size_t size;
     FILE* out;
-} Line;
+} JsonLine;
 
-static FILE* line_begin(Line* line) {
+static FILE* line_begin(JsonLine* line) {
     line->out = open_memstream(&line->text, &line->size);
     if (!line->out) die("out of memory: a line of a log");
     return line->out;
 }
 
 // Where the disk takes none it waits in memory; people are told when that begins and when it ends.
-static void line_end(Line* line, Lines* log) {
+static void line_end(JsonLine* line, AppendLog* log) {
     const int64_t waited = log->lines;
     Error error;
     if (fclose(line->out) != 0) die("out of memory: a line of %s", log->path);
-    lines_add(log, line->text, line->size);
+    append_log_add(log, line->text, line->size);
     free(line->text);
-    const bool written = lines_write(log, &error);
+    const bool written = append_log_write(log, &error);
     if (written == (waited == 0)) return;
     end_line();
     if (written)
@@ -584,7 +584,7 @@ static void line_end(Line* line, Lines* log) {
 
 // The text as a terminal shows it.
 static void log_sample(Trainer* t, const int32_t* tokens, int n) {
-    Line shown, line;
+    JsonLine shown, line;
     TextWriter writer = {line_begin(&shown), "", 0, 0};
     for (int i = 0; i < n; i++) {
         if (t->tokenizer.vocab)
@@ -640,7 +640,7 @@ static void log_evaluations(FILE* log, const Trainer* t) {
 
 // One JSON object for programs.
 static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
-    Line text;
+    JsonLine text;
     FILE* log = line_begin(&text);
     const double tokens = (double)t->settings.global_batch * t->stage.T;
     fprintf(log, "{\"step\":%lld,\"loss\":", (long long)t->step);
@@ -663,7 +663,7 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     else
         fprintf(log, "%.4f", t->bubble);
     fprintf(log, ",\"peak_bytes\":%lld", (long long)peak);
-    const Health* h = &t->health;
+    const StepHealth* h = &t->health;
     if (h->skipped) fprintf(log, ",\"skipped\":true");
     if (is_outlier(&t->settings, h->loss_score)) fprintf(log, ",\"loss_z\":%.2f", h->loss_score);
     if (is_outlier(&t->settings, h->norm_score)) fprintf(log, ",\"grad_norm_z\":%.2f", h->norm_score);
@@ -692,7 +692,7 @@ typedef struct {
 } LoggedLines;
 
 // Reads a log; health (or NULL) remembers the lines that stay, and copy (or NULL) gets them. from is at its begin.
-static bool log_read(LoggedLines* found, FILE* from, int64_t step, Health* health, FILE* copy) {
+static bool log_read(LoggedLines* found, FILE* from, int64_t step, StepHealth* health, FILE* copy) {
     char* line = NULL;
     size_t room = 0;
     int64_t at = 0, logged;
@@ -730,7 +730,7 @@ static void log_close_gaps(const char* path, FILE* old, int64_t step) {
 // Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
 // checkpoint's step, which are about to be written again, and remembers the others (health, or NULL). What cannot be read is dropped
 // and reported.
-static void log_open(Lines* log, const char* out, const char* name, bool resumed, int64_t step, Health* health) {
+static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step, StepHealth* health) {
     char path[CHECKPOINT_PATH];
     LoggedLines found = {0, 0, 0, 0, false};
     Error error;
@@ -743,18 +743,18 @@ static void log_open(Lines* log, const char* out, const char* name, bool resumed
     if (found.damaged)
         printf("log       %s: %lld of %lld lines cannot be read and are dropped, the first is line %lld\n", path,
                (long long)found.damaged, (long long)found.lines, (long long)found.first_damaged);
-    if (!lines_open(log, path, found.kept, &error)) die("%s", error.text);
+    if (!append_log_open(log, path, found.kept, &error)) die("%s", error.text);
 }
 
 // False, with the reason told, if not all lines could be written. Nothing was opened: nothing to do.
-static bool log_close(Lines* log) {
+static bool log_close(AppendLog* log) {
     Error error;
     if (!log->path[0]) return true;
-    const bool ok = lines_write(log, &error) && log->lost == 0;
+    const bool ok = append_log_write(log, &error) && log->lost == 0;
     const int64_t missing = log->lines + log->lost;
     if (log->lines == 0) fail(&error, "%.900s: there was no memory for all lines", log->path);
     if (!ok) fprintf(stderr, "%s: %s; %lld lines are missing\n", process.name, error.text, (long long)missing);
-    lines_close(log);
+    append_log_close(log);
     return ok;
 }
 

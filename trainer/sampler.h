@@ -20,8 +20,8 @@ draws the same. Weights and sums are float64.
 Time. Only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for each token
 that is taken off it, as many as stay. Without 3 and 4 there is none. What is left is one exp a token.
 */
-#ifndef SAMPLING_H
-#define SAMPLING_H
+#ifndef SAMPLER_H
+#define SAMPLER_H
 
 #include "../util/base.h"
 

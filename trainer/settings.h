@@ -423,7 +423,7 @@ static inline void settings_tuning_changes(char* text, size_t size, const char* 
 }
 
 // Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
-static inline bool settings_train(const Settings* o) { return o->steps > 0; }
+static inline bool settings_is_training(const Settings* o) { return o->steps > 0; }
 
 // Whether only other work than training is asked for. To be called before a file of options is read, which is that of a run that
 // has trained: what counts is what was typed.
@@ -433,7 +433,7 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
 }
 
 // Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
-static inline void check_rounds(const Settings* o) {
+static inline void check_async_options(const Settings* o) {
     const Settings usual = settings_default();
     const char* mode = dp_mode_names[o->dp_mode];
     const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
@@ -471,12 +471,12 @@ static inline void check_rounds(const Settings* o) {
 }
 
 // The plan of --dp-mode and what belongs to it.
-static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
+static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     const bool diloco = o->dp_mode == DP_DILOCO;
-    Rounds r;
+    AsyncConfig r;
     memset(&r, 0, sizeof r);
-    if (!settings_train(o)) {
-        const Rounds none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    if (!settings_is_training(o)) {
+        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
         return none;
     }
     r.mode = (DpMode)o->dp_mode, r.sites = mesh->sites;
@@ -492,7 +492,7 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
     if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
     r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
-    if (o->on_nan && rounds_are_late(&r))
+    if (o->on_nan && async_schedule_are_late(&r))
         die_usage("--on-nan skip needs all ranks in every step, and --dp-mode %s does not wait for them: leave one of "
                   "them away",
                   dp_mode_names[o->dp_mode]);
@@ -508,18 +508,18 @@ static inline Rounds settings_rounds(const Settings* o, const Mesh* mesh) {
             "--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
             "nothing of its own weights then",
             r.mix, (long long)r.delay);
-    if (diloco && rounds_learned(&r, o->steps) == 0)
+    if (diloco && async_schedule_learned(&r, o->steps) == 0)
         die_usage(
             "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
             "use more --steps, or fewer --local-steps",
             (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
             r.delay > 0 && !r.eager ? " and --dp-delay" : "");
-    if (!rounds_check(&r, &error)) die("internal error: %s", error.text);
+    if (!async_schedule_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }
 
 static inline void check_settings(Settings* o) {
-    if (!settings_train(o) && o->out && !o->resume)
+    if (!settings_is_training(o) && o->out && !o->resume)
         die_usage(
             "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
             o->out);
@@ -533,8 +533,8 @@ static inline void check_settings(Settings* o) {
         die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
     if (o->document_token >= 0 && !o->documents) die_usage("--document-token needs --documents");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
-    check_rounds(o);
-    if (o->generate && settings_train(o) && !o->sample_every)
+    check_async_options(o);
+    if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
                   (long long)o->steps);
     if (o->temperature == 0 && (o->top_k > 0 || o->top_p < 1))
@@ -578,9 +578,9 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
-    mesh.zero = mesh.d > 1 && settings_train(o) ? (int)o->zero : 0; // one replica has nothing to divide
-    mesh.recompute = settings_train(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
-    if (!settings_train(o)) o->sites = 1;
+    mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to divide
+    mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
+    if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
     if (mesh.d % o->sites != 0)
         die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
@@ -593,7 +593,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
         die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
                   mesh.sites);
     if (o->sync < 1 || o->sync_ranks) {
-        const Sync sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
+        const CaatConfig sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
                            o->sync_gradient == 1};
         mesh.sync = sync;
     }
@@ -605,7 +605,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a replica has a multiple of so many micro-batches
-    if (!settings_train(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
+    if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
     if (!o->global_batch) {
         o->global_batch =
             o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));

@@ -24,7 +24,7 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 // The command line
 
 // Ranks that were not started alike would wait for each other for ever.
-static inline void check_ranks(Trainer* t, int argc, char** argv) {
+static inline void check_same_launch(Trainer* t, int argc, char** argv) {
     size_t length = 1;
     for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
     char *arguments = (char*)checked_calloc(length, 1, "the arguments"), build[128];
@@ -42,7 +42,7 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
     bool ok = !is_main(t) || file_map(&file, path, &why) || fail(&error, "%s%.900s", option, why.text);
     if (ok && (file.size > 1 << 20 || (file.size && memchr(file.data, 0, file.size))))
         ok = fail(&error, "%s%.900s: not a file of options, one --name value a line", option, path);
-    agree_on(t, ok ? 0 : EXIT_ARGUMENTS, &error);
+    check_all_ranks_status(t, ok ? 0 : EXIT_ARGUMENTS, &error);
     int64_t size = (int64_t)file.size;
     comm_broadcast(&t->world, &size, 1, COMM_INT64, 0);
     char* text = (char*)checked_calloc((size_t)size + 1, 1, "a file of options");
@@ -94,7 +94,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
 }
 
 // --help, --version, --completion: what needs no run. Returns whether it was asked for.
-static inline bool explain(const Trainer* t) {
+static inline bool print_help(const Trainer* t) {
     const Settings* o = &t->settings;
     Settings defaults = settings_default();
     Option rows[MAX_OPTIONS];
@@ -121,7 +121,7 @@ static inline bool explain(const Trainer* t) {
 }
 
 // The text that is generated has stdout to itself: all else that is said goes to stderr.
-static inline FILE* part_stdout(void) {
+static inline FILE* split_stdout(void) {
     fflush(stdout);
     const int fd = dup(STDOUT_FILENO);
     FILE* text = fd >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(fd, "w") : NULL;
@@ -147,7 +147,7 @@ static inline void open_files(Trainer* t) {
     if (ok && o->val) {
         ok = sources_open(&t->val_files, o->val, &error) && sources_agree(&t->train_files, &t->val_files, &error);
     }
-    agree(t, ok, &error);
+    check_all_ranks(t, ok, &error);
     char text[256];
     t->data_checksum = sources_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
@@ -158,14 +158,14 @@ static inline void open_files(Trainer* t) {
 
 // Opens a vocabulary, and remembers its file: checkpoints get a copy. One that nobody has asked for (needed =
 // false) and that cannot be read is left out, which is told.
-static inline void take_vocabulary(Trainer* t, const char* path, bool needed) {
+static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
     struct stat st;
     Error error;
     const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     if (!folder || !tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
         snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
     const bool ok = tokenizer_open(&t->tokenizer, path, -1, &error);
-    agree(t, ok || !needed, &error);
+    check_all_ranks(t, ok || !needed, &error);
     if (ok) return;
     memset(&t->tokenizer, 0, sizeof t->tokenizer);
     if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
@@ -192,7 +192,7 @@ static inline void encode_lines(Trainer* t) {
         ok = jsonl_encode(&t->train_files.source[i].files, &t->tokenizer, &error);
     for (int i = 0; i < t->val_files.count && ok; i++)
         ok = jsonl_encode(&t->val_files.source[i].files, &t->tokenizer, &error);
-    agree(t, ok, &error);
+    check_all_ranks(t, ok, &error);
 }
 
 // Whether a vocabulary is the one that a run on bytes leaves in its checkpoints.
@@ -220,7 +220,7 @@ static inline void open_tokenizer(Trainer* t) {
                   o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
                   o->data ? o->data : "the data");
     if (o->tokenizer || found)
-        take_vocabulary(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || lines);
+        load_tokenizer(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || lines);
     else if (text || lines)
         tokenizer_bytes(&t->tokenizer);
     comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
@@ -239,7 +239,7 @@ static inline void open_vocabulary(Trainer* t) {
         open_tokenizer(t);
         return;
     }
-    if (o->tokenizer || found) take_vocabulary(t, found ? path : o->tokenizer, o->tokenizer || o->generate);
+    if (o->tokenizer || found) load_tokenizer(t, found ? path : o->tokenizer, o->tokenizer || o->generate);
     comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
                     "give all ranks the same --tokenizer");
 }
@@ -248,11 +248,11 @@ static inline void open_vocabulary(Trainer* t) {
 static inline int vocabulary_size(const Trainer* t) {
     if (t->tokenizer.vocab) return t->tokenizer.vocab;
     if (t->train_files.count) return sources_vocab(&t->train_files);
-    return settings_train(&t->settings) ? 0 : 256;
+    return settings_is_training(&t->settings) ? 0 : 256;
 }
 
 // Where no vocabulary was found a text is its bytes.
-static inline void settle_vocabulary(Trainer* t, int V) {
+static inline void fallback_to_bytes(Trainer* t, int V) {
     if (!t->settings.generate || t->tokenizer.vocab) return;
     if (V < 256)
         die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
@@ -301,7 +301,7 @@ static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
 
 // The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or llm.c's
 // weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
-static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int data_vocab) {
+static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH] = "";
     const bool resumes = o->resume && find_model(t, newest);
@@ -309,8 +309,8 @@ static inline ModelConfig choose_model(Trainer* t, Option* table, int n, int dat
     ModelConfig stored;
     bool told = false;
     Error error;
-    if (o->init && !resumes) agree(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
-    agree(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
+    if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
+    check_all_ranks(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
     char text[CONFIG_TEXT] = "no config.json"; // ranks with models that differ would wait for each other for ever
     if (told) config_write(text, &stored, "", "");
     if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
@@ -380,7 +380,7 @@ static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
         ok = choose_roles(&sources.roles, t, model, weights, &error) &&
              hub_files_gather(&t->hub_files, &sources, &error);
     }
-    agree(t, ok, &error);
+    check_all_ranks(t, ok, &error);
 }
 
 // The vocabulary's token that stands before a document; -1: it has none, or is not known.
@@ -415,7 +415,7 @@ static inline void open_loaders(Trainer* t, int blocks) {
     if (ok && o->eval_every && !mix_init(&t->val, val, held_out, blocks, T, V, 0, false, &why)) {
         ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
     }
-    agree(t, ok, &error);
+    check_all_ranks(t, ok, &error);
 }
 
 // --evaluate: the files, and what the model has to do with them.
@@ -439,7 +439,7 @@ static inline void open_evaluations(Trainer* t) {
         checksum = 31 * checksum + evaluation_checksum(e);
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
-    agree(t, ok, &why);
+    check_all_ranks(t, ok, &why);
     if (t->settings.document_token >= 0 && t->train_files.count == 0 && told)
         die_usage("--document-token %lld: the files of --evaluate say themselves where documents begin; leave it away",
                   (long long)t->settings.document_token);
@@ -461,7 +461,7 @@ static inline char* read_stdin(size_t* size) {
 }
 
 // Gives all ranks the text of --generate; stdin reaches the main one.
-static inline void read_given_text(Trainer* t) {
+static inline void read_prompt(Trainer* t) {
     const char* given = t->settings.generate;
     size_t n = strlen(given);
     char* text = is_main(t) && strcmp(given, "-") == 0 ? read_stdin(&n) : NULL;
@@ -480,7 +480,7 @@ static inline void read_given_text(Trainer* t) {
 
 // The machines of --mesh auto: --cluster, or what is here.
 static inline bool open_machines(Trainer* t, Machines* machines, Error* error) {
-    const CommPlace* place = &t->place;
+    const RankPlacement* place = &t->place;
     char name[160];
     if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
     device_name(name, sizeof name);
@@ -520,7 +520,7 @@ static inline void choose_mesh(Trainer* t, const ModelConfig* model, int T, Opti
     Chosen chosen;
     Error error;
     memset(&chosen, 0, sizeof chosen);
-    agree_on(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
+    check_all_ranks_status(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
     comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
     choose_settle(&t->settings, &chosen);
 }
@@ -543,14 +543,14 @@ static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
 // little, few enough that their tokens take little memory.
 static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
 
-static inline void prove(const Schedule* stages, int p) {
+static inline void check_schedule_or_die(const Schedule* stages, int p) {
     Error wrong;
     if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
 }
 
 // The tables of all stages: of training steps, or of forward passes where nothing is trained.
 static inline Schedule* stages_build(const Trainer* t, const Pipeline* plan) {
-    if (settings_train(&t->settings)) return schedules_build(plan);
+    if (settings_is_training(&t->settings)) return schedules_build(plan);
     Schedule* stages = (Schedule*)checked_malloc((size_t)plan->p * sizeof(Schedule), "the schedule");
     for (int i = 0; i < plan->p; i++) stages[i] = schedule_build_untrained(plan, i);
     return stages;
@@ -558,7 +558,7 @@ static inline Schedule* stages_build(const Trainer* t, const Pipeline* plan) {
 
 // The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
-static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const Rounds* rounds,
+static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const AsyncConfig* rounds,
                                  Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
@@ -572,9 +572,9 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
         return fail(error, "%.800s, that is --global-batch %s", why.text,
                     pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
     }
-    const bool trains = settings_train(o);
+    const bool trains = settings_is_training(o);
     Schedule* stages = stages_build(t, &plan);
-    prove(stages, mesh->p);
+    check_schedule_or_die(stages, mesh->p);
     schedules_free(stages, mesh->p);
     t->schedule = trains ? schedule_build(&plan, mesh->pipeline) : schedule_build_untrained(&plan, mesh->pipeline);
     return true;
@@ -590,7 +590,7 @@ static inline void prove_forward(const Trainer* t, int m) {
         schedule_free(&stages[i]);
         stages[i] = forward;
     }
-    prove(stages, plan->p);
+    check_schedule_or_die(stages, plan->p);
     schedules_free(stages, plan->p);
 }
 
@@ -618,7 +618,7 @@ static inline void prove_evaluations(const Trainer* t) {
 // Sums
 
 // Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
-static inline bool sums_need(const Stage* s, bool far, PlanKind kind) {
+static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
     const Mesh* mesh = &s->layout.mesh;
     const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
     if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
@@ -630,14 +630,14 @@ static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, 
                               Error* error) {
     bool ok = true;
     for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
-        if (!sums_need(s, far, (PlanKind)kind)) continue;
+        if (!needs_collective(s, far, (PlanKind)kind)) continue;
         ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
     }
     return ok;
 }
 
 // Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
-static inline bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error* error) {
+static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far, Error* error) {
     const Settings* o = &t->settings;
     const int replicas = far ? mesh->sites : mesh_site_size(mesh);
     char usual[32];
@@ -656,15 +656,15 @@ static inline bool plan_named_sums(Trainer* t, const Mesh* mesh, bool far, Error
 // --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
 // (comm/collectives/collectives.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
 // carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
-static inline bool plan_sums(Trainer* t, const Mesh* mesh, Error* error) {
+static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
     char usual[32];
     Network net;
     if (o->allreduce && mesh->d == 1)
         return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
-    if (o->allreduce && !plan_named_sums(t, mesh, far, error)) return false;
-    if (mesh->sites == 1 || (o->allreduce && far) || !rounds_are_late(&t->stage.rounds)) return true;
+    if (o->allreduce && !build_named_allreduce(t, mesh, far, error)) return false;
+    if (mesh->sites == 1 || (o->allreduce && far) || !async_schedule_are_late(&t->stage.rounds)) return true;
     snprintf(usual, sizeof usual, "full:%d", mesh->sites);
     if (!network_build(&net, usual, error)) return false;
     const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
@@ -687,7 +687,7 @@ static inline void check_memory(Trainer* t) {
     t->saves_wait = !room;
     const ByteUnit unit = byte_unit(needed, true);
     Error error;
-    agree(t,
+    check_all_ranks(t,
           needed <= there || fail(&error,
                                   "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
                                   "--seq or model, --recompute, or more ranks on more machines",
@@ -712,7 +712,7 @@ static inline int refuse_old_run(const Settings* o, Error* error) {
 
 // Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
 // lock: the folder is this run's from now on.
-static inline int prepare_out(const Settings* o, int* lock, Error* error) {
+static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
     struct stat st;
     bool ok = true;
     if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
@@ -735,12 +735,12 @@ static inline int prepare_out(const Settings* o, int* lock, Error* error) {
 }
 
 // All ranks: --out is this run's as long as any of them lives.
-static inline void take_out(Trainer* t) {
+static inline void lock_out_dir(Trainer* t) {
     Error error;
     t->lock = FOLDER_UNLOCKED;
-    agree_on(t, is_main(t) ? prepare_out(&t->settings, &t->lock, &error) : 0, &error);
+    check_all_ranks_status(t, is_main(t) ? prepare_out_dir(&t->settings, &t->lock, &error) : 0, &error);
     const bool shared = !is_main(t) || folder_share(t->lock);
-    agree(t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
+    check_all_ranks(t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
     if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
 }
 

@@ -1,8 +1,8 @@
 /*
 trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it and works on it, trainer/logger.h says what is in it.
 */
-#ifndef RUN_H
-#define RUN_H
+#ifndef TRAINER_H
+#define TRAINER_H
 
 #include "../comm.h"
 #include "../comm/cpu_affinity.h"
@@ -39,9 +39,9 @@ typedef struct {
 typedef struct {
     Settings settings;
     Comm world;
-    Groups groups;
-    Watch watch;
-    CommPlace place;
+    ProcessGroups groups;
+    Watchdog watch;
+    RankPlacement place;
     Stage stage;
     Schedule schedule;
     Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
@@ -63,7 +63,7 @@ typedef struct {
     char* given;                      // the text of --generate, `given_size` bytes; NULL: none
     int64_t given_size;
     FILE* text;                       // where what --generate writes goes, on the main rank
-    Lines log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
+    AppendLog log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
     bool logged;                      // a step, since this process began: its line has the version
     Trace trace, *tracing;            // the second is NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it
@@ -71,7 +71,7 @@ typedef struct {
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
-    Health health;
+    StepHealth health;
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
@@ -84,7 +84,7 @@ static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
 
 // Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or what the
 // run would end with.
-static inline int first_reason(Trainer* t, int status, Error* error) {
+static inline int first_failing_rank(Trainer* t, int status, Error* error) {
     int32_t first = status == 0 ? INT32_MAX : t->world.rank;
     comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
     if (first == INT32_MAX) return -1;
@@ -102,14 +102,14 @@ static inline int first_reason(Trainer* t, int status, Error* error) {
 }
 
 // Goes on if no rank has failed, else the run ends, everywhere, with the message of the first that did.
-static inline void agree_on(Trainer* t, int status, Error* error) {
-    const int first = first_reason(t, status, error);
+static inline void check_all_ranks_status(Trainer* t, int status, Error* error) {
+    const int first = first_failing_rank(t, status, error);
     if (first < 0) return;
     int32_t told = status;
     comm_broadcast(&t->world, &told, 1, COMM_INT32, first);
-    comm_die_together(&t->world, told, error->text);
+    comm_abort_all(&t->world, told, error->text);
 }
 
-static inline void agree(Trainer* t, bool ok, Error* error) { agree_on(t, ok ? 0 : EXIT_RUN, error); }
+static inline void check_all_ranks(Trainer* t, bool ok, Error* error) { check_all_ranks_status(t, ok ? 0 : EXIT_RUN, error); }
 
 #endif

@@ -29,11 +29,11 @@ The limit has to be longer than the longest single action or operation; before t
 read, it is START seconds at least. Messages of a plan (comm_planned.h) are counted one by
 one, buckets of a checkpoint too.
 
-What it does not see: other machines, except through who waits for them; the time before watch_open. On a GPU with NCCL the host waits
+What it does not see: other machines, except through who waits for them; the time before watchdog_open. On a GPU with NCCL the host waits
 only where it needs a result: there a rank is known to wait for "the device", and the blame is with who does not.
 */
-#ifndef WATCH_H
-#define WATCH_H
+#ifndef WATCHDOG_H
+#define WATCHDOG_H
 
 #include "../comm.h"
 #include "../util/heartbeat.h"
@@ -65,7 +65,7 @@ typedef struct {
 } WatchView;
 
 typedef struct {
-    WhereTable* table;
+    HeartbeatTable* table;
     WhereNames names;
     int self;         // this rank's row
     bool sees;        // the other rows' processes can be looked up
@@ -75,26 +75,26 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stop;
-} Watch;
+} Watchdog;
 
 // ----------------------------------------------------------------------------------------------------------------
 // Judging: functions of the table and of what was seen
 
 // Some rank of this machine, among those that row i waits for, moves. *far: some of them are not on this machine, or unknown.
-static inline bool watch_only_late(const Watch* w, int i, bool* far) {
+static inline bool watchdog_only_late(const Watchdog* w, int i, bool* far) {
     const int32_t* ranks = NULL;
-    const int n = where_awaited(w->table, i, w->view[i].wait, &ranks);
+    const int n = heartbeat_awaited(w->table, i, w->view[i].wait, &ranks);
     bool late = false;
     *far = n == 0;
     for (int k = 0; k < n; k++) {
-        const int row = where_find(w->table, ranks[k]);
+        const int row = heartbeat_find(w->table, ranks[k]);
         if (row < 0) *far = true;
         if (row >= 0 && row != i && w->view[row].silent < w->view[row].limit && !w->view[row].ended) late = true;
     }
     return late;
 }
 
-static inline WatchState watch_state(const WatchView* v) {
+static inline WatchState watchdog_state(const WatchView* v) {
     if (v->ended) return WATCH_MOVES;
     if (v->process == PROCESS_GONE) return WATCH_GONE;
     if (v->silent < v->limit / 2) return WATCH_MOVES;
@@ -103,20 +103,20 @@ static inline WatchState watch_state(const WatchView* v) {
 }
 
 // a before b in the order of blame.
-static inline bool watch_before(const WatchView* a, const WatchView* b) {
+static inline bool watchdog_before(const WatchView* a, const WatchView* b) {
     return a->state != b->state ? a->state < b->state : a->silent > b->silent;
 }
 
 // Judges all rows. Returns the one that is most to blame if the job has to end, else -1.
-static inline int watch_judge(Watch* w) {
+static inline int watchdog_judge(Watchdog* w) {
     int worst = -1;
     bool alarm = false;
     for (int i = 0; i < w->table->rows; i++) {
         WatchView* v = &w->view[i];
-        v->state = watch_state(v);
-        v->excused = watch_only_late(w, i, &v->far) && v->state == WATCH_WAITS;
+        v->state = watchdog_state(v);
+        v->excused = watchdog_only_late(w, i, &v->far) && v->state == WATCH_WAITS;
         if (v->state == WATCH_MOVES || v->excused) continue;
-        if (worst < 0 || watch_before(v, &w->view[worst])) worst = i;
+        if (worst < 0 || watchdog_before(v, &w->view[worst])) worst = i;
         if (v->state == WATCH_GONE)
             alarm = alarm || v->missing >= WATCH_GRACE;
         else
@@ -129,17 +129,17 @@ static inline int watch_judge(Watch* w) {
 // Looking
 
 // Takes over what row i shows. seconds: since the last look.
-static inline void watch_look_at(Watch* w, int i, double seconds) {
-    const WhereRow* row = where_row(w->table, i);
+static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
+    const HeartbeatRow* row = heartbeat_row(w->table, i);
     WatchView* v = &w->view[i];
-    const uint64_t count = where_count(row);
+    const uint64_t count = heartbeat_count(row);
     v->ended = __atomic_load_n(&row->ended, __ATOMIC_RELAXED) != 0;
-    v->wait = where_waits(row);
-    v->limit = where_steps(where_phase_of(row)) ? w->limit : fmax(w->limit, WATCH_START);
+    v->wait = heartbeat_waits(row);
+    v->limit = heartbeat_steps(heartbeat_phase_of(row)) ? w->limit : fmax(w->limit, WATCH_START);
     v->silent = count == v->count ? v->silent + seconds : 0;
     v->count = count;
     v->process = PROCESS_RUNS; // one that moves does; its file is not read in vain
-    if (w->sees && v->silent > 0 && i != w->self) v->process = where_process(row);
+    if (w->sees && v->silent > 0 && i != w->self) v->process = heartbeat_process(row);
     v->missing = v->process == PROCESS_GONE ? v->missing + seconds : 0;
 }
 
@@ -147,27 +147,27 @@ static inline void watch_look_at(Watch* w, int i, double seconds) {
 // Speaking
 
 // Appends a rank: "rank 2 (process 71) is stopped, by a signal or a debugger, at step 17, backward 3; silent for 20 s".
-static inline void watch_add_rank(char* text, size_t size, const Watch* w, int i) {
-    const WhereRow* row = where_row(w->table, i);
+static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w, int i) {
+    const HeartbeatRow* row = heartbeat_row(w->table, i);
     const WatchView* v = &w->view[i];
     static const char* const states[] = {"is gone, without a word, at ", "is stopped, by a signal or a debugger, at ",
                                          "waits for nobody and makes no progress at ", "waits at ", "goes on at "};
     append_text(text, size, "rank %d (process %d) %s", (int)row->rank, (int)row->process,
                 v->ended ? "has come to its end at " : states[v->state]);
-    where_add_place(text, size, row, w->names);
+    heartbeat_add_place(text, size, row, w->names);
     if (v->state == WATCH_MOVES) return;
     if (v->wait) append_text(text, size, ": ");
-    if (v->wait) where_add_wait(text, size, w->table, i, v->wait, w->names);
+    if (v->wait) heartbeat_add_wait(text, size, w->table, i, v->wait, w->names);
     append_text(text, size, "; silent for %.0f s", v->silent);
 }
 
 // The rows but one, in the order of blame: the first ones of them (shown). Returns how many.
-static inline int watch_order(const Watch* w, int without, int* order, int shown) {
+static inline int watchdog_order(const Watchdog* w, int without, int* order, int shown) {
     int n = 0;
     for (int i = 0; i < w->table->rows; i++) {
         int k = n; // where it belongs, from behind
         if (i == without) continue;
-        while (k > 0 && watch_before(&w->view[i], &w->view[order[k - 1]])) k--;
+        while (k > 0 && watchdog_before(&w->view[i], &w->view[order[k - 1]])) k--;
         if (k == shown) continue;
         if (n < shown) n++;
         memmove(&order[k + 1], &order[k], (size_t)(n - 1 - k) * sizeof *order);
@@ -178,13 +178,13 @@ static inline int watch_order(const Watch* w, int without, int* order, int shown
 
 enum { WATCH_REPORT = 8192, WATCH_SHOWN = 16 };
 
-// The whole report. worst: as watch_judge has found.
-static inline void watch_report(char text[WATCH_REPORT], const Watch* w, int worst) {
+// The whole report. worst: as watchdog_judge has found.
+static inline void watchdog_report(char text[WATCH_REPORT], const Watchdog* w, int worst) {
     const WatchView* v = &w->view[worst];
-    const int process_number = (int)where_row(w->table, worst)->process;
+    const int process_number = (int)heartbeat_row(w->table, worst)->process;
     int order[WATCH_SHOWN];
     snprintf(text, WATCH_REPORT, "%s: ", process.name);
-    watch_add_rank(text, WATCH_REPORT, w, worst);
+    watchdog_add_rank(text, WATCH_REPORT, w, worst);
     if (v->state == WATCH_GONE)
         append_text(text, WATCH_REPORT,
                     ". It was killed, or ran out of memory: see what it printed last, and the system's log");
@@ -196,31 +196,31 @@ static inline void watch_report(char text[WATCH_REPORT], const Watch* w, int wor
     if (v->state == WATCH_WAITS && v->far)
         append_text(text, WATCH_REPORT, ". No rank of this machine is to blame: look at those that it waits for");
     append_text(text, WATCH_REPORT, "\n");
-    const int n = watch_order(w, worst, order, WATCH_SHOWN);
+    const int n = watchdog_order(w, worst, order, WATCH_SHOWN);
     for (int i = 0; i < n; i++) {
         append_text(text, WATCH_REPORT, "  ");
-        watch_add_rank(text, WATCH_REPORT, w, order[i]);
+        watchdog_add_rank(text, WATCH_REPORT, w, order[i]);
         append_text(text, WATCH_REPORT, "\n");
     }
     if (w->table->rows - 1 > n)
         append_text(text, WATCH_REPORT, "  and %d ranks more on this machine\n", w->table->rows - 1 - n);
 }
 
-static inline void* watch_end_job(void* unused) {
+static inline void* watchdog_end_job(void* unused) {
     (void)unused;
     if (process.stop) process.stop(EXIT_RUN);
     _exit(EXIT_RUN);
 }
 
 // The process ends, and with it the job, whatever else hangs.
-__attribute__((noreturn)) static inline void watch_end(void) {
+__attribute__((noreturn)) static inline void watchdog_end(void) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, watch_end_job, NULL) == 0) usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));
+    if (pthread_create(&thread, NULL, watchdog_end_job, NULL) == 0) usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));
     _exit(EXIT_RUN);
 }
 
 // Not through stderr's buffer, whose lock another thread may have.
-static inline void watch_write(const char* text) {
+static inline void watchdog_write(const char* text) {
     for (size_t done = 0, all = strlen(text); done < all;) {
         const ssize_t n = write(STDERR_FILENO, text + done, all - done);
         if (n <= 0 && errno != EINTR) return;
@@ -228,29 +228,29 @@ static inline void watch_write(const char* text) {
     }
 }
 
-static inline void watch_alarm(Watch* w, int worst) {
+static inline void watchdog_alarm(Watchdog* w, int worst) {
     static char text[WATCH_REPORT];
     int32_t nobody = 0;
     if (__atomic_compare_exchange_n(&w->table->speaker, &nobody, w->self + 1, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST)) {
-        watch_report(text, w, worst);
-        watch_write(text);
+        watchdog_report(text, w, worst);
+        watchdog_write(text);
     } else {
         usleep((useconds_t)(WATCH_OTHERS * 1e6));
     }
-    watch_end();
+    watchdog_end();
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The thread
 
-static inline double watch_pause(const Watch* w) { return fmin(WATCH_PAUSE, WATCH_SHARE * w->limit); }
+static inline double watchdog_pause(const Watchdog* w) { return fmin(WATCH_PAUSE, WATCH_SHARE * w->limit); }
 
 // Sleeps for a pause. False: the run is over.
-static inline bool watch_sleep(Watch* w) {
+static inline bool watchdog_sleep(Watchdog* w) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(watch_pause(w) * 1e9);
+    const int64_t ns = until.tv_nsec + (int64_t)(watchdog_pause(w) * 1e9);
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
     pthread_mutex_lock(&w->lock);
@@ -260,28 +260,28 @@ static inline bool watch_sleep(Watch* w) {
     return goes_on;
 }
 
-static inline void* watch_run(void* watch) {
-    Watch* w = (Watch*)watch;
+static inline void* watchdog_run(void* watch) {
+    Watchdog* w = (Watchdog*)watch;
     double last = seconds_now();
-    while (watch_sleep(w)) {
+    while (watchdog_sleep(w)) {
         const double now = seconds_now();
-        for (int i = 0; i < w->table->rows; i++) watch_look_at(w, i, fmin(now - last, 2 * watch_pause(w)));
+        for (int i = 0; i < w->table->rows; i++) watchdog_look_at(w, i, fmin(now - last, 2 * watchdog_pause(w)));
         last = now;
-        const int worst = watch_judge(w);
-        if (worst >= 0) watch_alarm(w, worst);
+        const int worst = watchdog_judge(w);
+        if (worst >= 0) watchdog_alarm(w, worst);
     }
     return NULL;
 }
 
 // Begins to look, from row `self` of a table in which all ranks of this machine sit.
-static inline void watch_begin(Watch* w, WhereTable* table, int self, double limit, WhereNames names) {
+static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, WhereNames names) {
     pthread_condattr_t clock;
     memset(w, 0, sizeof *w);
     w->table = table, w->self = self, w->limit = limit, w->names = names;
     w->view = (WatchView*)checked_calloc((size_t)table->rows, sizeof *w->view, "the watchdog");
     w->sees = true;
     for (int i = 0; i < table->rows; i++) { // not where ranks are in containers of their own, or /proc is hidden
-        if (where_row(table, i)->born == 0 || where_process(where_row(table, i)) == PROCESS_GONE) w->sees = false;
+        if (heartbeat_row(table, i)->born == 0 || heartbeat_process(heartbeat_row(table, i)) == PROCESS_GONE) w->sees = false;
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&clock);
@@ -291,7 +291,7 @@ static inline void watch_begin(Watch* w, WhereTable* table, int self, double lim
     sigset_t all, before; // signals are for the main thread
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(&w->thread, NULL, watch_run, w);
+    const int code = pthread_create(&w->thread, NULL, watchdog_run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0) die("no thread for --watchdog: %s", strerror(code));
 }
@@ -299,67 +299,67 @@ static inline void watch_begin(Watch* w, WhereTable* table, int self, double lim
 // ----------------------------------------------------------------------------------------------------------------
 // With the other ranks
 
-static inline const char* watch_operation_name(int kind) { return comm_kind_name((CommKind)kind); }
+static inline const char* watchdog_operation_name(int kind) { return comm_kind_name((CommKind)kind); }
 
 // The group can be named from now on: who its members are goes into the rank's row. All members call it.
-static inline void watch_group(Watch* w, Comm* c, int rank) {
+static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
     const int64_t counted = c->size_bytes; // no part of training
     int32_t mine = rank;
     if (!w->table || c->size == 1) return;
     int32_t* ranks = (int32_t*)checked_malloc((size_t)c->size * sizeof *ranks, "the watchdog");
     comm_all_gather(c, ranks, &mine, 1, COMM_INT32);
     c->size_bytes = counted;
-    c->row = where_row(w->table, w->self);
-    c->row_group = where_add_group(w->table, w->self, c->name, ranks, c->size);
+    c->row = heartbeat_row(w->table, w->self);
+    c->row_group = heartbeat_add_group(w->table, w->self, c->name, ranks, c->size);
     free(ranks);
 }
 
 // A table for all ranks of this machine; for this rank alone where they cannot share one. NULL: there is no memory.
-static inline WhereTable* watch_share_table(Comm* machine, int rank, int members) {
+static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int members) {
     WherePlace place;
-    WhereTable* table = NULL;
+    HeartbeatTable* table = NULL;
     memset(&place, 0, sizeof place);
-    if (machine->rank == 0) table = where_make(&place, machine->size, members, machine->size > 1);
+    if (machine->rank == 0) table = heartbeat_make(&place, machine->size, members, machine->size > 1);
     if (machine->rank == 0 && !table) place.file = -1;
     comm_broadcast(machine, &place, sizeof place, COMM_BYTE, 0);
-    if (machine->rank > 0) table = where_open(&place);
+    if (machine->rank > 0) table = heartbeat_open(&place);
     int32_t all = table != NULL;
     comm_all_reduce(machine, &all, 1, COMM_INT32, COMM_MIN);
     if (machine->rank == 0 && place.file >= 0) close(place.file);
-    if (!all) where_unmap(table);
-    if (!all) table = where_make(&place, 1, members, false);
-    if (table) where_sit(table, all ? machine->rank : 0, rank);
+    if (!all) heartbeat_unmap(table);
+    if (!all) table = heartbeat_make(&place, 1, members, false);
+    if (table) heartbeat_sit(table, all ? machine->rank : 0, rank);
     return table;
 }
 
 // Begins; limit in seconds, 0: nobody watches. action: what a place's actions are called. All ranks call it.
-static inline void watch_open(Watch* w, Comm* world, double limit, const char* (*action)(int)) {
+static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const char* (*action)(int)) {
     memset(w, 0, sizeof *w);
     if (limit <= 0) return;
-    const WhereNames names = {action, watch_operation_name};
+    const WhereNames names = {action, watchdog_operation_name};
     Comm machine = comm_split_machine(world);
-    WhereTable* table = watch_share_table(&machine, world->rank, WHERE_GROUPS * world->size);
+    HeartbeatTable* table = watchdog_share_table(&machine, world->rank, PHASE_GROUPS * world->size);
     if (!table) die("out of memory: the table of --watchdog");
     const int self = table->rows > 1 ? machine.rank : 0;
     comm_barrier(&machine); // all sit
     comm_free(&machine);
-    watch_begin(w, table, self, limit, names);
-    watch_group(w, world, world->rank);
-    world->row = where_row(table, self);
+    watchdog_begin(w, table, self, limit, names);
+    watchdog_group(w, world, world->rank);
+    world->row = heartbeat_row(table, self);
 }
 
 // This rank's row, or NULL.
-static inline WhereRow* watch_row(const Watch* w) { return w->table ? where_row(w->table, w->self) : NULL; }
+static inline HeartbeatRow* watchdog_row(const Watchdog* w) { return w->table ? heartbeat_row(w->table, w->self) : NULL; }
 
 // The rank may go: whoever still waits for it does so for good reasons.
-static inline void watch_ending(Watch* w) {
-    WhereRow* row = watch_row(w);
+static inline void watchdog_ending(Watchdog* w) {
+    HeartbeatRow* row = watchdog_row(w);
     if (!row) return;
-    where_phase(row, WHERE_ENDING, row->step);
+    heartbeat_phase(row, PHASE_ENDING, row->step);
     __atomic_store_n(&row->ended, 1, __ATOMIC_RELAXED);
 }
 
-static inline void watch_close(Watch* w) {
+static inline void watchdog_close(Watchdog* w) {
     if (!w->table) return;
     pthread_mutex_lock(&w->lock);
     w->stop = true;
@@ -368,7 +368,7 @@ static inline void watch_close(Watch* w) {
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
-    where_unmap(w->table);
+    heartbeat_unmap(w->table);
     free(w->view);
     memset(w, 0, sizeof *w);
 }

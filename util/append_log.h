@@ -10,8 +10,8 @@ is not there, no line is lost, and nobody has to stop for it:
 A process that is killed in a write that fails may leave a part of a line at the end. Who opens the file says how much of it
 is to be kept.
 */
-#ifndef LINES_H
-#define LINES_H
+#ifndef APPEND_LOG_H
+#define APPEND_LOG_H
 
 #include "base.h"
 
@@ -24,10 +24,10 @@ typedef struct {
     char* waiting;
     size_t used, room;
     int64_t lines, lost; // that wait; for which there was no memory
-} Lines;
+} AppendLog;
 
 // Opens or creates the file, of which the first `keep` bytes are kept.
-static inline bool lines_open(Lines* l, const char* path, int64_t keep, Error* error) {
+static inline bool append_log_open(AppendLog* l, const char* path, int64_t keep, Error* error) {
     memset(l, 0, sizeof *l);
     snprintf(l->path, sizeof l->path, "%s", path);
     l->at = keep;
@@ -36,7 +36,7 @@ static inline bool lines_open(Lines* l, const char* path, int64_t keep, Error* e
     return ftruncate(l->fd, (off_t)keep) == 0 || fail(error, "%s: cannot shorten: %s", path, strerror(errno));
 }
 
-static inline void lines_add(Lines* l, const char* line, size_t size) {
+static inline void append_log_add(AppendLog* l, const char* line, size_t size) {
     if (l->used + size > LINES_MOST) {
         l->lost++;
         return;
@@ -52,7 +52,7 @@ static inline void lines_add(Lines* l, const char* line, size_t size) {
 
 // Whether the file under the name is the open one; or one that holds what was written, which is opened then: a network's disk
 // that was mounted again.
-static inline bool lines_find(Lines* l, Error* error) {
+static inline bool append_log_find(AppendLog* l, Error* error) {
     struct stat named, mine;
     if (stat(l->path, &named) != 0)
         return fail(error, "%s: %s; was its folder moved, or the disk unmounted?", l->path, strerror(errno));
@@ -67,10 +67,10 @@ static inline bool lines_find(Lines* l, Error* error) {
 }
 
 // Writes what waits. After a failure it waits on.
-static inline bool lines_write(Lines* l, Error* error) {
+static inline bool append_log_write(AppendLog* l, Error* error) {
     size_t done = 0;
     if (l->used == 0) return true;
-    if (!lines_find(l, error)) return false;
+    if (!append_log_find(l, error)) return false;
     while (done < l->used) {
         const ssize_t n = pwrite(l->fd, l->waiting + done, l->used - done, (off_t)(l->at + (int64_t)done));
         if (n < 0 && errno == EINTR) continue;
@@ -88,7 +88,7 @@ static inline bool lines_write(Lines* l, Error* error) {
 }
 
 // The file stays as it is; what waits is forgotten.
-static inline void lines_close(Lines* l) {
+static inline void append_log_close(AppendLog* l) {
     if (l->fd >= 0) close(l->fd);
     free(l->waiting);
     memset(l, 0, sizeof *l);

@@ -10,8 +10,8 @@ A file never waits, so that nothing is changed there. The descriptor is opened a
 everybody's who has it. Where that cannot be (a socket, another user's terminal) writing waits as usual, and the row of the watchdog (trainer/watchdog.h)
 says what for.
 */
-#ifndef PRINTING_H
-#define PRINTING_H
+#ifndef ASYNC_STDOUT_H
+#define ASYNC_STDOUT_H
 
 #include "heartbeat.h"
 #include <poll.h>
@@ -24,17 +24,17 @@ static struct {
     char* text; // that is not taken yet, `used` bytes
     size_t used;
     bool lost; // what came since does not fit
-    WhereRow* row;
+    HeartbeatRow* row;
 } printing = {-1, false, NULL, 0, false, NULL};
 
 // One write, while the watchdog sees what is waited for.
 static inline ssize_t printing_wait(const char* text, size_t n) {
-    WhereRow* row = printing.row;
+    HeartbeatRow* row = printing.row;
     const uint64_t place = row ? __atomic_load_n(&row->place, __ATOMIC_RELAXED) : 0;
-    if (row) where_phase(row, WHERE_PRINTING, __atomic_load_n(&row->step, __ATOMIC_RELAXED));
+    if (row) heartbeat_phase(row, PHASE_PRINTING, __atomic_load_n(&row->step, __ATOMIC_RELAXED));
     const ssize_t done = write(printing.fd, text, n);
     if (row) __atomic_store_n(&row->place, place, __ATOMIC_RELAXED);
-    where_move(row);
+    heartbeat_move(row);
     return done;
 }
 
@@ -74,7 +74,7 @@ static inline ssize_t printing_take(void* unused, const char* text, size_t n) {
 }
 
 // row: of the watchdog, or NULL.
-static inline void printing_begin(WhereRow* row) {
+static inline void printing_begin(HeartbeatRow* row) {
     struct stat st;
     if (fstat(STDOUT_FILENO, &st) != 0 || S_ISREG(st.st_mode)) return;
 #ifdef __GLIBC__ // others have no stdout that can be set

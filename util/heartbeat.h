@@ -23,26 +23,26 @@ Processes. A number of a process may be given to another one after its end. So a
 22 of /proc/PROCESS/stat (proc(5)), whose field 3 says whether it runs (R, S, D), is stopped (T, t) or is dead and
 only not yet buried (Z, X).
 */
-#ifndef WHEREABOUTS_H
-#define WHEREABOUTS_H
+#ifndef HEARTBEAT_H
+#define HEARTBEAT_H
 
 #include "base.h"
 
 typedef enum {
-    WHERE_STARTING,
-    WHERE_LOADING,
-    WHERE_TRAINING,
-    WHERE_VALIDATING,
-    WHERE_EVALUATING,
-    WHERE_REPORTING,
-    WHERE_SAVING,
-    WHERE_SAMPLING,
-    WHERE_PRINTING,
-    WHERE_ENDING,
-    WHERE_PHASES // how many there are
+    PHASE_STARTING,
+    PHASE_LOADING,
+    PHASE_TRAINING,
+    PHASE_VALIDATING,
+    PHASE_EVALUATING,
+    PHASE_REPORTING,
+    PHASE_SAVING,
+    PHASE_SAMPLING,
+    PHASE_PRINTING,
+    PHASE_ENDING,
+    PHASE_PHASES // how many there are
 } WherePhase;
 
-static inline const char* where_phase_name(WherePhase phase) {
+static inline const char* heartbeat_phase_name(WherePhase phase) {
     static const char* const names[] = {"starting",
                                         "loading the weights",
                                         "training",
@@ -53,7 +53,7 @@ static inline const char* where_phase_name(WherePhase phase) {
                                         "sampling",
                                         "printing, its standard output is full",
                                         "ending"};
-    return (unsigned)phase < WHERE_PHASES ? names[phase] : "unknown phase";
+    return (unsigned)phase < PHASE_PHASES ? names[phase] : "unknown phase";
 }
 
 // What numbers in the rows are called.
@@ -62,11 +62,11 @@ typedef struct {
     const char* (*operation)(int kind);
 } WhereNames;
 
-enum { WHERE_GROUPS = 8, WHERE_NAME = 16 };
+enum { PHASE_GROUPS = 8, PHASE_NAME = 16 };
 
 // A group of the rank. Its members are written once, before the row says that there is one group more.
 typedef struct {
-    char name[WHERE_NAME];
+    char name[PHASE_NAME];
     int32_t size, first; // where its members begin in the row's list
 } WhereGroup;
 
@@ -75,55 +75,55 @@ typedef struct {
     uint64_t born; // when its process began; 0: the system does not tell
     int32_t ended; // it has come to its end, and may go
     int32_t groups;
-    WhereGroup group[WHERE_GROUPS];
+    WhereGroup group[PHASE_GROUPS];
     __attribute__((aligned(64))) uint64_t moved;
     uint64_t place, wait;
     int64_t step;
     __attribute__((aligned(64))) uint64_t carried;
-} WhereRow;
+} HeartbeatRow;
 
 typedef struct {
     uint64_t nonce;
     int32_t rows, members; // ranks of the machine; room for members of groups, in each row
     int32_t speaker;       // 1 + the row of the rank that speaks for all, 0: nobody
-} WhereTable;
+} HeartbeatTable;
 
 // ----------------------------------------------------------------------------------------------------------------
 // Writing: the rank's main thread. row may be NULL.
 
-static inline void where_move(WhereRow* row) {
+static inline void heartbeat_move(HeartbeatRow* row) {
     if (row) __atomic_store_n(&row->moved, __atomic_load_n(&row->moved, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
 // The same for another thread of the rank.
-static inline void where_carry(WhereRow* row) {
+static inline void heartbeat_background(HeartbeatRow* row) {
     if (row) __atomic_fetch_add(&row->carried, 1, __ATOMIC_RELAXED);
 }
 
 // A place is 8 bits of the phase, 8 of 1 + the action (0: none), 16 of 1 + the chunk, 32 of 1 + the micro-batch.
-static inline uint64_t where_place(int phase, int action, int chunk, int microbatch) {
+static inline uint64_t heartbeat_place(int phase, int action, int chunk, int microbatch) {
     return (uint64_t)phase << 56 | (uint64_t)(uint8_t)(action + 1) << 48 | (uint64_t)(uint16_t)(chunk + 1) << 32 |
            (uint64_t)(uint32_t)(microbatch + 1);
 }
 
-static inline void where_phase(WhereRow* row, WherePhase phase, int64_t step) {
+static inline void heartbeat_phase(HeartbeatRow* row, WherePhase phase, int64_t step) {
     if (!row) return;
-    __atomic_store_n(&row->place, where_place((int)phase, -1, -1, -1), __ATOMIC_RELAXED);
+    __atomic_store_n(&row->place, heartbeat_place((int)phase, -1, -1, -1), __ATOMIC_RELAXED);
     __atomic_store_n(&row->step, step, __ATOMIC_RELAXED);
-    where_move(row);
+    heartbeat_move(row);
 }
 
 // An action of the schedule, in the phase as it is.
-static inline void where_action(WhereRow* row, int action, int chunk, int microbatch) {
+static inline void heartbeat_action(HeartbeatRow* row, int action, int chunk, int microbatch) {
     if (!row) return;
     const int phase = (int)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
-    __atomic_store_n(&row->place, where_place(phase, action, chunk, microbatch), __ATOMIC_RELAXED);
-    where_move(row);
+    __atomic_store_n(&row->place, heartbeat_place(phase, action, chunk, microbatch), __ATOMIC_RELAXED);
+    heartbeat_move(row);
 }
 
 // A wait is 8 bits of 1 + the operation, 8 of 1 + the group (0: none that the row has), 32 of 1 + the rank in the group that
 // it waits for (0: for all).
-static inline void where_wait(WhereRow* row, int operation, int group, int peer) {
+static inline void heartbeat_wait(HeartbeatRow* row, int operation, int group, int peer) {
     if (!row) return;
     const uint64_t wait = (uint64_t)(uint8_t)(operation + 1) << 56 | (uint64_t)(uint8_t)(group + 1) << 48 |
                           (uint64_t)(uint32_t)(peer + 1);
@@ -131,56 +131,56 @@ static inline void where_wait(WhereRow* row, int operation, int group, int peer)
 }
 
 // What it waited for has come.
-static inline void where_ready(WhereRow* row) {
+static inline void heartbeat_resume(HeartbeatRow* row) {
     if (!row) return;
     __atomic_store_n(&row->wait, 0, __ATOMIC_RELAXED);
-    where_move(row);
+    heartbeat_move(row);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Reading
 
-static inline WhereRow* where_row(const WhereTable* table, int i) {
-    return (WhereRow*)((char*)(uintptr_t)table + 64 * ((sizeof *table + 63) / 64)) + i;
+static inline HeartbeatRow* heartbeat_row(const HeartbeatTable* table, int i) {
+    return (HeartbeatRow*)((char*)(uintptr_t)table + 64 * ((sizeof *table + 63) / 64)) + i;
 }
 
 // The members of a row's groups, as ranks of the world, one group behind the other.
-static inline int32_t* where_members(const WhereTable* table, int i) {
-    return (int32_t*)where_row(table, table->rows) + (int64_t)i * table->members;
+static inline int32_t* heartbeat_members(const HeartbeatTable* table, int i) {
+    return (int32_t*)heartbeat_row(table, table->rows) + (int64_t)i * table->members;
 }
 
-static inline size_t where_bytes(int rows, int members) {
-    return 64 + (size_t)rows * (sizeof(WhereRow) + (size_t)members * sizeof(int32_t));
+static inline size_t heartbeat_bytes(int rows, int members) {
+    return 64 + (size_t)rows * (sizeof(HeartbeatRow) + (size_t)members * sizeof(int32_t));
 }
 
-static inline uint64_t where_count(const WhereRow* row) {
+static inline uint64_t heartbeat_count(const HeartbeatRow* row) {
     return __atomic_load_n(&row->moved, __ATOMIC_RELAXED) + __atomic_load_n(&row->carried, __ATOMIC_RELAXED);
 }
 
-static inline WherePhase where_phase_of(const WhereRow* row) {
+static inline WherePhase heartbeat_phase_of(const HeartbeatRow* row) {
     return (WherePhase)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
 }
 
 // The run has begun with its steps.
-static inline bool where_steps(WherePhase phase) { return phase > WHERE_LOADING; }
+static inline bool heartbeat_steps(WherePhase phase) { return phase > PHASE_LOADING; }
 
-static inline uint64_t where_waits(const WhereRow* row) { return __atomic_load_n(&row->wait, __ATOMIC_RELAXED); }
+static inline uint64_t heartbeat_waits(const HeartbeatRow* row) { return __atomic_load_n(&row->wait, __ATOMIC_RELAXED); }
 
 // The row of a rank of the world, -1: it is not on this machine.
-static inline int where_find(const WhereTable* table, int rank) {
+static inline int heartbeat_find(const HeartbeatTable* table, int rank) {
     for (int i = 0; i < table->rows; i++) {
-        if (where_row(table, i)->rank == rank) return i;
+        if (heartbeat_row(table, i)->rank == rank) return i;
     }
     return -1;
 }
 
 // The ranks of the world that a wait is for: of a message the other end, of the group all but the rank itself. Returns how many,
 // *first: the first of them in the row's list (which has the rank itself, too); 0: nobody knows.
-static inline int where_awaited(const WhereTable* table, int i, uint64_t wait, const int32_t** first) {
-    const WhereRow* row = where_row(table, i);
+static inline int heartbeat_awaited(const HeartbeatTable* table, int i, uint64_t wait, const int32_t** first) {
+    const HeartbeatRow* row = heartbeat_row(table, i);
     const int group = (int)(wait >> 48 & 0xff) - 1, peer = (int)((int64_t)(wait & 0xffffffff) - 1);
     if (wait == 0 || group < 0 || group >= __atomic_load_n(&row->groups, __ATOMIC_ACQUIRE)) return 0;
-    *first = where_members(table, i) + row->group[group].first;
+    *first = heartbeat_members(table, i) + row->group[group].first;
     if (peer < 0) return row->group[group].size;
     if (peer >= row->group[group].size) return 0;
     *first += peer;
@@ -188,26 +188,26 @@ static inline int where_awaited(const WhereTable* table, int i, uint64_t wait, c
 }
 
 // Appends "step 17, backward 3 of chunk 1".
-static inline void where_add_place(char* text, size_t size, const WhereRow* row, WhereNames names) {
+static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatRow* row, WhereNames names) {
     const uint64_t place = __atomic_load_n(&row->place, __ATOMIC_RELAXED);
     const WherePhase phase = (WherePhase)(place >> 56);
-    const bool steps = where_steps(phase), trains = phase == WHERE_TRAINING;
+    const bool steps = heartbeat_steps(phase), trains = phase == PHASE_TRAINING;
     const int action = (int)(place >> 48 & 0xff) - 1, chunk = (int)(place >> 32 & 0xffff) - 1;
     const int64_t microbatch = (int64_t)(place & 0xffffffff) - 1;
     if (steps) append_text(text, size, "step %lld", (long long)__atomic_load_n(&row->step, __ATOMIC_RELAXED));
-    if (!trains) append_text(text, size, "%s%s", steps ? ", " : "", where_phase_name(phase));
+    if (!trains) append_text(text, size, "%s%s", steps ? ", " : "", heartbeat_phase_name(phase));
     if (action >= 0) append_text(text, size, ", %s", names.action(action));
     if (microbatch >= 0) append_text(text, size, " %lld", (long long)microbatch);
     if (chunk >= 0) append_text(text, size, " of chunk %d", chunk);
 }
 
 // Appends "receive in group "pipeline" with rank 3", or "all-reduce in group "data" of ranks 0, 2, 4 and 5 more": ranks of the world.
-static inline void where_add_wait(char* text, size_t size, const WhereTable* table, int i, uint64_t wait,
+static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTable* table, int i, uint64_t wait,
                                   WhereNames names) {
     enum { SHOWN = 8 };
-    const WhereRow* row = where_row(table, i);
+    const HeartbeatRow* row = heartbeat_row(table, i);
     const int32_t* ranks = NULL;
-    const int n = where_awaited(table, i, wait, &ranks), group = (int)(wait >> 48 & 0xff) - 1;
+    const int n = heartbeat_awaited(table, i, wait, &ranks), group = (int)(wait >> 48 & 0xff) - 1;
     const bool peer = (wait & 0xffffffff) != 0;
     append_text(text, size, "%s", names.operation((int)(wait >> 56) - 1));
     if (n > 0) append_text(text, size, " in group \"%s\" %s", row->group[group].name, peer ? "with rank" : "of ranks");
@@ -246,7 +246,7 @@ static inline ProcessState process_look(int process, uint64_t* born) {
 }
 
 // That of a row's; another process with its number is not it.
-static inline ProcessState where_process(const WhereRow* row) {
+static inline ProcessState heartbeat_process(const HeartbeatRow* row) {
     uint64_t born;
     const ProcessState state = process_look(row->process, &born);
     return state != PROCESS_GONE && born != row->born ? PROCESS_GONE : state;
@@ -262,31 +262,31 @@ typedef struct {
     int32_t rows, members;
 } WherePlace;
 
-static inline WhereTable* where_map(int fd, size_t bytes) {
+static inline HeartbeatTable* heartbeat_map(int fd, size_t bytes) {
     void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-    return p == MAP_FAILED ? NULL : (WhereTable*)p;
+    return p == MAP_FAILED ? NULL : (HeartbeatTable*)p;
 }
 
-static inline void where_unmap(WhereTable* table) {
-    if (table) munmap(table, where_bytes(table->rows, table->members));
+static inline void heartbeat_unmap(HeartbeatTable* table) {
+    if (table) munmap(table, heartbeat_bytes(table->rows, table->members));
 }
 
 // Makes a table, zeroed, for so many ranks on this machine, each with room for `members` of its groups. Where shared is wanted and
 // can be had, *place says where it is (its file is open until the caller closes it); else it is this process's own. NULL: there is no memory.
-static inline WhereTable* where_make(WherePlace* place, int rows, int members, bool shared) {
-    const size_t bytes = where_bytes(rows, members);
+static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int members, bool shared) {
+    const size_t bytes = heartbeat_bytes(rows, members);
     WherePlace made = {(int32_t)getpid(), -1, 0, rows, members};
-    WhereTable* table = NULL;
+    HeartbeatTable* table = NULL;
 #ifdef MFD_CLOEXEC
     if (shared) made.file = memfd_create("threefold-whereabouts", MFD_CLOEXEC);
 #else
     (void)shared;
 #endif
-    if (made.file >= 0 && ftruncate(made.file, (off_t)bytes) == 0) table = where_map(made.file, bytes);
+    if (made.file >= 0 && ftruncate(made.file, (off_t)bytes) == 0) table = heartbeat_map(made.file, bytes);
     if (!table) {
         if (made.file >= 0) close(made.file);
         made.file = -1;
-        table = where_map(-1, bytes);
+        table = heartbeat_map(-1, bytes);
     }
     if (!table) return NULL;
     struct timespec now;
@@ -298,16 +298,16 @@ static inline WhereTable* where_make(WherePlace* place, int rows, int members, b
 }
 
 // Opens the table that another process has made; NULL: it cannot be had.
-static inline WhereTable* where_open(const WherePlace* place) {
+static inline HeartbeatTable* heartbeat_open(const WherePlace* place) {
     char path[64];
     struct stat st;
-    const size_t bytes = where_bytes(place->rows, place->members);
+    const size_t bytes = heartbeat_bytes(place->rows, place->members);
     if (place->file < 0) return NULL;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", place->process, place->file);
     const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return NULL;
     const bool fits = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size == bytes;
-    WhereTable* table = fits ? where_map(fd, bytes) : NULL;
+    HeartbeatTable* table = fits ? heartbeat_map(fd, bytes) : NULL;
     close(fd);
     if (!table || (table->nonce == place->nonce && table->rows == place->rows && table->members == place->members))
         return table;
@@ -316,23 +316,23 @@ static inline WhereTable* where_open(const WherePlace* place) {
 }
 
 // Row i is this process, rank `rank` of the world.
-static inline WhereRow* where_sit(WhereTable* table, int i, int rank) {
-    WhereRow* row = where_row(table, i);
+static inline HeartbeatRow* heartbeat_sit(HeartbeatTable* table, int i, int rank) {
+    HeartbeatRow* row = heartbeat_row(table, i);
     row->rank = rank;
     row->process = (int32_t)getpid();
     process_look(row->process, &row->born);
     return row;
 }
 
-// A further group of row i, of these ranks of the world (size). Returns its number for where_wait; -1: there is no room.
-static inline int where_add_group(WhereTable* table, int i, const char* name, const int32_t* ranks, int size) {
-    WhereRow* row = where_row(table, i);
+// A further group of row i, of these ranks of the world (size). Returns its number for heartbeat_wait; -1: there is no room.
+static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* name, const int32_t* ranks, int size) {
+    HeartbeatRow* row = heartbeat_row(table, i);
     const int n = row->groups, first = n > 0 ? row->group[n - 1].first + row->group[n - 1].size : 0;
-    if (n == WHERE_GROUPS || size > table->members - first) return -1;
+    if (n == PHASE_GROUPS || size > table->members - first) return -1;
     WhereGroup* group = &row->group[n];
     snprintf(group->name, sizeof group->name, "%s", name);
     group->size = size, group->first = first;
-    memcpy(where_members(table, i) + first, ranks, (size_t)size * sizeof *ranks);
+    memcpy(heartbeat_members(table, i) + first, ranks, (size_t)size * sizeof *ranks);
     __atomic_store_n(&row->groups, n + 1, __ATOMIC_RELEASE);
     return n;
 }

@@ -4,8 +4,8 @@ util/option_aliases.h: what other trainers call the options here, for the messag
 
 An alias of an option that the program at hand does not have is as unknown as any other name.
 */
-#ifndef ALIASES_H
-#define ALIASES_H
+#ifndef OPTION_ALIASES_H
+#define OPTION_ALIASES_H
 
 #include "base.h"
 

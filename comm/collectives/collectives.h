@@ -18,8 +18,8 @@ and run (comm/comm_planned.h).
     forest:K,P          yes          by multitree:4               links that lead both ways alike, no switches; K trees, 8 if
                                                                   not said, of P pieces, 32 if not said
 */
-#ifndef COLLECTIVE_H
-#define COLLECTIVE_H
+#ifndef COLLECTIVES_H
+#define COLLECTIVES_H
 
 #include "forest.h"
 #include "multitree.h"

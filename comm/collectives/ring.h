@@ -21,8 +21,8 @@ seconds a message, B bytes/s a link:
                       Traff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; NCCL's tree). Cut
                       into pieces that follow each other: about 2 (log2 N + pieces) a + 2 D / B
 */
-#ifndef RINGS_H
-#define RINGS_H
+#ifndef RING_H
+#define RING_H
 
 #include "plan.h"
 

@@ -28,8 +28,8 @@ Routes. A message between two ranks without a link takes a fixed shortest way: o
 last one first; elsewhere, where several next vertices are as near, the one whose turn the number of the destination is,
 which spreads the traffic over the upper switches of a fat tree.
 */
-#ifndef NETWORK_H
-#define NETWORK_H
+#ifndef TOPOLOGY_H
+#define TOPOLOGY_H
 
 #include "../../util/base.h"
 

@@ -23,8 +23,8 @@ caller asks for it. A text from the web must not be able to say where a document
 
 Any bytes can be encoded, and decoding gives the same bytes again. A decoded token need not be UTF-8 by itself.
 */
-#ifndef TOKENIZER_BPE_H
-#define TOKENIZER_BPE_H
+#ifndef BPE_H
+#define BPE_H
 
 #include "pretokenize.h"
 

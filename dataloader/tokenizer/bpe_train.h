@@ -16,8 +16,8 @@ How it becomes fast: nothing is counted twice.
                 there now. All work together is proportional to the number of places that ever came about.
     heap        of (count, pair). A count that has fallen is put right when its entry comes to the top.
 */
-#ifndef TOKENIZER_LEARN_H
-#define TOKENIZER_LEARN_H
+#ifndef BPE_TRAIN_H
+#define BPE_TRAIN_H
 
 #include "vocab_files.h"
 

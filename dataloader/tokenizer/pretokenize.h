@@ -19,8 +19,8 @@ not followed by anything else, is a run of it less its last character, or all of
 A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, and the words are
 those that the expressions find where such bytes are replaced by symbols.
 */
-#ifndef TOKENIZER_SPLIT_H
-#define TOKENIZER_SPLIT_H
+#ifndef PRETOKENIZE_H
+#define PRETOKENIZE_H
 
 #include "../../util/json.h"
 #include "unicode.h"

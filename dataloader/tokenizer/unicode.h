@@ -8,8 +8,8 @@ A character is a letter from the version of Unicode on that it came with; before
 age cut it differently, unless they are told otherwise: tiktoken 0.14 and tokenizers 0.23 have the letters,
 numbers and white space of Unicode 16.0 (compared over all characters), and those are here; a newer version would cut otherwise than they.
 */
-#ifndef TOKENIZER_UNICODE_H
-#define TOKENIZER_UNICODE_H
+#ifndef UNICODE_H
+#define UNICODE_H
 
 #include <stdint.h>
 

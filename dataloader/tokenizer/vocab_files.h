@@ -18,8 +18,8 @@ Nothing in these files is believed. What would make other tokens than their own 
 pretokenize.h does not have, tokens that take blanks with them) is refused by its name. What only changes what stands around a text
 (post_processor, truncation, padding) is not looked at: documents are put together elsewhere.
 */
-#ifndef TOKENIZER_FILES_H
-#define TOKENIZER_FILES_H
+#ifndef VOCAB_FILES_H
+#define VOCAB_FILES_H
 
 #include "bpe.h"
 

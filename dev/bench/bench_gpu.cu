@@ -223,11 +223,11 @@ static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeo
 static void zero(const Arrays* a) { device_zero(a->y, (size_t)a->n * sizeof(floatX)); }
 static void squares(const Arrays* a) { sum_of_squares(a->sum, a->g, a->n); }
 static void adamw(const Arrays* a) {
-    adamw_update(a->x, HAS_MASTERS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 1.0f, 1,
+    adamw_update(a->x, HAS_MASTER_WEIGHTS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 1.0f, 1,
                  0);
 }
-static void pack(const Arrays* a) { sync_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
-static void unpack(const Arrays* a) { sync_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
+static void pack(const Arrays* a) { caat_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
+static void unpack(const Arrays* a) { caat_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
 
 // Arrays of `n` values and as many floats, those whose letters are in `values` and `floats`.
 static void arrays_take(Arrays* a, const char* values, const char* floats, int64_t n) {
@@ -300,7 +300,7 @@ static Work1 take_numbers(Arrays* a, Kernel kernel, double elements) {
         arrays_take(a, "", "g", a->n);
         a->sum = (double*)device_malloc(sizeof(double), "bench");
         return squares;
-    default: arrays_take(a, "x", HAS_MASTERS ? "fgmv" : "gmv", a->n); return adamw;
+    default: arrays_take(a, "x", HAS_MASTER_WEIGHTS ? "fgmv" : "gmv", a->n); return adamw;
     }
 }
 
@@ -374,7 +374,7 @@ static void bench_sync(const Roofline* r) {
         RooflineRow row;
         char shape[64];
         memset(&row, 0, sizeof row);
-        row.op = op_memory(back ? "sync_unpack" : "sync_pack", KERNEL_OTHER, values, back ? 4 : 2);
+        row.op = op_memory(back ? "caat_unpack" : "caat_pack", KERNEL_OTHER, values, back ? 4 : 2);
         row.bytes = row.op.bytes, row.count = 0, row.goal = 0.92;
         snprintf(row.name, sizeof row.name, "%s", row.op.name);
         snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);

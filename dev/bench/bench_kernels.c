@@ -56,7 +56,7 @@ static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->
 static void run_adamw(Buffers* f) {
     adamw_update(f->x, NULL, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0, 0);
 }
-static void run_norm(Buffers* f) {
+static void run_grad_norm(Buffers* f) {
     double sum = 0;
     sum_of_squares(&sum, f->x, P);
     f->sink += sum;
@@ -142,7 +142,7 @@ int main(void) {
         {"layernorm_backward", run_layernorm_backward, NC, 4 * f4 * NC, 25},
         {"embedding_backward", run_embedding_backward, NC, 3 * f4 * NC, 1},
         {"position_backward", run_position_backward, NC, f4 * NC + 2 * f4 * T * C, 1},
-        {"sum_of_squares", run_norm, P, f4 * P, 124439808.0 / P},
+        {"sum_of_squares", run_grad_norm, P, f4 * P, 124439808.0 / P},
         {"adamw_update", run_adamw, P, 7 * f4 * P, 124439808.0 / P},
         {"checksum_add", run_checksum, P, f4 * P, 0}, // every --check-every steps
         {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * f4 * NC, 0},

@@ -70,10 +70,10 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     adamw_update(x, f, f, f, f, parameters, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1.0f, 0, 0);
     adamw_round(x, f, parameters, 1, 0, 0);
     sgd_update(x, f, f, f, parameters, 1e-3f, 0.9f, 0.1f, 1, 1.0f, 0, 0);
-    sync_pack(x, x, 1, N, C, C / 2);
-    sync_pack(f, x, 1, N, C, C / 2);
-    sync_unpack(x, x, x, 1.0f, 1, N, C, C / 2);
-    sync_unpack(x, f, x, 1.0f, 1, N, C, C / 2);
+    caat_pack(x, x, 1, N, C, C / 2);
+    caat_pack(f, x, 1, N, C, C / 2);
+    caat_unpack(x, x, x, 1.0f, 1, N, C, C / 2);
+    caat_unpack(x, f, x, 1.0f, 1, N, C, C / 2);
     checksum_add(array<uint64_t>(), x, 2 * parameters, 0);
     difference(f, f, f, parameters);
     add_scaled(f, f, 1.0f, parameters);

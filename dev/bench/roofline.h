@@ -301,7 +301,7 @@ static inline bool roofline_memory(StageMemory* memory, const Roofline* r, Error
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.v = 1, mesh.schedule = ONE_F_ONE_B, mesh.recompute = r->recompute;
     const Pipeline plan = {ONE_F_ONE_B, 1, 1, r->micro_batches, false, r->model.tied, true};
-    const ValueType type = {r->software.value_bytes, r->software.value_bytes < 4};
+    const DtypeInfo type = {r->software.value_bytes, r->software.value_bytes < 4};
     return plan_memory(memory, &r->model, &mesh, r->B, r->T, &plan, type, error);
 }
 

@@ -38,8 +38,8 @@ what is found there.
 Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
 coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
 */
-#ifndef CUDA_ON_CPU_H
-#define CUDA_ON_CPU_H
+#ifndef CUDA_EMULATOR_H
+#define CUDA_EMULATOR_H
 #define CUDA_ON_CPU 1
 
 #include <algorithm>
@@ -739,7 +739,7 @@ struct Cores {
     char begin, end;  // for the race detector
 };
 inline void help(Cores& c, unsigned core);
-inline void watch_faults(); // cuda_runtime_emulator.h, "Device memory"
+inline void watchdog_faults(); // cuda_runtime_emulator.h, "Device memory"
 
 // The threads of the cores sleep between launches, until the process ends.
 inline Cores& cores() {
@@ -770,7 +770,7 @@ inline void run_blocks(Grid& g, unsigned core) {
     Hidden hidden;
     if (!own_block) {
         own_block = new Block();
-        watch_faults();
+        watchdog_faults();
     }
     Block& b = *own_block;
     Cores& c = cores();

@@ -9,8 +9,8 @@ Device memory is memory of the process, which the host could read; a real GPU's 
 is and checks the direction, kernels get no pointers to anything else, and with -fsanitize=address it is poisoned while
 the host runs. All of this is for one host thread.
 */
-#ifndef CUDA_RUNTIME_ON_CPU_H
-#define CUDA_RUNTIME_ON_CPU_H
+#ifndef CUDA_RUNTIME_EMULATOR_H
+#define CUDA_RUNTIME_EMULATOR_H
 
 #include "cuda_emulator.h"
 
@@ -342,7 +342,7 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
     fail(nowhere, "access to %p, which is not device memory", (const void*)p);
 }
 
-inline void watch_faults() {
+inline void watchdog_faults() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which do so themselves
     static const size_t bytes = 64 << 10;                           // the thread's stack may be what is full
     const stack_t stack = {malloc(bytes), 0, bytes};

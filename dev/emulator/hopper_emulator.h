@@ -28,8 +28,8 @@ found: a store behind the fence and before the barrier, and a fence that not all
 CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the product; registers that are
 claimed before others release them.
 */
-#ifndef HOPPER_ON_CPU_H
-#define HOPPER_ON_CPU_H
+#ifndef HOPPER_EMULATOR_H
+#define HOPPER_EMULATOR_H
 
 #include "cuda_emulator.h"
 

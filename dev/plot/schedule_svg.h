@@ -2,8 +2,8 @@
 schedule_svg.h: the timeline of a schedule's tables (parallel/schedule.h) as a panel of a picture (svg_timeline.h), and the picture
 as a file.
 */
-#ifndef TABLES_PICTURE_H
-#define TABLES_PICTURE_H
+#ifndef SCHEDULE_SVG_H
+#define SCHEDULE_SVG_H
 
 #include "../../parallel/schedule.h"
 #include "svg_timeline.h"

@@ -19,8 +19,8 @@ memory is touched, caches and branch predictors learn). So the error says what t
 know: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends of
 steps that are not the same for all stages.
 */
-#ifndef MEASURED_RUN_H
-#define MEASURED_RUN_H
+#ifndef TRACE_RUN_H
+#define TRACE_RUN_H
 
 #include "../../util/json.h"
 #include "../../parallel/schedule.h"

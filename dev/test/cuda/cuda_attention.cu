@@ -25,7 +25,7 @@ namespace reference {
 
 #include <sys/wait.h>
 
-typedef std::vector<floatX> Values;
+typedef std::vector<floatX> ShardedBuffer;
 
 struct Case {
     int B, T, NH, NKV, HS;
@@ -68,8 +68,8 @@ static bool next_family(const Case* c) {
 }
 
 // Values below 1; query and key heads below c->size.
-static Values random_qkv(const Case* c) {
-    Values x = random_of<floatX>(qkv_size(c), 1);
+static ShardedBuffer random_qkv(const Case* c) {
+    ShardedBuffer x = random_of<floatX>(qkv_size(c), 1);
     for (int64_t i = 0; i < qkv_size(c); i++) {
         if (i % row_size(c) < (int64_t)(c->NH + c->NKV) * c->HS) x[(size_t)i] = (floatX)(c->size * (float)x[(size_t)i]);
     }
@@ -136,11 +136,11 @@ static double float32_error(const Case* c, const Floats& x) {
 // Whole sequences
 
 typedef struct {
-    Values out, dqkv;
+    ShardedBuffer out, dqkv;
     Floats lse;
 } Results;
 
-static void run_forward(Results* r, const Case* c, const Values& qkv) {
+static void run_forward(Results* r, const Case* c, const ShardedBuffer& qkv) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(out_size(c), c->shift);
     Device<float> d_lse(lse_size(c));
     Device<int32_t> positions(positions_of(c));
@@ -149,7 +149,7 @@ static void run_forward(Results* r, const Case* c, const Values& qkv) {
 }
 
 // From r->out and r->lse.
-static void run_backward(Results* r, const Case* c, const Values& qkv, const Values& dout) {
+static void run_backward(Results* r, const Case* c, const ShardedBuffer& qkv, const ShardedBuffer& dout) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(r->out, c->shift), d_dout(dout, c->shift), d_dqkv(qkv_size(c), c->shift);
     Device<float> d_lse(r->lse);
     Device<int32_t> positions(positions_of(c));
@@ -158,7 +158,7 @@ static void run_backward(Results* r, const Case* c, const Values& qkv, const Val
     r->dqkv = d_dqkv.get();
 }
 
-static void test_backward(Results* r, const Case* c, const Values& qkv, const Values& dout, double E) {
+static void test_backward(Results* r, const Case* c, const ShardedBuffer& qkv, const ShardedBuffer& dout, double E) {
     run_backward(r, c, qkv, dout);
     const Floats got = floats_of(r->dqkv), x = floats_of(qkv), y = floats_of(dout), o = floats_of(r->out);
     const std::vector<int32_t> positions = positions_of(c);
@@ -175,7 +175,7 @@ static void test_backward(Results* r, const Case* c, const Values& qkv, const Va
 }
 
 static void test_case(const Case* c) {
-    const Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const Floats x = floats_of(qkv);
     const double E = float32_error(c, x), u = family == PLAIN_FAMILY ? 0 : U;
     Results r;
@@ -193,7 +193,7 @@ static void test_case(const Case* c) {
 
 // Scores so large that float32 knows only the largest of a row: nothing may overflow. lse is that score, and p is 1.
 static void test_huge_scores(const Case* c) {
-    const Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const Floats x = floats_of(qkv);
     Results r;
     run_forward(&r, c, qkv);
@@ -225,7 +225,7 @@ static bool same_gradients(const Results* a, const Results* b, const Case* c, in
 
 // One sequence whose tokens from t on change: nothing before t may depend on them, nor dK and dV on queries before.
 static void test_causality(const Case* c, int t) {
-    Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const int64_t width = (int64_t)c->NH * c->HS;
     Results a, again, b;
     run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
@@ -234,8 +234,8 @@ static void test_causality(const Case* c, int t) {
               same_bits(a.dqkv, again.dqkv, 0, qkv_size(c)),
           "%-5s T %d x %d: a second run gives the same bits", floatX_name, c->T, c->HS);
 
-    const Values other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
-    Values later = qkv, later_dout = dout;
+    const ShardedBuffer other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
+    ShardedBuffer later = qkv, later_dout = dout;
     std::copy(other_qkv.begin() + t * row_size(c), other_qkv.end(), later.begin() + t * row_size(c));
     std::copy(other_dout.begin() + t * width, other_dout.end(), later_dout.begin() + t * width);
     run_forward(&b, c, later), run_backward(&b, c, later, later_dout);
@@ -245,7 +245,7 @@ static void test_causality(const Case* c, int t) {
           "%-5s T %d x %d: out, lse, dQ before token %d do not depend on tokens from there on", floatX_name, c->T,
           c->HS, t);
 
-    Values early_dout = dout;
+    ShardedBuffer early_dout = dout;
     std::copy(other_dout.begin(), other_dout.begin() + t * width, early_dout.begin());
     run_forward(&b, c, qkv), run_backward(&b, c, qkv, early_dout);
     check(same_gradients(&a, &b, c, 0, c->NH + 2 * c->NKV, t, c->T) && !same_gradients(&a, &b, c, 0, c->NH, 0, t),
@@ -255,8 +255,8 @@ static void test_causality(const Case* c, int t) {
 // Other tokens in every second document change no bit of the others.
 static void test_isolation(const Case* c) {
     const std::vector<int32_t> positions = positions_of(c);
-    const Values other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
-    Values qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    const ShardedBuffer other_qkv = random_qkv(c), other_dout = random_of<floatX>(out_size(c), 1);
+    ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const int64_t width = (int64_t)c->NH * c->HS, row = row_size(c);
     std::vector<bool> changes;
     Results a, b;
@@ -288,7 +288,7 @@ static void test_isolation(const Case* c) {
 static void test_one_document(const Case* packed) {
     Case plain = *packed, one = *packed;
     plain.documents = 0, one.documents = 10 * packed->T; // begins nowhere but at 0
-    const Values qkv = random_qkv(&plain), dout = random_of<floatX>(out_size(&plain), 1);
+    const ShardedBuffer qkv = random_qkv(&plain), dout = random_of<floatX>(out_size(&plain), 1);
     Results a, b;
     run_forward(&a, &plain, qkv), run_backward(&a, &plain, qkv, dout);
     run_forward(&b, &one, qkv), run_backward(&b, &one, qkv, dout);
@@ -301,13 +301,13 @@ static void test_one_document(const Case* packed) {
 // Token by token: each position against the reference, and the cache, bit by bit.
 
 static void test_decode(const Case* c) {
-    const Values qkv = random_qkv(c);
+    const ShardedBuffer qkv = random_qkv(c);
     const int64_t width = (int64_t)c->NH * c->HS, stride = row_size(c) - width;
     Device<floatX> d_qkv(row_size(c), c->shift), d_out(width, c->shift), d_cache((c->T + 1) * stride, c->shift);
     Floats x = floats_of(qkv), cache((size_t)((c->T + 1) * stride)), got, want((size_t)out_size(c)), lse;
     for (int t = 0; t < c->T; t++) {
-        d_qkv.set(Values(qkv.begin() + t * row_size(c), qkv.begin() + (t + 1) * row_size(c)));
-        d_out.set(Values((size_t)width, (floatX)NAN));
+        d_qkv.set(ShardedBuffer(qkv.begin() + t * row_size(c), qkv.begin() + (t + 1) * row_size(c)));
+        d_out.set(ShardedBuffer((size_t)width, (floatX)NAN));
         attention_decode(d_out.p, d_cache.p, d_qkv.p, t, c->NH, c->NKV, c->HS);
         const Floats row = floats_of(d_out.get());
         got.insert(got.end(), row.begin(), row.end());
@@ -319,7 +319,7 @@ static void test_decode(const Case* c) {
     lse.resize((size_t)lse_size(c));
     reference::attention_forward(want.data(), lse.data(), x.data(), NULL, 1, c->T, c->NH, c->NKV, c->HS);
     compare("rows", c, got, want, U + 2 * E, 0);
-    const Values kept = d_cache.get();
+    const ShardedBuffer kept = d_cache.get();
     bool same = true;
     for (int64_t t = 0; t < c->T; t++) {
         same = same && memcmp(&kept[(size_t)(t * stride)], &qkv[(size_t)(t * row_size(c) + width)],
@@ -328,9 +328,9 @@ static void test_decode(const Case* c) {
     for (int64_t i = 0; i < stride; i++) same = same && isnan((float)kept[(size_t)(c->T * stride + i)]);
     check(same, "%-5s decode: the cache has the keys and values of %d tokens, and no more", floatX_name, c->T);
     Device<floatX> d_all((int64_t)c->T * row_size(c), c->shift), d_again((c->T + 1) * stride, c->shift);
-    d_all.set(Values(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
+    d_all.set(ShardedBuffer(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
     attention_remember(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
-    const Values again = d_again.get();
+    const ShardedBuffer again = d_again.get();
     same = memcmp(again.data(), kept.data(), (size_t)(c->T * stride) * sizeof(floatX)) == 0;
     for (int64_t i = 0; i < stride; i++) same = same && isnan((float)again[(size_t)(c->T * stride + i)]);
     check(same, "%-5s remember: the same of all %d tokens at once", floatX_name, c->T);

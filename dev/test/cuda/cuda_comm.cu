@@ -600,7 +600,7 @@ static void test_host_messages(void) {
 typedef struct {
     const Schedule* s;
     Comm* pipeline;
-    Buffer *output, *input, *gradient, *gradient_out; // (slots); (v, SCHEDULE_BUFFERS) each
+    Buffer *output, *input, *gradient, *gradient_out; // (slots); (v, PIPELINE_BUFFERS_PER_DIRECTION) each
     CommRequest *send_forward, *receive_forward, *receive_backward, *send_backward;
     int wrong;
 } Run;
@@ -612,7 +612,7 @@ static void set_message(Buffer* b, int number, int direction, int k) {
 
 static void run_action(Run* x, Action a) {
     const Schedule* s = x->s;
-    const int k = a.microbatch, i = a.chunk * SCHEDULE_BUFFERS + k % SCHEDULE_BUFFERS;
+    const int k = a.microbatch, i = a.chunk * PIPELINE_BUFFERS_PER_DIRECTION + k % PIPELINE_BUFFERS_PER_DIRECTION;
     const int here = a.chunk >= 0 ? schedule_virtual_stage(s, a.chunk) : -1, peer = schedule_peer(s, a.kind, a.chunk);
     const int other = transfer_other_end(s, a.kind, a.chunk),
               tag = 2 * k; // tags do not name the chunk: order alone counts
@@ -648,7 +648,7 @@ static void run_action(Run* x, Action a) {
 }
 
 static int run_schedule(Comm* pipeline, const Schedule* s) {
-    const int buffers = s->plan.v * SCHEDULE_BUFFERS;
+    const int buffers = s->plan.v * PIPELINE_BUFFERS_PER_DIRECTION;
     Run x = {s, pipeline, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
     Buffer** lists[4] = {&x.output, &x.input, &x.gradient, &x.gradient_out};
     CommRequest** requests[4] = {&x.send_forward, &x.receive_forward, &x.receive_backward, &x.send_backward};
@@ -712,7 +712,7 @@ static void test_cards(void) {
 #endif
 }
 
-static void test_begin(const CommPlace* place) {
+static void test_begin(const RankPlacement* place) {
     const char* text = comm_device_text(&world);
     const bool alone = world.size == 1;
     check_here(world.rank >= 0 && world.rank < world.size && process.rank == (alone ? -1 : world.rank), "%d ranks",
@@ -740,7 +740,7 @@ static int run_mode(const char* mode) {
     const bool member = world.rank <= 1 && world.size > 1;
     if (strcmp(mode, "usage") == 0) die_usage("the test says so");
     if (strcmp(mode, "lonely") == 0 && world.rank == last) die_usage("the test says so");
-    if (strcmp(mode, "together") == 0) comm_die_together(&world, EXIT_RUN, "the test says so");
+    if (strcmp(mode, "together") == 0) comm_abort_all(&world, EXIT_RUN, "the test says so");
     if (strcmp(mode, "mixed") == 0) comm_all_gather(&world, x, &world, 1, COMM_FLOAT);
     if (strcmp(mode, "die") == 0 || strcmp(mode, "kill") == 0) {
         comm_all_reduce(&world, x, 8, COMM_FLOAT, COMM_SUM);
@@ -798,7 +798,7 @@ int main(int argc, char** argv) {
     process.name = "cuda_comm";
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     comm_open(&world);
-    CommPlace place;
+    RankPlacement place;
     comm_share_cores(&world, &place);
     device_open(place.rank_here);
     comm_open_device(&world);

@@ -10,7 +10,7 @@ of terms of a size S: k U32 S, or sqrt(k) U32 S where k is large and signs are r
 
 #include "cuda_test.h"
 
-typedef std::vector<floatX> Values;
+typedef std::vector<floatX> ShardedBuffer;
 
 // What a reference gives, rounded as a kernel rounds it.
 static inline Floats rounded(const Floats& x) {

@@ -593,7 +593,7 @@ static void test_16(const char* name, int E, int M) {
     check(wrong == 0, "float to %s: %zu floats, to nearest even: %d wrong", name, x.size(), wrong);
 }
 
-// The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_tiny): no number of 16 bits may become one on its way
+// The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_denormals): no number of 16 bits may become one on its way
 // that is not one itself.
 [[maybe_unused]] static void test_flushed() {
 #ifdef __SSE__

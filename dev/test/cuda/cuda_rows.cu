@@ -51,8 +51,8 @@ typedef struct {
 } Norm;
 static const float EPS = 1e-5f;
 
-static Values norm_input(const Norm& t) {
-    Values x = random_of<floatX>((int64_t)t.N * t.C, 2);
+static ShardedBuffer norm_input(const Norm& t) {
+    ShardedBuffer x = random_of<floatX>((int64_t)t.N * t.C, 2);
     for (floatX& v : x) v = (floatX)((float)v + t.offset);
     return x;
 }
@@ -68,8 +68,8 @@ static double norm_error_bound(const Norm& t) {
 static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place) {
     const int N = t.N, C = t.C, m = t.moved;
     const int64_t n = (int64_t)N * C;
-    const Values hx = norm_input(t), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
-    const Values hw = random_of<floatX>(C, 1), hb = random_of<floatX>(C, 1);
+    const ShardedBuffer hx = norm_input(t), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
+    const ShardedBuffer hw = random_of<floatX>(C, 1), hb = random_of<floatX>(C, 1);
     Device<floatX> x(hx, bit(m, 0)), w(hw, bit(m, 1)), b(hb, bit(m, 2)), out(n, bit(m, 3)), sum(n, bit(m, 4)),
         branch(hbranch, bit(m, 5)), biases(hbias, bit(m, 6));
     Device<float> mean(N), rstd(N);
@@ -111,8 +111,8 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
 static void test_norm_backward(const Norm& t) {
     const int N = t.N, C = t.C, m = t.moved;
     const int64_t n = (int64_t)N * C;
-    const Values hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
-    const Values hdx = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hdx = random_of<floatX>(n, 1);
     const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1), fx = floats_of(hx), fw = floats_of(hw);
     const Floats fdout = floats_of(hdout);
     Floats fdx = floats_of(hdx), fdw = hdw, fdb = hdb, fout((size_t)n), fmean((size_t)N), frstd((size_t)N);
@@ -172,9 +172,9 @@ static void test_add_columns(int count, int columns, bool two) {
 
 static void test_norm_nan(bool layer) {
     const int N = 5, C = 64;
-    Values hx = random_of<floatX>(N * C, 2);
+    ShardedBuffer hx = random_of<floatX>(N * C, 2);
     hx[2 * C + 7] = (floatX)NAN;
-    const Values ones(C, (floatX)1.0f), zeros((size_t)N * C, (floatX)0.0f), hdout = random_of<floatX>(N * C, 1);
+    const ShardedBuffer ones(C, (floatX)1.0f), zeros((size_t)N * C, (floatX)0.0f), hdout = random_of<floatX>(N * C, 1);
     Device<floatX> x(hx), w(ones), b(ones), out(N * C), dx(zeros), dout(hdout);
     Device<float> mean(N), rstd(N), dw(Floats(C, 0.0f)), db(Floats(C, 0.0f));
     if (layer)
@@ -230,7 +230,7 @@ static void test_norms() {
 
 static void test_residual(int N, int C, int moved) {
     const int64_t n = (int64_t)N * C;
-    const Values hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
+    const ShardedBuffer hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
     const Floats fx = floats_of(hx), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
     Floats want((size_t)n), plain((size_t)n);
     reference::residual_forward(want.data(), fx.data(), fbranch.data(), fbias.data(), N, C);
@@ -277,30 +277,30 @@ template <class T>
 static void test_sync(const SyncCase& t, const char* pack, const char* unpack, const char* in_place) {
     const float factor = 1.7f;
     const int64_t n = (int64_t)t.states * t.N * t.C, n_shared = (int64_t)t.N * t.S;
-    const Values hx = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = random_of<floatX>(n, 1);
     const std::vector<T> hshared = random_of<T>(n_shared, 1);
     Floats fx = floats_of(hx), fshared = floats_of(hshared), sum((size_t)n_shared + 1), want((size_t)n);
     fshared.push_back(0); // there is something to point to where nothing is shared
-    reference::sync_pack(sum.data(), fx.data(), t.states, t.N, t.C, t.S);
-    reference::sync_unpack(want.data(), fshared.data(), fx.data(), factor, t.states, t.N, t.C, t.S);
+    reference::caat_pack(sum.data(), fx.data(), t.states, t.N, t.C, t.S);
+    reference::caat_unpack(want.data(), fshared.data(), fx.data(), factor, t.states, t.N, t.C, t.S);
     sum.pop_back();
     for (float& v : sum) v = (float)(T)v;
     Device<floatX> x(hx, bit(t.moved, 0)), z(n, bit(t.moved, 2));
     Device<T> shared(n_shared, bit(t.moved, 1));
     begin_case(t.states * t.N, t.C, t.moved);
-    sync_pack(shared.p, x.p, t.states, t.N, t.C, t.S);
+    caat_pack(shared.p, x.p, t.states, t.N, t.C, t.S);
     compare_same(pack, floats_of(shared.get()), sum);
     shared.set(hshared);
-    sync_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.states, t.N, t.C, t.S);
+    caat_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.states, t.N, t.C, t.S);
     compare_same(unpack, floats_of(z.get()), rounded(want));
-    sync_unpack(x.p, shared.p, x.p, factor, t.states, t.N, t.C, t.S);
+    caat_unpack(x.p, shared.p, x.p, factor, t.states, t.N, t.C, t.S);
     compare_same(in_place, floats_of(x.get()), rounded(want));
 }
 
 // What is shared as it is in memory, and in float32.
 static void test_sync_types(const SyncCase& t) {
-    test_sync<floatX>(t, "sync_pack", "sync_unpack", "sync_unpack, in place");
-    test_sync<float>(t, "sync_pack to float32", "sync_unpack from float32", "sync_unpack from float32, in place");
+    test_sync<floatX>(t, "caat_pack", "caat_unpack", "caat_unpack, in place");
+    test_sync<float>(t, "caat_pack to float32", "caat_unpack from float32", "caat_unpack from float32, in place");
 }
 
 static void test_syncs() {
@@ -322,8 +322,8 @@ static void test_syncs() {
 static const double GATE = 20 * U32, SLOPE = 60 * U32, TINY = 0x1p-100;
 
 // Up to +-12, so that norms see those near 0; two numbers in 64 are extreme.
-static Values activations(int64_t n) {
-    Values x = random_of<floatX>(n, 12);
+static ShardedBuffer activations(int64_t n) {
+    ShardedBuffer x = random_of<floatX>(n, 12);
     const float extremes[] = {0.0f, -0.0f, 1e4f, -1e4f, 17, -17, 88, -88, 90, -90, 5.5f, -5.5f};
     for (int64_t i = 0; i < n / 32; i++) x[(size_t)(32 * i + i % 32)] = (floatX)extremes[i % 12];
     return x;
@@ -342,7 +342,7 @@ static void gelu_errors(const Floats& x, const Floats& factor, Floats* forward, 
 }
 
 static void test_gelu(int n, int moved) {
-    const Values hx = activations(n), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = activations(n), hdout = random_of<floatX>(n, 1);
     const Floats fx = floats_of(hx), fdout = floats_of(hdout);
     Floats want((size_t)n), want_dx((size_t)n), error, error_dx;
     reference::gelu_forward(want.data(), fx.data(), n);
@@ -361,7 +361,7 @@ static void test_gelu(int n, int moved) {
 
 static void test_swiglu(int N, int F, int moved) {
     const int64_t n = (int64_t)N * F;
-    const Values hgate_up = activations(2 * n), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hgate_up = activations(2 * n), hdout = random_of<floatX>(n, 1);
     const Floats fgate_up = floats_of(hgate_up), fdout = floats_of(hdout);
     Floats want((size_t)n), want_d(2 * (size_t)n), error((size_t)n), error_d(2 * (size_t)n);
     reference::swiglu_forward(want.data(), fgate_up.data(), N, F);
@@ -385,9 +385,9 @@ static void test_swiglu(int N, int F, int moved) {
 
 static void test_gates_nan() {
     const int n = 64;
-    Values hx = random_of<floatX>(2 * n, 2);
+    ShardedBuffer hx = random_of<floatX>(2 * n, 2);
     hx[5] = (floatX)NAN;
-    const Values hones(n, (floatX)1.0f);
+    const ShardedBuffer hones(n, (floatX)1.0f);
     Device<floatX> x(hx), ones(hones), out(n), dx(n), d(2 * n);
     gelu_forward(out.p, x.p, n);
     gelu_backward(dx.p, ones.p, x.p, n);
@@ -413,7 +413,7 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
     }
     htokens[(size_t)N - 1] = first, htokens[0] = first + slice - 1;
     if (N > 4) htokens[1] = first - 1, htokens[2] = first + slice, htokens[3] = -2147483647 - 1;
-    const Values hwte = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hwte = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
     const Floats hdwte = random_of<float>(table, 1), fwte = floats_of(hwte), fdout = floats_of(hdout);
     Device<int32_t> tokens(htokens);
     Device<floatX> wte(hwte, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2));
@@ -452,7 +452,7 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
 // Rows first_row ... of sequences of T; packed: at positions of their own.
 static void test_position(int N, int T, int C, int64_t first_row, int moved, bool packed) {
     const int64_t n = (int64_t)N * C, table = (int64_t)T * C;
-    const Values hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
     const Floats fwpe = floats_of(hwpe), fdout = floats_of(hdout);
     Floats fx = floats_of(hx), fdwpe = random_of<float>(table, 1);
     Device<floatX> x(hx, bit(moved, 0)), wpe(hwpe, bit(moved, 1)), dout(hdout, bit(moved, 2));
@@ -476,7 +476,7 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
 
 static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
     const int64_t n = (int64_t)B * T * stride;
-    const Values hqkv = random_of<floatX>(n, 2);
+    const ShardedBuffer hqkv = random_of<floatX>(n, 2);
     Floats want_table((size_t)T * HS), forward = floats_of(hqkv), backward = forward;
     Device<float> table((int64_t)T * HS, bit(moved, 1));
     Device<floatX> qkv(hqkv, bit(moved, 0));

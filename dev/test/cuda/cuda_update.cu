@@ -33,7 +33,7 @@ typedef struct {
 } Loss;
 
 typedef struct {
-    Values logits; // (N, stride), NaN behind V
+    ShardedBuffer logits; // (N, stride), NaN behind V
     Integers targets;
 } LossInput;
 
@@ -91,7 +91,7 @@ static void test_crossentropy(const Loss& t, int count) {
     for (int i = 0; i < count; i++) {
         const int first = (int)((int64_t)t.V * i / count), V = (int)((int64_t)t.V * (i + 1) / count) - first;
         const int stride = V + t.stride - t.V;
-        Values slice((size_t)N * stride, (floatX)NAN);
+        ShardedBuffer slice((size_t)N * stride, (floatX)NAN);
         Floats error((size_t)N * stride, 0.0f);
         for (int n = 0; n < N; n++) {
             for (int v = 0; v < V; v++) {
@@ -143,7 +143,7 @@ static void test_crossentropy_fused(const Loss& t) {
 static void test_crossentropy_special() {
     enum { N = 6, V = 130, STRIDE = 136 };
     for (int fused = 0; fused < 2; fused++) {
-        Values logits((size_t)N * STRIDE, (floatX)0.0f);
+        ShardedBuffer logits((size_t)N * STRIDE, (floatX)0.0f);
         Integers htargets(N, 0);
         logits[0 * STRIDE + 0] = (floatX)1e4f, logits[0 * STRIDE + 1] = (floatX)-1e4f; // certain and right
         logits[1 * STRIDE + 0] = (floatX)-1e4f, logits[1 * STRIDE + 1] = (floatX)1e4f; // certain and wrong
@@ -185,7 +185,7 @@ static void test_crossentropy_special() {
 // Equal logits far below zero, in rows of several warps: nothing else may count.
 static void test_crossentropy_low() {
     enum { N = 5, V = 1031 };
-    Values logits((size_t)N * V, (floatX)-2e4f);
+    ShardedBuffer logits((size_t)N * V, (floatX)-2e4f);
     Device<floatX> x(logits);
     Device<int32_t> targets(Integers(N, 3));
     Device<float> losses(N), max(N);
@@ -270,7 +270,7 @@ static bool same_bits(const Updated& a, const Updated& b) {
 // An update in parts that begin at `cuts`, the last of which is the end.
 static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
                        int64_t step, float lr) {
-    Values start;
+    ShardedBuffer start;
     for (float x : a.master) start.push_back((floatX)x);
     Device<floatX> p(start, bit(moved, 0));
     Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3)), v(a.v, bit(moved, 4));
@@ -402,7 +402,7 @@ static void test_adamw_nan() {
 
 static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
                            int64_t step) {
-    Values start;
+    ShardedBuffer start;
     for (float x : a.master) start.push_back((floatX)x);
     const int64_t n = (int64_t)start.size();
     Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));

@@ -20,8 +20,8 @@ type of D, which loses digits where D has 16 bits.
 
 Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that.
 */
-#ifndef FAKE_CUBLASLT_H
-#define FAKE_CUBLASLT_H
+#ifndef CUBLASLT_H
+#define CUBLASLT_H
 
 #include "../../../kernels/cuda_utils.cuh"
 

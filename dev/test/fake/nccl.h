@@ -27,8 +27,8 @@ wrong with NCCL always does:
     GPUs            two ranks on one GPU are refused, unless NCCL_HOSTID makes them look like two machines or
                     NCCL_MULTI_RANK_GPU_ENABLE is 1
 */
-#ifndef FAKE_NCCL_H
-#define FAKE_NCCL_H
+#ifndef NCCL_H
+#define NCCL_H
 
 #include "../../../kernels/cuda_utils.cuh"
 #include <dirent.h>

@@ -145,7 +145,7 @@ static bool read_checkpoint(const char* path, const char* text, size_t size, Err
 static bool read_config_json(const char* path, const char* text, size_t size, Error* error) {
     (void)text, (void)size;
     ModelConfig m, back;
-    Sync sync;
+    CaatConfig sync;
     Error why;
     bool told;
     char first[CONFIG_TEXT], second[CONFIG_TEXT];
@@ -172,8 +172,8 @@ static bool read_llmc(const char* path, const char* text, size_t size, Error* er
 
 // What stays of a log are whole lines of it, in their order; and all of them stay when it is opened again.
 static bool read_log(const char* path, const char* text, size_t size, Error* error) {
-    static Health health;
-    Lines log;
+    static StepHealth health;
+    AppendLog log;
     MappedFile file;
     FILE* said = stdout;
     size_t from = 0, kept = 0;
@@ -182,7 +182,7 @@ static bool read_log(const char* path, const char* text, size_t size, Error* err
         stdout = nowhere; // damaged lines are reported
         log_open(&log, folder, "log.jsonl", true, 3, &health);
         stdout = said;
-        lines_close(&log);
+        append_log_close(&log);
         if (!file_map(&file, path, error)) die("%s", error->text);
         REQUIRE(time == 0 || file.size == kept);
         REQUIRE(file.size <= size && (file.size == 0 || file.data[file.size - 1] == '\n'));

@@ -72,7 +72,7 @@ FAULTS = [
      "        if (rename(path, old) != 0) ok = fail(reason", "        checkpoint_remove(path);\n        if (0) ok = fail(reason"),
     ("a .tmp of a killed run is written into", "checkpoint", CHECKPOINT,
      "    checkpoint_remove(temporary); // left by a run that was killed while it saved\n", ""),
-    ("what killed runs have left stays", "broken", TRAINER, "if (is_main(t) && settings_train(&t->settings)) checkpoint_clean(out);", ""),
+    ("what killed runs have left stays", "broken", TRAINER, "if (is_main(t) && settings_is_training(&t->settings)) checkpoint_clean(out);", ""),
     ("an old one that has lost its name is removed", "checkpoint", FOLDER,
      "if (old && access(name, F_OK) != 0 &&", "if (0 && access(name, F_OK) != 0 &&"),
     ("what a failed save has left is forgotten", "model", SAVE,
@@ -110,7 +110,7 @@ FAULTS = [
      "    if (written)"),
     ("half a line is left", "lines", LINES, "if (ftruncate(l->fd, (off_t)l->at) != 0) return false;", ""),
     ("what waits is written again", "lines", LINES, "    l->used = 0, l->lines = 0;\n    return true;", "    l->lines = 0;\n    return true;"),
-    ("lines go to a file that has another name now", "lines", LINES, "    if (!lines_find(l, error)) return false;\n", ""),
+    ("lines go to a file that has another name now", "lines", LINES, "    if (!append_log_find(l, error)) return false;\n", ""),
     ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
     ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
     # What a resumed run has in common with what it was

@@ -24,13 +24,13 @@ int main(int argc, char** argv) {
     Schedule schedule = schedule_build(&plan, 0);
     Stage stage;
     Stage* s = &stage;
-    if (!stage_plan(s, &m, mesh_of_rank(0, 1, 1, 1), 1, T, &schedule, NULL, values_here(), &error))
+    if (!stage_plan(s, &m, mesh_of_rank(0, 1, 1, 1), 1, T, &schedule, NULL, native_dtype(), &error))
         die("%s", error.text);
     stage_allocate(s);
     Comm world;
-    Groups groups;
+    ProcessGroups groups;
     comm_open(&world);
-    groups_open(&groups, &world, &s->layout, &s->model);
+    process_groups_init(&groups, &world, &s->layout, &s->model);
     s->groups = &groups;
     float* weights = weights_begin(s);
     if (!checkpoint_init(argv[1], &m, &s->layout, weights, &error)) die("%s", error.text);
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     batch_reserve(&batch, T);
     device_zero(batch.device, 2 * (size_t)T * sizeof(int32_t));
     device_from_host(batch.device, tokens.data, (size_t)T * sizeof(int32_t));
-    activations_shape(a, s, 0, 0, 1, T, -1);
+    activations_bind(a, s, 0, 0, 1, T, -1);
     a->inputs = batch.device, a->targets = batch.device + T, a->scale = 0;
     chunk_forward(s, a);
     const size_t n = (size_t)T * (size_t)m.V;

@@ -11,14 +11,14 @@ static char written[1 << 16]; // what has to be in the file in the end
 static int lines_made = 0;
 
 // Adds line number lines_made, of a length that changes, and tries to write.
-static bool add(Lines* l, Error* error) {
+static bool add(AppendLog* l, Error* error) {
     char line[256];
     const int n = snprintf(line, sizeof line, "line %d %.*s\n", lines_made, lines_made * 7 % 60,
                            "............................................................");
     lines_made++;
-    lines_add(l, line, (size_t)n);
+    append_log_add(l, line, (size_t)n);
     strcat(written, line);
-    return lines_write(l, error);
+    return append_log_write(l, error);
 }
 
 // Whether a file holds the first `bytes` bytes of all that was written (-1: all).
@@ -39,17 +39,17 @@ static void room(rlim_t bytes) {
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
 }
 
-static void begins(Lines* l) {
+static void begins(AppendLog* l) {
     Error error;
     unlink("a/lines");
     written[0] = 0, lines_made = 0;
-    if (!lines_open(l, "a/lines", 0, &error)) die("%s", error.text);
+    if (!append_log_open(l, "a/lines", 0, &error)) die("%s", error.text);
 }
 
 // With room for any number of bytes, then with enough.
 static void test_full(void) {
     Error error = {""};
-    Lines l;
+    AppendLog l;
     int wrong = 0, refused = 0;
     for (int64_t bytes = 0; bytes < 400; bytes++) {
         begins(&l);
@@ -65,7 +65,7 @@ static void test_full(void) {
         }
         room(RLIM_INFINITY);
         wrong += !add(&l, &error) || !holds("a/lines", -1) || l.lines != 0;
-        lines_close(&l);
+        append_log_close(&l);
     }
     check(wrong == 0 && refused > 500,
           "room for 0 to 400 bytes, then for all: whole lines only, then all; %d refused, %d wrong", refused, wrong);
@@ -74,7 +74,7 @@ static void test_full(void) {
 // The folder is moved, another file has its name, the folder comes back.
 static void test_away(void) {
     Error error = {""};
-    Lines l;
+    AppendLog l;
     begins(&l);
     add(&l, &error), add(&l, &error);
     const int64_t before = (int64_t)strlen(written);
@@ -89,35 +89,35 @@ static void test_away(void) {
     check(l.lines == 3 && add(&l, &error) && holds("a/lines", -1), "back again: no line is lost %s", error.text);
     if (system("cp a/lines a/copy && mv a/copy a/lines") != 0) die("cp"); // as a disk that was mounted again
     check(add(&l, &error) && holds("a/lines", -1), "a copy that holds all that was written %s", error.text);
-    lines_close(&l);
+    append_log_close(&l);
 }
 
 static void test_open(void) {
     Error error = {""};
-    Lines l;
+    AppendLog l;
     begins(&l);
     for (int i = 0; i < 4; i++) add(&l, &error);
-    lines_close(&l);
+    append_log_close(&l);
     const char* third = strchr(strchr(written, '\n') + 1, '\n') + 1;
     if (truncate("a/lines", third - written + 5) != 0)
         die("truncate"); // a part of a line, left by a run that was killed
-    check(lines_open(&l, "a/lines", third - written, &error) && holds("a/lines", third - written),
+    check(append_log_open(&l, "a/lines", third - written, &error) && holds("a/lines", third - written),
           "what is not kept is gone");
     written[third - written] = 0;
     check(add(&l, &error) && holds("a/lines", -1), "and it goes on there");
-    lines_close(&l);
-    check(!lines_open(&l, "nowhere/lines", 0, &error) &&
+    append_log_close(&l);
+    check(!append_log_open(&l, "nowhere/lines", 0, &error) &&
               strstr(error.text, "nowhere/lines: cannot write: No such file"),
           "%s", error.text);
-    check(!lines_open(&l, "a", 0, &error) && strstr(error.text, "a: cannot write: "), "%s", error.text);
+    check(!append_log_open(&l, "a", 0, &error) && strstr(error.text, "a: cannot write: "), "%s", error.text);
     begins(&l);
     static char long_line[1 << 20];
     memset(long_line, 'x', sizeof long_line);
     if (rename("a", "b") != 0) die("rename");
-    for (int i = 0; i < 100; i++) lines_add(&l, long_line, sizeof long_line);
+    for (int i = 0; i < 100; i++) append_log_add(&l, long_line, sizeof long_line);
     check(l.lines == 64 && l.lost == 36 && l.used == LINES_MOST,
           "what has no room in memory is counted: %lld wait, %lld lost", (long long)l.lines, (long long)l.lost);
-    lines_close(&l);
+    append_log_close(&l);
     if (rename("b", "a") != 0) die("rename");
 }
 

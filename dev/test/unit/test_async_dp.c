@@ -10,9 +10,9 @@ train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after every step 
                 (residue) add up to what should have been sent
     lambda      the correction of a gradient is lambda0 times as long as the gradient, for every tensor, and along g g D. g
                 is that of the same step without compensation, from the same checkpoint
-    undisturbed validating, sampling (stage_enter_common) and saving after every step changes not a bit of what follows
+    undisturbed validating, sampling (async_dp_load_global) and saving after every step changes not a bit of what follows
     resumed     from its checkpoint after any of the steps, in a new trainer, a run ends with the bits of the whole one
-    bytes       as many as rounds_traffic says, to the byte, in the whole run and in a resumed one
+    bytes       as many as async_schedule_traffic says, to the byte, in the whole run and in a resumed one
 
 and modes that have to be the same are: one site and the plain optimizer; without delay and with SGD, synchronous training;
 eager with one site and not eager; delayed without a delay and synchronous, ... A checkpoint is refused by a run with another
@@ -76,9 +76,9 @@ static uint64_t hash_of_step(const Trainer* t) {
 // All that the next step depends on. Waits for what is on its way.
 static uint64_t hash_of_end(Trainer* t) {
     Stage* s = &t->stage;
-    const Sites* sites = &s->sites;
+    const AsyncDp* sites = &s->sites;
     const int64_t n = s->layout.elements;
-    stage_settle(s);
+    async_dp_drain(s);
     uint64_t hash = hash_floats(2, (const float*)s->params, n);
     hash = hash_floats(hash, s->moment1, share_of(s));
     hash = hash_floats(hash, s->moment2, share_of(s));
@@ -88,7 +88,7 @@ static uint64_t hash_of_end(Trainer* t) {
     hash = hash_floats(hash, sites->old, n);
     if (sites->velocity && s->rounds.delay > 0) hash = hash_floats(hash, sites->sum, n);
     for (int b = 0; b < s->layout.buckets && sites->residue; b++)
-        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b), bucket_part(&s->layout, b));
+        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b), bucket_site_shard_size(&s->layout, b));
     if (s->grads.late) hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
     return hash;
 }
@@ -115,7 +115,7 @@ static void record_run(Trainer* t, Record* record) {
     if (t->step == first) return;
     SiteTraffic formula;
     double none[2] = {0, 0};
-    const Bytes all = bytes_of_all(t, sent, true, none);
+    const Bytes all = bytes_all_ranks(t, sent, true, none);
     const Traffic step = traffic_of_mesh(t, &formula, first);
     const double near =
         s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;
@@ -201,15 +201,15 @@ static void check_members(Trainer* t, Found* found) {
                           s->sites.base,
                           s->sites.velocity,
                           s->sites.old,
-                          rounds_are_local(&s->rounds) ? s->moment1 : NULL,
-                          rounds_are_local(&s->rounds) ? s->moment2 : NULL,
+                          async_schedule_are_local(&s->rounds) ? s->moment1 : NULL,
+                          async_schedule_are_local(&s->rounds) ? s->moment2 : NULL,
                           s->rounds.mode == DP_DILOCO ? s->sites.sum : NULL};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!all[i]) continue;
         worsen(&found->members, differing(&t->groups.data, all[i], n));
         worsen(&found->members, s->rounds.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
     }
-    if (rounds_sum_gradients(&s->rounds)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+    if (async_schedule_sum_gradients(&s->rounds)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
 }
 
 // The common point, which the parameters are now.
@@ -219,7 +219,7 @@ static void check_common(Trainer* t, Found* found) {
     const int M = s->rounds.sites;
     worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
     worsen(&found->common, differing(&t->groups.data, (const float*)s->params, n));
-    if (!rounds_are_local(&s->rounds)) return;
+    if (!async_schedule_are_local(&s->rounds)) return;
     if (!s->rounds.eager) {
         for (int64_t i = 0; i < n; i++)
             worsen(&found->common, bits_of_float(s->sites.base[i]) != bits_of_float(((const float*)s->params)[i]));
@@ -264,15 +264,15 @@ static void check_drift(Trainer* t, const Memory* memory, Found* found) {
 // Returns it (layout.elements), to be freed; the rest is NaN.
 static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
     const Stage* s = &t->stage;
-    const Sites* sites = &s->sites;
-    const Rounds* r = &s->rounds;
+    const AsyncDp* sites = &s->sites;
+    const AsyncConfig* r = &s->rounds;
     double* sent = new_doubles(s->layout.elements);
     for (int64_t i = 0; i < s->layout.elements; i++) sent[i] = (double)NAN;
     for (int b = 0; b < s->layout.buckets; b++) {
         const Bucket* bucket = &s->layout.bucket[b];
-        if (!rounds_sends(r, sites->fragment[b], t->step)) continue;
+        if (!async_schedule_sends(r, sites->fragment[b], t->step)) continue;
         const bool known = !r->eager && r->delay < r->period; // what should be sent: own and base are as they were then
-        const int64_t part = bucket_part_offset(&s->layout, b), parts = bucket_part(&s->layout, b);
+        const int64_t part = bucket_part_offset(&s->layout, b), parts = bucket_site_shard_size(&s->layout, b);
         for (int64_t i = bucket->offset; i < bucket->offset + bucket->elements; i++) {
             const bool mine = i >= part && i < part + parts;
             const double whole = (double)(sites->base[i] - sites->own[i]);
@@ -344,7 +344,7 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
     static Trainer t;
     trainer_open(&t, world, line, NULL, false);
     Stage* s = &t.stage;
-    const Rounds* r = &s->rounds;
+    const AsyncConfig* r = &s->rounds;
     const int64_t n = s->layout.elements;
     const bool waits = r->mode == DP_DILOCO && r->delay > 0;
     Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
@@ -356,12 +356,12 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
         record->step[t.step] = hash_of_step(&t);
         double* sent = waits ? note_sendings(&t, &memory, found) : NULL;
         if (t.step % 2 == 0) save_here(&t);
-        stage_enter_common(s, &t.settings, t.step);
+        async_dp_load_global(s, &t.settings, t.step);
         if (sent) check_sums(&t, sent, found);
         free(sent);
         check_common(&t, found);
         record->validation[t.step] = validate(&t);
-        stage_leave_common(s, &t.settings, t.step);
+        async_dp_restore_local(s, &t.settings, t.step);
         if (t.step % 2 == 1) save_here(&t);
         check_members(&t, found);
         if (r->mode == DP_DC_S3GD) check_drift(&t, &memory, found);
@@ -385,9 +385,9 @@ static void resumed_run(const Comm* world, const char* line, int64_t from, const
     folder_of_step(path, from);
     trainer_open(&t, world, line, path, true);
     found->resumed += t.step != from;
-    stage_enter_common(&t.stage, &t.settings, t.step);
+    async_dp_load_global(&t.stage, &t.settings, t.step);
     found->validation += validate(&t) != disturbed->validation[from];
-    stage_leave_common(&t.stage, &t.settings, t.step);
+    async_dp_restore_local(&t.stage, &t.settings, t.step);
     record_run(&t, &record);
     for (int64_t step = from + 1; step <= STEPS; step++) found->resumed += record.step[step] != whole->step[step];
     found->resumed += record.end != whole->end;
@@ -419,8 +419,8 @@ static float* gradient_of_step(const Comm* world, const char* line, int64_t from
     train_step(&t);
     const size_t bytes = (size_t)t.stage.layout.elements * sizeof(float);
     float* g = (float*)checked_malloc(bytes, "test");
-    memcpy(g, buckets_due(&t.stage.grads), bytes);
-    stage_settle(&t.stage);
+    memcpy(g, grads_for_update(&t.stage.grads), bytes);
+    async_dp_drain(&t.stage);
     trainer_close(&t);
     return g;
 }
@@ -437,7 +437,7 @@ static void check_lambda(const Comm* world, const char* line, int64_t from, Foun
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         double* sum = sums + SUMS * slice->index;
-        if (!slice_is_owned(slice, layout) || mesh_site_place(&layout->mesh) > 0) continue;
+        if (!slice_is_owned(slice, layout) || mesh_rank_in_site(&layout->mesh) > 0) continue;
         for (int64_t j = slice->offset; j < slice->offset + slice_elements(slice); j++) {
             const double g = (double)without[j], c = (double)with[j] - g, term = g * g * (double)D[j];
             sum[G] += g * g, sum[CORRECTION] += c * c, sum[TERM] += term * term, sum[ALONG] += c * term;

@@ -1,14 +1,14 @@
 /*
 test_async_schedule.c: is the plan right by which sites speak to each other, and is every command line without a meaning refused?
 
-    rounds_sends, rounds_merges, rounds_flies    against another form of the rule, for all H and P up to 16, all delays
-    rounds_check     accepts a plan if and only if a walk through four rounds, with a list of what is on its way, finds every
+    async_schedule_sends, async_schedule_merges, async_schedule_flies    against another form of the rule, for all H and P up to 16, all delays
+    async_schedule_check     accepts a plan if and only if a walk through four rounds, with a list of what is on its way, finds every
                      sending merged once, before the next or with it, and as many sendings a round as fragments, each in a step
                      of its own
     settings         make exactly these plans; the defaults of each mode; wrong command lines and what has to be said of them
     fragments        every tensor of every published model is in one of them, the same on every mesh; buckets are not divided
-    traffic          rounds_sendings and rounds_traffic against a walk that adds up operation by operation
-    rounds_draw      its text, letter by letter
+    traffic          async_schedule_sendings and async_schedule_traffic against a walk that adds up operation by operation
+    async_schedule_draw      its text, letter by letter
 
 One process. --short: fewer meshes.
 */
@@ -32,8 +32,8 @@ static bool is_sent(int64_t H, int P, int f, int64_t t) {
     return false;
 }
 
-static Rounds plan_of(int64_t H, int P, int64_t delay) {
-    Rounds r;
+static AsyncConfig plan_of(int64_t H, int P, int64_t delay) {
+    AsyncConfig r;
     memset(&r, 0, sizeof r);
     r.mode = DP_DILOCO, r.sites = 2, r.period = H, r.fragments = P, r.delay = delay, r.bits = 32;
     return r;
@@ -62,7 +62,7 @@ static bool walk_is_right(int64_t H, int P, int64_t delay) {
 
 // The last step whose work has been merged by the end of step `last`, for the fragment that is behind most: by walking. Eager
 // merging has a site's own part at once.
-static int64_t walk_learned(const Rounds* r, int64_t last) {
+static int64_t walk_learned(const AsyncConfig* r, int64_t last) {
     int64_t learned = last;
     for (int f = 0; f < r->fragments; f++) {
         int64_t mine = 0;
@@ -79,17 +79,17 @@ static void test_learned(void) {
     for (int64_t H = 1; H <= 9; H++) {
         for (int P = 1; P <= H; P++) {
             for (int64_t delay = 0; delay <= H + 1; delay++) { // H + 1: eager
-                Rounds r = plan_of(H, P, min_i64(delay, H));
+                AsyncConfig r = plan_of(H, P, min_i64(delay, H));
                 r.eager = delay > H;
                 for (int64_t last = 1; last <= 4 * H; last++, asked++)
-                    wrong += rounds_learned(&r, last) != walk_learned(&r, last);
+                    wrong += async_schedule_learned(&r, last) != walk_learned(&r, last);
             }
         }
     }
     check(wrong == 0, "what the common point has learned: %lld cases, %lld wrong", (long long)asked, (long long)wrong);
     Error error;
-    const Rounds r = plan_of(8, 3, 0);
-    check(rounds_fit(&r, 3, &error) && !rounds_fit(&r, 2, &error) && strstr(error.text, "--fragments 3"),
+    const AsyncConfig r = plan_of(8, 3, 0);
+    check(async_schedule_fit(&r, 3, &error) && !async_schedule_fit(&r, 2, &error) && strstr(error.text, "--fragments 3"),
           "three fragments of three blocks, not of two: %s", error.text);
 }
 
@@ -98,7 +98,7 @@ static void test_rule(void) {
     for (int64_t H = 1; H <= 16; H++) {
         for (int P = 1; P <= H; P++) {
             for (int64_t delay = 0; delay <= H; delay++) {
-                const Rounds r = plan_of(H, P, delay);
+                const AsyncConfig r = plan_of(H, P, delay);
                 for (int f = 0; f < P; f++) {
                     bool flies = false;
                     int64_t last = 0, in_round = 0;
@@ -106,9 +106,9 @@ static void test_rule(void) {
                         const bool sent = is_sent(H, P, f, t), merged = t - delay > 0 && is_sent(H, P, f, t - delay);
                         if (merged && delay > 0) flies = false;
                         if (sent) flies = delay > 0, last = t;
-                        wrong_sends += rounds_sends(&r, f, t) != sent;
-                        wrong_merges += rounds_merges(&r, f, t) != merged;
-                        wrong_flies += rounds_flies(&r, f, t) != flies;
+                        wrong_sends += async_schedule_sends(&r, f, t) != sent;
+                        wrong_merges += async_schedule_merges(&r, f, t) != merged;
+                        wrong_flies += async_schedule_flies(&r, f, t) != flies;
                         in_round = t > 0 ? in_round + sent : 0;
                         if (t > 0 && t % H == 0) wrong_rounds += in_round != 1, in_round = 0;
                     }
@@ -130,9 +130,9 @@ static void test_check(void) {
     for (int64_t H = -1; H <= 16; H++) {
         for (int P = -1; P <= H + 3; P++) {
             for (int64_t delay = -2; delay <= 2 * H + 2; delay++) {
-                const Rounds r = plan_of(H, P, delay);
+                const AsyncConfig r = plan_of(H, P, delay);
                 Error error = {""};
-                const bool accepted = rounds_check(&r, &error), expected = P <= 64 && walk_is_right(H, P, delay);
+                const bool accepted = async_schedule_check(&r, &error), expected = P <= 64 && walk_is_right(H, P, delay);
                 wrong += accepted != expected;
                 silent += !accepted && !strstr(error.text, "no plan") && !strstr(error.text, "fragment");
                 if (accepted)
@@ -143,7 +143,7 @@ static void test_check(void) {
         }
     }
     check(wrong == 0 && right > 1000 && refused > 1000,
-          "rounds_check: %lld plans accepted, %lld refused, %lld not as the walk says", (long long)right,
+          "async_schedule_check: %lld plans accepted, %lld refused, %lld not as the walk says", (long long)right,
           (long long)refused, (long long)wrong);
     check(silent == 0, "refused with a reason: %lld without", (long long)silent);
 }
@@ -151,12 +151,12 @@ static void test_check(void) {
 // A long round must not take long to be proved: this is what a run begins with.
 static void test_long(void) {
     const int64_t H = 1000000;
-    Rounds r = plan_of(H, 3, 0);
+    AsyncConfig r = plan_of(H, 3, 0);
     Error error;
-    const double n = rounds_sendings(&r, 1, 17, 17 + 12 * H); // each round once
+    const double n = async_schedule_sendings(&r, 1, 17, 17 + 12 * H); // each round once
     check(n == 12, "12 rounds of a million steps have 12 sendings: %g", n);
     r = plan_of(3000, 7, 3000);
-    check(rounds_check(&r, &error), "a round of 3000 steps, merged as late, is a plan");
+    check(async_schedule_check(&r, &error), "a round of 3000 steps, merged as late, is a plan");
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ typedef struct {
     char text[2048];
     Settings settings;
     Mesh mesh;
-    Rounds rounds;
+    AsyncConfig rounds;
 } Read;
 
 // Reads a command line as the trainer does, up to the plan, on one of `ranks` ranks.
@@ -189,7 +189,7 @@ static void read_settings(Read* read, const char* line, int ranks) {
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
     read->mesh = settings_mesh(o, 0, ranks);
-    read->rounds = settings_rounds(o, &read->mesh);
+    read->rounds = settings_async(o, &read->mesh);
 }
 
 // The same where it may be refused: what is said goes to text.
@@ -231,11 +231,11 @@ static void test_plans_of_settings(bool few) {
                          merged);
                 const int64_t late = delay < 0 ? H : delay;
                 try_settings(&read, line, 2);
-                const Rounds* r = &read.rounds;
+                const AsyncConfig* r = &read.rounds;
                 const bool accepted = read.status == 0;
                 const bool right = walk_is_right(H, P, late);
                 Error error;
-                if (accepted && (!right || !rounds_check(r, &error) || r->period != H || r->fragments != P ||
+                if (accepted && (!right || !async_schedule_check(r, &error) || r->period != H || r->fragments != P ||
                                  r->delay != late || r->eager != (delay < 0)))
                     wrong++;
                 if (!accepted && right) wrong++;
@@ -346,7 +346,7 @@ static void test_refusals(void) {
 static const struct {
     const char* line;
     int ranks;
-    Rounds r;
+    AsyncConfig r;
 } plans[] = {
     {"", 4, {DP_SYNC, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--sites 2", 4, {DP_SYNC, 2, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
@@ -381,7 +381,7 @@ static const struct {
 static void test_plans(void) {
     Read read;
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
-        const Rounds *e = &plans[i].r, *r = &read.rounds;
+        const AsyncConfig *e = &plans[i].r, *r = &read.rounds;
         try_settings(&read, plans[i].line, plans[i].ranks);
         check(read.status == 0 && r->mode == e->mode && r->sites == e->sites && read.mesh.sites == e->sites &&
                   r->period == e->period && r->delay == e->delay && r->fragments == e->fragments &&
@@ -410,7 +410,7 @@ static int fragment_of(const Tensor* tensor, int P) {
 
 // Tensors in a fragment that is not theirs, on all ranks of a mesh; *held: how many ranks have a part of each.
 static int wrong_fragments(const ModelConfig* m, int t, int p, int d, int v, int P, int* held) {
-    const Rounds r = plan_of(P, P, 0);
+    const AsyncConfig r = plan_of(P, P, 0);
     int wrong = 0;
     for (int rank = 0; rank < t * p * d; rank++) {
         Mesh mesh = mesh_of_rank(rank, t, p, d);
@@ -420,7 +420,7 @@ static int wrong_fragments(const ModelConfig* m, int t, int p, int d, int v, int
         if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
         for (int b = 0; b < layout.buckets; b++) {
             const Bucket* bucket = &layout.bucket[b];
-            const int of_bucket = rounds_fragment(&r, &layout.slices[bucket->first].tensor, m->L);
+            const int of_bucket = async_schedule_fragment(&r, &layout.slices[bucket->first].tensor, m->L);
             for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
                 wrong += of_bucket != fragment_of(&layout.slices[i].tensor, P) || of_bucket < 0 || of_bucket >= P;
                 held[layout.slices[i].index]++;
@@ -479,7 +479,7 @@ static double blocks_of_part(const Layout* layout, int b, int k) {
 }
 
 // Adds up what one rank sends in the steps first + 1 to last, operation by operation.
-static SiteTraffic walk_traffic(const Rounds* r, const Layout* layout, double element, int64_t first, int64_t last) {
+static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, double element, int64_t first, int64_t last) {
     const int S = r->sites, k = layout->mesh.d / S, P = r->fragments;
     SiteTraffic sum = {0, 0};
     for (int64_t t = first + 1; t <= last; t++) {
@@ -507,19 +507,19 @@ static void test_sendings(void) {
     int64_t wrong = 0, asked = 0;
     for (int64_t H = 1; H <= 9; H++) {
         for (int P = 1; P <= H; P++) {
-            const Rounds r = plan_of(H, P, 0);
+            const AsyncConfig r = plan_of(H, P, 0);
             for (int f = 0; f < P; f++) {
                 for (int64_t first = 0; first <= 2 * H; first++) {
                     int n = 0;
                     for (int64_t last = first; last <= 4 * H; last++, asked++) {
                         n += last > first && is_sent(H, P, f, last);
-                        wrong += rounds_sendings(&r, f, first, last) != n;
+                        wrong += async_schedule_sendings(&r, f, first, last) != n;
                     }
                 }
             }
         }
     }
-    check(wrong == 0, "rounds_sendings: %lld times counted, %lld wrong", (long long)asked, (long long)wrong);
+    check(wrong == 0, "async_schedule_sendings: %lld times counted, %lld wrong", (long long)asked, (long long)wrong);
 }
 
 static void test_traffic(bool few) {
@@ -562,7 +562,7 @@ static void test_traffic(bool few) {
                     for (size_t j = 0; j < sizeof spans / sizeof spans[0]; j++) {
                         const int64_t first = spans[j][0], last = spans[j][1];
                         const SiteTraffic x =
-                            rounds_traffic(&read.rounds, &layout, models[model].L, (size_t)element, first, last);
+                            async_schedule_traffic(&read.rounds, &layout, models[model].L, (size_t)element, first, last);
                         const SiteTraffic y = walk_traffic(&read.rounds, &layout, element, first, last);
                         worst = fmax(worst, fmax(fabs(x.near - y.near), fabs(x.far - y.far)));
                         most = fmax(most, fmax(y.near, y.far));
@@ -577,7 +577,7 @@ static void test_traffic(bool few) {
     int64_t wrong = 0; // the formula's blocks are those that kernels/async_dp.h makes
     for (int64_t n = 1; n < 1000; n++) {
         for (int bits = 4; bits <= 8; bits += 4) {
-            Rounds r = plan_of(1, 1, 0);
+            AsyncConfig r = plan_of(1, 1, 0);
             Slice slices[2]; // of n / 3 elements and the rest
             Bucket bucket = {0, n, 0, 2, 0};
             Layout layout;
@@ -597,10 +597,10 @@ static void test_traffic(bool few) {
 // ----------------------------------------------------------------------------------------------------------------
 // The picture
 
-static void check_drawing(const char* what, const Rounds* r, const char* expected) {
+static void check_drawing(const char* what, const AsyncConfig* r, const char* expected) {
     char text[4096] = "";
     FILE* out = tmpfile();
-    rounds_draw(r, out);
+    async_schedule_draw(r, out);
     rewind(out);
     text[fread(text, 1, sizeof text - 1, out)] = 0;
     fclose(out);
@@ -609,7 +609,7 @@ static void check_drawing(const char* what, const Rounds* r, const char* expecte
 }
 
 static void test_drawings(void) {
-    Rounds r = plan_of(8, 2, 4);
+    AsyncConfig r = plan_of(8, 2, 4);
     check_drawing("the picture in methods/async_schedule.h", &r,
                   "rounds    ...s---m...s---m  s sends, m merges\n"
                   "          .......s---m...s\n");

@@ -408,8 +408,8 @@ static void test_decode(Shape s, float logits) {
     double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
     Reference r = reference(qkv, dout, NULL, &s);
     const double bound = 4 * 0x1p-24 * (2 * r.s_max + sqrt(s.T) + 8);
-    const int64_t cache_size = (int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS;
-    float *out = floats(out_size(&s)), *cache = floats(cache_size);
+    const int64_t kv_cache_layer_elements = (int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS;
+    float *out = floats(out_size(&s)), *cache = floats(kv_cache_layer_elements);
     decode_sequence(out, cache, run.qkv, &s);
     char what[96];
     snprintf(what, sizeof what, "T %d NH %d NKV %d HS %d logits %g", s.T, s.NH, s.NKV, s.HS, (double)logits);
@@ -418,17 +418,17 @@ static void test_decode(Shape s, float logits) {
     error = scaled_error(out, forward, r.m_out, out_size(&s));
     check(error <= 2 * bound, "decode against forward  %-29s error %.2e  bound %.2e", what, error, 2 * bound);
     check(cache_is_right(cache, run.qkv, &s), "decode  %s: the cache has the keys and values, and nothing more", what);
-    for (int64_t i = 0; i < cache_size; i++) cache[i] = NAN;
+    for (int64_t i = 0; i < kv_cache_layer_elements; i++) cache[i] = NAN;
     attention_remember(cache, run.qkv, s.T, s.NH, s.NKV, s.HS);
     check(cache_is_right(cache, run.qkv, &s), "remember  %s: the same of all tokens at once", what);
 #ifdef _OPENMP
-    float *out_n = floats(out_size(&s)), *cache_n = floats(cache_size);
+    float *out_n = floats(out_size(&s)), *cache_n = floats(kv_cache_layer_elements);
     const int threads_before = omp_get_max_threads();
     bool same = true;
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
         decode_sequence(out_n, cache_n, run.qkv, &s);
-        same = same && same_bits(out, out_n, out_size(&s)) && same_bits(cache, cache_n, cache_size);
+        same = same && same_bits(out, out_n, out_size(&s)) && same_bits(cache, cache_n, kv_cache_layer_elements);
     }
     omp_set_num_threads(threads_before);
     check(same, "decode  %s: same bits with 1 to 3 threads", what);

@@ -484,8 +484,8 @@ static void test_config_sync(const ModelConfig* m) {
     Error error = {""};
     bool same = true, refused = true;
     for (int i = 0; i < 18; i++) {
-        const Sync written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
-        Sync read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
+        const CaatConfig written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
+        CaatConfig read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
         bool told;
         const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
         same = same && made && checkpoint_load_sync(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
@@ -497,7 +497,7 @@ static void test_config_sync(const ModelConfig* m) {
     }
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
-    const Sync none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
+    const CaatConfig none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
     same = checkpoint_write_config("config.json", m, &none, SAFE_F32, "", &error) &&
            checkpoint_check_sync(".", &none, &error);
     check(same && !checkpoint_check_sync(".", &some, &error), "an ordinary model is none: %s", error.text);

@@ -230,9 +230,9 @@ typedef struct {
     char text[4096];
     int length;
     Graph graph;
-} Lines;
+} AppendLog;
 
-static void lines_add(Lines* l, bool both, int a, int b, int speed) {
+static void append_log_add(AppendLog* l, bool both, int a, int b, int speed) {
     const char* word = both ? "link" : "oneway";
     l->length += snprintf(l->text + l->length, sizeof l->text - (size_t)l->length, "%s %d %d %dMB/s 1us\n", word, a, b,
                           100 * speed);
@@ -242,8 +242,8 @@ static void lines_add(Lines* l, bool both, int a, int b, int speed) {
 
 enum { ONE_WAY = 1, SPEEDS = 2, PARALLEL = 4, SWITCHES = 8, ALL_FLAGS = 15 };
 
-static Lines random_lines(int ranks, int flags) {
-    Lines l;
+static AppendLog random_lines(int ranks, int flags) {
+    AppendLog l;
     const int switches = flags & SWITCHES ? 1 + random_below(4) : 0, n = ranks + switches, more = random_below(2 * n);
     const bool loop = (flags & ONE_WAY) && n > 1 && chance(50);
     l.graph = graph_new(ranks, switches, switches > 1 ? switches : 1);
@@ -252,9 +252,9 @@ static Lines random_lines(int ranks, int flags) {
 #define SPEED ((flags & SPEEDS) ? 1 + random_below(4) : 2)
     for (int v = loop ? 0 : 1; v < n; v++) {
         if (loop)
-            lines_add(&l, false, (v + turned) % n, (v + 1 + turned) % n, SPEED);
+            append_log_add(&l, false, (v + turned) % n, (v + 1 + turned) % n, SPEED);
         else
-            lines_add(&l, true, (v + turned) % n, (random_below(v) + turned) % n, SPEED);
+            append_log_add(&l, true, (v + turned) % n, (random_below(v) + turned) % n, SPEED);
     }
     for (int i = 0; i < more; i++) {
         const int a = random_below(n), b = random_below(n);
@@ -263,7 +263,7 @@ static Lines random_lines(int ranks, int flags) {
             const Arc* arc = &l.graph.arc[k];
             joined |= (arc->from == a && arc->to == b) || (arc->from == b && arc->to == a);
         }
-        if (!joined) lines_add(&l, !((flags & ONE_WAY) && chance(50)), a, b, SPEED);
+        if (!joined) append_log_add(&l, !((flags & ONE_WAY) && chance(50)), a, b, SPEED);
     }
 #undef SPEED
     graph_finish(&l.graph, false);
@@ -304,7 +304,7 @@ static void test_networks(void) {
         graph_free(&g);
     }
     for (int i = 0; i < 300; i++) {
-        Lines l = random_lines(1 + random_below(12), i & ALL_FLAGS);
+        AppendLog l = random_lines(1 + random_below(12), i & ALL_FLAGS);
         Network net = network_of(l.text);
         tally(&t, network_is_graph(&net, &l.graph, 1e8, 1e-6), "%s", l.text);
         network_free(&net);
@@ -377,7 +377,7 @@ static void test_units(void) {
 static void test_reverse(void) {
     Tally t = {0, 0};
     for (int i = 0; i < 200; i++) {
-        Lines l = random_lines(1 + random_below(10), i & ALL_FLAGS);
+        AppendLog l = random_lines(1 + random_below(10), i & ALL_FLAGS);
         Network net = network_of(l.text), back = network_reverse(&net), again = network_reverse(&back);
         Graph turned = graph_reverse(&l.graph), twice = graph_reverse(&turned);
         double slowest = l.graph.n ? 1e300 : 16e9;
@@ -491,7 +491,7 @@ static void test_routes(void) {
         network_free(&net);
     }
     for (int i = 0; i < by_effort(150, 400, 3000); i++) {
-        Lines l = random_lines(1 + random_below(12), i & ALL_FLAGS);
+        AppendLog l = random_lines(1 + random_below(12), i & ALL_FLAGS);
         Network net = network_of(l.text);
         tally(&t, routes_are_right(&net), "%s", l.text);
         network_free(&net);
@@ -541,7 +541,7 @@ static int make_networks(Network* nets) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) nets[n++] = network_of(names[i]);
     for (int i = 0; i < FILES; i++) nets[n++] = network_of(files[i]);
     for (int i = 0; i < by_effort(16, 32, 128); i++) {
-        Lines l = random_lines(2 + random_below(9), i & ALL_FLAGS);
+        AppendLog l = random_lines(2 + random_below(9), i & ALL_FLAGS);
         nets[n++] = network_of(l.text);
         graph_free(&l.graph);
     }
@@ -1421,7 +1421,7 @@ static bool multitree_is(const Network* net, const Graph* g, int per_rank) {
 static void test_multitree_again(void) {
     Tally t = {0, 0};
     for (int i = 0; i < by_effort(250, 1200, 10000); i++) {
-        Lines l = random_lines(1 + random_below(i % 7 == 0 ? 24 : 12), i & ALL_FLAGS);
+        AppendLog l = random_lines(1 + random_below(i % 7 == 0 ? 24 : 12), i & ALL_FLAGS);
         Network net = network_of(l.text);
         tally(&t, multitree_is(&net, &l.graph, i % 5 == 0 ? 1 + i % 4 : 1), "%s", l.text);
         network_free(&net);
@@ -2301,7 +2301,7 @@ static void test_random_input(int times) {
         } else if (i % 4 == 1 && chance(30)) {
             for (n = 0; n < (size_t)random_below(1500); n++) bytes[n] = (char)random_below(256);
         } else {
-            Lines l = random_lines(1 + random_below(9), i / 4 & ALL_FLAGS);
+            AppendLog l = random_lines(1 + random_below(9), i / 4 & ALL_FLAGS);
             memcpy(bytes, l.text, n = (size_t)l.length);
             n = damage(bytes, n, 4096);
             graph_free(&l.graph);

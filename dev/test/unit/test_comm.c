@@ -680,7 +680,7 @@ static void test_cores(void) {
     const int own_before = cores_of_this_process(before);
     const bool widened = cores_bound_by_default();
 
-    CommPlace place;
+    RankPlacement place;
     setenv("OMP_NUM_THREADS", "3", 1); // settled by the user: nobody is tied
     if (!widened) {
         comm_share_cores(&world, &place);
@@ -716,7 +716,7 @@ static void test_cores(void) {
               "no core is promised twice");
 
     // Once each rank has cores of its own it stays so.
-    CommPlace again;
+    RankPlacement again;
     comm_share_cores(&world, &again);
     check_all(cores_of_this_process(users) == own && memcmp(after, users, sizeof users) == 0 &&
                   again.threads == place.threads && again.cores_here == place.cores_here,
@@ -742,7 +742,7 @@ static void test_untie(void) {
     int32_t core = own[0];
     comm_broadcast(&world, &core, 1, COMM_INT32, 0);
     cores_tie(&core, 1);
-    CommPlace place;
+    RankPlacement place;
     comm_share_cores(&world, &place);
     check_all(place.cores_here == system_cores, "cores: tied to one of %d by default: untied", place.cores_here);
 
@@ -762,7 +762,7 @@ static void test_take(void) {
     int32_t holders[MAX_CORES] = {0};
     int cores[MAX_CORES];
     for (int i = 0; i < MAX_CORES; i++) cores[i] = i;
-    CommPlace place = {1, 3, 1, 16, 0, ""};
+    RankPlacement place = {1, 3, 1, 16, 0, ""};
     for (int i = 0; i < 16; i++) holders[i] = 1;
     const bool kept = cores_take(&place, cores, holders, 7) == 7;
     for (int i = 0; i < 16; i++) holders[i] = 3;
@@ -906,7 +906,7 @@ static int run_mode(const char* mode) {
     if (strcmp(mode, "die") == 0 && world.rank == last) die("the test says so");
     if (strcmp(mode, "usage") == 0) die_usage("the test says so");
     if (strcmp(mode, "lonely") == 0 && world.rank == last) die_usage("the test says so");
-    if (strcmp(mode, "together") == 0) comm_die_together(&world, EXIT_ARGUMENTS, "--tp 7: the test says so");
+    if (strcmp(mode, "together") == 0) comm_abort_all(&world, EXIT_ARGUMENTS, "--tp 7: the test says so");
     if (strcmp(mode, "differ") == 0) {
         const char* mine = world.rank == last ? "train --steps 30 --lr 1" : "train --steps 20 --lr 1";
         comm_check_same(&world, "arguments", mine, "start all ranks alike");
@@ -927,7 +927,7 @@ static int run_mode(const char* mode) {
     }
     if (strcmp(mode, "peer") == 0 && world.rank == last) comm_send_start(&world, NULL, 0, COMM_FLOAT, world.size, 0);
     if (strcmp(mode, "place") == 0) {
-        CommPlace place;
+        RankPlacement place;
         int32_t mine[MAX_CORES];
         comm_share_cores(&world, &place);
         const int n = cores_of_this_process(mine);

@@ -29,7 +29,7 @@ static const char* write_bytes(const char* name, const void* data, size_t size) 
     return path;
 }
 
-static const char* write_text(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
+static const char* generate_tokens(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
 
 static const int64_t width_of[TOKENS_JSONL] = {1, 2, 4, 2, 4}; // bytes
 
@@ -572,7 +572,7 @@ static void test_document_token(void) {
     write_tokens("which_llama", TOKENS_LLAMA3_SHARD, llama, 2);
     write_tokens("which_raw", TOKENS_RAW_UINT16, tokens, 9);
     write_tokens("which_mega", TOKENS_MEGATRON, tokens, 9);
-    write_text("which_text", "text");
+    generate_tokens("which_text", "text");
     const struct {
         const char* name;
         int chosen, vocabulary, want; // -1: refused; -2: does not matter; -3: refused, not there
@@ -634,12 +634,12 @@ static void test_resume(void) {
 }
 
 static void test_globs(void) {
-    write_text("glob_b.txt", "bb");
-    write_text("glob_a.txt", "a");
-    write_text("glob_10.txt", "ten");
-    write_text("glob_2.txt", "two");
-    write_text("glob_[x]*.txt", "literal");
-    write_text("glob_empty.txt", "");
+    generate_tokens("glob_b.txt", "bb");
+    generate_tokens("glob_a.txt", "a");
+    generate_tokens("glob_10.txt", "ten");
+    generate_tokens("glob_2.txt", "two");
+    generate_tokens("glob_[x]*.txt", "literal");
+    generate_tokens("glob_empty.txt", "");
     const char* expected[] = {"abb", "bba", "aa", "tentwoliteralabb", "literal", "aabb"};
     const char* globs[] = {"glob_[ab].txt", "glob_b.txt,glob_a.txt", "glob_a.txt,glob_a.txt",
                            "glob_*.txt",    "glob_[x]*.txt",         "glob_a.txt,glob_empty.txt,glob_[ab].txt"};
@@ -805,7 +805,7 @@ static void test_folders(void) {
     uint32_t tokens[300];
     for (uint64_t i = 0; i < 300; i++) tokens[i] = some_token(i, 50257);
     write_tokens("shards/train_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
-    write_text("shards/tokenizer.json", "{}");
+    generate_tokens("shards/tokenizer.json", "{}");
     TokenFiles opened = open_or_die("shards");
     check(opened.files == 1 && opened.format == TOKENS_GPT2_SHARD, "a folder of shards, without the vocabulary in it");
     tokens_close(&opened);
@@ -819,9 +819,9 @@ static void test_jsonl(void) {
     Tokenizer bytes;
     Error error = {""};
     tokenizer_bytes(&bytes);
-    write_text("l_0.jsonl", "{\"text\":\"one\\n\"}\n\n{\"id\":3,\"text\":\"\"}\n{\"text\":\"tw\\u00e9\"}");
-    write_text("l_1.jsonl", "");
-    write_text("l_2.jsonl", "  {\"more\":[{\"text\":1}], \"text\":\"three\"}\n");
+    generate_tokens("l_0.jsonl", "{\"text\":\"one\\n\"}\n\n{\"id\":3,\"text\":\"\"}\n{\"text\":\"tw\\u00e9\"}");
+    generate_tokens("l_1.jsonl", "");
+    generate_tokens("l_2.jsonl", "  {\"more\":[{\"text\":1}], \"text\":\"three\"}\n");
     TokenFiles files = open_or_die(in_folder("l_*.jsonl"));
     const int64_t before = files.tokens;
     check(files.format == TOKENS_JSONL && before > 0 && jsonl_encode(&files, &bytes, &error), "%s", error.text);
@@ -845,7 +845,7 @@ static void test_jsonl(void) {
                                              {"plain text\n", ":1:"},
                                              {"{\"text\":\"\"}\n", "no text in it"}};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        files = open_or_die(write_text("bad.jsonl", refused[i][0]));
+        files = open_or_die(generate_tokens("bad.jsonl", refused[i][0]));
         check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, "bad.jsonl") &&
                   strstr(error.text, refused[i][1]),
               "refused: %s", error.text);
@@ -1056,7 +1056,7 @@ static void test_megatron_refused(void) {
     write_bytes("old.idx", "TNTIDX\0\0\1\0\0\0\0\0\0\0", 16);
     check_refused(in_folder("old.bin"), "old.idx", "old Megatron or fairseq");
     check_refused(in_folder("old.idx"), "old.idx", "old Megatron or fairseq");
-    write_text("other.idx", "an index of something else");
+    generate_tokens("other.idx", "an index of something else");
     TokenFiles files = open_or_die(write_bytes("other.bin", "\5\0\6\0", 4));
     check(files.format == TOKENS_RAW_UINT16 && files.tokens == 2, "a .bin beside the index of something else is raw");
     tokens_close(&files);
@@ -1201,9 +1201,9 @@ static Sources sources_or_die(const char* list) {
 
 static void test_weights(void) {
     if (chdir(folder) != 0) die("cannot enter %s", folder);
-    write_text("w_a.txt", "aaaa");
-    write_text("w_b.txt", "bb");
-    write_text("0.5:w_c.txt", "ccc");
+    generate_tokens("w_a.txt", "aaaa");
+    generate_tokens("w_b.txt", "bb");
+    generate_tokens("0.5:w_c.txt", "ccc");
     typedef struct {
         const char* list;
         int64_t weight[3];
@@ -1258,7 +1258,7 @@ static void test_refused_sources(void) {
     uint32_t tokens[200];
     for (int i = 0; i < 200; i++) tokens[i] = some_token((uint64_t)i, 50257);
     if (chdir(folder) != 0) die("cannot enter %s", folder);
-    write_text("s.txt", "text");
+    generate_tokens("s.txt", "text");
     write_tokens("s_gpt2.bin", TOKENS_GPT2_SHARD, tokens, 200);
     write_tokens("s_llama.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
     write_tokens("s_raw.bin", TOKENS_RAW_UINT16, tokens, 200);
@@ -1459,7 +1459,7 @@ static void test_refused_files(void) {
     check_refused("", "empty name", "\"\"");
     check_refused(",", "empty name", "\",\"");
     char globs[2 * PATH_BYTES + 8];
-    snprintf(globs, sizeof globs, "%s,", write_text("fine.txt", "fine"));
+    snprintf(globs, sizeof globs, "%s,", generate_tokens("fine.txt", "fine"));
     check_refused(globs, "empty name", "fine.txt,");
     snprintf(globs, sizeof globs, "%s,%s", in_folder("fine.txt"), in_folder("missing.bin"));
     check_refused(globs, "missing.bin", "no file");
@@ -1470,9 +1470,9 @@ static void test_refused_files(void) {
     check_refused("/dev/null", "/dev/null", "not a file");
 
     write_bytes("locked.bin", "\5\0\6\0", 4);
-    write_text("locked.idx", "MMIDIDX");
+    generate_tokens("locked.idx", "MMIDIDX");
     if (chmod(in_folder("locked.idx"), 0) != 0) die("chmod");
-    write_text("unreadable.txt", "text");
+    generate_tokens("unreadable.txt", "text");
     if (mkdir(in_folder("unreadable"), 0) != 0) die("cannot make a folder");
     if (chmod(in_folder("unreadable.txt"), 0) != 0 || chmod(folder, 0755) != 0) die("chmod");
     if (chdir(folder) != 0) die("cannot enter %s", folder); // the way to it may be closed to nobody
@@ -1484,8 +1484,8 @@ static void test_refused_files(void) {
     if (chdir("/") != 0) die("cannot leave %s", folder);
     if (seteuid(me) != 0) die("cannot act as myself again");
 
-    check_refused(write_text("empty.txt", ""), "empty.txt", "empty");
-    write_text("empty2.txt", "");
+    check_refused(generate_tokens("empty.txt", ""), "empty.txt", "empty");
+    generate_tokens("empty2.txt", "");
     check_refused(in_folder("empty*.txt"), "empty.txt", "and so are all others");
     check_refused(write_bytes("odd.bin", "a\0b", 3), "odd.bin", "odd size of 3 bytes");
 
@@ -1521,13 +1521,13 @@ static void test_refused_files(void) {
 
     // Kinds that do not go together: both files are named.
     write_tokens("mix_1.bin", gpt2, tokens, 200);
-    write_text("mix_2.txt", "text");
+    generate_tokens("mix_2.txt", "text");
     check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds text");
-    write_text("mix_2.txt", "");
+    generate_tokens("mix_2.txt", "");
     check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds nothing");
     write_tokens("mix_2.txt", llama, tokens, 200);
     check_refused(in_folder("mix_*"), "mix_1.bin holds uint16 tokens", "mix_2.txt holds uint32 tokens");
-    write_text("mix_0.txt", "");
+    generate_tokens("mix_0.txt", "");
     check_refused(in_folder("mix_*"), "mix_0.txt holds nothing", "mix_1.bin holds uint16 tokens");
 
     check(!is_mapped("/mix_"), "refused files are not left mapped");
@@ -1545,7 +1545,7 @@ static void check_range_refused(const TokenFiles* files, int64_t first, int64_t 
 }
 
 static void test_refused_ranges(void) {
-    TokenFiles files = open_or_die(write_text("ten.txt", "0123456789"));
+    TokenFiles files = open_or_die(generate_tokens("ten.txt", "0123456789"));
     check_range_refused(&files, 0, 10, 10, 256, "ten.txt: 10 tokens", "takes 11");
     check_range_refused(&files, 4, 4, 1, 256, "ten.txt: 0 tokens", "takes 2");
     check_range_refused(&files, 0, 10, INT32_MAX, 256, "10 tokens", "takes 2147483648");

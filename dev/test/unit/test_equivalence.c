@@ -148,7 +148,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         }
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
-        const Sync sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
+        const CaatConfig sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
         c.mesh.sync = sync, c.mesh.sequence_parallel = false;
         list[n++] = c;
     }
@@ -222,14 +222,14 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     Error error;
     if (!sources_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
     if (!plan_schedule(t, &m, &mesh, NULL, &error) ||
-        !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, values_here(), &error))
+        !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, NULL, native_dtype(), &error))
         die("%s", error.text);
     if (!mix_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||
         !mix_init(&t->val, &t->train_files, PART_HELD_OUT, HELD_OUT_BLOCKS, m.T, m.V, 0, false, &error))
         die("%s", error.text);
     stage_allocate(&t->stage);
-    draw_weights(&t->stage, 1);
-    groups_open(&t->groups, &t->world, &t->stage.layout, &m);
+    random_init_weights(&t->stage, 1);
+    process_groups_init(&t->groups, &t->world, &t->stage.layout, &m);
     t->stage.groups = &t->groups;
 }
 
@@ -245,17 +245,17 @@ static void trainer_close(Trainer* t) {
 // the others were read at once.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
-    const int whole = s->layout.V * mesh_cuts(&s->layout.mesh);
+    const int whole = s->layout.V * mesh_tp_cuts(&s->layout.mesh);
     float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
     int32_t text[DECODED];
     for (int i = 0; i < DECODED; i++) text[i] = (i * 31 + 7) % V_TEST;
     for (int i = 0; i < TEXT_ROWS; i++) {
         const int at = i < DECODED ? i : DECODED - 1;
-        if (i == DECODED) device_zero(s->cache, (size_t)all_caches(s) * sizeof(floatX));
+        if (i == DECODED) device_zero(s->cache, (size_t)kv_cache_elements(s) * sizeof(floatX));
         if (i == DECODED) feed(t, text, at, -1);
         feed(t, text + at, 1, at);
-        if (s->layout.last_stage) whole_logits(t, all);
-        comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, head_holder(t));
+        if (s->layout.last_stage) gather_logits(t, all);
+        comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, lm_head_rank(t));
         memcpy(logits + (size_t)i * V_TEST, all, V_TEST * sizeof(float));
     }
     free(all);
@@ -300,10 +300,10 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
 // One rank alone: every rank makes some of the references and writes them to files that all read.
 
 // With all channels shared a CAAT-Net is an ordinary model.
-static bool is_ordinary(const Sync* sync) { return sync->ranks == 0 || sync->share == 1; }
+static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->share == 1; }
 
 static void reference_path(char path[128], const Case* c) {
-    const Sync* sync = &c->mesh.sync;
+    const CaatConfig* sync = &c->mesh.sync;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
     snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
              c->model.family, c->clip, c->G, states, states ? sync->share : 1, states ? (int)sync->scale : 0);

@@ -28,7 +28,7 @@ static const char* usual_line =
     "--eval-sequences 1000 --data " REFERENCE "replicas.tokens";
 #include "trainer_fixture.h"
 
-static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NARROW_RANGE ? 0x1p-11 : 0x1p-8;
+static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8;
 
 // ----------------------------------------------------------------------------------------------------------------
 // Files of multiple choice
@@ -428,9 +428,9 @@ static void close_mesh(Trainer* t) {
 }
 
 static void evaluate_common(Trainer* t) {
-    stage_enter_common(&t->stage, &t->settings, t->step);
+    async_dp_load_global(&t->stage, &t->settings, t->step);
     evaluate_all(t);
-    stage_leave_common(&t->stage, &t->settings, t->step);
+    async_dp_restore_local(&t->stage, &t->settings, t->step);
 }
 
 static double worst_error(const double* ours, const double* theirs, int64_t n) {
@@ -519,9 +519,9 @@ static void test_validation(const Comm* world, const char* line) {
     snprintf(all, sizeof all, "%s --val %s", line, tokens_path);
     open_mesh(&t, world, 0, all, "");
     for (int i = 0; i < 3; i++) train_step(&t);
-    stage_enter_common(&t.stage, &t.settings, t.step);
+    async_dp_load_global(&t.stage, &t.settings, t.step);
     const double loss = validate(&t);
-    stage_leave_common(&t.stage, &t.settings, t.step);
+    async_dp_restore_local(&t.stage, &t.settings, t.step);
     evaluate_common(&t);
     double sum = 0; // the last row is not one of validation's
     const Evaluation* e = &t.evaluations.item[1];

@@ -112,7 +112,7 @@ static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
     for (int i = 0; i < tensors; i++) {
         for (int a = 0; a < n; a++) {
             for (int b = 0; b < a; b++) {
-                const Holders holders = tensor_holders(&list[i], &mesh, m);
+                const ReplicaGroup holders = tensor_holders(&list[i], &mesh, m);
                 const bool color =
                     holders_color(holders, &layout[a].mesh, m->NKV) == holders_color(holders, &layout[b].mesh, m->NKV);
                 const int share = share_held(&layout[a], i, 0);
@@ -145,7 +145,7 @@ static void test_holders(void) {
                                            {0, 0, 0, 0}};
                     Mesh mesh = mesh_of_rank(0, t, p, d);
                     mesh.schedule = p > 1 ? kinds[i / 8] : ONE_F_ONE_B, mesh.v = mesh.schedule == ONE_F_ONE_B ? 1 : 2;
-                    const Sync sync = {4, 0.5, SYNC_RUNTIME, false}; // of the ordinary ones, too
+                    const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false}; // of the ordinary ones, too
                     if (NKV == 4 && i % 3 == 0) mesh.sync = sync;
                     wrong += wrong_colors(&m, mesh, &pairs);
                 }
@@ -161,7 +161,7 @@ static void test_differ(void) {
     for (int round = 0; round < 3000; round++) {
         const Mesh mesh = mesh_of_rank(0, 1 << draw(3), 1 + (int)draw(3), 1 + (int)draw(5));
         const int n = mesh_size(&mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3);
-        const Holders holders = (Holders)draw(HOLDERS);
+        const ReplicaGroup holders = (ReplicaGroup)draw(HOLDERS);
         int64_t number[60 * 3];
         bool told[60], right[60] = {false};
         int copies = -1, color[60], values = 1 + (int)draw(3), bad = -1, holding = 0;
@@ -226,7 +226,7 @@ static void test_texts(void) {
 // Walks through a step as it is computed.
 static void test_places(void) {
     const ModelConfig m = {"test", ARCH_GPT2, 3, 16, 4, 4, 64, 8, 13, false, 1e-5, 1e4, {0, 0, 0, 0}};
-    Probe probe = probe_begin(&m);
+    NanProbe probe = probe_begin(&m);
     int64_t last = -1;
     int wrong = 0, places = 0;
     char text[160];
@@ -252,36 +252,36 @@ static void test_places(void) {
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_weight(i));
     for (probe.microbatch = 0; probe.microbatch < 3; probe.microbatch++) {
         probe.backward = false;
-        STEP(place_on_way(&probe, PLACE_EMBEDDING, 0));
+        STEP(place_on_way(&probe, PROBE_EMBEDDING, 0));
         for (int l = 0; l < m.L; l++) {
-            STEP(place_on_way(&probe, PLACE_ATTENTION, l));
-            STEP(place_on_way(&probe, PLACE_MLP, l));
-            STEP(place_on_way(&probe, PLACE_STREAM, l));
+            STEP(place_on_way(&probe, PROBE_ATTENTION, l));
+            STEP(place_on_way(&probe, PROBE_MLP, l));
+            STEP(place_on_way(&probe, PROBE_STREAM, l));
         }
-        STEP(place_on_way(&probe, PLACE_LOGITS, 0));
-        STEP(place_on_way(&probe, PLACE_LOSS, 0));
+        STEP(place_on_way(&probe, PROBE_LOGITS, 0));
+        STEP(place_on_way(&probe, PROBE_LOSS, 0));
         probe.backward = true;
-        STEP(place_on_way(&probe, PLACE_LOGITS, 0));
+        STEP(place_on_way(&probe, PROBE_LOGITS, 0));
         for (int l = m.L - 1; l >= 0; l--) {
-            STEP(place_on_way(&probe, PLACE_MLP, l));
-            STEP(place_on_way(&probe, PLACE_ATTENTION, l));
-            STEP(place_on_way(&probe, PLACE_STREAM, l - 1));
+            STEP(place_on_way(&probe, PROBE_MLP, l));
+            STEP(place_on_way(&probe, PROBE_ATTENTION, l));
+            STEP(place_on_way(&probe, PROBE_STREAM, l - 1));
         }
     }
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_gradient(i));
 #undef STEP
     check(wrong == 0 && places > 100, "%d places, %d out of order", places, wrong);
     probe.microbatch = 1, probe.backward = false;
-    expected[2].place = place_on_way(&probe, PLACE_MLP, 2),
-    expected[4].place = place_on_way(&probe, PLACE_EMBEDDING, 0);
-    expected[6].place = place_on_way(&probe, PLACE_STREAM, 0),
-    expected[7].place = place_on_way(&probe, PLACE_LOGITS, 0);
-    expected[8].place = place_on_way(&probe, PLACE_LOSS, 0);
+    expected[2].place = place_on_way(&probe, PROBE_MLP, 2),
+    expected[4].place = place_on_way(&probe, PROBE_EMBEDDING, 0);
+    expected[6].place = place_on_way(&probe, PROBE_STREAM, 0),
+    expected[7].place = place_on_way(&probe, PROBE_LOGITS, 0);
+    expected[8].place = place_on_way(&probe, PROBE_LOSS, 0);
     probe.backward = true;
-    expected[3].place = place_on_way(&probe, PLACE_ATTENTION, 0),
-    expected[5].place = place_on_way(&probe, PLACE_EMBEDDING, 0);
-    expected[9].place = place_on_way(&probe, PLACE_LOGITS, 0),
-    expected[10].place = place_on_way(&probe, PLACE_STREAM, 1);
+    expected[3].place = place_on_way(&probe, PROBE_ATTENTION, 0),
+    expected[5].place = place_on_way(&probe, PROBE_EMBEDDING, 0);
+    expected[9].place = place_on_way(&probe, PROBE_LOGITS, 0),
+    expected[10].place = place_on_way(&probe, PROBE_STREAM, 1);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         place_text(text, sizeof text, expected[i].place, &m);
         check(strcmp(text, expected[i].text) == 0, "place: %s", text);
@@ -351,7 +351,7 @@ static double brute_score(const double* y, double x) { // y: the last 100, the o
 
 static void test_scores(bool few) {
     double y[400], expected, worst = 0, moved = 0;
-    History h, other;
+    OutlierDetector h, other;
     memset(&h, 0, sizeof h), memset(&other, 0, sizeof other);
     int early = 0;
     for (int i = 0; i < 400; i++) {
@@ -405,7 +405,7 @@ static void test_scores(bool few) {
 }
 
 static void test_logged(void) {
-    Health h;
+    StepHealth h;
     memset(&h, 0, sizeof h);
     health_logged(&h, "{\"step\":1,\"loss\":5.5,\"val_loss\":6.25,\"grad_norm\":2,\"lr\":0.1,\"peak_bytes\":3}\n");
     check(h.loss.n == 1 && h.loss.value[0] == 5.5 && h.norm.value[0] == log(2) && h.skipped_in_row == 0,
@@ -496,9 +496,9 @@ static uint64_t hash_of_state(const Trainer* t) {
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     uint64_t hash = 0;
     device_to_floats(host, s->params, n);
-    if (!HAS_MASTERS) hash += checksum_of(host, 4 * n, 0); // else a step that is skipped rounds them again
+    if (!HAS_MASTER_WEIGHTS) hash += checksum_of(host, 4 * n, 0); // else a step that is skipped rounds them again
     for (int what = 0; what < 3; what++) {
-        const float* from = what == 0 ? s->moment1 : what == 1 ? s->moment2 : HAS_MASTERS ? s->master : NULL;
+        const float* from = what == 0 ? s->moment1 : what == 1 ? s->moment2 : HAS_MASTER_WEIGHTS ? s->master : NULL;
         if (!from) continue;
         device_to_host(host, from, (size_t)share * sizeof(float));
         hash += checksum_of(host, 4 * share, (what + 1) * n);
@@ -518,7 +518,7 @@ static uint64_t hash_of_params(const Trainer* t) {
 
 static bool compare_copies(Trainer* t, char* text, size_t size) {
     const Stage* s = &t->stage;
-    const bool far = !rounds_are_late(&s->rounds);
+    const bool far = !async_schedule_are_late(&s->rounds);
     text[0] = 0;
     return replicas_differ(text, size, &t->groups, &s->layout, &s->model, s->params, s->checksums, far);
 }
@@ -536,7 +536,7 @@ static bool flip(Trainer* t, int* told) {
     const Mesh* mesh = &layout->mesh;
     const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), bit = (int)draw(8 * (int)sizeof(floatX));
     const int64_t place = draw(1 << 30);
-    const bool mine = t->world.rank == rank, far = !rounds_are_late(&t->stage.rounds);
+    const bool mine = t->world.rank == rank, far = !async_schedule_are_late(&t->stage.rounds);
     const Slice* slice = &layout->slices[number % layout->n];
     const int64_t element = slice->offset + place % slice_elements(slice);
     char text[1024], name[128], who[64];
@@ -607,9 +607,9 @@ static void expect_rank(char* text, size_t size, const Mesh* mesh, int rank, con
 // Looks for where the next step goes wrong; whether all ranks of the planted one's site are told `expected`.
 static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const Pass pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
+    const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
                        true,         NULL,      NULL};
-    const bool far = !rounds_are_late(&t->stage.rounds);
+    const bool far = !async_schedule_are_late(&t->stage.rounds);
     const int replicas = far ? mesh->d : mesh_site_size(mesh), here = mesh_at(mesh, rank).data / mesh_site_size(mesh);
     char text[640], expected[640];
     if (!place)
@@ -618,7 +618,7 @@ static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
         expect_rank(expected, sizeof expected, mesh, rank, place);
     if (place && replicas > 1) append_text(expected, sizeof expected, "; 1 of %d replicas have such numbers", replicas);
     if (!far && mesh_site(mesh) != here) snprintf(expected, sizeof expected, "not seen again");
-    find_origin(t, &pass, text, sizeof text);
+    rerun_to_find_nan(t, &pass, text, sizeof text);
     const bool right = strncmp(text, expected, strlen(expected)) == 0;
     if (!right && print) printf("      rank %d: %s\n      expected: %s\n", t->world.rank, text, expected);
     return on_all(t, !right) == 0;
@@ -679,14 +679,14 @@ static void case_run(const Comm* world, const char* line, bool few) {
         alarms += on_all(&t, compare_copies(&t, text, sizeof text)) > 0;
         for (int i = 0; i < (few ? 6 : 12); i++, flips++) wrong += !flip(&t, &told);
     }
-    const int copies = (rounds_are_late(&t.stage.rounds) ? mesh_site_size(mesh) : mesh->d) * mesh->t;
+    const int copies = (async_schedule_are_late(&t.stage.rounds) ? mesh_site_size(mesh) : mesh->d) * mesh->t;
     const bool two = copies < 2 || flip_two(&t);
     if (!t.schedule.plan.clip || late) {
-        find_origin(&t, NULL, text, sizeof text);
+        rerun_to_find_nan(&t, NULL, text, sizeof text);
         wrong_origins = !strstr(text, late ? "gradients are late" : "with a --clip");
     } else
         n = origins(&t, few ? 1 : 2, &wrong_origins);
-    stage_settle(&t.stage);
+    async_dp_drain(&t.stage);
     trainer_close(&t);
     if (world->rank > 0) return;
     check(alarms == 0, "%s: %d steps with a false alarm", line, alarms);

@@ -27,7 +27,7 @@ bound.
 #endif
 
 static const double U = 0x1p-24;
-enum { EXP_K = 3, SUM_K = 6 }; // roundings of fast_exp (below 1.5 ulp); of the tree that ends a row_sum_of
+enum { EXP_K = 3, SUM_K = 6 }; // roundings of fast_exp (below 1.5 ulp); of the tree that ends a row_sum
 
 // ----------------------------------------------------------------------------------------------------------------
 // Memory of a test: arrays are remembered, so that a test can free them all, or compare them all with those of another
@@ -505,13 +505,13 @@ static void test_sync(int states, int N, int C, int S) {
         plain[i] = c < S ? other[n * S + c] : factor * x[i];
         if (c < S) sum[n * S + c] = state == 0 ? x[i] : sum[n * S + c] + x[i];
     }
-    sync_pack(shared, x, states, N, C, S);
+    caat_pack(shared, x, states, N, C, S);
     check(same(shared, sum, n_shared) && isnan(shared[n_shared]),
-          "sync_pack, %d states, %d x %d, %d shared: sums in the order of the states", states, N, C, S);
-    sync_unpack(z, other, S == C ? NULL : x, factor, states, N, C, S);
+          "caat_pack, %d states, %d x %d, %d shared: sums in the order of the states", states, N, C, S);
+    caat_unpack(z, other, S == C ? NULL : x, factor, states, N, C, S);
     const bool right = same(z, plain, n_all) && isnan(z[n_all]);
-    sync_unpack(x, other, x, factor, states, N, C, S);
-    check(right && same(x, plain, n_all), "sync_unpack, %d states, %d x %d, %d shared: out of place and in place",
+    caat_unpack(x, other, x, factor, states, N, C, S);
+    check(right && same(x, plain, n_all), "caat_unpack, %d states, %d x %d, %d shared: out of place and in place",
           states, N, C, S);
     release(&memory);
 }
@@ -571,7 +571,7 @@ static Slice slice_new(const float* logits, int N, int V, int first, int end, in
 }
 
 // The vocabulary in `count` slices, combined as ranks would; gradients are left in each slice's logits.
-static void crossentropy(Slice* s, int count, float* losses, const int32_t* targets, float scale, int N) {
+static void vocab_parallel_cross_entropy(Slice* s, int count, float* losses, const int32_t* targets, float scale, int N) {
     for (int i = 0; i < count; i++) crossentropy_max(s[i].row_max, s[i].logits, N, s[i].V_local, s[i].stride);
     for (int i = 1; i < count; i++) {
         for (int n = 0; n < N; n++) s[0].row_max[n] = fmaxf(s[0].row_max[n], s[i].row_max[n]);
@@ -613,11 +613,11 @@ static void test_crossentropy(int N, int V, int count, float size) {
         Slice one = slice_new(logits, N, V, 0, V, padding);
         float* one_losses = poisoned(N);
         crossentropy_fused(one_losses, one.logits, targets, scale, N, V, one.stride);
-        crossentropy(s, count, losses, targets, scale, N);
+        vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
         check(same(one_losses, losses, N) && same(one.logits, s[0].logits, (int64_t)N * one.stride),
               "crossentropy_fused, %d x %d: the bits of the four functions", N, V);
     } else {
-        crossentropy(s, count, losses, targets, scale, N);
+        vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
     }
 
     Wanted wanted_loss = wanted_new(N), wanted_gradient = wanted_new((int64_t)N * V);
@@ -678,7 +678,7 @@ static void test_crossentropy_special(void) {
     targets[5] = -1;
     for (int v = 0; v < V; v++) logits[6 * V + v] = -2e4f; // far below zero
     Slice s = slice_new(logits, N, V, 0, V, 0);
-    crossentropy(&s, 1, losses, targets, 1, N);
+    vocab_parallel_cross_entropy(&s, 1, losses, targets, 1, N);
     check(losses[0] == 0, "crossentropy: logit 1e4 over 0 at the target: loss %g", losses[0]);
     check(losses[1] == 2e4f && s.logits[V] == -1 && s.logits[V + 1] == 1, "crossentropy: 2e4 off the target: loss %g",
           losses[1]);
@@ -1117,15 +1117,15 @@ enum { BITS_SHARED = 101 };
 static void bits_sync(const Arrays* m, int begin, int end) { // one state, whose rows can be cut
     const int at = begin * BITS_ROW, n = end - begin;
     float* shared = m->a[2] + begin * BITS_SHARED;
-    sync_pack(shared, m->a[0] + at, 1, n, BITS_C, BITS_SHARED);
-    sync_unpack(m->a[1] + at, shared, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
-    sync_unpack(m->a[0] + at, m->a[4] + begin * BITS_SHARED, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    caat_pack(shared, m->a[0] + at, 1, n, BITS_C, BITS_SHARED);
+    caat_unpack(m->a[1] + at, shared, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    caat_unpack(m->a[0] + at, m->a[4] + begin * BITS_SHARED, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
 }
 static void bits_sync_states(const Arrays* m, int begin, int end) { // one unit: three states of all rows
     enum { STATES = 3, N = BITS_ELEMENTS / BITS_C / STATES };
     if (begin == end) return;
-    sync_pack(m->a[2], m->a[0], STATES, N, BITS_C, BITS_SHARED);
-    sync_unpack(m->a[0], m->a[2], m->a[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
+    caat_pack(m->a[2], m->a[0], STATES, N, BITS_C, BITS_SHARED);
+    caat_unpack(m->a[0], m->a[2], m->a[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
 }
 static void bits_adamw(const Arrays* m, int begin, int end) {
     adamw_update(m->a[0] + begin, NULL, m->a[1] + begin, m->a[2] + begin, m->a[3] + begin, end - begin, 1e-2f, 0.9f,

@@ -192,8 +192,8 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
         }
         end += bucket->elements, padding = end - at;
         ok = ok && bucket->elements % (16 * d) == 0 && padding >= 0 && padding < 16 * d;
-        ok = ok && bucket_share(layout, b) * d == bucket->elements && bucket_share_offset(layout, b) == shares;
-        shares += bucket_share(layout, b);
+        ok = ok && bucket_shard_size(layout, b) * d == bucket->elements && bucket_shard_offset(layout, b) == shares;
+        shares += bucket_shard_size(layout, b);
     }
     const int outside = (layout->first_stage ? m->arch == ARCH_GPT2 ? 2 : 1 : 0) + (layout->last_stage ? 1 : 0) +
                         (layout->last_stage && (!m->tied || !layout->first_stage) ? 1 : 0);
@@ -307,7 +307,7 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
             ok = ok && cut_is_right(s, m, state_of_all(layout, state), N) && lies_behind(layout, layer, s);
             if (kind != WTE && kind != HEAD_W) continue;
             ok = ok && s->rows == layout->V && s->rows_used == layout_tokens(layout, state);
-            ok = ok && slice_logical_row(s, 0) == layout_first_token(layout, state);
+            ok = ok && slice_logical_row(s, 0) == layout_vocab_offset(layout, state);
         }
     }
     return ok && found == layout->n;
@@ -452,13 +452,13 @@ static void test_shared_channels(void) {
     } cases[] = {{768, 0, 0},    {768, 1, 768}, {768, 0.5, 384}, {2048, 0.25, 512}, {32, 0.3, 9},
                  {10, 0.999, 9}, {7, 0.5, 3},   {1, 0.5, 0},     {100, 0.29, 28},   {100, 0.57, 56}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const Sync sync = {2, cases[i].share, SYNC_RUNTIME, false};
+        const CaatConfig sync = {2, cases[i].share, SYNC_RUNTIME, false};
         const int S = sync_channels(&sync, cases[i].C);
         check(S == cases[i].S, "%g of %d channels: %d are shared", cases[i].share, cases[i].C, S);
     }
     bool ok = true;
     for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
-        const Sync sync = {9, 0.5, (SyncScale)scale, false};
+        const CaatConfig sync = {9, 0.5, (SyncScale)scale, false};
         ok = ok && sync_factor(&sync) == (scale == SYNC_RUNTIME ? 3 : 1);
         ok = ok && sync_initial_factor(&sync) == (scale == SYNC_INIT ? 3 : 1);
     }
@@ -483,7 +483,7 @@ static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
         const bool shared = (kind == K_W || kind == V_W) && mesh->t > m->NKV;
         const bool expected = shared || (mesh->sequence_parallel && is_one_of(kind, by_rows, 7)) ||
                               (caat && is_one_of(kind, by_states, 8));
-        ok = ok && slice_is_partial(s, &layout.mesh) == expected;
+        ok = ok && needs_tp_grad_reduce(s, &layout.mesh) == expected;
     }
     layout_free(&layout);
     return ok;
@@ -913,7 +913,7 @@ static void test_states_by_hand(void) {
     }
     check(ok, "states 2 and 3 of 4 on rank 1 of 2: %d slices of a tiny llama", layout.n);
     check(layout.NH == 2 && layout.NKV == 1 && layout.F == 6 && layout.shared == 8 && layout_tokens(&layout, 0) == 3 &&
-              layout_tokens(&layout, 1) == 1 && layout_first_token(&layout, 1) == 9,
+              layout_tokens(&layout, 1) == 1 && layout_vocab_offset(&layout, 1) == 9,
           "each with 2 heads, a key/value head, 6 channels, tokens 6 .. 8 and 9; 8 of 16 channels are shared");
     layout_free(&layout);
 }

@@ -233,10 +233,10 @@ static void test_far(const MatmulKernel* kernel, int rows, int wide, int64_t far
         printf("skip  %s: offsets beyond 2^31: no address space\n", kernel->name);
         return;
     }
-    int sum_rows = 0, sum_wide = 0;
+    int reduce_from_tensor_region = 0, sum_wide = 0;
     for (int i = 0; i < rows; i++) {
         for (int k = 0; k < wide; k++) p[i * far + k] = (float)((i % 7 + 1) * (k % 3 + 1));
-        sum_rows += (i % 7 + 1) * (i % 7 + 1);
+        reduce_from_tensor_region += (i % 7 + 1) * (i % 7 + 1);
     }
     for (int k = 0; k < wide; k++) sum_wide += (k % 3 + 1) * (k % 3 + 1);
     bool right = true;
@@ -251,7 +251,7 @@ static void test_far(const MatmulKernel* kernel, int rows, int wide, int64_t far
     matmul_with(kernel, small, wide, along, along, NULL, wide, wide, rows, false);
     for (int i = 0; i < wide; i++) {
         for (int j = 0; j < wide; j++) {
-            right = right && small[i * wide + j] == (float)(sum_rows * (i % 3 + 1) * (j % 3 + 1));
+            right = right && small[i * wide + j] == (float)(reduce_from_tensor_region * (i % 3 + 1) * (j % 3 + 1));
         }
     }
     check(right, "%s: %d rows, %lld floats apart", kernel->name, rows, (long long)far);

@@ -11,7 +11,7 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
 #include "../../../planner/host_memory.h"
 #include "test.h"
 
-static const ValueType fp32 = {4, false}, bf16 = {2, true};
+static const DtypeInfo fp32 = {4, false}, bf16 = {2, true};
 
 static ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
     const bool gpt2 = arch == ARCH_GPT2;
@@ -31,7 +31,7 @@ static Pipeline pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_ba
 }
 
 // The memory of one rank.
-static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, ValueType type) {
+static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
     Stage s;
     Error error;
     const Pipeline plan = pipeline_of(m, &mesh, micro_batches);
@@ -94,7 +94,7 @@ static double activations_by_hand(const ByHand* x) {
     const bool divided = x->mesh->sequence_parallel || x->mesh->scatter;
     const double message = room(x->N * x->C / (divided ? x->mesh->t : 1) * x->w);
     return x->slots * ((L + 1) * stream + L * block + (x->last ? head : 0)) +
-           SCHEDULE_BUFFERS * message * (2 * !x->first + !x->last);
+           PIPELINE_BUFFERS_PER_DIRECTION * message * (2 * !x->first + !x->last);
 }
 
 // Tensors that a rank has a slice of: 12 a block of GPT-2, 9 of Llama, and what the ends have.
@@ -119,7 +119,7 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
     return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
 }
 
-static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int B, int micro_batches, ValueType type) {
+static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int B, int micro_batches, DtypeInfo type) {
     const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
     const int early = mesh->schedule == GPIPE ? micro_batches : mesh->p - pipeline;
     ByHand x;
@@ -134,7 +134,7 @@ static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int 
 
 // The largest difference, in bytes, between what is planned for a rank and the formulas.
 static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches,
-                              ValueType type) {
+                              DtypeInfo type) {
     const StageMemory planned = memory_of_rank(m, *mesh, rank, B, micro_batches, type);
     const ByHand x = by_hand(m, mesh, planned.pipeline, B, micro_batches, type);
     const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
@@ -160,7 +160,7 @@ static void test_by_hand(void) {
         int k = i;
         const ModelConfig* m = &models[k % 2];
         k /= 2;
-        const ValueType type = k % 2 ? bf16 : fp32;
+        const DtypeInfo type = k % 2 ? bf16 : fp32;
         k /= 2;
         Mesh mesh = mesh_of(1 << k % 3, 1 << k / 3 % 3, 1, 1, k / 9 % 2 ? GPIPE : ONE_F_ONE_B);
         k /= 18;
@@ -246,7 +246,7 @@ static void test_published(void) {
     for (int p = 1; p <= 16; p *= 4) {
         const Mesh pipeline = mesh_of(1, p, 1, 1, ONE_F_ONE_B);
         const double first = memory_of_rank(&deep, pipeline, 0, 1, 32, bf16).arena[3];
-        const double ends = p * stream + (p > 1 ? SCHEDULE_BUFFERS * stream
+        const double ends = p * stream + (p > 1 ? PIPELINE_BUFFERS_PER_DIRECTION * stream
                                                 : stream * 2 + 64 * (8 + 16)); // the last stream; buffers, or the head
         check(first == 16 * block + ends, "1f1b, p = %2d: the first stage has 16 blocks' activations", p);
     }
@@ -319,7 +319,7 @@ static void test_process(void) {
     const Pipeline plan = pipeline_of(&m, &mesh, 2);
     Error error;
     Stage s;
-    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, values_here(), &error)) die("%s", error.text);
+    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, native_dtype(), &error)) die("%s", error.text);
     const StageMemory memory = memory_of_stage(&s);
     const double before = resident_bytes();
     stage_allocate(&s);
@@ -352,7 +352,7 @@ static ProcessMemory process_of(int pipeline, int zero) {
     Error error;
     Stage s;
     mesh.pipeline = pipeline, mesh.zero = zero;
-    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, values_here(), &error)) die("%s", error.text);
+    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, native_dtype(), &error)) die("%s", error.text);
     const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
     stage_free(&s);
     return x;

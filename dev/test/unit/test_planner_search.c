@@ -93,7 +93,7 @@ static double brute_bytes(const StepSetup* s) {
     const Mesh* m = &s->mesh;
     const Pipeline plan = {m->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
                            m->zero == 2, s->model.tied, s->clip};
-    const ValueType type = {s->software->value_bytes, s->software->value_bytes < 4};
+    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4};
     const double parameters = (double)model_parameters(&s->model) / m->t / m->p;
     Mesh without = *m; // scores, where attention is fused
     StageMemory memory;
@@ -590,9 +590,9 @@ typedef struct {
     int n;
     char text[MOST_WORDS][32];
     char* word[MOST_WORDS];
-} Line;
+} JsonLine;
 
-static void say(Line* line, const char* option, const char* value) {
+static void say(JsonLine* line, const char* option, const char* value) {
     if (!*option || line->n + 2 > MOST_WORDS) die("test_planner_search: the line is too long");
     snprintf(line->text[line->n], sizeof line->text[0], "%s", option);
     line->word[line->n] = line->text[line->n], line->n++;
@@ -601,14 +601,14 @@ static void say(Line* line, const char* option, const char* value) {
     line->word[line->n] = line->text[line->n], line->n++;
 }
 
-static void say_number(Line* line, const char* option, int value) {
+static void say_number(JsonLine* line, const char* option, int value) {
     char text[32];
     snprintf(text, sizeof text, "%d", value);
     say(line, option, text);
 }
 
 // A command line that asks for a mesh, and settles some of it.
-static void say_some(Line* line, int ranks) {
+static void say_some(JsonLine* line, int ranks) {
     static const char* const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
     static const char* const recompute[] = {"none", "selective", "full"};
     const ModelConfig m = small_model();
@@ -668,15 +668,15 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, int ranks, 
         Settings own = o;
         Stage stage;
         const Mesh mesh = settings_mesh(&own, r, ranks);
-        const Rounds rounds = settings_rounds(&own, &mesh);
+        const AsyncConfig rounds = settings_async(&own, &mesh);
         settings_batch(&own);
         const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
         const Pipeline plan = {mesh.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
         ok = ok && same_mesh(&mesh, &c->mesh) && own.micro_batch == c->B && own.global_batch == c->batch;
-        ok = ok && mesh_check(&mesh, model, T, &error) && rounds_fit(&rounds, model->L, &error);
+        ok = ok && mesh_check(&mesh, model, T, &error) && async_schedule_fit(&rounds, model->L, &error);
         if (!ok || !pipeline_check(&plan, &error)) return false;
         Schedule schedule = schedule_build(&plan, mesh.pipeline);
-        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, values_here(), &error);
+        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, native_dtype(), &error);
         if (ok) stage_free(&stage);
         schedule_free(&schedule);
     }
@@ -693,7 +693,7 @@ static bool is_like_the_trainer(Option* table, int n, const Settings* said, cons
 }
 
 static void ask_auto(Autos* x, const Machines* machines, const char* software, int ranks) {
-    Line line;
+    JsonLine line;
     Option table[MAX_OPTIONS];
     Settings o = settings_default();
     Error error = {""};
@@ -757,7 +757,7 @@ static void test_question(void) {
     Option table[MAX_OPTIONS];
     Settings o = settings_default();
     Error error;
-    Line line;
+    JsonLine line;
     const int n = settings_table(table, &o);
     const ModelConfig model = small_model();
     Question q = choose_question(&o, table, n, &model, 32, 6, &cluster, software);

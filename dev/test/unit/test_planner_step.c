@@ -768,7 +768,7 @@ static void test_traffic(int rounds) {
         double parts = 0; // of gradients, which come once a step
         for (int i = 0; i < layout.n; i++) {
             const Slice* x = &layout.slices[i];
-            if (!slice_is_partial(x, &mesh)) continue;
+            if (!needs_tp_grad_reduce(x, &mesh)) continue;
             parts += (mesh.zero == 2 ? k : 1) * 8.0 * (x->copies - 1) / x->copies * (double)slice_elements(x);
         }
         const double sent = k * stage_sent(&s, &layout), formula = traffic.layers + traffic.ends - parts;

@@ -28,7 +28,7 @@ static const char* write_bytes(const char* name, const void* data, size_t n) {
     return path;
 }
 
-static const char* write_text(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
+static const char* generate_tokens(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
 
 static Tokenizer open_or_die(const char* path, int split) {
     Tokenizer t;
@@ -665,8 +665,8 @@ static void check_json(const char* from, const char* to, const char* why) {
 static void test_wrong_files(void) {
     check_refused(in_folder("nothing"), -1, "a file that is not there", "cannot open");
     check_refused("dev/test", -1, "a folder without one", "a folder without");
-    check_refused(write_text("empty", " \n"), -1, "an empty file", "empty");
-    check_refused(write_text("sp", "\n\x0e\n\x05<unk>"), -1, "SentencePiece", "SentencePiece");
+    check_refused(generate_tokens("empty", " \n"), -1, "an empty file", "empty");
+    check_refused(generate_tokens("sp", "\n\x0e\n\x05<unk>"), -1, "SentencePiece", "SentencePiece");
     check_json("\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}", "the normalizer \"NFC\" is not supported");
     check_json("\"type\":\"BPE\"", "\"type\":\"Unigram\"", "a model of the kind \"Unigram\"");
     check_json("\"byte_fallback\":false", "\"byte_fallback\":true", "\"byte_fallback\" is not supported");
@@ -705,17 +705,17 @@ static void test_wrong_files(void) {
     unlink(in_folder("merges.txt"));
     check_refused(in_folder("vocab.json"), -1, "vocab.json alone", "merges.txt: cannot open");
     unlink(in_folder("vocab.json"));
-    check_refused(write_text("ranks", "IQ== 0\nIg==\n"), -1, "a rank is missing", "ranks:2: base64");
-    check_refused(write_text("ranks", "IQ== 0\nIg== 0\n"), -1, "a rank twice", "ranks:2: the rank 0 is there twice");
-    check_refused(write_text("ranks", "IQ== 0\nI=g= 1\n"), -1, "broken base64", "ranks:2: base64");
-    check_refused(write_text("ranks", "IQ= 0\n"), -1, "base64 that is cut off", "ranks:1: base64");
-    check_refused(write_text("ranks", "IQ== 4194304\n"), -1, "a rank that is too large", "ranks:1: base64");
-    check_refused(write_text("ranks", "IQ== -1\n"), -1, "a rank below 0", "ranks:1: base64");
-    check_refused(write_text("ranks", "IQ== 0\nIg== 1\n"), -1, "ranks of an unknown vocabulary",
+    check_refused(generate_tokens("ranks", "IQ== 0\nIg==\n"), -1, "a rank is missing", "ranks:2: base64");
+    check_refused(generate_tokens("ranks", "IQ== 0\nIg== 0\n"), -1, "a rank twice", "ranks:2: the rank 0 is there twice");
+    check_refused(generate_tokens("ranks", "IQ== 0\nI=g= 1\n"), -1, "broken base64", "ranks:2: base64");
+    check_refused(generate_tokens("ranks", "IQ= 0\n"), -1, "base64 that is cut off", "ranks:1: base64");
+    check_refused(generate_tokens("ranks", "IQ== 4194304\n"), -1, "a rank that is too large", "ranks:1: base64");
+    check_refused(generate_tokens("ranks", "IQ== -1\n"), -1, "a rank below 0", "ranks:1: base64");
+    check_refused(generate_tokens("ranks", "IQ== 0\nIg== 1\n"), -1, "ranks of an unknown vocabulary",
                   "2 ranks are no vocabulary that is known");
-    check_refused(write_text("ranks", "IQ== 0\nIQ== 1\n"), SPLIT_GPT2, "bytes twice",
+    check_refused(generate_tokens("ranks", "IQ== 0\nIQ== 1\n"), SPLIT_GPT2, "bytes twice",
                   "the tokens 0 and 1 are the same 1 bytes");
-    check_refused(write_text("ranks", "IQ== 0\nIg== 1\n"), SPLIT_GPT2, "bytes that are missing",
+    check_refused(generate_tokens("ranks", "IQ== 0\nIg== 1\n"), SPLIT_GPT2, "bytes that are missing",
                   "no token stands for the byte 0x00");
     uint32_t header[300] = {20240328, 2, 50257, 50256};
     check_refused(write_bytes("llmc", header, 1000), -1, "llm.c: cut off in the header", "ends within its header");

@@ -32,9 +32,9 @@ static const WhereNames names = {test_action, test_operation};
 static uint64_t drawn = 0;
 static int draw(int n) { return (int)(philox(17, 4, drawn++).word[0] % (uint32_t)n); }
 
-static WhereTable* table_new(int rows, int members) {
+static HeartbeatTable* table_new(int rows, int members) {
     WherePlace place;
-    WhereTable* table = where_make(&place, rows, members, false);
+    HeartbeatTable* table = heartbeat_make(&place, rows, members, false);
     if (!table) die("no memory for a table");
     return table;
 }
@@ -53,16 +53,16 @@ static void check_place(void) {
                                          "sampling",
                                          "printing, its standard output is full",
                                          "ending"};
-    WhereTable* table = table_new(1, 1);
-    WhereRow* row = where_row(table, 0);
+    HeartbeatTable* table = table_new(1, 1);
+    HeartbeatRow* row = heartbeat_row(table, 0);
     bool ok = true;
     for (int i = 0; i < 20000; i++) {
-        const int phase = draw(WHERE_PHASES), action = draw(4) - 1, chunk = action < 0 ? -1 : draw(1001) - 1;
+        const int phase = draw(PHASE_PHASES), action = draw(4) - 1, chunk = action < 0 ? -1 : draw(1001) - 1;
         const int microbatch = action < 0 ? -1 : draw(4) ? draw(9) - 1 : draw(1 << 30);
         const long long step = draw(2) ? draw(100) : (long long)draw(1 << 30) << 20;
         char expected[256] = "", text[256], part[64];
-        where_phase(row, (WherePhase)phase, step);
-        if (action >= 0) where_action(row, action, chunk, microbatch);
+        heartbeat_phase(row, (WherePhase)phase, step);
+        if (action >= 0) heartbeat_action(row, action, chunk, microbatch);
         if (phase > 1) sprintf(expected, "step %lld", step);
         if (phase != 2) sprintf(expected + strlen(expected), "%s%s", phase > 1 ? ", " : "", phases[phase]);
         if (action >= 0) sprintf(expected + strlen(expected), ", %s", test_action(action));
@@ -71,53 +71,53 @@ static void check_place(void) {
         sprintf(part, " of chunk %d", chunk);
         if (chunk >= 0) strcat(expected, part);
         text[0] = 0;
-        where_add_place(text, sizeof text, row, names);
+        heartbeat_add_place(text, sizeof text, row, names);
         if (strcmp(text, expected) != 0 && ok) printf("      \"%s\", expected \"%s\"\n", text, expected);
         ok = ok && strcmp(text, expected) == 0;
         text[0] = 0;
-        where_add_place(text, 12, row, names); // a short one is cut
+        heartbeat_add_place(text, 12, row, names); // a short one is cut
         ok = ok && strlen(text) <= 11 && strncmp(text, expected, strlen(text)) == 0;
     }
     check(ok, "20000 places: step, phase, action, chunk and micro-batch come back");
-    where_unmap(table);
+    heartbeat_unmap(table);
 }
 
 static void check_count(void) {
-    WhereTable* table = table_new(2, 8);
-    WhereRow *row = where_row(table, 0), *other = where_row(table, 1);
-    uint64_t last = where_count(row);
+    HeartbeatTable* table = table_new(2, 8);
+    HeartbeatRow *row = heartbeat_row(table, 0), *other = heartbeat_row(table, 1);
+    uint64_t last = heartbeat_count(row);
     bool moves = true;
     for (int i = 0; i < 5; i++) {
-        if (i == 0) where_phase(row, WHERE_TRAINING, 1);
-        if (i == 1) where_action(row, 0, 0, 0);
-        if (i == 2) where_ready(row);
-        if (i == 3) where_move(row);
-        if (i == 4) where_carry(row);
-        moves = moves && where_count(row) == last + 1;
+        if (i == 0) heartbeat_phase(row, PHASE_TRAINING, 1);
+        if (i == 1) heartbeat_action(row, 0, 0, 0);
+        if (i == 2) heartbeat_resume(row);
+        if (i == 3) heartbeat_move(row);
+        if (i == 4) heartbeat_background(row);
+        moves = moves && heartbeat_count(row) == last + 1;
         last++;
     }
-    where_wait(row, COMM_BARRIER, -1, -1);
-    moves = moves && where_count(row) == last;
+    heartbeat_wait(row, COMM_BARRIER, -1, -1);
+    moves = moves && heartbeat_count(row) == last;
     check(moves, "phases, actions, ends of waits and messages carried count one each, the begin of a wait none");
-    check(where_count(other) == 0 && other->place == 0, "in its own row only");
-    where_phase(NULL, WHERE_TRAINING, 1), where_action(NULL, 0, 0, 0), where_wait(NULL, 0, 0, 0);
-    where_ready(NULL), where_move(NULL), where_carry(NULL);
-    check((uintptr_t)row % 64 == 0 && (uintptr_t)other % 64 == 0 && sizeof(WhereRow) % 64 == 0 &&
-              offsetof(WhereRow, moved) % 64 == 0 && offsetof(WhereRow, carried) % 64 == 0,
+    check(heartbeat_count(other) == 0 && other->place == 0, "in its own row only");
+    heartbeat_phase(NULL, PHASE_TRAINING, 1), heartbeat_action(NULL, 0, 0, 0), heartbeat_wait(NULL, 0, 0, 0);
+    heartbeat_resume(NULL), heartbeat_move(NULL), heartbeat_background(NULL);
+    check((uintptr_t)row % 64 == 0 && (uintptr_t)other % 64 == 0 && sizeof(HeartbeatRow) % 64 == 0 &&
+              offsetof(HeartbeatRow, moved) % 64 == 0 && offsetof(HeartbeatRow, carried) % 64 == 0,
           "rows, and what two threads write, have cache lines of their own");
-    where_unmap(table);
+    heartbeat_unmap(table);
 }
 
 static void check_wait_text(void) {
     const int32_t four[] = {2, 5, 7, 40}, ten[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, more[] = {1};
-    WhereTable* table = table_new(2, 15);
-    const int a = where_add_group(table, 1, "tensor", four, 4),
-              b = where_add_group(table, 1, "a name of more than 15", ten, 10);
-    check(a == 0 && b == 1 && where_add_group(table, 1, "x", four, 2) == -1,
+    HeartbeatTable* table = table_new(2, 15);
+    const int a = heartbeat_add_group(table, 1, "tensor", four, 4),
+              b = heartbeat_add_group(table, 1, "a name of more than 15", ten, 10);
+    check(a == 0 && b == 1 && heartbeat_add_group(table, 1, "x", four, 2) == -1,
           "a group for which there is no room is left away");
-    check(where_add_group(table, 1, "last", more, 1) == 2, "what has room is not");
-    for (int i = 3; i < 12; i++) where_add_group(table, 1, "empty", more, 0);
-    check(where_row(table, 1)->groups == WHERE_GROUPS, "no more groups than there is room for");
+    check(heartbeat_add_group(table, 1, "last", more, 1) == 2, "what has room is not");
+    for (int i = 3; i < 12; i++) heartbeat_add_group(table, 1, "empty", more, 0);
+    check(heartbeat_row(table, 1)->groups == PHASE_GROUPS, "no more groups than there is room for");
     const struct {
         int operation, group, peer;
         const char* text;
@@ -132,18 +132,18 @@ static void check_wait_text(void) {
     bool ok = true;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256] = "", cut[16] = "";
-        WhereRow* row = where_row(table, 1);
-        where_wait(row, cases[i].operation, cases[i].group, cases[i].peer);
-        where_add_wait(text, sizeof text, table, 1, where_waits(row), names);
+        HeartbeatRow* row = heartbeat_row(table, 1);
+        heartbeat_wait(row, cases[i].operation, cases[i].group, cases[i].peer);
+        heartbeat_add_wait(text, sizeof text, table, 1, heartbeat_waits(row), names);
         if (strcmp(text, cases[i].text) != 0) printf("      \"%s\", expected \"%s\"\n", text, cases[i].text);
-        ok = ok && strcmp(text, cases[i].text) == 0 && where_waits(row) != 0;
-        where_add_wait(cut, sizeof cut, table, 1, where_waits(row), names);
+        ok = ok && strcmp(text, cases[i].text) == 0 && heartbeat_waits(row) != 0;
+        heartbeat_add_wait(cut, sizeof cut, table, 1, heartbeat_waits(row), names);
         ok = ok && strncmp(cut, text, strlen(cut)) == 0;
-        where_ready(row);
-        ok = ok && where_waits(row) == 0;
+        heartbeat_resume(row);
+        ok = ok && heartbeat_waits(row) == 0;
     }
     check(ok, "waits name operation, group, and ranks of the world");
-    where_unmap(table);
+    heartbeat_unmap(table);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -198,10 +198,10 @@ static void check_judgement(void) {
     int wrong = 0, alarms = 0, states[WATCH_MOVES + 1] = {0};
     for (int trial = 0; trial < 100000; trial++) {
         const int rows = 1 + draw(5);
-        WhereTable* table = table_new(rows, 8);
+        HeartbeatTable* table = table_new(rows, 8);
         WatchView view[5];
         Case c[5];
-        Watch w;
+        Watchdog w;
         memset(&w, 0, sizeof w);
         memset(view, 0, sizeof view);
         memset(c, 0, sizeof c);
@@ -210,26 +210,26 @@ static void check_judgement(void) {
             Case* x = &c[i];
             x->ended = draw(10) == 0, x->gone = draw(12) == 0, x->stopped = draw(8) == 0, x->waits = draw(3) > 0;
             x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0, x->missing = x->gone ? draw(10) / 10.0 : 0;
-            where_row(table, i)->rank = 3 * i + 1;
+            heartbeat_row(table, i)->rank = 3 * i + 1;
             x->starts = draw(5) == 0;
-            where_phase(where_row(table, i), x->starts ? (WherePhase)draw(2) : (WherePhase)(2 + draw(WHERE_PHASES - 2)),
+            heartbeat_phase(heartbeat_row(table, i), x->starts ? (WherePhase)draw(2) : (WherePhase)(2 + draw(PHASE_PHASES - 2)),
                         1);
             if (x->waits) {
                 int32_t ranks[4];
                 const int n = 1 + draw(3);
                 for (int k = 0; k < n; k++) ranks[k] = draw(4) ? 3 * draw(rows) + 1 : draw(20);
-                const int group = where_add_group(table, i, "g", ranks, n), how = draw(3),
+                const int group = heartbeat_add_group(table, i, "g", ranks, n), how = draw(3),
                           peer = how == 1 ? draw(n) : -1;
-                where_wait(where_row(table, i), COMM_RECEIVE, how == 2 ? -1 : group, peer);
+                heartbeat_wait(heartbeat_row(table, i), COMM_RECEIVE, how == 2 ? -1 : group, peer);
                 x->n = how == 2 ? 0 : how == 1 ? 1 : n;
                 for (int k = 0; k < x->n; k++) x->for_whom[k] = ranks[how == 1 ? peer : k];
             }
-            watch_look_at(&w, i, 0);
+            watchdog_look_at(&w, i, 0);
             view[i].ended = x->ended, view[i].silent = x->silent, view[i].missing = x->missing;
-            view[i].wait = where_waits(where_row(table, i));
+            view[i].wait = heartbeat_waits(heartbeat_row(table, i));
             view[i].process = x->gone ? PROCESS_GONE : x->stopped ? PROCESS_STOPPED : PROCESS_RUNS;
         }
-        const int found = watch_judge(&w), expected = expected_worst(c, rows);
+        const int found = watchdog_judge(&w), expected = expected_worst(c, rows);
         wrong += found != expected;
         alarms += found >= 0;
         for (int i = 0; i < rows; i++) {
@@ -239,7 +239,7 @@ static void check_judgement(void) {
         if (found >= 0 && trial % 16 == 0) { // every rank is in the report, once, the one to blame first
             static char text[WATCH_REPORT];
             w.names = names;
-            watch_report(text, &w, found);
+            watchdog_report(text, &w, found);
             char who[32];
             snprintf(who, sizeof who, "%s: rank %d (", process.name, 3 * found + 1);
             wrong += strncmp(text, who, strlen(who)) != 0;
@@ -249,7 +249,7 @@ static void check_judgement(void) {
                 wrong += i == found ? at != NULL : !at || strstr(at + 1, who);
             }
         }
-        where_unmap(table);
+        heartbeat_unmap(table);
     }
     bool all = true;
     for (int s = 0; s <= WATCH_MOVES; s++) all = all && states[s] > 1000;
@@ -258,26 +258,26 @@ static void check_judgement(void) {
 }
 
 static void check_long_report(void) {
-    WhereTable* table = table_new(60, 8);
+    HeartbeatTable* table = table_new(60, 8);
     WatchView view[60];
-    Watch w;
+    Watchdog w;
     static char text[WATCH_REPORT];
     memset(&w, 0, sizeof w);
     memset(view, 0, sizeof view);
     w.table = table, w.limit = 1, w.view = view, w.names = names;
     for (int i = 0; i < 60; i++) {
-        where_row(table, i)->rank = i;
+        heartbeat_row(table, i)->rank = i;
         view[i].silent = 1 + i / 100.0, view[i].limit = 1;
     }
-    const int worst = watch_judge(&w);
-    watch_report(text, &w, worst);
+    const int worst = watchdog_judge(&w);
+    watchdog_report(text, &w, worst);
     int lines = 0;
     for (size_t i = 0; i < strlen(text); i++) lines += text[i] == '\n';
     const char* second = strchr(text, '\n');
     check(worst == 59 && lines == 18 && second && strncmp(second, "\n  rank 58 (", 12) == 0 &&
               strstr(text, "  rank 43 (") && !strstr(text, "  rank 42 (") && strstr(text, "and 43 ranks more"),
           "of many ranks the 17 that are silent longest are named, and the others counted");
-    where_unmap(table);
+    heartbeat_unmap(table);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -288,37 +288,37 @@ static void nap(double seconds) {
     for (double left = seconds; left > 0; left = end - seconds_now()) usleep((useconds_t)(1e6 * fmin(left, 0.02)) + 1);
 }
 
-static bool becomes(const WhereRow* row, ProcessState state) {
-    for (int i = 0; i < 2000 && where_process(row) != state; i++) usleep(1000);
-    return where_process(row) == state;
+static bool becomes(const HeartbeatRow* row, ProcessState state) {
+    for (int i = 0; i < 2000 && heartbeat_process(row) != state; i++) usleep(1000);
+    return heartbeat_process(row) == state;
 }
 
 static void check_processes(void) {
     WherePlace place;
-    WhereTable* table = where_make(&place, 3, 4, true);
+    HeartbeatTable* table = heartbeat_make(&place, 3, 4, true);
     if (!table || place.file < 0) {
         printf("left out: no memory can be shared here\n");
         return;
     }
-    where_sit(table, 0, 7);
+    heartbeat_sit(table, 0, 7);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        WhereTable* mine = where_open(&place);
+        HeartbeatTable* mine = heartbeat_open(&place);
         const int32_t ranks[] = {7, 9};
         if (!mine) _exit(3);
-        where_sit(mine, 1, 9);
-        where_add_group(mine, 1, "both", ranks, 2);
-        where_phase(where_row(mine, 1), WHERE_TRAINING, 5);
-        where_wait(where_row(mine, 1), COMM_RECEIVE, 0, 0);
+        heartbeat_sit(mine, 1, 9);
+        heartbeat_add_group(mine, 1, "both", ranks, 2);
+        heartbeat_phase(heartbeat_row(mine, 1), PHASE_TRAINING, 5);
+        heartbeat_wait(heartbeat_row(mine, 1), COMM_RECEIVE, 0, 0);
         for (;;) pause();
     }
-    WhereRow* row = where_row(table, 1);
-    for (int i = 0; i < 2000 && where_waits(row) == 0; i++) usleep(1000);
+    HeartbeatRow* row = heartbeat_row(table, 1);
+    for (int i = 0; i < 2000 && heartbeat_waits(row) == 0; i++) usleep(1000);
     char text[160] = "";
-    where_add_wait(text, sizeof text, table, 1, where_waits(row), names);
-    check(strcmp(text, "receive in group \"both\" with rank 7") == 0 && where_find(table, 9) == 1 &&
-              where_find(table, 8) == -1,
+    heartbeat_add_wait(text, sizeof text, table, 1, heartbeat_waits(row), names);
+    check(strcmp(text, "receive in group \"both\" with rank 7") == 0 && heartbeat_find(table, 9) == 1 &&
+              heartbeat_find(table, 8) == -1,
           "what another process writes is read here: %s", text);
     check(becomes(row, PROCESS_RUNS), "a process that runs");
     kill(child, SIGSTOP);
@@ -326,27 +326,27 @@ static void check_processes(void) {
     kill(child, SIGCONT);
     check(becomes(row, PROCESS_RUNS), "and goes on");
     row->born++;
-    check(where_process(row) == PROCESS_GONE, "one that has its number, but began at another time");
+    check(heartbeat_process(row) == PROCESS_GONE, "one that has its number, but began at another time");
     row->born--;
     kill(child, SIGKILL);
     check(becomes(row, PROCESS_GONE), "a process that was killed, before its parent has noticed");
     waitpid(child, NULL, 0);
-    check(where_process(row) == PROCESS_GONE, "and after");
+    check(heartbeat_process(row) == PROCESS_GONE, "and after");
 
     WherePlace other = place;
     other.nonce++;
-    bool refused = where_open(&other) == NULL;
+    bool refused = heartbeat_open(&other) == NULL;
     other = place, other.rows++;
-    refused = refused && where_open(&other) == NULL;
+    refused = refused && heartbeat_open(&other) == NULL;
     other = place, other.file = 9999;
-    refused = refused && where_open(&other) == NULL;
+    refused = refused && heartbeat_open(&other) == NULL;
     other = place, other.file = -1;
-    refused = refused && where_open(&other) == NULL;
+    refused = refused && heartbeat_open(&other) == NULL;
     other = place, other.process = 0;
-    check(refused && where_open(&other) == NULL, "a table of another job, of another size, or none is not opened");
-    where_unmap(table);
+    check(refused && heartbeat_open(&other) == NULL, "a table of another job, of another size, or none is not opened");
+    heartbeat_unmap(table);
     close(place.file);
-    check(where_open(&place) == NULL, "nothing is left of it when its makers have let go");
+    check(heartbeat_open(&place) == NULL, "nothing is left of it when its makers have let go");
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -374,36 +374,36 @@ static void hang(int status) {
 // Rank i of a job whose last rank has a fate.
 static void job_rank(WherePlace place, int i, Fate fate, int ready, int go) {
     const int32_t all[] = {0, 1, 2};
-    WhereTable* table = where_open(&place);
-    Watch w;
+    HeartbeatTable* table = heartbeat_open(&place);
+    Watchdog w;
     char byte = 1;
     if (!table) _exit(9);
     process.name = "job";
     if (fate == HANGS_AT_END) process.stop = hang;
-    WhereRow* row = where_sit(table, i, i);
-    const int group = where_add_group(table, i, "all", all, JOB);
+    HeartbeatRow* row = heartbeat_sit(table, i, i);
+    const int group = heartbeat_add_group(table, i, "all", all, JOB);
     if (write(ready, &byte, 1) != 1 || read(go, &byte, 1) != 1) _exit(9); // all sit
-    watch_begin(&w, table, i, limit_for(fate), names);
-    where_phase(row, WHERE_TRAINING, 8);
-    where_action(row, 1, 0, 3);
+    watchdog_begin(&w, table, i, limit_for(fate), names);
+    heartbeat_phase(row, PHASE_TRAINING, 8);
+    heartbeat_action(row, 1, 0, 3);
     const bool last = i == JOB - 1;
-    if (fate == CROSSED) where_wait(row, COMM_RECEIVE, group, (i + 1) % JOB);
-    if (!last && fate != CROSSED) where_wait(row, COMM_BARRIER, group, -1);
+    if (fate == CROSSED) heartbeat_wait(row, COMM_RECEIVE, group, (i + 1) % JOB);
+    if (!last && fate != CROSSED) heartbeat_wait(row, COMM_BARRIER, group, -1);
     for (int k = 0; k < 200; k++) { // four seconds
         nap(0.02);
         if (last && fate == SPINS) watch_spin();
-        if (fate == SLOW && k % 10 == 0) where_move(row); // every 0.2 s
-        if (last && fate == LATE) where_move(row);        // while the others wait for it, all the time
-        if (last && fate == CARRIED) where_carry(row);
-        if (fate == PAUSED && k < 5) where_move(row), k = k == 4 ? 196 : k;
+        if (fate == SLOW && k % 10 == 0) heartbeat_move(row); // every 0.2 s
+        if (last && fate == LATE) heartbeat_move(row);        // while the others wait for it, all the time
+        if (last && fate == CARRIED) heartbeat_background(row);
+        if (fate == PAUSED && k < 5) heartbeat_move(row), k = k == 4 ? 196 : k;
         if (last && k == 3 && fate == STOPS) raise(SIGSTOP);
         if (last && k == 3 && fate == KILLED) raise(SIGKILL);
         if (last && k == 3 && fate == GOES) break;
-        if (fate == GOES) where_move(row);
+        if (fate == GOES) heartbeat_move(row);
     }
-    watch_ending(&w);
+    watchdog_ending(&w);
     if (fate == GOES && !last) nap(1); // longer than GRACE after the end of the other
-    watch_close(&w);
+    watchdog_close(&w);
     _exit(0);
 }
 
@@ -413,7 +413,7 @@ static int job(Fate fate, char* said, size_t size, int* ones, double* seconds) {
     int out[2], ready[2], go[2], left = JOB, lines = 0, status;
     size_t n = 0;
     pid_t ranks[JOB];
-    WhereTable* table = where_make(&place, JOB, 8, true);
+    HeartbeatTable* table = heartbeat_make(&place, JOB, 8, true);
     if (!table || pipe(out) || pipe(ready) || pipe(go)) die("no memory or pipe for a job");
     fflush(stdout);
     for (int i = 0; i < JOB; i++) {
@@ -462,7 +462,7 @@ static int job(Fate fate, char* said, size_t size, int* ones, double* seconds) {
     said[n] = 0;
     for (size_t i = 0; i < n; i++) lines += strncmp(said + i, "job: rank ", 10) == 0;
     close(out[0]), close(ready[0]), close(ready[1]), close(go[0]), close(go[1]), close(place.file);
-    where_unmap(table);
+    heartbeat_unmap(table);
     return killed ? -1 : lines;
 }
 
@@ -529,21 +529,21 @@ static void check_jobs(void) {
 
 static void check_cost(void) {
     enum { N = 100000 };
-    WhereTable* table = table_new(1, 1);
-    WhereRow* row = where_row(table, 0);
+    HeartbeatTable* table = table_new(1, 1);
+    HeartbeatRow* row = heartbeat_row(table, 0);
     double best = INFINITY;
     for (int round = 0; round < 20; round++) {
         const double started = seconds_now();
         for (int i = 0; i < N; i++) {
-            where_action(row, i & 1, 0, i);
-            where_wait(row, COMM_RECEIVE, 0, i & 3);
-            where_ready(row);
+            heartbeat_action(row, i & 1, 0, i);
+            heartbeat_wait(row, COMM_RECEIVE, 0, i & 3);
+            heartbeat_resume(row);
         }
         best = fmin(best, (seconds_now() - started) / N);
     }
     // An action of a small model on a CPU takes 100 us.
-    check(where_count(row) >= 20 * N, "an action and a wait cost %.1f ns", 1e9 * best);
-    where_unmap(table);
+    check(heartbeat_count(row) >= 20 * N, "an action and a wait cost %.1f ns", 1e9 * best);
+    heartbeat_unmap(table);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -551,53 +551,53 @@ static void check_cost(void) {
 
 static Comm world;
 
-static void check_ranks(void) {
-    Watch w;
+static void check_same_launch(void) {
+    Watchdog w;
     const int64_t before = world.size_bytes;
-    watch_open(&w, &world, 0, test_action);
-    check(watch_row(&w) == NULL && world.row == NULL, "a limit of 0: nobody watches");
-    watch_close(&w);
-    watch_open(&w, &world, 1000, test_action);
+    watchdog_open(&w, &world, 0, test_action);
+    check(watchdog_row(&w) == NULL && world.row == NULL, "a limit of 0: nobody watches");
+    watchdog_close(&w);
+    watchdog_open(&w, &world, 1000, test_action);
     Comm pairs = comm_split(&world, world.rank / 2, -world.rank, "pairs"); // the other way round
-    watch_group(&w, &pairs, world.rank);
+    watchdog_group(&w, &pairs, world.rank);
     comm_barrier(&world);
     bool ok = w.table->rows == world.size && w.sees && w.self == world.rank;
     for (int i = 0; i < w.table->rows && ok; i++) {
-        const WhereRow* row = where_row(w.table, i);
+        const HeartbeatRow* row = heartbeat_row(w.table, i);
         const int32_t* ranks = NULL;
         const int mate = i % 2 ? i - 1 : i + 1;
         ok = row->rank == i && row->groups == (world.size == 1 ? 0 : mate < world.size ? 2 : 1);
         if (world.size == 1) continue;
         const uint64_t all = (uint64_t)(COMM_BARRIER + 1) << 56 | (uint64_t)1 << 48;
-        ok = ok && where_awaited(w.table, i, all, &ranks) == world.size && ranks[0] == 0 &&
+        ok = ok && heartbeat_awaited(w.table, i, all, &ranks) == world.size && ranks[0] == 0 &&
              ranks[world.size - 1] == world.size - 1;
         const uint64_t first =
             (uint64_t)(COMM_SEND + 1) << 56 | (uint64_t)2 << 48 | 1; // rank 0 of pairs: the larger one
         if (mate < world.size)
-            ok = ok && where_awaited(w.table, i, first, &ranks) == 1 && ranks[0] == (i > mate ? i : mate);
+            ok = ok && heartbeat_awaited(w.table, i, first, &ranks) == 1 && ranks[0] == (i > mate ? i : mate);
     }
     int32_t everywhere = ok;
     comm_all_reduce(&world, &everywhere, 1, COMM_INT32, COMM_MIN);
     check(everywhere, "%d ranks see each other, and who is in whose groups", world.size);
     world.size_bytes = before;
-    const uint64_t count = where_count(watch_row(&w));
+    const uint64_t count = heartbeat_count(watchdog_row(&w));
     comm_barrier(&world);
-    check(world.size == 1 || (where_count(watch_row(&w)) > count && where_waits(watch_row(&w)) == 0),
+    check(world.size == 1 || (heartbeat_count(watchdog_row(&w)) > count && heartbeat_waits(watchdog_row(&w)) == 0),
           "an operation moves its rank's row");
     comm_free(&pairs);
-    watch_ending(&w);
+    watchdog_ending(&w);
     comm_barrier(&world);
-    watch_close(&w);
+    watchdog_close(&w);
     world.row = NULL;
 }
 
 static void hang_job(const char* how) {
-    Watch w;
+    Watchdog w;
     const bool last = world.rank == world.size - 1;
-    watch_open(&w, &world, 1, test_action);
+    watchdog_open(&w, &world, 1, test_action);
     for (int step = 1; step <= 4; step++) {
-        where_phase(watch_row(&w), WHERE_TRAINING, step);
-        where_action(watch_row(&w), 0, 0, 6);
+        heartbeat_phase(watchdog_row(&w), PHASE_TRAINING, step);
+        heartbeat_action(watchdog_row(&w), 0, 0, 6);
         if (strcmp(how, "slow") == 0) { // 1.35 s
             for (int i = 0; i < 3; i++) {
                 nap(0.45);
@@ -613,9 +613,9 @@ static void hang_job(const char* how) {
         }
         comm_barrier(&world);
     }
-    watch_ending(&w);
+    watchdog_ending(&w);
     comm_close(&world);
-    watch_close(&w);
+    watchdog_close(&w);
 }
 
 int main(int argc, char** argv) {
@@ -635,7 +635,7 @@ int main(int argc, char** argv) {
         check_jobs();
         check_cost();
     }
-    check_ranks();
+    check_same_launch();
     comm_close(&world);
     return test_end();
 }

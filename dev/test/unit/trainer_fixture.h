@@ -5,8 +5,8 @@ by a test that has
     tokens_path     where it puts a text of its own
     usual_line      options that a trainer has unless its command line says otherwise, --data tokens_path among them
 */
-#ifndef TRAINER_H
-#define TRAINER_H
+#ifndef TRAINER_FIXTURE_H
+#define TRAINER_FIXTURE_H
 
 // 3000 tokens of a vocabulary of 97.
 static void write_tokens(void) {
@@ -49,15 +49,15 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    const Rounds rounds = settings_rounds(o, &mesh);
+    const AsyncConfig rounds = settings_async(o, &mesh);
     settings_batch(o);
     open_files(t);
     const ModelConfig m = settings_model(o, table, n, 0);
     settings_rates(o, &m);
     const int T = (int)o->seq;
     if (!mesh_check(&mesh, &m, T, &error) || !plan_schedule(t, &m, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values_here(), &error) ||
-        !plan_sums(t, &mesh, &error))
+        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, native_dtype(), &error) ||
+        !build_allreduce_plans(t, &mesh, &error))
         die("%s", error.text);
     open_loaders(t, held_out_blocks(&t->settings));
     stage_allocate(&t->stage);
@@ -65,12 +65,12 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
     fflush(stdout);
     if (stdout_was >= 0 && nowhere >= 0) dup2(nowhere, 1);
-    const bool resumed = set_weights(t);
+    const bool resumed = init_weights(t);
     fflush(stdout);
     if (stdout_was >= 0) dup2(stdout_was, 1), close(stdout_was);
     if (nowhere >= 0) close(nowhere);
     if (resume && !resumed) die("there is no checkpoint in %s", out);
-    if (!resumed) stage_begin(&t->stage);
+    if (!resumed) async_dp_init(&t->stage);
 }
 
 // A checkpoint of the run as it is now, to the end.
