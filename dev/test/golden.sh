@@ -1,0 +1,149 @@
+#!/bin/bash
+# golden.sh: does a change keep the bits? Some forty short trainings, one for each way through the trainer: their
+# losses, gradient norms and weights must be those of a reference binary, bit for bit.
+#
+#   dev/test/golden.sh record FILE TRAIN_GPT [WORD]    runs the cases whose names contain WORD; hashes to FILE
+#   dev/test/golden.sh compare FILE TRAIN_GPT [WORD]   runs them again, a line a case; exit status 1 on a difference
+#   dev/test/golden.sh list FILE TRAIN_GPT [WORD]      prints their commands
+#
+# The bits depend on the processor and the compiler, so no hashes are committed: record them with a binary of the
+# reference commit on the machine that compares. TRAIN_GPT stands beside its scripts/.
+#
+# Hashed are step, loss, val_loss, grad_norm, lr and tokens of log.jsonl, the run's model.safetensors, exports and
+# generated text. Options have their old names here; a binary whose help lacks one gets the new name (the table below).
+set -eu
+[ $# -ge 3 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+command=$1 file=$(realpath "$2") train=$(realpath "$3") word=${4:-}
+mpirun=${train%/*}/scripts/mpirun.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
+
+renamed="sync:caat-fraction sync-ranks:caat-ranks sync-scale:caat-scale sync-gradient:caat-grad-dtype vp:vpp
+    whole-boundary:no-scatter-gather first-layers:first-stage-layers last-layers:last-stage-layers
+    documents:document-mask tokens:max-new-tokens dp-delay:outer-delay mix:outer-alpha check-every:check-replicas-every"
+
+# NAME | RANKS | OPTIONS [then OPTIONS]: what follows "then" resumes the run, perhaps on another mesh.
+cases() {
+    cat <<'END'
+gpt2            | 1 |
+llama           | 1 | --arch llama --kv-heads 2 --decay linear
+recompute       | 1 | --recompute full --global-batch 6
+sgd             | 1 | --optimizer sgd --decay wsd --weight-decay 0
+tp              | 2 | --tp 2
+tp-llama        | 2 | --tp 2 --arch llama --kv-heads 2 --recompute selective
+sequence        | 2 | --tp 2 --sequence-parallel
+sequence-llama  | 2 | --tp 2 --sequence-parallel --arch llama --kv-heads 2
+pp-gpipe        | 2 | --pp 2 --schedule gpipe
+pp-1f1b         | 2 | --pp 2 --schedule 1f1b
+pp-interleaved  | 2 | --pp 2 --schedule interleaved --vp 2
+pp-zb-h1        | 2 | --pp 2 --schedule zb-h1
+pp-zb-v         | 2 | --pp 2 --schedule zb-v
+pp-uneven       | 2 | --pp 2 --schedule 1f1b --first-layers 1 --arch llama
+dp-zero0        | 2 | --dp 2 --zero 0
+dp-zero1        | 2 | --dp 2 --zero 1
+dp-zero2        | 2 | --dp 2 --zero 2
+dp-multitree    | 4 | --dp 4 --allreduce multitree --zero 1
+2x2x2           | 8 | --tp 2 --pp 2 --dp 2 --zero 2 --schedule interleaved --vp 2
+2x2x2-llama     | 8 | --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-v --sequence-parallel --arch llama --check-every 2
+2x2-whole       | 4 | --tp 2 --pp 2 --whole-boundary --schedule zb-h1
+caat-1          | 1 | --sync 0.5 --sync-ranks 2
+caat-2          | 2 | --sync 0.5 --tp 2
+caat-llama      | 4 | --sync 0.25 --sync-ranks 4 --tp 2 --pp 2 --arch llama --sync-scale init
+caat-dp         | 4 | --sync 0.5 --tp 2 --dp 2 --zero 1 --recompute full --sync-gradient same
+sites           | 4 | --dp 4 --sites 2
+delayed         | 2 | --dp 2 --dp-mode delayed
+delayed-sites   | 4 | --dp 4 --sites 2 --dp-mode delayed --dc-lambda 0.2
+dc-s3gd         | 2 | --dp 2 --dp-mode dc-s3gd
+dc-s3gd-pp      | 4 | --dp 2 --pp 2 --schedule 1f1b --dp-mode dc-s3gd --arch llama
+diloco          | 2 | --dp 2 --dp-mode diloco --local-steps 3
+diloco-streams  | 4 | --dp 2 --tp 2 --dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --mix 0.3 --outer-bits 8
+diloco-eager    | 2 | --dp 2 --dp-mode diloco --local-steps 2 --eager
+diloco-resume   | 2 | --dp 2 --dp-mode diloco --local-steps 3 --dp-delay 1 --steps 4 then --dp 2 --steps 8
+documents       | 2 | --tp 2 --documents --data text.jsonl
+documents-llama | 2 | --pp 2 --documents --data text.jsonl --arch llama
+resume          | 4 | --tp 2 --pp 2 --steps 3 then --dp 4 --zero 2
+resume-caat     | 2 | --sync 0.5 --tp 2 --steps 3 then --sync 0.5 --sync-ranks 2 --tp 1 --dp 2
+init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out --steps 4
+export          | 2 | --tp 2 --export weights --export-dtype bfloat16
+export-llmc     | 2 | --pp 2 --export weights.bin
+generate        | 2 | --tp 2 then --tp 2 --init out --generate abc --tokens 40 --temperature 0.9 --top-k 20 --top-p 0.9
+END
+}
+
+common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --data text.txt --steps 6
+    --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
+    --save-every 0 --save-minutes 0 --keep 0 --check-every 0 --out out"
+
+# Words of a made-up language, in lines; 400 documents of 1 to 40 words as JSON lines.
+make_texts() {
+    awk 'function draw(n) { seed = seed * 16807 % 2147483647; return seed % n }
+        function letter() { return sprintf("%c", 97 + draw(26) * draw(26) / 26) }
+        function word(  i, n, w) { n = 1 + draw(6); for (i = 0; i < n; i++) w = w letter(); return w }
+        BEGIN {
+            seed = 1
+            for (i = 0; i < 9000; i++) printf "%s%s", word(), draw(9) ? " " : "\n" >"text.txt"
+            for (i = 0; i < 400; i++) {
+                line = word()
+                for (n = draw(40); n > 0; n--) line = line " " word()
+                printf "{\"text\": \"%s\"}\n", line >"text.jsonl"
+            }
+        }'
+}
+
+# run RANKS OPTIONS: one training, stdout to text. Of an option that is given twice the last value counts.
+new_names=""
+for pair in $renamed; do
+    "$train" --help all | grep -q -- "^ *--${pair%%:*}\( \|\$\)" || new_names+="s/^--${pair%%:*}\$/--${pair##*:}/;"
+done
+run() {
+    local launch=() words defaults=$common
+    [[ $2 != *--generate* ]] || defaults=""
+    # shellcheck disable=SC2086
+    mapfile -t words < <(printf '%s\n' $defaults $2 | sed "$new_names")
+    [ "$1" = 1 ] || launch=("$mpirun" -np "$1" env OMP_NUM_THREADS=1)
+    if [ "$command" = list ]; then echo "${launch[@]}" "$train" "${words[@]}" && return; fi
+    timeout -k 5 120 "${launch[@]}" "$train" "${words[@]}" >text 2>errors </dev/null && return
+    head -c 600 errors >&2 && return 1
+}
+
+hash() { sha256sum | cut -c 1-20; }
+# result OPTIONS: "LOG WEIGHTS LOSS" of the run that has just ended
+result() {
+    local log weights
+    log=$(cat {out,again}/log.jsonl 2>/dev/null | grep -o '"\(step\|loss\|val_loss\|grad_norm\|lr\|tokens\)":[^,}]*')
+    weights=$(find {out,again}/step_* weights* 2>/dev/null | grep 'model.safetensors$\|[.]bin$' | sort | xargs cat |
+        hash)
+    [[ $* != *--generate* ]] || weights=$weights-$(hash <text)
+    echo "$(hash <<<"$log") $weights $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
+}
+
+make_texts
+failed=0 done=0 recorded=$work/recorded
+while IFS='|' read -r name ranks text; do
+    name=${name// /} ranks=${ranks// /}
+    [[ $name == *"$word"* ]] || continue
+    rm -rf out again weights*
+    status=ok
+    run "$ranks" "${text%% then *}" || status=failed
+    if [[ $status == ok && $text == *" then "* ]]; then
+        [[ $text == *" --init "* ]] || text="$text --resume"
+        run "$ranks" "${text##* then }" || status=failed
+    fi
+    [ "$command" != list ] || continue
+    [ $status = failed ] && ours="failed - -" || ours=$(result "$text")
+    done=$((done + 1)) && echo "$name $ours" >>"$recorded"
+    if [ "$command" = compare ]; then
+        theirs=$(grep "^$name " "$file" | cut -d ' ' -f 2-) || theirs="not-recorded - -"
+        read -r log weights loss <<<"$ours"
+        read -r their_log their_weights their_loss <<<"$theirs"
+        [ "$log" = "$their_log" ] || status="DIFFERS: losses (last $loss, reference $their_loss)"
+        [ "$weights" = "$their_weights" ] || status="${status/#ok/DIFFERS:} weights"
+    fi
+    [ "$status" = ok ] || failed=$((failed + 1))
+    printf '%-16s %s\n' "$name" "$status"
+done < <(cases)
+[ "$command" != record ] || cp "$recorded" "$file"
+echo "$((done - failed)) passed, $failed failed"
+[ $failed = 0 ]
