@@ -25,6 +25,7 @@ those of all states, N their rows. Only what multiplies by a matrix, and what me
 #include "comm/check_same.h"
 #include "util/base.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/pretrained.h"
 #include "comm/collectives/collectives.h"
 #include "comm.h"
 #include "comm/cpu_affinity.h"

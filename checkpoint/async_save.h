@@ -47,9 +47,9 @@ static ShardedBuffer stage_values(const Stage* s, int what) {
     float* weights = HAS_MASTER_WEIGHTS ? s->master : (float*)s->params;
     if (async_schedule_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
     const ShardedBuffer values = {what == 0   ? weights
-                           : what == 1 ? s->moment1
-                                       : s->moment2,
-                           s->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
+                                  : what == 1 ? s->moment1
+                                              : s->moment2,
+                                  s->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
 }
 
@@ -92,7 +92,8 @@ static void settle_values(Stage* s) {
     if (s->rounds.eager) async_dp_common(&s->sites, s->grads.all);
     for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
         comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
-                        s->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b), COMM_FLOAT);
+                        s->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b),
+                        COMM_FLOAT);
 }
 
 // One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
@@ -178,7 +179,7 @@ typedef struct {
     int64_t keep;          // checkpoints; 0: all
     const HubFiles* files; // that stand beside the model, or NULL
     bool mounted;          // out is where a disk is mounted
-    HeartbeatRow* row;         // progress that the watchdog sees, or NULL
+    HeartbeatRow* row;     // progress that the watchdog sees, or NULL
     // The save that runs, or the last one.
     CheckpointState state;
     CheckpointSites sites;
@@ -244,7 +245,8 @@ static bool saver_disk_is_there(const Saver* x, Error* error) {
     return !x->mounted || folder_is_mount(x->out) || fail(error, "%s: its disk is not mounted any more", x->out);
 }
 
-static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks, HeartbeatRow* row) {
+static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks,
+                       HeartbeatRow* row) {
     memset(x, 0, sizeof *x);
     x->stage = s, x->out = out, x->keep = keep, x->rank = rank, x->ranks = ranks, x->row = row;
     x->mounted = folder_is_mount(out), x->left = -1, x->passing = -1;

@@ -1,50 +1,46 @@
 /*
-checkpoint/checkpoint.h: a run on disk. A checkpoint is one logical model, whatever the mesh that wrote it: every tensor under
-Hugging Face's name and in its shape, float32, in a folder that transformers loads as it is.
+checkpoint/checkpoint.h: writes a checkpoint. It is one logical model, whatever the mesh that wrote it: every tensor has Hugging
+Face's name and shape, in float32, in a folder that transformers loads as it is.
 
+    rank 0          checkpoint_begin        makes OUT/step_N.tmp, with the files of tensors at their final size
+    every rank      checkpoint_join         opens them
+                    checkpoint_write_bucket writes the buckets, or the parts, that are this rank's to write
+                    checkpoint_leave        flushes what this rank has written; writer.sum is its checksum
+    rank 0          checkpoint_publish      adds checksums and config.json, and gives the folder its name; or
+                                            checkpoint_abandon, if any rank has failed
+Between these calls the caller waits for all ranks and asks whether all have succeeded: there is no MPI here.
+
+Theory:
     OUT/step_00001000/
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
-        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (of SGD the
-                                velocity is the first, and the second is 0)
-        sites.safetensors       where sites do not wait for each other (methods/async_schedule.h): what each of them has beside the common
-                                point, site.3.exp_avg.NAME and others, and what was on its way between them
-        trainer.json            step, position in the data, what a resumed run must not change; and of all other files
-                                the size and the checksum
+        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's velocity is
+                                the first, and its second is 0)
+        sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: what each site has beside the global
+                                parameters, site.3.exp_avg.NAME and others, and what was in flight between sites
+        trainer.json            step, position in the data, what a resumed run must not change; size and checksum of all
+                                other files
+A checkpoint is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files,
+then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes from; the
+next save of that step removes it.
 
-It is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files, then
-the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which is never taken up; the next
-save of that step removes it.
+Every file of tensors carries its step and its checksum in its metadata (util/checksum.h: over all its bytes, with zeros in
+place of the checksum). trainer.json has the checksums of all files, and at its end its own. So checkpoint_verify.h finds a
+flipped bit, a truncated file and a file of another checkpoint before anything is used.
 
-It is what was written or it is refused. Every file of tensors carries its step and its checksum (util/checksum.h; of all its
-bytes, with zeros in place of the checksum) in its metadata, trainer.json those of all files and at its end its own. So a
-flipped bit, a piece that is missing and a file that belongs elsewhere are found and told apart before anything is used.
-
-Where a rank's slice lies in a file follows from the layout alone: as runs of consecutive elements. So all ranks write
-into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank; nor is it for a
-checksum, which is a sum over words:
-
-    rank 0          checkpoint_begin        makes the .tmp, with the files of tensors at their final size
-    every rank      checkpoint_join         opens them
-                    checkpoint_write_bucket for the buckets, or the parts, that are this rank's to write
-                    checkpoint_leave        flushes what this rank has written, and says what it adds up to
-    rank 0          checkpoint_publish      gives the folder the sums of all ranks, then its name; or
-                                            checkpoint_abandon, if any rank has failed
-
-Between these the caller waits for all ranks and asks whether all have succeeded: no MPI here. Of data ranks, which hold
-the same slices, one has to write each bucket; any one. Reading needs no order: each rank maps the files and copies
-what its slices need; before that each adds up a part of the files (checkpoint_add_up). All ranks have to see one file
-system.
+The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write into
+the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank. Nor is it for a checksum,
+which is a sum over words. Data ranks hold the same slices; any one of them writes a bucket. Reading needs no order: each rank
+maps the files and copies what its slices need. All ranks have to see one file system.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 
 #include "../util/base.h"
 #include "../util/checksum.h"
-#include "hf_config.h"
 #include "../util/json.h"
-#include "llmc_format.h"
 #include "../parallel.h"
+#include "hf_config.h"
 #include "safetensors.h"
 #include <dirent.h>
 
@@ -103,10 +99,6 @@ static inline int tensor_file_shape(int64_t shape[2], const Tensor* tensor) {
     shape[1] = tensor->transposed ? tensor->rows : tensor->cols;
     return tensor->vector ? 1 : 2;
 }
-
-// ----------------------------------------------------------------------------------------------------------------
-// Reading
-
 // Reads a slice from the file's tensor called `name` (the slice's own name, maybe with something in front).
 // Padding is left as it is.
 static inline bool slice_read(float* local, const SafeTensorsModel* file, const char* name, const Slice* s,
@@ -140,155 +132,6 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
         }
     }
     free(buffer);
-    return ok;
-}
-
-// True for what published files hold beside the weights of a model: constants, and the copy of a tied head.
-static inline bool checkpoint_ignores(const char* name, const ModelConfig* m) {
-    static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        const size_t length = strlen(name), n = strlen(constants[i]);
-        if (length >= n && strcmp(name + length - n, constants[i]) == 0) return true;
-    }
-    return m->tied && strcmp(name, "lm_head.weight") == 0;
-}
-
-// The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is
-// transformer.wte.weight.
-static inline void checkpoint_logical_name(char* name, size_t size, const char* in_file, const char* prefix) {
-    const bool complete = strncmp(in_file, prefix, strlen(prefix)) == 0 || strcmp(in_file, "lm_head.weight") == 0;
-    snprintf(name, size, "%s%s", complete ? "" : prefix, in_file);
-}
-
-// Every tensor of a file has to be one of the model's: with one too many, the model is another one.
-static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* m, const char* prefix,
-                                          Error* error) {
-    const int n = model_tensors(NULL, m);
-    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
-    model_tensors(list, m);
-    bool ok = true;
-    for (int64_t t = 0; t < file->tensors && ok; t++) {
-        char name[256];
-        const char* in_file = safetensors_model_name(file, t);
-        checkpoint_logical_name(name, sizeof name, in_file, prefix);
-        int i = 0;
-        while (i < n && strcmp(list[i].name, name) != 0) i++;
-        if (i == n && !checkpoint_ignores(name, m)) {
-            ok = fail(error,
-                      "%.512s has %s, which the model does not have; is it the model that --model and the sizes say?",
-                      file->path, in_file);
-        }
-    }
-    free(list);
-    return ok;
-}
-
-// The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
-// file of safetensors, and a folder without config.json, do not say it (*told).
-static inline bool checkpoint_model(ModelConfig* m, bool* told, const char* path, Error* error) {
-    *told = true;
-    if (llmc_is_file(path)) {
-        SafeTensorsModel file;
-        if (!llmc_open(&file, m, path, error)) return false;
-        safetensors_model_close(&file);
-        return true;
-    }
-    char* config = safe_join(path, "config.json");
-    *told = access(config, F_OK) == 0;
-    const bool ok = !*told || config_read(m, config, error);
-    free(config);
-    return ok;
-}
-
-// Opens weights to start from. *transposed: some matrices lie there as Hugging Face's GPT-2 has them.
-static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
-    ModelConfig m;
-    memset(&m, 0, sizeof m);
-    *transposed = !llmc_is_file(path);
-    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
-}
-
-// Whether a path has the form of a model's name on huggingface.co: NAME, or OWNER/NAME.
-static inline bool checkpoint_is_hub_name(const char* path) {
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    static const char* const endings[] = {".safetensors", ".bin", ".json", ".gguf", ".pt", ".pth"};
-    const size_t first = strspn(path, letters), n = strlen(path);
-    const char* name = path[first] == '/' ? path + first + 1 : path;
-    bool is = first > 0 && path[0] != '.' && *name && name[strspn(name, letters)] == 0;
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        const size_t m = strlen(endings[i]);
-        is = is && !(n > m && strcmp(path + n - m, endings[i]) == 0);
-    }
-    return is;
-}
-
-// Whether there are weights to start from at path; looks: also whether they can be opened. If not, what to do.
-static inline bool checkpoint_find_weights(const char* path, bool looks, Error* error) {
-    struct stat st;
-    SafeTensorsModel file;
-    bool transposed;
-    const bool there = stat(path, &st) == 0;
-    if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {
-        const char *slash = strchr(path, '/'), *name = slash ? slash + 1 : path;
-        return fail(error,
-                    "--init %.300s: there is no such file or folder here. A model of this name on huggingface.co: "
-                    "pip install huggingface_hub && hf download %.300s --local-dir %.300s, then --init %.300s",
-                    path, path, name, name);
-    }
-    if (!there) return fail(error, "%s: cannot open: %s", path, strerror(errno));
-    if (!looks) return true;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
-    safetensors_model_close(&file);
-    return true;
-}
-
-// A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
-// each. It reads little, so that any rank can look at all files, also at what others read.
-static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
-    enum { PLACES = 4, PROBE_BYTES = 1024 };
-    SafeTensorsModel file;
-    bool transposed;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
-    uint64_t sum = 0;
-    int64_t bytes = 0, word = 0;
-    for (int64_t i = 0; i < file.tensors; i++) {
-        const SafeTensor* tensor = file.entries[i].tensor;
-        const unsigned char* data = file.entries[i].file->file.data + tensor->offset;
-        char about[512], shape[128];
-        safetensors_shape_text(shape, sizeof shape, tensor);
-        snprintf(about, sizeof about, "%.256s %d %s %lld", tensor->name, (int)tensor->dtype, shape,
-                 (long long)tensor->offset);
-        sum += checksum_of(about, (int64_t)strlen(about), word);
-        word += sizeof about;
-        const int64_t n = min_i64(PROBE_BYTES, tensor->bytes);
-        for (int64_t k = 0; k < PLACES; k++, word += PROBE_BYTES)
-            sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);
-        bytes += tensor->bytes;
-    }
-    snprintf(text, size, "%lld tensors, %lld bytes, checksum %016llx", (long long)file.tensors, (long long)bytes,
-             (unsigned long long)sum);
-    safetensors_model_close(&file);
-    return true;
-}
-
-// Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
-// (layout->elements) are zeroed by the caller, and their padding stays zero.
-static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
-                                   Error* error) {
-    SafeTensorsModel file;
-    bool transposed;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
-    const char* prefix = m->arch == ARCH_GPT2 ? "transformer." : "model.";
-    const SafeTensors* st;
-    bool ok = checkpoint_check_names(&file, m, prefix, error);
-    for (int i = 0; i < layout->n && ok; i++) {
-        Slice s = layout->slices[i];
-        const char* name = s.tensor.name;
-        const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
-        s.tensor.transposed &= transposed;
-        ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name, &s, error);
-    }
-    safetensors_model_close(&file);
     return ok;
 }
 
@@ -460,8 +303,8 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
 
 // config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
 // none. roles: further members, see config_roles_text.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const CaatConfig* sync, SafeDtype dtype,
-                                           const char* roles, Error* error) {
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const CaatConfig* sync,
+                                           SafeDtype dtype, const char* roles, Error* error) {
     char text[CONFIG_TEXT];
     char more[CONFIG_ROLES_TEXT + 128], caat[128] = "";
     if (sync && sync->ranks)
@@ -909,351 +752,6 @@ static inline bool checkpoint_abandon(const char* out, int64_t step) {
     if (!checkpoint_path(temporary, &error, "%s/step_%08lld.tmp", out, (long long)step)) return true;
     checkpoint_remove(temporary);
     return stat(out, &st) == 0 && stat(temporary, &st) != 0 && errno == ENOENT;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Taking a run up again
-
-static inline int checkpoint_compare_steps(const void* a, const void* b) {
-    const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
-    return (x < y) - (x > y);
-}
-
-// The steps of the checkpoints in `out`, the newest first, in an array for free(); returns how many.
-static inline int checkpoint_steps(int64_t** steps, const char* out) {
-    int n = 0, room = 0;
-    long long step;
-    *steps = NULL;
-    DIR* folder = opendir(out);
-    for (const struct dirent* entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
-        char expected[64];
-        if (sscanf(entry->d_name, "step_%lld", &step) != 1 || step < 0) continue;
-        snprintf(expected, sizeof expected, "step_%08lld", step);
-        if (strcmp(entry->d_name, expected) != 0) continue; // step_N.tmp
-        if (n == room) *steps = (int64_t*)checked_grow(*steps, &room, 64, sizeof **steps, "checkpoints");
-        (*steps)[n++] = step;
-    }
-    if (folder) closedir(folder);
-    if (n > 0) qsort(*steps, (size_t)n, sizeof **steps, checkpoint_compare_steps);
-    return n;
-}
-
-// Writes the folder of the newest checkpoint in `out` into path; false if there is none. Whether it is sound is not asked.
-static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
-    int64_t* steps;
-    const int n = checkpoint_steps(&steps, out);
-    const long long newest = n > 0 ? (long long)steps[0] : -1;
-    free(steps);
-    if (n == 0) return false;
-    return snprintf(path, size, "%s/step_%08lld", out, newest) < (int)size;
-}
-
-// 16 hexadecimal digits.
-static inline bool checkpoint_read_hex(uint64_t* checksum, const char* text) {
-    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
-    *checksum = strtoull(text, NULL, 16);
-    return true;
-}
-
-// trainer.json ends with its own checksum, that of all that stands before it.
-static inline bool checkpoint_check_own(const char* path, Error* error) {
-    MappedFile file;
-    if (!file_map(&file, path, error)) return false;
-    const size_t tail = 16 + 4, key = sizeof checkpoint_last_key - 1; // 16 digits, "\n}\n
-    const char *text = (const char*)file.data, *end = text + file.size;
-    char hex[17], digits[17] = "";
-    bool ok = file.size > tail + key && memcmp(end - 4, "\"\n}\n", 4) == 0 &&
-              memcmp(end - tail - key, checkpoint_last_key, key) == 0;
-    if (!ok) {
-        fail(error, "%s: does not end with its checksum: cut off, or not written by this program", path);
-    } else {
-        memcpy(digits, end - tail, 16);
-        checkpoint_hex(hex, checksum_of(text, (int64_t)(file.size - tail), 0));
-        ok = memcmp(hex, digits, 16) == 0 ||
-             fail(error, "%s: its checksum is %s, but it says %s: it was changed after it was written", path, hex,
-                  json_quoted(digits).text);
-    }
-    file_unmap(&file);
-    return ok;
-}
-
-// The files of a checkpoint in the order of their list; of them only sites.safetensors may be missing.
-static inline bool checkpoint_load_files(CheckpointList* list, const Json* json, Error* error) {
-    const JsonNode* files = json_require(json, json->nodes, "files", JSON_OBJECT, error);
-    for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1 && files; i++) {
-        const char *name = checkpoint_files[i], *hex = "";
-        CheckpointFile* entry = &list->file[list->files];
-        if (i == CHECKPOINT_TENSOR_FILES - 1 && !json_get(files, name)) continue;
-        const JsonNode* node = json_require(json, files, name, JSON_OBJECT, error);
-        snprintf(entry->name, sizeof entry->name, "%s", name);
-        if (!node || !json_get_integer(&entry->bytes, json, node, "bytes", 0, INT64_MAX, error) ||
-            !json_get_string(&hex, json, node, "checksum", error))
-            return false;
-        if (!checkpoint_read_hex(&entry->checksum, hex))
-            return json_fail(json, node, error, "a checksum has 16 hexadecimal digits");
-        list->files++;
-    }
-    return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
-}
-
-// A text that may be missing: "" then. It is shown to people, so it has to be printable.
-static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
-    const char* value = "";
-    memset(text, 0, size);
-    if (json_get(json->nodes, key) && !json_get_string(&value, json, json->nodes, key, error)) return false;
-    for (const char* c = value; *c; c++) {
-        if (*c < 32 || *c > 126 || c - value >= (int64_t)size - 1)
-            return fail(error, "%s: \"%s\" is %s, which no run has", json->path, key, json_quoted(value).text);
-    }
-    snprintf(text, size, "%s", value);
-    return true;
-}
-
-// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW went without saying.
-static inline void checkpoint_split_rounds(CheckpointState* state) {
-    static const char word[] = ", sgd";
-    char* at = strstr(state->rounds, word);
-    snprintf(state->optimizer, sizeof state->optimizer, "%s", at ? "sgd" : "adamw");
-    if (!at) return;
-    memmove(at, at + sizeof word - 1, strlen(at + sizeof word - 1) + 1);
-    if (strcmp(state->rounds, "--dp-mode sync") == 0) state->rounds[0] = 0;
-}
-
-static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
-    const struct {
-        const char* name;
-        int64_t* value;
-    } fields[] = {{"step", &state->step}, {"sequences", &state->sequences},
-                  {"seed", &state->seed}, {"global_batch", &state->global_batch},
-                  {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
-    bool ok = true;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
-        ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
-    state->data_mix = 0;
-    if (ok && json_get(json->nodes, "data_mix"))
-        ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
-    ok = ok && json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
-         checkpoint_load_text(state->rounds, sizeof state->rounds, json, "rounds", error) &&
-         checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
-         checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
-    if (ok && !state->optimizer[0]) checkpoint_split_rounds(state);
-    state->val_loss = (double)NAN;
-    if (ok && json_get(json->nodes, "val_loss"))
-        ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
-    const char* hex = "";
-    state->data_checksum = 0, state->held_out = -1;
-    if (ok && json_get(json->nodes, "data_checksum"))
-        ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
-             (checkpoint_read_hex(&state->data_checksum, hex) ||
-              json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
-    if (ok && json_get(json->nodes, "held_out_blocks"))
-        ok = json_get_integer(&state->held_out, json, json->nodes, "held_out_blocks", 0, 1 << 20, error);
-    return ok;
-}
-
-// trainer.json of a checkpoint's folder, as it was written.
-static inline bool checkpoint_read_list(CheckpointList* list, const char* folder, Error* error) {
-    char path[CHECKPOINT_PATH];
-    Json json;
-    memset(list, 0, sizeof *list);
-    if (!checkpoint_path(path, error, "%s/trainer.json", folder) || !checkpoint_check_own(path, error) ||
-        !json_open(&json, path, error))
-        return false;
-    const bool ok = checkpoint_load_state(&list->state, &json, error) && checkpoint_load_files(list, &json, error);
-    json_free(&json);
-    return ok;
-}
-
-// Whether the files of a list are there, in their sizes.
-static inline bool checkpoint_check_sizes(const CheckpointList* list, const char* folder, Error* error) {
-    char path[CHECKPOINT_PATH];
-    struct stat st;
-    bool ok = true;
-    for (int i = 0; i < list->files && ok; i++) {
-        const CheckpointFile* f = &list->file[i];
-        if (!checkpoint_path(path, error, "%s/%s", folder, f->name)) return false;
-        if (stat(path, &st) != 0)
-            ok = fail(error, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
-        else if (!S_ISREG(st.st_mode))
-            ok = fail(error, "%s: not a regular file", path);
-        else if ((int64_t)st.st_size != f->bytes)
-            ok = fail(error, "%s: has %lld bytes, and had %lld when it was written", path, (long long)st.st_size,
-                      (long long)f->bytes);
-    }
-    return ok;
-}
-
-// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
-static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
-    return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
-}
-
-// The folder of the checkpoint that weights to start from belong to: path itself, or the folder that the file lies in. False: they
-// belong to none, as no trainer.json is there.
-static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
-    struct stat st;
-    Error error;
-    char list[CHECKPOINT_PATH];
-    const char* slash = strrchr(path, '/');
-    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    const int length = is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 0;
-    return checkpoint_path(folder, &error, "%s%.*s", is_folder || slash ? "" : ".", length, path) &&
-           checkpoint_path(list, &error, "%s/trainer.json", folder) && access(list, F_OK) == 0;
-}
-
-// The same of the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them needs no other file.
-static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, const char* path,
-                                                Error* error) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    struct stat st;
-    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (!checkpoint_read_list(list, folder, error)) return false;
-    int kept = 0;
-    for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        const bool weights = strcmp(f->name, "model.safetensors") == 0 || strcmp(f->name, "config.json") == 0;
-        if (is_folder ? weights : strcmp(f->name, name) == 0) list->file[kept++] = *f;
-    }
-    list->files = kept;
-    return checkpoint_check_sizes(list, folder, error);
-}
-
-// Whether a checkpoint's config.json is what was written.
-static inline bool checkpoint_config_is_sound(const char* folder) {
-    char path[CHECKPOINT_PATH];
-    CheckpointList list;
-    CheckpointFile now;
-    Error error;
-    return checkpoint_load_weights_list(&list, folder, folder, &error) &&
-           checkpoint_path(path, &error, "%s/config.json", folder) && checkpoint_sum_file(&now, path, &error) &&
-           now.checksum == list.file[list.files - 1].checksum; // config.json comes last
-}
-
-// What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.
-static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t bytes, int64_t digits, int64_t from,
-                                            int64_t to) {
-    unsigned char copy[24];
-    uint64_t sum = checksum_of(data + 4 * from, min_i64(4 * to, bytes) - 4 * from, from);
-    for (int64_t word = digits / 4; digits >= 0 && 4 * word < digits + 16; word++) {
-        if (word < from || word >= to) continue;
-        memcpy(copy, data + 4 * word, 4);
-        for (int64_t i = 0; i < 4; i++) {
-            if (4 * word + i >= digits && 4 * word + i < digits + 16) copy[i] = '0';
-        }
-        sum += checksum_of(copy, 4, word) - checksum_of(data + 4 * word, 4, word);
-    }
-    return sum;
-}
-
-// Whether the checksum in the head of a file of tensors is the one that the list has.
-static inline bool checkpoint_check_digits(const char* path, const MappedFile* file, int64_t digits,
-                                           const CheckpointFile* f, Error* error) {
-    char hex[17], said[17] = "";
-    checkpoint_hex(hex, f->checksum);
-    if (digits >= 0) memcpy(said, file->data + digits, 16);
-    if (digits < 0) return fail(error, "%s: has no checksum in its head: it was changed", path);
-    return memcmp(said, hex, 16) == 0 || fail(error,
-                                              "%s: says that its checksum is %s, and trainer.json that it was %s: it "
-                                              "was changed, or is another checkpoint's",
-                                              path, json_quoted(said).text, hex);
-}
-
-// Any rank: adds to sums[i] what part `rank` of `ranks` of file i adds to its checksum.
-static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
-                                     const char* folder, int rank, int ranks, Error* error) {
-    char path[CHECKPOINT_PATH];
-    for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        const int64_t words = (f->bytes + 3) / 4, part = (words + ranks - 1) / ranks;
-        const int64_t from = min_i64(words, rank * part), to = min_i64(words, from + part);
-        MappedFile file;
-        if (!checkpoint_path(path, error, "%s/%s", folder, f->name) || !file_map(&file, path, error)) return false;
-        const bool tensors = strstr(f->name, ".safetensors") != NULL, same = (int64_t)file.size == f->bytes;
-        const int64_t header = min_i64(f->bytes, 4096), digits = tensors ? checkpoint_digits(file.data, header) : -1;
-        bool ok = same || fail(error, "%s: its size has just changed", path);
-        ok = ok && (!tensors || checkpoint_check_digits(path, &file, digits, f, error));
-        if (ok && from < to) sums[i] += checkpoint_sum_words(file.data, f->bytes, digits, from, to);
-        file_unmap(&file);
-        if (!ok) return false;
-    }
-    return true;
-}
-
-// Whether a checkpoint is that of the step that its folder is called after.
-static inline bool checkpoint_check_step(const CheckpointList* list, const char* folder, int64_t step, Error* error) {
-    return list->state.step == step ||
-           fail(error, "%s/trainer.json: is of step %lld", folder, (long long)list->state.step);
-}
-
-// sums: those of all ranks. Says which file is not what was written.
-static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
-                                      const char* folder, Error* error) {
-    for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        if (sums[i] != f->checksum)
-            return fail(error,
-                        "%s/%s: its checksum is %016llx, and was %016llx when it was written: bits have changed, or it "
-                        "is another checkpoint's",
-                        folder, f->name, (unsigned long long)sums[i], (unsigned long long)f->checksum);
-    }
-    return true;
-}
-
-// Whether the files of a checkpoint are what was written, asked by one process alone.
-static inline bool checkpoint_verify(const char* folder, Error* error) {
-    CheckpointList list;
-    uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
-    return checkpoint_load_list(&list, folder, error) && checkpoint_add_up(sums, &list, folder, 0, 1, error) &&
-           checkpoint_compare(sums, &list, folder, error);
-}
-
-typedef struct {
-    CheckpointSites sites;
-    SafeTensorsModel file[CHECKPOINT_TENSOR_FILES];
-} CheckpointReader;
-
-static inline void checkpoint_close(CheckpointReader* r) {
-    for (int i = 0; i < checkpoint_tensor_files(&r->sites); i++) safetensors_model_close(&r->file[i]);
-}
-
-// Any rank: opens the checkpoint in `folder`, of sites as they are now (NULL: none), if state->rounds says what the file
-// says; else of none, and state->rounds becomes what it says. On failure nothing has to be closed.
-static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state,
-                                   const CheckpointSites* sites, Error* error) {
-    memset(r, 0, sizeof *r);
-    char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
-    CheckpointList list;
-    if (sites) memcpy(now, state->rounds, sizeof now);
-    bool ok = checkpoint_load_list(&list, folder, error);
-    *state = list.state;
-    if (ok && sites && strcmp(now, state->rounds) == 0) r->sites = *sites;
-    for (int i = 0; i < checkpoint_tensor_files(&r->sites) && ok; i++) {
-        ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
-             safetensors_model_open(&r->file[i], path, error);
-    }
-    if (!ok) checkpoint_close(r);
-    return ok;
-}
-
-// Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Elements of the bucket that are no
-// slice's, and padding, become 0.
-static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int value,
-                                          float* values, Error* error) {
-    const int number = checkpoint_file_of(value);
-    const SafeTensorsModel* file = &r->file[number];
-    const int expected = checkpoint_values_of_file(&r->sites, number) * layout->tensors;
-    if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
-        return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
-                    file->path, (long long)file->tensors, expected);
-    const Bucket* b = &layout->bucket[bucket];
-    memset(values, 0, (size_t)b->elements * sizeof *values);
-    for (int i = b->first; i < b->first + b->slices; i++) {
-        const Slice* s = &layout->slices[i];
-        char name[128];
-        checkpoint_name(name, sizeof name, &r->sites, value, s->tensor.name);
-        if (!slice_read(values + (s->offset - b->offset), file, name, s, error)) return false;
-    }
-    return true;
 }
 
 #endif

@@ -9,7 +9,7 @@ which checkpoints stay.
 #ifndef CHECKPOINT_DIR_H
 #define CHECKPOINT_DIR_H
 
-#include "checkpoint.h"
+#include "checkpoint_verify.h"
 #include <sys/file.h>
 
 // A folder belongs to one run as long as any of its ranks lives, also where mpirun was killed and they do not know it yet: each

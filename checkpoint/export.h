@@ -64,7 +64,8 @@ static bool export_check_ending(const char* path, Error* error) {
 }
 
 // All ranks: whether a model can be written to path, which nothing may be at.
-static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const CaatConfig* sync, Error* error) {
+static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const CaatConfig* sync,
+                        Error* error) {
     struct stat st;
     Error why;
     memset(x, 0, sizeof *x);

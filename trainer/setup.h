@@ -16,6 +16,7 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 
 #include "../comm/collectives/collectives.h"
 #include "../planner/flags.h"
+#include "../checkpoint/pretrained.h"
 #include "../dataloader/jsonl.h"
 #include "trainer.h"
 #include "logger.h"

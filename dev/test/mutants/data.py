@@ -12,33 +12,34 @@ import sys
 
 import mutate
 
+FORMAT = "dataloader/token_format.h"
 TOKENS, LOADER, LINES = "dataloader/token_files.h", "dataloader.h", "dataloader/jsonl.h"
 
 FAULTS = [
     # what is wrong, file, text, replacement
-    ("index: any version", TOKENS, "if (version != 1)", "if (version < 1)"),
-    ("index: floats are tokens", TOKENS, "code == TOKEN_FLOAT64 || code == TOKEN_FLOAT32", "code == TOKEN_FLOAT64"),
-    ("index: type 0", TOKENS, "code < TOKEN_UINT8 ||", "code < 0 ||"),
-    ("index: type 9", TOKENS, "code > TOKEN_UINT16)", "code >= TOKEN_TYPES)"),
-    ("index: without sequences", TOKENS, "if (S < 1 || D < 2)", "if (S < 0 || D < 2)"),
-    ("index: without documents", TOKENS, "if (S < 1 || D < 2)", "if (S < 1 || D < 0)"),
-    ("index: sizes are not checked against 64 bits", TOKENS, "const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;",
+    ("index: any version", FORMAT, "if (version != 1)", "if (version < 1)"),
+    ("index: floats are tokens", FORMAT, "code == TOKEN_FLOAT64 || code == TOKEN_FLOAT32", "code == TOKEN_FLOAT64"),
+    ("index: type 0", FORMAT, "code < TOKEN_UINT8 ||", "code < 0 ||"),
+    ("index: type 9", FORMAT, "code > TOKEN_UINT16)", "code >= TOKEN_TYPES)"),
+    ("index: without sequences", FORMAT, "if (S < 1 || D < 2)", "if (S < 0 || D < 2)"),
+    ("index: without documents", FORMAT, "if (S < 1 || D < 2)", "if (S < 1 || D < 0)"),
+    ("index: sizes are not checked against 64 bits", FORMAT, "const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;",
      "const bool fits = true;"),
-    ("index: modes are let through", TOKENS, "if (!fits || 12 * S + 8 * D != room)",
+    ("index: modes are let through", FORMAT, "if (!fits || 12 * S + 8 * D != room)",
      "if (!fits || 12 * S + 8 * D > room)"),
-    ("index: modes are not named", TOKENS, "12 * S + 8 * D + S == room", "false"),
-    ("index: negative sizes", TOKENS, "if (size < 0 || begin", "if (begin"),
-    ("index: where sequences begin is not looked at", TOKENS, "if (size < 0 || begin != index->tokens * width)",
+    ("index: modes are not named", FORMAT, "12 * S + 8 * D + S == room", "false"),
+    ("index: negative sizes", FORMAT, "if (size < 0 || begin", "if (begin"),
+    ("index: where sequences begin is not looked at", FORMAT, "if (size < 0 || begin != index->tokens * width)",
      "if (size < 0)"),
-    ("index: begins in tokens", TOKENS, "begin != index->tokens * width)", "begin != index->tokens)"),
-    ("index: a .bin that is too long", TOKENS, "if (index->tokens * width != tokens_bytes)",
+    ("index: begins in tokens", FORMAT, "begin != index->tokens * width)", "begin != index->tokens)"),
+    ("index: a .bin that is too long", FORMAT, "if (index->tokens * width != tokens_bytes)",
      "if (index->tokens * width > tokens_bytes)"),
-    ("index: a .bin that is too short", TOKENS, "if (index->tokens * width != tokens_bytes)",
+    ("index: a .bin that is too short", FORMAT, "if (index->tokens * width != tokens_bytes)",
      "if (index->tokens * width < tokens_bytes)"),
-    ("index: documents go back", TOKENS, "if (end < before ||", "if (end < 0 ||"),
-    ("index: the first document begins anywhere", TOKENS, "(d == 0 && end != 0) ||", ""),
-    ("index: the last document ends anywhere", TOKENS, "(d == index->documents && end != index->sequences)", "false"),
-    ("index: one document too few is checked", TOKENS, "d <= index->documents; d++", "d < index->documents; d++"),
+    ("index: documents go back", FORMAT, "if (end < before ||", "if (end < 0 ||"),
+    ("index: the first document begins anywhere", FORMAT, "(d == 0 && end != 0) ||", ""),
+    ("index: the last document ends anywhere", FORMAT, "(d == index->documents && end != index->sequences)", "false"),
+    ("index: one document too few is checked", FORMAT, "d <= index->documents; d++", "d < index->documents; d++"),
     ("pair: the index is not looked for", TOKENS, "if (idx && stat(idx, &st) == 0 && S_ISREG(st.st_mode))", "if (0)"),
     ("pair: an index that cannot be read is none", TOKENS, "ok = file_map(&file->index, idx, error);",
      "ok = true; if (!file_map(&file->index, idx, error)) { free(idx); return true; }"),
@@ -47,12 +48,12 @@ FAULTS = [
     ("pair: not unmapped", TOKENS, "        file_unmap(&files->file[i].index);\n", ""),
     ("pair: both halves of a match are read", TOKENS, "if (!is_second_half(found, count, found[i]))", "if (1)"),
     ("pair: no common name", TOKENS, "if (status == GLOB_NOMATCH && asprintf", "if (0 && asprintf"),
-    ("raw: integers of 32 bits", TOKENS, "const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);",
+    ("raw: integers of 32 bits", FORMAT, "const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);",
      "const bool wider = false;"),
-    ("raw: any vocabulary of 32 bits", TOKENS, "largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST)", "largest[1] == 0"),
-    ("raw: a tiny vocabulary is refused", TOKENS, "&& largest[0] >= LOW_HALF_LEAST)", ")"),
-    ("raw: random bytes", TOKENS, "if (numbers >= FEWEST_FOR_ORDER &&", "if (0 &&"),
-    ("raw: numbers drawn evenly are refused", TOKENS, "chi_square < 255 + 10 * 22.6", "chi_square < 1000"),
+    ("raw: any vocabulary of 32 bits", FORMAT, "largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST)", "largest[1] == 0"),
+    ("raw: a tiny vocabulary is refused", FORMAT, "&& largest[0] >= LOW_HALF_LEAST)", ")"),
+    ("raw: random bytes", FORMAT, "if (numbers >= FEWEST_FOR_ORDER &&", "if (0 &&"),
+    ("raw: numbers drawn evenly are refused", FORMAT, "chi_square < 255 + 10 * 22.6", "chi_square < 1000"),
     ("folder: hidden files", TOKENS, "if (entry->d_name[0] != '.') path", "if (entry->d_name[0] != '.' || entry->d_name[1] > 46) path"),
     ("folder: links to folders", TOKENS, "lstat(path, &link) == 0 && S_ISDIR(link.st_mode)", "stat(path, &link) == 0 && S_ISDIR(link.st_mode)"),
     ("folder: a vocabulary is text", TOKENS, 'strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0', "0"),
@@ -133,4 +134,4 @@ FAULTS = [
 
 
 if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, {TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}))
+    sys.exit(mutate.main(FAULTS, {FORMAT: "test_dataloader", TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}))

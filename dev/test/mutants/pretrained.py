@@ -11,6 +11,7 @@ import sys
 import mutate
 
 CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"
+VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 CHECKPOINT, EXPORT, SETTINGS, SETUP, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "trainer/settings.h", "trainer/setup.h", "checkpoint/hub_files.h"
 TRAIN = "train_gpt.cu"
 
@@ -63,7 +64,7 @@ PURE = [
     ("llm.c: untied models are written", LLMC, "if (!m->tied) return", "if (false) return"),
     ("llm.c: any eps is written", LLMC, "return m->eps == 1e-5 ||", "return true ||"),
     ("llm.c: the padding is that of 64", LLMC, "LLMC_PADDED_TO = 128", "LLMC_PADDED_TO = 64"),
-    ("llm.c: matrices are transposed", CHECKPOINT, "s.tensor.transposed &= transposed;", ""),
+    ("llm.c: matrices are transposed", PRETRAINED, "s.tensor.transposed &= transposed;", ""),
 ]
 
 # The same, by test_pretrained.py.
@@ -76,21 +77,21 @@ ON_MESHES = [
     ("export: bf16 is written as float32", EXPORT, "x->dtype = bf16 ? SAFE_BF16 : SAFE_F32", "x->dtype = SAFE_F32"),
     ("export: what is there is replaced", EXPORT, "if (lstat(path, &st) == 0) return", "if (false) return"),
     ("writer: bf16 is cut off at other bytes", CHECKPOINT, "const int64_t bytes = w->count * run_writer_width(w);", "const int64_t bytes = w->count * 4;"),
-    ("weights: the first part of a name is needed", CHECKPOINT, "ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name",
+    ("weights: the first part of a name is needed", PRETRAINED, "ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name",
      "ok = slice_read(params + s.offset, &file, name"),
     ("shape: contradictions are let through", SETTINGS, "if (sizes[i].given && sizes[i].given != sizes[i].stored)", "if (false)"),
     ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : meant.arch) != stored->arch)", "(Arch)s->arch : meant.arch) == (Arch)7)"),
     ("init: checksums of a checkpoint are not asked", TRAIN, "if (ours && !files_are_sound(", "if (false && !files_are_sound("),
     ("init: one rank of several looks at its part", TRAIN, "checkpoint_add_up(sums, list, folder, world->rank, world->size, error);",
      "checkpoint_add_up(sums, list, folder, 0, world->size, error);"),
-    ("init: all files of a checkpoint are needed", CHECKPOINT, "if (is_folder ? weights : strcmp(f->name, name) == 0)", "if (true)"),
+    ("init: all files of a checkpoint are needed", VERIFY, "if (is_folder ? weights : strcmp(f->name, name) == 0)", "if (true)"),
     ("init: ranks may have other weights", TRAIN, 'comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");', ""),
-    ("init: values are not compared", CHECKPOINT, "sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);", ";"),
+    ("init: values are not compared", PRETRAINED, "sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);", ";"),
     ("init: ranks may have other models", SETUP, 'if (path) comm_check_same(&t->world, "the model of the weights"',
      'if (!path) comm_check_same(&t->world, "the model of the weights"'),
     ("shape: a text is read as bytes", SETUP, "if (text && (o->tokenizer || (found && !is_bytes_file(path))))", "if (text && o->tokenizer)"),
-    ("messages: names of the hub are paths", CHECKPOINT, "if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {", "if (false) {"),
-    ("messages: all that is not there is a name of the hub", CHECKPOINT, "errno == ENOENT && checkpoint_is_hub_name(path)", "errno == ENOENT"),
+    ("messages: names of the hub are paths", PRETRAINED, "if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {", "if (false) {"),
+    ("messages: all that is not there is a name of the hub", PRETRAINED, "errno == ENOENT && checkpoint_is_hub_name(path)", "errno == ENOENT"),
     ("messages: a folder of pickles is an empty one", "checkpoint/safetensors.h", "else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)", "else if (false)"),
     ("messages: a folder of another format's name is written", EXPORT, "if (!export_check_ending(path, error)) return false;", ""),
     ("whole: a run on bytes cannot be resumed", SETUP, "(found && !is_bytes_file(path))", "found"),
@@ -107,7 +108,7 @@ def main():
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     status = 0
     if any(word in fault[0] for fault in PURE):
-        status |= mutate.main(PURE, {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, CHECKPOINT)})
+        status |= mutate.main(PURE, {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, PRETRAINED)})
     if any(word in fault[0] for fault in ON_MESHES):
         driver = mutate.Driver(lambda test: "train_gpt", lambda test: ["dev/test/system/test_pretrained.py"], 300, "FAST=-O1",
                                {"OMPI_MCA_mpi_yield_when_idle": "1"})

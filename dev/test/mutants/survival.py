@@ -13,6 +13,7 @@ import sys
 
 import mutate
 
+VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/async_save.h", "util/append_log.h", "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")
 COMMANDS = {
@@ -46,15 +47,15 @@ FAULTS = [
      "entry->checksum = values + checksum_of(plan->header, plan->header_bytes, 0);", "entry->checksum = values;"),
     ("the place of a word does not matter", "kills", SUM, "uint64_t z = i * 0x9E3779B97F4A7C15ull + word;", "(void)i;\n    uint64_t z = word;"),
     ("the last bytes of a file are not in the sum", "kills", SUM, "return bytes % 4 ? sum +", "return bytes % 4 && 0 ? sum +"),
-    ("a part of the words is nobody's", "checkpoint", CHECKPOINT, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
+    ("a part of the words is nobody's", "checkpoint", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
     ("a rank counts buckets that are another's", "kills", SAVE, "if (site < 0) return b % mesh->d == mesh->data;",
      "if (site < 0) return mesh->d == mesh->d;"),
     # What is compared
-    ("sums are not compared", "checkpoint", CHECKPOINT, "if (sums[i] != f->checksum)", "if (0)"),
-    ("trainer.json's own sum is not compared", "checkpoint", CHECKPOINT, "ok = memcmp(hex, digits, 16) == 0 ||", "ok = true ||"),
-    ("sizes are not compared", "broken", CHECKPOINT, "else if ((int64_t)st.st_size != f->bytes)", "else if (0)"),
-    ("the checksum in a head is not compared", "checkpoint", CHECKPOINT, "return memcmp(said, hex, 16) == 0 ||", "return true ||"),
-    ("the step of a folder is not compared", "checkpoint", CHECKPOINT, "return list->state.step == step ||", "return true ||"),
+    ("sums are not compared", "checkpoint", VERIFY, "if (sums[i] != f->checksum)", "if (0)"),
+    ("trainer.json's own sum is not compared", "checkpoint", VERIFY, "ok = memcmp(hex, digits, 16) == 0 ||", "ok = true ||"),
+    ("sizes are not compared", "broken", VERIFY, "else if ((int64_t)st.st_size != f->bytes)", "else if (0)"),
+    ("the checksum in a head is not compared", "checkpoint", VERIFY, "return memcmp(said, hex, 16) == 0 ||", "return true ||"),
+    ("the step of a folder is not compared", "checkpoint", VERIFY, "return list->state.step == step ||", "return true ||"),
     ("how much was written is not compared", "checkpoint", CHECKPOINT, "bool ok = sum->elements == values * model_parameters(m) ||",
      "bool ok = true ||"),
     ("a checkpoint that is not sound is taken", "broken", TRAINER, "return files_are_sound(t, ok, &list, folder, error);",
@@ -116,7 +117,7 @@ FAULTS = [
     # What a resumed run has in common with what it was
     ("another field of the model is let through", "checkpoint", CONFIG, "if (fields[i].now == fields[i].then) continue;",
      "if (!option || fields[i].now == fields[i].then) continue;"),
-    ("older checkpoints were all made with AdamW", "checkpoint", CHECKPOINT, 'at ? "sgd" : "adamw"', '"adamw"'),
+    ("older checkpoints were all made with AdamW", "checkpoint", VERIFY, 'at ? "sgd" : "adamw"', '"adamw"'),
     ("a run's best checkpoint is not looked for", "checkpoint", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
     # Two runs
     ("a lock is not asked for", "checkpoint", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),

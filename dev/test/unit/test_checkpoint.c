@@ -6,6 +6,7 @@ its ranks, hold the formula and are the same bytes; any other mesh reads its sli
 at every single call that changes the disk, leaves what was there before; what lies is refused.
 */
 #include "../../../checkpoint/checkpoint_dir.h"
+#include "../../../checkpoint/pretrained.h"
 #include "test.h"
 #include <signal.h>
 #include <stddef.h>
@@ -492,8 +493,8 @@ static void test_config_sync(const ModelConfig* m) {
                read.share == written.share && read.scale == written.scale && checkpoint_check_sync(".", &read, &error);
         other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
-            refused = refused && !checkpoint_check_sync(".", &other[k], &error) &&
-                      strstr(error.text, "this run has") && strstr(error.text, "give --sync");
+            refused = refused && !checkpoint_check_sync(".", &other[k], &error) && strstr(error.text, "this run has") &&
+                      strstr(error.text, "give --sync");
     }
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);

@@ -6,7 +6,7 @@ transformers: check_transformers.py.)
 
     ./test_pretrained      ./test_pretrained --short    fewer damaged files, for the sanitizers
 */
-#include "../../../checkpoint/checkpoint.h"
+#include "../../../checkpoint/pretrained.h"
 #include "test.h"
 
 static char path[512];

@@ -706,7 +706,8 @@ static void test_wrong_files(void) {
     check_refused(in_folder("vocab.json"), -1, "vocab.json alone", "merges.txt: cannot open");
     unlink(in_folder("vocab.json"));
     check_refused(generate_tokens("ranks", "IQ== 0\nIg==\n"), -1, "a rank is missing", "ranks:2: base64");
-    check_refused(generate_tokens("ranks", "IQ== 0\nIg== 0\n"), -1, "a rank twice", "ranks:2: the rank 0 is there twice");
+    check_refused(generate_tokens("ranks", "IQ== 0\nIg== 0\n"), -1, "a rank twice",
+                  "ranks:2: the rank 0 is there twice");
     check_refused(generate_tokens("ranks", "IQ== 0\nI=g= 1\n"), -1, "broken base64", "ranks:2: base64");
     check_refused(generate_tokens("ranks", "IQ= 0\n"), -1, "base64 that is cut off", "ranks:1: base64");
     check_refused(generate_tokens("ranks", "IQ== 4194304\n"), -1, "a rank that is too large", "ranks:1: base64");

@@ -1,0 +1,357 @@
+/*
+checkpoint/checkpoint_verify.h: finds, verifies and reads the checkpoints that checkpoint.h writes.
+
+    checkpoint_newest       the newest checkpoint of a folder; checkpoint_steps: all of them
+    checkpoint_load_list    trainer.json: the state of the run, and the files with their sizes
+    checkpoint_add_up       each rank checksums a part of the files; checkpoint_compare compares the sum over all ranks
+    checkpoint_verify       the same for one process
+    checkpoint_open         opens the files of tensors; checkpoint_read_bucket reads this rank's slices from them
+*/
+#ifndef CHECKPOINT_VERIFY_H
+#define CHECKPOINT_VERIFY_H
+
+#include "checkpoint.h"
+
+static inline int checkpoint_compare_steps(const void* a, const void* b) {
+    const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
+    return (x < y) - (x > y);
+}
+
+// The steps of the checkpoints in `out`, the newest first, in an array for free(); returns how many.
+static inline int checkpoint_steps(int64_t** steps, const char* out) {
+    int n = 0, room = 0;
+    long long step;
+    *steps = NULL;
+    DIR* folder = opendir(out);
+    for (const struct dirent* entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {
+        char expected[64];
+        if (sscanf(entry->d_name, "step_%lld", &step) != 1 || step < 0) continue;
+        snprintf(expected, sizeof expected, "step_%08lld", step);
+        if (strcmp(entry->d_name, expected) != 0) continue; // step_N.tmp
+        if (n == room) *steps = (int64_t*)checked_grow(*steps, &room, 64, sizeof **steps, "checkpoints");
+        (*steps)[n++] = step;
+    }
+    if (folder) closedir(folder);
+    if (n > 0) qsort(*steps, (size_t)n, sizeof **steps, checkpoint_compare_steps);
+    return n;
+}
+
+// Writes the folder of the newest checkpoint in `out` into path; false if there is none. Whether it is sound is not asked.
+static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
+    int64_t* steps;
+    const int n = checkpoint_steps(&steps, out);
+    const long long newest = n > 0 ? (long long)steps[0] : -1;
+    free(steps);
+    if (n == 0) return false;
+    return snprintf(path, size, "%s/step_%08lld", out, newest) < (int)size;
+}
+
+// 16 hexadecimal digits.
+static inline bool checkpoint_read_hex(uint64_t* checksum, const char* text) {
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
+    *checksum = strtoull(text, NULL, 16);
+    return true;
+}
+
+// trainer.json ends with its own checksum, that of all that stands before it.
+static inline bool checkpoint_check_own(const char* path, Error* error) {
+    MappedFile file;
+    if (!file_map(&file, path, error)) return false;
+    const size_t tail = 16 + 4, key = sizeof checkpoint_last_key - 1; // 16 digits, "\n}\n
+    const char *text = (const char*)file.data, *end = text + file.size;
+    char hex[17], digits[17] = "";
+    bool ok = file.size > tail + key && memcmp(end - 4, "\"\n}\n", 4) == 0 &&
+              memcmp(end - tail - key, checkpoint_last_key, key) == 0;
+    if (!ok) {
+        fail(error, "%s: does not end with its checksum: cut off, or not written by this program", path);
+    } else {
+        memcpy(digits, end - tail, 16);
+        checkpoint_hex(hex, checksum_of(text, (int64_t)(file.size - tail), 0));
+        ok = memcmp(hex, digits, 16) == 0 ||
+             fail(error, "%s: its checksum is %s, but it says %s: it was changed after it was written", path, hex,
+                  json_quoted(digits).text);
+    }
+    file_unmap(&file);
+    return ok;
+}
+
+// The files of a checkpoint in the order of their list; of them only sites.safetensors may be missing.
+static inline bool checkpoint_load_files(CheckpointList* list, const Json* json, Error* error) {
+    const JsonNode* files = json_require(json, json->nodes, "files", JSON_OBJECT, error);
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1 && files; i++) {
+        const char *name = checkpoint_files[i], *hex = "";
+        CheckpointFile* entry = &list->file[list->files];
+        if (i == CHECKPOINT_TENSOR_FILES - 1 && !json_get(files, name)) continue;
+        const JsonNode* node = json_require(json, files, name, JSON_OBJECT, error);
+        snprintf(entry->name, sizeof entry->name, "%s", name);
+        if (!node || !json_get_integer(&entry->bytes, json, node, "bytes", 0, INT64_MAX, error) ||
+            !json_get_string(&hex, json, node, "checksum", error))
+            return false;
+        if (!checkpoint_read_hex(&entry->checksum, hex))
+            return json_fail(json, node, error, "a checksum has 16 hexadecimal digits");
+        list->files++;
+    }
+    return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
+}
+
+// A text that may be missing: "" then. It is shown to people, so it has to be printable.
+static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
+    const char* value = "";
+    memset(text, 0, size);
+    if (json_get(json->nodes, key) && !json_get_string(&value, json, json->nodes, key, error)) return false;
+    for (const char* c = value; *c; c++) {
+        if (*c < 32 || *c > 126 || c - value >= (int64_t)size - 1)
+            return fail(error, "%s: \"%s\" is %s, which no run has", json->path, key, json_quoted(value).text);
+    }
+    snprintf(text, size, "%s", value);
+    return true;
+}
+
+// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW went without saying.
+static inline void checkpoint_split_rounds(CheckpointState* state) {
+    static const char word[] = ", sgd";
+    char* at = strstr(state->rounds, word);
+    snprintf(state->optimizer, sizeof state->optimizer, "%s", at ? "sgd" : "adamw");
+    if (!at) return;
+    memmove(at, at + sizeof word - 1, strlen(at + sizeof word - 1) + 1);
+    if (strcmp(state->rounds, "--dp-mode sync") == 0) state->rounds[0] = 0;
+}
+
+static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
+    const struct {
+        const char* name;
+        int64_t* value;
+    } fields[] = {{"step", &state->step}, {"sequences", &state->sequences},
+                  {"seed", &state->seed}, {"global_batch", &state->global_batch},
+                  {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
+        ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
+    state->data_mix = 0;
+    if (ok && json_get(json->nodes, "data_mix"))
+        ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
+    ok = ok && json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
+         checkpoint_load_text(state->rounds, sizeof state->rounds, json, "rounds", error) &&
+         checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
+         checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
+    if (ok && !state->optimizer[0]) checkpoint_split_rounds(state);
+    state->val_loss = (double)NAN;
+    if (ok && json_get(json->nodes, "val_loss"))
+        ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
+    const char* hex = "";
+    state->data_checksum = 0, state->held_out = -1;
+    if (ok && json_get(json->nodes, "data_checksum"))
+        ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
+             (checkpoint_read_hex(&state->data_checksum, hex) ||
+              json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
+    if (ok && json_get(json->nodes, "held_out_blocks"))
+        ok = json_get_integer(&state->held_out, json, json->nodes, "held_out_blocks", 0, 1 << 20, error);
+    return ok;
+}
+
+// trainer.json of a checkpoint's folder, as it was written.
+static inline bool checkpoint_read_list(CheckpointList* list, const char* folder, Error* error) {
+    char path[CHECKPOINT_PATH];
+    Json json;
+    memset(list, 0, sizeof *list);
+    if (!checkpoint_path(path, error, "%s/trainer.json", folder) || !checkpoint_check_own(path, error) ||
+        !json_open(&json, path, error))
+        return false;
+    const bool ok = checkpoint_load_state(&list->state, &json, error) && checkpoint_load_files(list, &json, error);
+    json_free(&json);
+    return ok;
+}
+
+// Whether the files of a list are there, in their sizes.
+static inline bool checkpoint_check_sizes(const CheckpointList* list, const char* folder, Error* error) {
+    char path[CHECKPOINT_PATH];
+    struct stat st;
+    bool ok = true;
+    for (int i = 0; i < list->files && ok; i++) {
+        const CheckpointFile* f = &list->file[i];
+        if (!checkpoint_path(path, error, "%s/%s", folder, f->name)) return false;
+        if (stat(path, &st) != 0)
+            ok = fail(error, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
+        else if (!S_ISREG(st.st_mode))
+            ok = fail(error, "%s: not a regular file", path);
+        else if ((int64_t)st.st_size != f->bytes)
+            ok = fail(error, "%s: has %lld bytes, and had %lld when it was written", path, (long long)st.st_size,
+                      (long long)f->bytes);
+    }
+    return ok;
+}
+
+// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
+static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
+    return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
+}
+
+// The folder of the checkpoint that weights to start from belong to: path itself, or the folder that the file lies in. False: they
+// belong to none, as no trainer.json is there.
+static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
+    struct stat st;
+    Error error;
+    char list[CHECKPOINT_PATH];
+    const char* slash = strrchr(path, '/');
+    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const int length = is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 0;
+    return checkpoint_path(folder, &error, "%s%.*s", is_folder || slash ? "" : ".", length, path) &&
+           checkpoint_path(list, &error, "%s/trainer.json", folder) && access(list, F_OK) == 0;
+}
+
+// The same of the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them needs no other file.
+static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, const char* path,
+                                                Error* error) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct stat st;
+    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!checkpoint_read_list(list, folder, error)) return false;
+    int kept = 0;
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        const bool weights = strcmp(f->name, "model.safetensors") == 0 || strcmp(f->name, "config.json") == 0;
+        if (is_folder ? weights : strcmp(f->name, name) == 0) list->file[kept++] = *f;
+    }
+    list->files = kept;
+    return checkpoint_check_sizes(list, folder, error);
+}
+
+// Whether a checkpoint's config.json is what was written.
+static inline bool checkpoint_config_is_sound(const char* folder) {
+    char path[CHECKPOINT_PATH];
+    CheckpointList list;
+    CheckpointFile now;
+    Error error;
+    return checkpoint_load_weights_list(&list, folder, folder, &error) &&
+           checkpoint_path(path, &error, "%s/config.json", folder) && checkpoint_sum_file(&now, path, &error) &&
+           now.checksum == list.file[list.files - 1].checksum; // config.json comes last
+}
+
+// What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.
+static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t bytes, int64_t digits, int64_t from,
+                                            int64_t to) {
+    unsigned char copy[24];
+    uint64_t sum = checksum_of(data + 4 * from, min_i64(4 * to, bytes) - 4 * from, from);
+    for (int64_t word = digits / 4; digits >= 0 && 4 * word < digits + 16; word++) {
+        if (word < from || word >= to) continue;
+        memcpy(copy, data + 4 * word, 4);
+        for (int64_t i = 0; i < 4; i++) {
+            if (4 * word + i >= digits && 4 * word + i < digits + 16) copy[i] = '0';
+        }
+        sum += checksum_of(copy, 4, word) - checksum_of(data + 4 * word, 4, word);
+    }
+    return sum;
+}
+
+// Whether the checksum in the head of a file of tensors is the one that the list has.
+static inline bool checkpoint_check_digits(const char* path, const MappedFile* file, int64_t digits,
+                                           const CheckpointFile* f, Error* error) {
+    char hex[17], said[17] = "";
+    checkpoint_hex(hex, f->checksum);
+    if (digits >= 0) memcpy(said, file->data + digits, 16);
+    if (digits < 0) return fail(error, "%s: has no checksum in its head: it was changed", path);
+    return memcmp(said, hex, 16) == 0 || fail(error,
+                                              "%s: says that its checksum is %s, and trainer.json that it was %s: it "
+                                              "was changed, or is another checkpoint's",
+                                              path, json_quoted(said).text, hex);
+}
+
+// Any rank: adds to sums[i] what part `rank` of `ranks` of file i adds to its checksum.
+static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
+                                     const char* folder, int rank, int ranks, Error* error) {
+    char path[CHECKPOINT_PATH];
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        const int64_t words = (f->bytes + 3) / 4, part = (words + ranks - 1) / ranks;
+        const int64_t from = min_i64(words, rank * part), to = min_i64(words, from + part);
+        MappedFile file;
+        if (!checkpoint_path(path, error, "%s/%s", folder, f->name) || !file_map(&file, path, error)) return false;
+        const bool tensors = strstr(f->name, ".safetensors") != NULL, same = (int64_t)file.size == f->bytes;
+        const int64_t header = min_i64(f->bytes, 4096), digits = tensors ? checkpoint_digits(file.data, header) : -1;
+        bool ok = same || fail(error, "%s: its size has just changed", path);
+        ok = ok && (!tensors || checkpoint_check_digits(path, &file, digits, f, error));
+        if (ok && from < to) sums[i] += checkpoint_sum_words(file.data, f->bytes, digits, from, to);
+        file_unmap(&file);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+// Whether a checkpoint is that of the step that its folder is called after.
+static inline bool checkpoint_check_step(const CheckpointList* list, const char* folder, int64_t step, Error* error) {
+    return list->state.step == step ||
+           fail(error, "%s/trainer.json: is of step %lld", folder, (long long)list->state.step);
+}
+
+// sums: those of all ranks. Says which file is not what was written.
+static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
+                                      const char* folder, Error* error) {
+    for (int i = 0; i < list->files; i++) {
+        const CheckpointFile* f = &list->file[i];
+        if (sums[i] != f->checksum)
+            return fail(error,
+                        "%s/%s: its checksum is %016llx, and was %016llx when it was written: bits have changed, or it "
+                        "is another checkpoint's",
+                        folder, f->name, (unsigned long long)sums[i], (unsigned long long)f->checksum);
+    }
+    return true;
+}
+
+// Whether the files of a checkpoint are what was written, asked by one process alone.
+static inline bool checkpoint_verify(const char* folder, Error* error) {
+    CheckpointList list;
+    uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
+    return checkpoint_load_list(&list, folder, error) && checkpoint_add_up(sums, &list, folder, 0, 1, error) &&
+           checkpoint_compare(sums, &list, folder, error);
+}
+
+typedef struct {
+    CheckpointSites sites;
+    SafeTensorsModel file[CHECKPOINT_TENSOR_FILES];
+} CheckpointReader;
+
+static inline void checkpoint_close(CheckpointReader* r) {
+    for (int i = 0; i < checkpoint_tensor_files(&r->sites); i++) safetensors_model_close(&r->file[i]);
+}
+
+// Any rank: opens the checkpoint in `folder`, of sites as they are now (NULL: none), if state->rounds says what the file
+// says; else of none, and state->rounds becomes what it says. On failure nothing has to be closed.
+static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state,
+                                   const CheckpointSites* sites, Error* error) {
+    memset(r, 0, sizeof *r);
+    char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
+    CheckpointList list;
+    if (sites) memcpy(now, state->rounds, sizeof now);
+    bool ok = checkpoint_load_list(&list, folder, error);
+    *state = list.state;
+    if (ok && sites && strcmp(now, state->rounds) == 0) r->sites = *sites;
+    for (int i = 0; i < checkpoint_tensor_files(&r->sites) && ok; i++) {
+        ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
+             safetensors_model_open(&r->file[i], path, error);
+    }
+    if (!ok) checkpoint_close(r);
+    return ok;
+}
+
+// Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Elements of the bucket that are no
+// slice's, and padding, become 0.
+static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int value,
+                                          float* values, Error* error) {
+    const int number = checkpoint_file_of(value);
+    const SafeTensorsModel* file = &r->file[number];
+    const int expected = checkpoint_values_of_file(&r->sites, number) * layout->tensors;
+    if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
+        return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
+                    file->path, (long long)file->tensors, expected);
+    const Bucket* b = &layout->bucket[bucket];
+    memset(values, 0, (size_t)b->elements * sizeof *values);
+    for (int i = b->first; i < b->first + b->slices; i++) {
+        const Slice* s = &layout->slices[i];
+        char name[128];
+        checkpoint_name(name, sizeof name, &r->sites, value, s->tensor.name);
+        if (!slice_read(values + (s->offset - b->offset), file, name, s, error)) return false;
+    }
+    return true;
+}
+
+#endif

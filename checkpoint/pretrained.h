@@ -1,0 +1,165 @@
+/*
+checkpoint/pretrained.h: weights to start from (--init): a safetensors file, a folder with one or with shards and their index, or
+llm.c's weights. Names and shapes are Hugging Face's.
+
+    checkpoint_find_weights   whether there are any; if not, what to do
+    checkpoint_model          the shape of the model, from config.json or llm.c's header
+    checkpoint_init           reads this rank's slices
+    checkpoint_sample         a text that differs where the weights differ, for ranks to compare
+*/
+#ifndef PRETRAINED_H
+#define PRETRAINED_H
+
+#include "checkpoint.h"
+#include "llmc_format.h"
+
+// True for what published files hold beside the weights of a model: constants, and the copy of a tied head.
+static inline bool checkpoint_ignores(const char* name, const ModelConfig* m) {
+    static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
+        const size_t length = strlen(name), n = strlen(constants[i]);
+        if (length >= n && strcmp(name + length - n, constants[i]) == 0) return true;
+    }
+    return m->tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+// The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is
+// transformer.wte.weight.
+static inline void checkpoint_logical_name(char* name, size_t size, const char* in_file, const char* prefix) {
+    const bool complete = strncmp(in_file, prefix, strlen(prefix)) == 0 || strcmp(in_file, "lm_head.weight") == 0;
+    snprintf(name, size, "%s%s", complete ? "" : prefix, in_file);
+}
+
+// Every tensor of a file has to be one of the model's: with one too many, the model is another one.
+static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* m, const char* prefix,
+                                          Error* error) {
+    const int n = model_tensors(NULL, m);
+    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
+    model_tensors(list, m);
+    bool ok = true;
+    for (int64_t t = 0; t < file->tensors && ok; t++) {
+        char name[256];
+        const char* in_file = safetensors_model_name(file, t);
+        checkpoint_logical_name(name, sizeof name, in_file, prefix);
+        int i = 0;
+        while (i < n && strcmp(list[i].name, name) != 0) i++;
+        if (i == n && !checkpoint_ignores(name, m)) {
+            ok = fail(error,
+                      "%.512s has %s, which the model does not have; is it the model that --model and the sizes say?",
+                      file->path, in_file);
+        }
+    }
+    free(list);
+    return ok;
+}
+
+// The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
+// file of safetensors, and a folder without config.json, do not say it (*told).
+static inline bool checkpoint_model(ModelConfig* m, bool* told, const char* path, Error* error) {
+    *told = true;
+    if (llmc_is_file(path)) {
+        SafeTensorsModel file;
+        if (!llmc_open(&file, m, path, error)) return false;
+        safetensors_model_close(&file);
+        return true;
+    }
+    char* config = safe_join(path, "config.json");
+    *told = access(config, F_OK) == 0;
+    const bool ok = !*told || config_read(m, config, error);
+    free(config);
+    return ok;
+}
+
+// Opens weights to start from. *transposed: some matrices lie there as Hugging Face's GPT-2 has them.
+static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
+    ModelConfig m;
+    memset(&m, 0, sizeof m);
+    *transposed = !llmc_is_file(path);
+    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
+}
+
+// Whether a path has the form of a model's name on huggingface.co: NAME, or OWNER/NAME.
+static inline bool checkpoint_is_hub_name(const char* path) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    static const char* const endings[] = {".safetensors", ".bin", ".json", ".gguf", ".pt", ".pth"};
+    const size_t first = strspn(path, letters), n = strlen(path);
+    const char* name = path[first] == '/' ? path + first + 1 : path;
+    bool is = first > 0 && path[0] != '.' && *name && name[strspn(name, letters)] == 0;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        const size_t m = strlen(endings[i]);
+        is = is && !(n > m && strcmp(path + n - m, endings[i]) == 0);
+    }
+    return is;
+}
+
+// Whether there are weights to start from at path; looks: also whether they can be opened. If not, what to do.
+static inline bool checkpoint_find_weights(const char* path, bool looks, Error* error) {
+    struct stat st;
+    SafeTensorsModel file;
+    bool transposed;
+    const bool there = stat(path, &st) == 0;
+    if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {
+        const char *slash = strchr(path, '/'), *name = slash ? slash + 1 : path;
+        return fail(error,
+                    "--init %.300s: there is no such file or folder here. A model of this name on huggingface.co: "
+                    "pip install huggingface_hub && hf download %.300s --local-dir %.300s, then --init %.300s",
+                    path, path, name, name);
+    }
+    if (!there) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    if (!looks) return true;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    safetensors_model_close(&file);
+    return true;
+}
+
+// A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
+// each. It reads little, so that any rank can look at all files, also at what others read.
+static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
+    enum { PLACES = 4, PROBE_BYTES = 1024 };
+    SafeTensorsModel file;
+    bool transposed;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    uint64_t sum = 0;
+    int64_t bytes = 0, word = 0;
+    for (int64_t i = 0; i < file.tensors; i++) {
+        const SafeTensor* tensor = file.entries[i].tensor;
+        const unsigned char* data = file.entries[i].file->file.data + tensor->offset;
+        char about[512], shape[128];
+        safetensors_shape_text(shape, sizeof shape, tensor);
+        snprintf(about, sizeof about, "%.256s %d %s %lld", tensor->name, (int)tensor->dtype, shape,
+                 (long long)tensor->offset);
+        sum += checksum_of(about, (int64_t)strlen(about), word);
+        word += sizeof about;
+        const int64_t n = min_i64(PROBE_BYTES, tensor->bytes);
+        for (int64_t k = 0; k < PLACES; k++, word += PROBE_BYTES)
+            sum += checksum_of(data + (tensor->bytes - n) / (PLACES - 1) * k, n, word);
+        bytes += tensor->bytes;
+    }
+    snprintf(text, size, "%lld tensors, %lld bytes, checksum %016llx", (long long)file.tensors, (long long)bytes,
+             (unsigned long long)sum);
+    safetensors_model_close(&file);
+    return true;
+}
+
+// Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
+// (layout->elements) are zeroed by the caller, and their padding stays zero.
+static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
+                                   Error* error) {
+    SafeTensorsModel file;
+    bool transposed;
+    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    const char* prefix = m->arch == ARCH_GPT2 ? "transformer." : "model.";
+    const SafeTensors* st;
+    bool ok = checkpoint_check_names(&file, m, prefix, error);
+    for (int i = 0; i < layout->n && ok; i++) {
+        Slice s = layout->slices[i];
+        const char* name = s.tensor.name;
+        const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
+        s.tensor.transposed &= transposed;
+        ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name, &s, error);
+    }
+    safetensors_model_close(&file);
+    return ok;
+}
+
+#endif

@@ -1,0 +1,351 @@
+/*
+dataloader/token_format.h: recognises what a file of tokens holds. The content of a file decides; its name only says whether a
+text is JSON lines.
+
+    tokens_recognise    the format of a file, and where its tokens are; or why it is none
+    index_read          the index of a Megatron data set, checked
+
+Theory: the formats, in the order in which they are tried. All numbers are little-endian.
+    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx with what they are. The index, in the layout of
+       Megatron-LM's indexed_dataset.py (version 1):
+           9 bytes   "MMIDIDX", 0, 0
+           uint64    version 1
+           uint8     type of the tokens: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (6, 7: floating point)
+           uint64    S, sequences (sentences or whole documents, as the preprocessing cut them)
+           uint64    D, one more than documents
+           int32     size of each sequence, in tokens             (S)
+           int64     where each begins in NAME.bin, in bytes      (S)
+           int64     0, then where each document ends: before which sequence (D)
+       All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from the
+       first sequence to the last. (A further byte a sequence says what it holds where that is not only text: refused.)
+    2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520, version 1:
+       tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7: uint32,
+       Llama-3's likewise. The count has to agree with the size of the file.
+    3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control character that
+       text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding. In NAME.jsonl every line
+       is a JSON object with a text, which dataloader/jsonl.h tokenizes.
+    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name.
+    5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since the
+       commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.) Integers of 32
+       or 64 bits and bytes without any order are refused by what the middle of the file shows.
+    6. Anything else is refused.
+*/
+#ifndef TOKEN_FORMAT_H
+#define TOKEN_FORMAT_H
+
+#include "../util/base.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the token files are little-endian, and are used as they lie in memory"
+#endif
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a file holds
+
+typedef enum {
+    TOKENS_TEXT,
+    TOKENS_GPT2_SHARD,
+    TOKENS_LLAMA3_SHARD,
+    TOKENS_RAW_UINT16,
+    TOKENS_MEGATRON,
+    TOKENS_JSONL,
+    TOKEN_FORMATS
+} TokenFormat;
+
+// How a number is written. The codes are Megatron's, which has none for uint32, and two for floating point.
+typedef enum {
+    TOKEN_UINT8 = 1,
+    TOKEN_INT8,
+    TOKEN_INT16,
+    TOKEN_INT32,
+    TOKEN_INT64,
+    TOKEN_FLOAT64,
+    TOKEN_FLOAT32,
+    TOKEN_UINT16,
+    TOKEN_UINT32,
+    TOKEN_TYPES
+} TokenType;
+
+typedef struct {
+    const char* name;
+    TokenType type;
+    int vocab; // the vocabulary it was made with, or most likely was; 0 where the file cannot say
+    int magic, version;
+    int document;          // the token that stands before a document, -1 where none does or the file cannot tell
+    const char* condition; // of the vocabulary
+} TokenFormatFacts;
+
+static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
+    {"text as bytes", TOKEN_UINT8, 256, 0, 0, -1, ""},
+    {"uint16 tokens (llm.c shard)", TOKEN_UINT16, 50257, 20240520, 1, 50256, ", if they are GPT-2's"},
+    {"uint32 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000, ", if they are Llama-3's"},
+    {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1, ""},
+    {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // the type: each file's index has its own
+    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""}, // bytes of JSON, until dataloader/jsonl.h has made tokens of them
+};
+
+static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
+
+static const size_t shard_header_bytes = 256 * 4, text_window_bytes = 64 * 1024, text_bytes_per_control = 256;
+
+// Binary files that people pass by mistake. Without this, half of them would be read as uint16.
+typedef struct {
+    const char* magic;
+    int bytes;
+    const char* what;
+} ForeignFormat;
+
+static const ForeignFormat foreign_formats[] = {
+    {"\xc6\xd7\x34\x01", 4, "weights of llm.c, not tokens"},
+    {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c, not tokens"},
+    {"\x8a\xd8\x34\x01", 4, "a multiple-choice evaluation of llm.c, not a stream of tokens; it is for --evaluate"},
+    {"\x8f\xd8\x34\x01", 4, "a trainer state of llm.c, not tokens"},
+    {"TNTIDX\0\0", 8, "the index of an old Megatron or fairseq data set; preprocess it again with --dataset-impl mmap"},
+    {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it first"},
+    {"BZh", 3, "compressed with bzip2; unpack it first"},
+    {"\xfd"
+     "7zXZ\0",
+     6, "compressed with xz; unpack it first"},
+    {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; unpack it first"},
+    {"PK\x03\x04", 4, "a zip archive; unpack it first"},
+    {"PAR1", 4, "a Parquet table; tokenize it first"},
+    {"ARROW1", 6, "an Arrow table; tokenize it first"},
+    {"\x93NUMPY", 6, "a NumPy array; write it as uint16 with .tofile() first"},
+    {"\xff\xfe", 2, "text in UTF-16; convert it to UTF-8 first"},
+    {"\x7f"
+     "ELF",
+     4, "a program or library (ELF), not text"},
+    {"\x89PNG", 4, "a PNG picture, not text"},
+    {"\xff\xd8\xff", 3, "a JPEG picture, not text"},
+    {"%PDF", 4, "a PDF document; convert it to text first"},
+    {"GGUF", 4, "weights in GGUF, not tokens"},
+    {"SQLite format 3", 15, "an SQLite database; export its text first"},
+};
+
+// What a file with these bytes is, if it is one of them; else NULL.
+static inline const char* foreign_format(const unsigned char* data, size_t size) {
+    for (size_t i = 0; i < sizeof foreign_formats / sizeof foreign_formats[0]; i++) {
+        const ForeignFormat* foreign = &foreign_formats[i];
+        if (size >= (size_t)foreign->bytes && memcmp(data, foreign->magic, (size_t)foreign->bytes) == 0)
+            return foreign->what;
+    }
+    return NULL;
+}
+
+// True where this stretch of bytes could be text in any ASCII-based encoding (UTF-8, Latin-1, KOI8, Shift-JIS, ...).
+static inline bool bytes_look_like_text(const unsigned char* data, size_t size) {
+    size_t control = 0;
+    for (size_t i = 0; i < size; i++) {
+        unsigned char c = data[i];
+        if (c == 0) return false;
+        bool used_by_text = c >= 32 || (c >= '\b' && c <= '\r') || c == 27; // 27 = escape, as in logs of terminals
+        control += !used_by_text || c == 127;
+    }
+    return control <= size / text_bytes_per_control;
+}
+
+static inline bool file_looks_like_text(const unsigned char* data, size_t size) {
+    size_t window = size < text_window_bytes ? size : text_window_bytes;
+    return bytes_look_like_text(data, window) && bytes_look_like_text(data + (size - window) / 2, window) &&
+           bytes_look_like_text(data + (size - window), window);
+}
+
+static inline bool name_ends_with(const char* path, const char* end) {
+    const size_t n = strlen(path), k = strlen(end);
+    return n >= k && strcmp(path + n - k, end) == 0;
+}
+
+// Why the numbers of a file that would be raw uint16 are none, as its middle shows; NULL where they may be.
+//     Wider integers    Every second number is next to nothing: the high half of a token. (Tokens of a tiny vocabulary are
+//                       small in all places.)
+//     No order at all   Compressed or encrypted bytes take all 256 values of a number's high half alike. Chi-square over them has
+//                       the mean 255 and the deviation 22.6; of tokens of a text it is hundreds of times as much, and even of
+//                       numbers drawn evenly below 50257 it is 880 for 2048 of them.
+static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
+    enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
+    const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;
+    const unsigned char* middle = data + (size - window) / 8 * 4;
+    int64_t count[256] = {0};
+    int largest[2] = {0, 0};
+    for (size_t i = 0; i < numbers; i++) {
+        const int number = middle[2 * i] | middle[2 * i + 1] << 8;
+        count[number >> 8]++;
+        if (number > largest[i % 2]) largest[i % 2] = number;
+    }
+    const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);
+    if (numbers >= FEWEST_FOR_WIDTH && largest[0] > 0 && wider)
+        return "integers of 32 or 64 bits, and tokens without a header are read as uint16; write them as uint16, put "
+               "the .idx of a Megatron data set beside them, or make shards with build/tokenize";
+    const double mean = (double)numbers / 256;
+    double chi_square = 0;
+    for (int i = 0; i < 256 && numbers > 0; i++) {
+        chi_square += ((double)count[i] - mean) * ((double)count[i] - mean) / mean;
+    }
+    if (numbers >= FEWEST_FOR_ORDER && chi_square < 255 + 10 * 22.6)
+        return "neither text nor tokens but bytes without any order, as in a compressed or encrypted file; name a file "
+               "of "
+               "tokens or text";
+    return NULL;
+}
+
+static inline int32_t shard_header_word(const unsigned char* data, int word) {
+    int32_t value;
+    memcpy(&value, data + 4 * word, sizeof value);
+    return value;
+}
+
+// A file that begins with the magic number of a shard: where its tokens are, or why they cannot be.
+static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat format, const unsigned char* data,
+                                   size_t size, const char* path, Error* error) {
+    const TokenFormatFacts* facts = &token_formats[format];
+    if (size < shard_header_bytes)
+        return fail(error, "%s: a shard that ends within its header, %zu bytes of %zu; download or make it again", path,
+                    size, shard_header_bytes);
+    int32_t version = shard_header_word(data, 1), tokens = shard_header_word(data, 2);
+    if (version != facts->version)
+        return fail(error, "%s: %s of version %d, this program reads version %d; make it again with the current llm.c",
+                    path, facts->name, version, facts->version);
+    if (tokens <= 0) return fail(error, "%s: the header says %d tokens; download or make it again", path, tokens);
+    int64_t expected = (int64_t)shard_header_bytes + (int64_t)tokens * token_type_bytes[facts->type];
+    if ((int64_t)size != expected)
+        return fail(error,
+                    "%s: the header says %d tokens, which makes %lld bytes, but the file has %lld; "
+                    "download or make it again",
+                    path, tokens, (long long)expected, (long long)size);
+    *offset = (int64_t)shard_header_bytes;
+    *count = tokens;
+    return true;
+}
+
+// The format of a file with these bytes, by the rules at the top: its tokens are `count` numbers from byte `offset` on.
+// False, and the reason in *error, for what is damaged or nothing we know.
+static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_t* count, const unsigned char* data,
+                                    size_t size, const char* path, Error* error) {
+    for (int f = 0; f < TOKEN_FORMATS; f++)
+        if (token_formats[f].magic && size >= 4 && shard_header_word(data, 0) == token_formats[f].magic) {
+            *format = (TokenFormat)f;
+            return shard_recognise(offset, count, *format, data, size, path, error);
+        }
+    *offset = 0;
+    if (file_looks_like_text(data, size)) {
+        *format = name_ends_with(path, ".jsonl") ? TOKENS_JSONL : TOKENS_TEXT;
+        *count = (int64_t)size;
+        return true;
+    }
+    if (foreign_format(data, size)) return fail(error, "%s: %s", path, foreign_format(data, size));
+    if (size % 2 != 0)
+        return fail(error,
+                    "%s: neither an llm.c shard nor text, and its odd size of %lld bytes cannot be uint16 tokens; "
+                    "name a file of tokens or text",
+                    path, (long long)size);
+    if (not_uint16_tokens(data, size)) return fail(error, "%s: %s", path, not_uint16_tokens(data, size));
+    *format = TOKENS_RAW_UINT16;
+    *count = (int64_t)(size / 2);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Megatron's index
+
+static const char index_magic[] = "MMIDIDX\0"; // 9 bytes, with the NUL that C adds
+static const int64_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
+
+// What an index says, found in a mapped file. The arrays lie at any address, so that they are read by index_size() and
+// index_int64().
+typedef struct {
+    TokenType type;
+    int64_t sequences, documents, tokens;
+    const unsigned char *sizes, *begins, *ends; // (sequences), (sequences), (documents + 1)
+} MegatronIndex;
+
+static inline bool is_megatron_index(const unsigned char* data, size_t size) {
+    return size >= sizeof index_magic && memcmp(data, index_magic, sizeof index_magic) == 0;
+}
+
+static inline int32_t index_size(const unsigned char* sizes, int64_t i) {
+    int32_t value;
+    memcpy(&value, sizes + 4 * i, sizeof value);
+    return value;
+}
+
+static inline int64_t index_int64(const unsigned char* list, int64_t i) {
+    int64_t value;
+    memcpy(&value, list + 8 * i, sizeof value);
+    return value;
+}
+
+// The header: the type of the tokens, and where the three lists are.
+static inline bool index_read_header(MegatronIndex* index, const unsigned char* data, size_t size, const char* path,
+                                     Error* error) {
+    const int64_t bytes = (int64_t)size, version = bytes < index_header_bytes ? 0 : index_int64(data + 9, 0);
+    if (bytes < index_header_bytes)
+        return fail(error, "%s: an index that ends within its header, %lld bytes of %lld; copy or make it again", path,
+                    (long long)bytes, (long long)index_header_bytes);
+    if (version != 1)
+        return fail(error, "%s: an index of version %lld, this program reads version 1", path, (long long)version);
+    const int code = data[17];
+    if (code == TOKEN_FLOAT64 || code == TOKEN_FLOAT32)
+        return fail(error, "%s: its numbers are floating point (type %d), not tokens", path, code);
+    if (code < TOKEN_UINT8 || code > TOKEN_UINT16)
+        return fail(error, "%s: tokens of type %d, which Megatron does not have; copy or make it again", path, code);
+    const int64_t S = index_int64(data + 18, 0), D = index_int64(data + 26, 0);
+    if (S < 1 || D < 2)
+        return fail(error, "%s: an index of %lld sequences with a list of %lld documents; copy or make it again", path,
+                    (long long)S, (long long)D);
+    const int64_t room = bytes - index_header_bytes; // what S and D need may be beyond 64 bits
+    const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;
+    if (fits && 12 * S + 8 * D + S == room)
+        return fail(error, "%s: the data set holds more than text (its index has a mode for each sequence)", path);
+    if (!fits || 12 * S + 8 * D != room)
+        return fail(error,
+                    "%s: %lld sequences and a list of %lld documents do not make an index of %lld bytes; copy or make "
+                    "it again",
+                    path, (long long)S, (long long)D, (long long)bytes);
+    index->type = (TokenType)code;
+    index->sequences = S;
+    index->documents = D - 1;
+    index->sizes = data + index_header_bytes;
+    index->begins = index->sizes + 4 * S;
+    index->ends = index->begins + 8 * S;
+    return true;
+}
+
+// The sequences follow each other without holes and fill the file of tokens, which has tokens_bytes; documents
+// go from the first to the last.
+static inline bool index_check_lists(MegatronIndex* index, int64_t tokens_bytes, const char* path, Error* error) {
+    const int64_t width = token_type_bytes[index->type];
+    index->tokens = 0;
+    for (int64_t i = 0; i < index->sequences; i++) { // below 2^31 tokens each, so that no sum overflows
+        const int64_t size = index_size(index->sizes, i), begin = index_int64(index->begins, i);
+        if (size < 0 || begin != index->tokens * width)
+            return fail(error,
+                        "%s: sequence %lld has %lld tokens from byte %lld on, but %lld tokens of %lld bytes stand "
+                        "before it; copy or make it again",
+                        path, (long long)i, (long long)size, (long long)begin, (long long)index->tokens,
+                        (long long)width);
+        index->tokens += size;
+        if (index->tokens * width > tokens_bytes) break;
+    }
+    if (index->tokens * width != tokens_bytes)
+        return fail(error,
+                    "%s: %s%lld tokens of %lld bytes, but the .bin beside it has %lld bytes; copy or make both again",
+                    path, index->tokens * width > tokens_bytes ? "at least " : "", (long long)index->tokens,
+                    (long long)width, (long long)tokens_bytes);
+    for (int64_t d = 0, before = 0; d <= index->documents; d++) {
+        const int64_t end = index_int64(index->ends, d);
+        if (end < before || (d == 0 && end != 0) || (d == index->documents && end != index->sequences))
+            return fail(error, "%s: document %lld ends at sequence %lld of %lld, after %lld; copy or make it again",
+                        path, (long long)d - 1, (long long)end, (long long)index->sequences, (long long)before);
+        before = end;
+    }
+    return true;
+}
+
+// Reads the index of a file with tokens_bytes bytes and checks all of it. It goes on using `data`.
+static inline bool index_read(MegatronIndex* index, const unsigned char* data, size_t size, int64_t tokens_bytes,
+                              const char* path, Error* error) {
+    memset(index, 0, sizeof *index);
+    return index_read_header(index, data, size, path, error) && index_check_lists(index, tokens_bytes, path, error);
+}
+
+#endif
