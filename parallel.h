@@ -588,4 +588,14 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     return traffic;
 }
 
+// What one rank sends of a boundary: n elements are alike on all tensor ranks, or (split) this rank has n / t of them.
+static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
+    return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
+}
+
+// Where in x, which holds what this rank has of the boundary, its message begins.
+static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
+    return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
+}
+
 #endif

@@ -37,7 +37,7 @@ matrices, which they do not, and would be rounded differently on each.
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H
 
-#include "../parallel/exchange.h"
+#include "../parallel/process_groups.h"
 #include "async_schedule.h"
 
 typedef struct {

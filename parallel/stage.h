@@ -29,7 +29,7 @@ and V of a layout are this rank's share.
 #ifndef STAGE_H
 #define STAGE_H
 
-#include "exchange.h"
+#include "data.h"
 #include "../trainer/health.h"
 #include "../kernels/kernels.h"
 #include "../model.h"
@@ -179,6 +179,26 @@ static inline int64_t kv_cache_layer_elements(const Stage* s) {
 }
 static inline int64_t kv_cache_elements(const Stage* s) { return s->layout.layers * s->layout.states * kv_cache_layer_elements(s); }
 static inline int attn_out_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
+
+// Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens in each state, or (position >= 0) one
+// token at that position.
+static inline void activations_bind(Activations* a, const Stage* s, int chunk, int k, int B, int T, int position) {
+    a->chunk = &s->layout.chunk[chunk];
+    a->head = a->chunk->last ? &s->head[k % s->heads] : NULL;
+    a->B = s->layout.states * B, a->T = T, a->N = a->B * T, a->tokens = B * T, a->position = position;
+    a->remembers = false;
+    a->split = splits_rows(s) && position < 0;
+    a->R = a->split ? a->N / s->layout.mesh.t : a->N;
+    a->positions = NULL;
+}
+
+// What the forward pass keeps of a block, and the residual stream before it; layers are numbered over all chunks of the
+// stage. After the last block of the chunk it is the stream at its number + 1.
+static inline LayerActivations* layer_acts(const Activations* a, int layer) { return &a->layers[layer - a->chunk->begin]; }
+
+static inline floatX* residual_stream(const Activations* a, int layer) { return a->x[layer - a->chunk->begin]; }
+
+static inline floatX* chunk_output(const Activations* a) { return a->x[a->chunk->layers]; }
 
 // ----------------------------------------------------------------------------------------------------------------
 // How large it is

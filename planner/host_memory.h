@@ -8,7 +8,7 @@ host_memory.h: what a process on a CPU holds at its peak. It is more than the ar
     attention    a thread's blocks of keys and queries, those of the backward pass being larger (attention.h)
     messages     MPI's own copies: what is added up arrives in memory of MPI's that is as large as its vector, from the
                  start of the sum to its end; of a reduce-scatter over more than two ranks in twice as much. Over the
-                 tensor ranks one sum is on its way at a time, of gradients as many as parallel/exchange.h lets: two
+                 tensor ranks one sum is on its way at a time, of gradients as many as parallel/data.h lets: two
     text         pages of the token files that are read
     program      code, libraries and MPI: measured, not known; and the trainer's own code and tables
 

@@ -33,7 +33,7 @@ What is unusual? See outliers, below.
 #ifndef HEALTH_H
 #define HEALTH_H
 
-#include "../parallel/exchange.h"
+#include "../parallel/process_groups.h"
 #include "../kernels/kernels.h"
 #include "../model.h"
 #include "../parallel.h"

@@ -8,7 +8,7 @@ trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt
 #include "../comm/cpu_affinity.h"
 #include "../dataloader.h"
 #include "../dataloader/eval_loader.h"
-#include "../parallel/exchange.h"
+#include "../parallel/process_groups.h"
 #include "../checkpoint/export.h"
 #include "health.h"
 #include "../checkpoint/hub_files.h"

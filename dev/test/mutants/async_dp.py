@@ -17,7 +17,7 @@ import sys
 
 import mutate
 
-ROUNDS, SITES, EXCHANGE, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "parallel/exchange.h", "checkpoint/async_save.h", "train_gpt.cu"
+ROUNDS, SITES, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "checkpoint/async_save.h", "train_gpt.cu"
 SETTINGS, KERNELS, CHECKPOINT = "trainer/settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
 
 S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
@@ -62,9 +62,9 @@ FAULTS = [
      "add_scaled(s->base + at, s->sum + at, 1.0f, bucket->elements);"),
     ("dc-s3gd: one site adds its change to c", "sites 1 --dp-mode dc-s3gd", SITES, "if (s->rounds.sites == 1) //",
      "if (s->rounds.sites == 0) //"),
-    ("dc-s3gd: the step is taken from the own weights", S3GD, TRAINER,
+    ("dc-s3gd: the step is taken from the own weights", S3GD, "parallel/optimizer.h",
      "if (s->rounds.mode == DP_DC_S3GD) device_copy(weights, s->sites.base + from,", "if (0) device_copy(weights, s->sites.base + from,"),
-    ("dc-s3gd: D has the wrong sign", "replicas dc-s3gd 2 llama clip", TRAINER,
+    ("dc-s3gd: D has the wrong sign", "replicas dc-s3gd 2 llama clip", "parallel/optimizer.h",
      "way.from = s->sites.own + from, way.to = s->sites.base + from;", "way.from = s->sites.base + from, way.to = s->sites.own + from;"),
     ("dc-s3gd: the change is the way from the weights to c", S3GD, SITES, "difference(s->sum + at, s->own + at, s->base + at,",
      "difference(s->sum + at, s->base + at, s->own + at,"),
@@ -73,29 +73,29 @@ FAULTS = [
     ("dc-s3gd: the members' parts of the sum are not gathered", S3GD_SITES, SITES,
      "    if (mesh_site_size(&s->layout->mesh) > 1)\n        comm_all_gather(&s->groups->data, s->sum +",
      "    if (0)\n        comm_all_gather(&s->groups->data, s->sum +"),
-    ("compensation: one lambda is as long as the correction", S3GD, TRAINER, "sqrt(squares[i]) / sqrt(corrections[i])",
+    ("compensation: one lambda is as long as the correction", S3GD, "parallel/optimizer.h", "sqrt(squares[i]) / sqrt(corrections[i])",
      "sqrt(squares[i])"),
-    ("compensation: every member of a site counts in the norms", "replicas dc-s3gd 4 sites 2 clip", TRAINER,
+    ("compensation: every member of a site counts in the norms", "replicas dc-s3gd 4 sites 2 clip", "parallel/optimizer.h",
      "(!mesh->zero && mesh_rank_in_site(mesh) > 0) ||", ""),
     # delayed
-    ("delayed: the weights before are those of two updates ago", DELAYED, TRAINER,
+    ("delayed: the weights before are those of two updates ago", DELAYED, "parallel/optimizer.h",
      "        if (s->before) device_copy(s->before + at, weights, (size_t)n * sizeof(float));\n", ""),
-    ("delayed: the fresh gradient is used", "replicas delayed 2 lambda clip", EXCHANGE,
+    ("delayed: the fresh gradient is used", "replicas delayed 2 lambda clip", "parallel/data.h",
      "return grads->late ? grads->due_all : grads->all;", "return grads->all;"),
-    ("delayed: parts are not turned", DELAYED_SITES, EXCHANGE, "grads->all = grads->due_all, grads->parts = grads->due_parts;",
+    ("delayed: parts are not turned", DELAYED_SITES, "parallel/data.h", "grads->all = grads->due_all, grads->parts = grads->due_parts;",
      "grads->all = grads->due_all;"),
     ("delayed: ZeRO's sums are sent before those of the last step are used", DELAYED_ZERO, TRAINER,
      "if (!defers_inter_site_sync(s)) start_inter_site_syncs", "start_inter_site_syncs"),
-    ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", TRAINER,
+    ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", "trainer/checkpointing.h",
      "return step - (t->stage.grads.late && step > 0);", "return step;"),
-    ("delayed: saving does not turn back", DELAYED, TRAINER,
+    ("delayed: saving does not turn back", DELAYED, "parallel/optimizer.h",
      "finish_inter_site_sync(grads, s->groups, &s->layout, chunk);\n    swap_grad_buffers(grads, &s->layout);",
      "finish_inter_site_sync(grads, s->groups, &s->layout, chunk);"),
-    ("delayed: a resumed run waits a step again", DELAYED, TRAINER,
+    ("delayed: a resumed run waits a step again", DELAYED, "trainer/checkpointing.h",
      "    t->stage.grads.due = true; // what is due in the next step was read", ""),
     ("sites: changes are summed over the wrong parts", S3GD_SITES, "parallel.h",
      "mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);", "mesh_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);"),
-    ("sites: the far group joins the members of a site", SYNC_SITES, EXCHANGE,
+    ("sites: the far group joins the members of a site", SYNC_SITES, "parallel/process_groups.h",
      "g->far = comm_split(world, stage + stages * place, mesh_site(mesh), \"far\");",
      "g->far = comm_split(world, stage + stages * mesh_site(mesh), place, \"far\");"),
     ("sites: bytes are those of one site", "sites 4 --dp-mode delayed --dc-lambda 0.2 --pp 2", TRAINER,
@@ -118,10 +118,10 @@ FAULTS = [
     ("bits: what comes is added to what was there", BITS, SITES, "    device_zero(s->sum + first, (size_t)(end - first) * sizeof(float));\n", ""),
     ("bits: the first site counts for all", BITS, SITES, "            arrived += quant_bytes(next - at, s->rounds.bits);", "            arrived += i > 0 ? 0 : quant_bytes(next - at, s->rounds.bits);"),
     # The common point, checkpoints
-    ("a validation leaves the common point behind", STREAMING, TRAINER,
+    ("a validation leaves the common point behind", STREAMING, "parallel/optimizer.h",
      "if (!HAS_MASTER_WEIGHTS) device_copy(s->sites.own, s->grads.all, (size_t)s->layout.elements * sizeof(float));", ""),
-    ("validation at the own weights", STREAMING, TRAINER, "async_dp_common(&s->sites, HAS_MASTER_WEIGHTS ? s->grads.all : (float*)s->params);", ""),
-    ("saving does not wait", S3GD, TRAINER, "    async_dp_drain(s);\n    if (t->settings.check_every)", "    if (t->settings.check_every)"),
+    ("validation at the own weights", STREAMING, "parallel/optimizer.h", "async_dp_common(&s->sites, HAS_MASTER_WEIGHTS ? s->grads.all : (float*)s->params);", ""),
+    ("saving does not wait", S3GD, "trainer/checkpointing.h", "    async_dp_drain(s);\n    if (t->settings.check_every)", "    if (t->settings.check_every)"),
     ("checkpoint: no velocity", STREAMING, SAVE, "if (diloco) add_site_values(&v, \"velocity\", sites->velocity, false);", ""),
     ("checkpoint: no sum on its way", STREAMING, SAVE,
      "if (diloco && r->delay > 0) add_site_values(&v, \"sum\", sites->sum, false);", ""),
@@ -137,7 +137,7 @@ FAULTS = [
     ("checkpoint: copies and kinds change places", "checkpoint", CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
      "return CHECKPOINT_VALUES + copy * sites->kinds + kind;"),
     ("checkpoint: only the first site writes", S3GD, SAVE, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
-    ("checkpoint: another plan is taken up", "sites 2 refusals", TRAINER, "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
+    ("checkpoint: another plan is taken up", "sites 2 refusals", "trainer/checkpointing.h", "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
 ]
 
 

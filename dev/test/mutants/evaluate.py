@@ -68,7 +68,7 @@ FAULTS = [
     ("passes: all stages add", PIPE, TRAINER, "    sum_over_mesh(&t->groups, e->sums, e->rows);\n", "    if (mesh->p == 1) sum_over_mesh(&t->groups, e->sums, e->rows);\n"),
     ("passes: replicas do not tell each other", DATA, TRAINER, "    sum_over_mesh(&t->groups, e->sums, e->rows);\n", "    if (mesh->d == 1) sum_over_mesh(&t->groups, e->sums, e->rows);\n"),
     ("passes: replicas have rows of one more than there are", DATA3, TRAINER, "microbatches_in_turn(t, end - first)", "microbatches_in_turn(t, window)"),
-    ("passes: replicas all have the first rows", DATA, TRAINER, "(int64_t)k * mesh->d + mesh->data;", "(int64_t)k * mesh->d;"),
+    ("passes: replicas all have the first rows", DATA, "trainer/batch.h", "(int64_t)k * mesh->d + mesh->data;", "(int64_t)k * mesh->d;"),
     ("use: sites evaluate their own weights", USE, TRAINER, "if (evaluates || t->evaluated) async_dp_load_global", "if (evaluates && !t->evaluated) async_dp_load_global"),
     ("use: the common weights stay", USE, TRAINER, "if (evaluates || t->evaluated) async_dp_restore_local", "if (evaluates && !t->evaluated) async_dp_restore_local"),
     ("use: in every step", USE, TRAINER, "t->evaluations.count > 0 && (last ||", "t->evaluations.count > 0 && (true || last ||"),

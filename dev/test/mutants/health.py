@@ -12,7 +12,7 @@ import sys
 import mutate
 import async_dp
 
-HEALTH, TRAINER, EXCHANGE = "trainer/health.h", "train_gpt.cu", "parallel/exchange.h"
+HEALTH, TRAINER, EXCHANGE = "trainer/health.h", "train_gpt.cu", "parallel/data.h"
 PURE, SKIP = "health 1 pure", "health 2 skip"
 TENSOR, PIPES, SITES = "health 4 --tp 2 --zero 1", "health 8 --tp 2 --pp 2 --schedule", "health 4 --dp-mode"
 
@@ -41,10 +41,10 @@ FAULTS = [
     ("copies: the last tensor that differs is named", TENSOR, HEALTH, "for (int i = layout->tensors - 1; i >= 0 && differ; i--) {",
      "for (int i = 0; i < layout->tensors && differ; i++) {"),
     ("copies: only the last kind counts", TENSOR, HEALTH, "mesh, m->NKV) || differ;", "mesh, m->NKV);"),
-    ("numbers of all ranks: the own ones are not where they belong", TENSOR, EXCHANGE,
+    ("numbers of all ranks: the own ones are not where they belong", TENSOR, "parallel/process_groups.h",
      "if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);", ""),
-    ("numbers of all ranks: one axis has the size of the first", TENSOR, EXCHANGE, "        n *= c->size;\n", ""),
-    ("numbers of all ranks: counted as traffic", SKIP, EXCHANGE, "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted;",
+    ("numbers of all ranks: one axis has the size of the first", TENSOR, "parallel/process_groups.h", "        n *= c->size;\n", ""),
+    ("numbers of all ranks: counted as traffic", SKIP, "parallel/process_groups.h", "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted;",
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted + 64;"),
     ("ranks of a site have numbers of their own", PURE, HEALTH, "at.data += site.d * mesh_site(mesh);", "at.data += mesh_site(mesh);"),
     ("places: the way back is not reversed", PURE, HEALTH, "(probe->backward ? n - 1 - at : at)", "at"),
@@ -56,10 +56,10 @@ FAULTS = [
     ("origin: ranks of all replicas are named", PURE, HEALTH, "from[rank] = mesh_at(mesh, rank).data == replica && seen", "from[rank] = seen"),
     ("origin: replicas are not counted", TENSOR, HEALTH, "*replicas += here < NO_PLACE;", "*replicas += 1;"),
     ("origin: weights are not looked at", TENSOR, TRAINER, "    probe_weights(&probe, &s->layout, s->params);\n", ""),
-    ("origin: attention is looked at behind the sum", TENSOR, TRAINER,
+    ("origin: attention is looked at behind the sum", TENSOR, "gpt.h",
      "    nan_probe(s, a, PROBE_ATTENTION, layer, partial, (int64_t)a->N * C);\n    tp_reduce_output(s, a, s->branch, partial);",
      "    tp_reduce_output(s, a, s->branch, partial);\n    nan_probe(s, a, PROBE_ATTENTION, layer, s->branch, (int64_t)a->R * C);"),
-    ("origin: blocks have the numbers of their chunk", PIPES, TRAINER, "a->chunk->first_layer + layer - a->chunk->begin), x, n)", "layer), x, n)"),
+    ("origin: blocks have the numbers of their chunk", PIPES, "parallel/tensor.h", "a->chunk->first_layer + layer - a->chunk->begin), x, n)", "layer), x, n)"),
     ("origin: gradients of the step are still there", TENSOR, TRAINER, "    stage_begin_gradients(s);\n    run_schedule(t, pass);\n    comm_synch", "    run_schedule(t, pass);\n    comm_synch"),
     ("origin: of micro-batch 0", TENSOR, TRAINER, "if (s->probe) s->probe->microbatch = k, s->probe->backward = false;", "if (s->probe) s->probe->backward = false;"),
     ("origin: the way back is taken for the way there", TENSOR, TRAINER, "if (s->probe) s->probe->microbatch = k, s->probe->backward = false;", "if (s->probe) s->probe->microbatch = k;"),

@@ -267,7 +267,7 @@ FAULTS = [
     # the whole model: what make compare shows
     ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
     ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "quick", "FP32"),
-    ("train_gpt.cu", "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R, C);",
+    ("gpt.h", "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R, C);",
      "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
 ]
 

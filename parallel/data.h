@@ -1,165 +1,26 @@
 /*
-parallel/exchange.h: what the ranks of a mesh say to each other during a step. parallel.h says who holds what, parallel/schedule.h when;
-here are the messages, over the groups of comm.h.
+parallel/data.h: data parallelism. Every replica computes gradients of its own micro-batches; the update needs their sum.
 
-Tensor group (Shoeybi et al. 2019; Korthikanti et al. 2022 for the sequence-parallel forms). A pair of column- and row-
-parallel matrices stands between two operators:
+Gradients lie in buckets (parallel.h), in the order in which the backward pass completes them. A bucket's sum starts as
+soon as its last gradient is known, while the backward pass works on the block before:
 
-                     way in                                     way back
-    gather_from_sequence_region      all ranks have all rows: nothing;          the gradient of its input is a partial sum: reduce_from_tensor_region
-                     sequence parallel: all-gather of rows
-    reduce_from_tensor_region         partial sums of all rows -> their sum:     every rank needs the gradient of all rows: gather_from_sequence_region
-                     all-reduce; sequence parallel:
-                     reduce-scatter, each rank keeps its rows
+    grad_bucket_reset     before anything is added to a bucket
+    start_grad_sync       its gradients are complete: all-reduce, or with ZeRO reduce-scatter (Rajbhandari et al. 2020)
+    finish_grad_sync      waits; then this rank has the sum, or its shard of it
+    all_gather_params     ZeRO, after the update: every rank gets the parameters that the others have updated
 
-so the same two functions serve both directions. Sequence parallel, rank r has rows [r N / t, (r + 1) N / t) of the
-N = B T rows of a micro-batch; everything that works on one row at a time (norms, residual, dropout) needs no more.
-
-Pipeline group. What goes to the next stage is the residual stream (N, C), what comes back its gradient. The tensor ranks
-of a stage hold the same numbers, so each sends 1/t of them and the receivers gather (Narayanan et al. 2021, section 4.1).
-
-Data group: the replicas of a site. A bucket of gradients is summed as soon as its last gradient is known, while the
-backward pass goes on with the block before. With ZeRO the sum goes to the data rank that owns that part of the bucket
-(reduce-scatter), and the updated parameters come back (all-gather); where every replica is a site, in the far group.
-
-Far group: the replicas at the same place of all sites (methods/async_schedule.h). What sites sum is divided over the members of a site, so
-that all its ranks carry the same part of what goes far: gradients by a reduce-scatter inside, an all-reduce of each part
-between sites, and an all-gather inside. Where gradients are used a step late the second is on its way during the next step.
-
-Heads group: ranks that hold the same key/value heads. Embedding group: the ranks of the embedding and of the head, where
-these are one matrix on two of them.
+ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients are
+sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in one of two
+buffers and only this rank's shard of its sum is kept.
 */
-#ifndef EXCHANGE_H
-#define EXCHANGE_H
+#ifndef DATA_H
+#define DATA_H
 
-#include "../comm.h"
+#include "process_groups.h"
 #include "../kernels/kernels.h"
-#include "../parallel.h"
-
-typedef struct {
-    Comm* world;
-    Comm tensor, data, far, pipeline, heads, embedding;
-} ProcessGroups;
-
-enum { GROUPS = 6 };
-
-static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
-    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->far, &g->pipeline, &g->heads, &g->embedding};
-    memcpy(list, all, sizeof all);
-}
-
-// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
-static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
-    const Mesh* mesh = &layout->mesh;
-    const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
-    const bool tied = embedding_is_split(layout, m);
-    g->world = world;
-    g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
-    const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
-    g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
-    g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
-    g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
-    comm_open_lanes(&g->pipeline, schedule_is_folded(mesh->schedule));
-    g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
-    g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
-}
-
-static inline void groups_close(ProcessGroups* g) {
-    Comm* list[GROUPS];
-    groups_list(g, list);
-    for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
-}
-
-// Control messages, which are not counted as the step's traffic: x (n) = the sum over a group.
-static inline void sum_over(Comm* c, double* x, int64_t n) {
-    const int64_t counted = c->size_bytes;
-    comm_all_reduce(c, x, n, COMM_DOUBLE, COMM_SUM);
-    c->size_bytes = counted;
-}
-
-// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the pipeline.
-static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
-    sum_over(&g->tensor, x, n);
-    sum_over(&g->data, x, n);
-    sum_over(&g->pipeline, x, n);
-}
-
-// Over all ranks.
-static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
-    sum_over_site(g, x, n);
-    sum_over(&g->far, x, n);
-}
-
-// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room
-// for them.
-static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
-    Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
-    memmove(all, mine, (size_t)n * sizeof *all);
-    for (int i = 0; i < 4; i++) {
-        Comm* c = axes[i];
-        if (!c || c->size == 1) continue;
-        const int64_t counted = c->size_bytes;
-        if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);
-        comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);
-        c->size_bytes = counted;
-        n *= c->size;
-    }
-}
-
-// What is waited for where nothing was started.
-static inline CommRequest no_request(void) {
-    CommRequest none;
-    memset(&none, 0, sizeof none);
-    return none;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Tensor group. split: the rows are split over the ranks (sequence parallel). n: elements of all rows.
-
-// all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.
-static inline void gather_from_sequence_region(ProcessGroups* g, bool split, floatX* all, const floatX* mine, int64_t n) {
-    if (split)
-        comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOATX);
-    else if (all != mine)
-        device_copy(all, mine, (size_t)n * sizeof(floatX));
-}
-
-// mine: this rank's rows of the sum over the ranks of partial (n). Where rows are not split mine is partial itself.
-static inline CommRequest reduce_from_tensor_region_start(ProcessGroups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
-    if (split) return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
-    return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
-}
-
-static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, floatX* mine, floatX* partial, int64_t n) {
-    if (split)
-        comm_reduce_scatter(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
-    else
-        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Pipeline group
-
-// What one rank sends of a boundary: n elements are alike on all tensor ranks, or (split) this rank has n / t of them.
-static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
-    return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
-}
-
-// Where in x, which holds what this rank has of the boundary, its message begins.
-static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
-    return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
-}
-
-// x: what this rank needs of the boundary, from the message it received.
-static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
-    gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
-                mesh->sequence_parallel ? n / mesh->t : n);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Data group: gradients on their way
 
 enum { ZERO2_BUFFERS = 2 };
+
 enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
@@ -355,53 +216,6 @@ static inline void all_gather_params(floatX* params, ProcessGroups* g, const Lay
         if (layout->bucket[b].chunk != chunk) continue;
         comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// The trace of all ranks
-
-// Sends this rank's spans to rank 0.
-static inline void trace_send(Comm* world, const Trace* trace) {
-    int64_t counts[2] = {trace->n, trace->dropped};
-    CommRequest sends[3];
-    sends[0] = comm_send_start(world, counts, 2, COMM_INT64, 0, 0);
-    sends[1] = comm_send_start(world, &trace->zero, 1, COMM_DOUBLE, 0, 1);
-    sends[2] = comm_send_start(world, trace->spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
-    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
-}
-
-// The other way round: a trace to be freed.
-static inline Trace trace_receive(Comm* world, int rank) {
-    int64_t counts[2];
-    CommRequest request = comm_receive_start(world, counts, 2, COMM_INT64, rank, 0);
-    comm_wait(&request);
-    Trace trace;
-    trace_init(&trace, counts[0]);
-    trace.n = counts[0], trace.dropped = counts[1];
-    request = comm_receive_start(world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
-    comm_wait(&request);
-    request = comm_receive_start(world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
-    comm_wait(&request);
-    return trace;
-}
-
-// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on rank
-// 0, if that failed.
-static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
-    Trace* recording = world->trace;
-    world->trace = NULL; // this is not part of it
-    bool ok = world->rank > 0 || trace_begin_file(out);
-    if (world->rank > 0) trace_send(world, trace);
-    for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
-        const Mesh at = mesh_of_rank(rank, mesh->t, mesh->p, mesh->d);
-        Trace theirs = rank > 0 ? trace_receive(world, rank) : *trace;
-        char label[64];
-        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
-        ok = ok && trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
-        if (rank > 0) trace_free(&theirs);
-    }
-    world->trace = recording;
-    return ok && (world->rank > 0 || trace_end_file(out, about));
 }
 
 #endif

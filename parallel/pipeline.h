@@ -1,0 +1,71 @@
+/*
+parallel/pipeline.h: the messages between pipeline stages (Narayanan et al. 2021). What goes to the next stage is the residual
+stream (N, C) of a micro-batch, what comes back its gradient. Which message is sent when is in the schedule's table
+(parallel/schedule.h); a buffer is in flight until the action that needs it waits.
+
+The tensor ranks of a stage hold the same numbers. So each sends 1/t of them and the receivers gather: the scatter-gather
+optimization of section 4.1 (--no-scatter-gather: each sends all of them).
+*/
+#ifndef PIPELINE_H
+#define PIPELINE_H
+
+#include "schedule.h"
+#include "stage.h"
+#include "tensor.h"
+
+// x: what this rank needs of the boundary, from the message it received.
+static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
+    gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
+                mesh->sequence_parallel ? n / mesh->t : n);
+}
+
+// Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of the
+// model, the directions, and enough micro-batches; MPI promises tags up to 32767.
+enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
+
+static inline int message_tag(const Schedule* schedule, int chunk, int k, int direction) {
+    return (k * schedule->plan.v + chunk) % 8192 * 2 + direction;
+}
+
+// Starts to receive n elements, for the action's chunk. The two ends of a boundary number its messages by the chunk that
+// receives them.
+static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
+    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const bool forward = action.kind == RECEIVE_FORWARD;
+    PipelineBuffers* x = &stage->boundary[action.chunk];
+    CommRequest* request = forward ? &x->receive_forward[i] : &x->receive_backward[i];
+    *request = comm_receive_start(&stage->groups->pipeline, forward ? x->input[i] : x->gradient[i], n, COMM_FLOATX,
+                                  schedule_peer(schedule, action.kind, action.chunk),
+                                  message_tag(schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+}
+
+// Starts to send n elements: the output of the action's chunk, or the gradient of its input.
+static inline void start_send(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
+    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const bool forward = action.kind == SEND_FORWARD;
+    PipelineBuffers* x = &stage->boundary[action.chunk];
+    const floatX* from = x->gradient_out[i];
+    if (forward) {
+        const Activations* acts = &stage->activations[action.slot];
+        from = chunk_output(acts) + boundary_offset(&stage->layout.mesh, (int64_t)acts->N * stage->model.C);
+    }
+    const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.mesh.p;
+    CommRequest* request = forward ? &stage->send_forward[action.slot] : &x->send_backward[i];
+    *request = comm_send_start(&stage->groups->pipeline, from, n, COMM_FLOATX,
+                               schedule_peer(schedule, action.kind, action.chunk),
+                               message_tag(schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+}
+
+// Outside a schedule (generation): sends n elements to the next part of the model, or receives them from the one before. A
+// chunk of the same rank finds them where the other one left them.
+static inline void pipeline_hand_over(Stage* stage, const Schedule* schedule, floatX* x, int64_t n, ActionKind kind,
+                                      int chunk) {
+    Comm* pipeline = &stage->groups->pipeline;
+    const int peer = schedule_peer(schedule, kind, chunk);
+    if (peer < 0 || peer == pipeline->rank) return;
+    CommRequest message = kind == SEND_FORWARD ? comm_send_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD)
+                                               : comm_receive_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD);
+    comm_wait(&message);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/*
+parallel/process_groups.h: the communicators of one rank (Megatron: parallel_state). A rank of a mesh (t, p, d) belongs to
+
+    tensor      the t ranks that hold slices of the same layers
+    data        the replicas of its site: all d of them where there is one site
+    far         the replicas at the same place of all sites
+    pipeline    the p stages of one replica
+    heads       tensor ranks that hold the same key/value heads
+    embedding   the ranks of the embedding and of the head, where these are one matrix on two of them
+
+Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages: they are not
+counted as traffic of the step.
+*/
+#ifndef PROCESS_GROUPS_H
+#define PROCESS_GROUPS_H
+
+#include "../comm.h"
+#include "../parallel.h"
+
+typedef struct {
+    Comm* world;
+    Comm tensor, data, far, pipeline, heads, embedding;
+} ProcessGroups;
+
+enum { GROUPS = 6 };
+
+static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
+    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->far, &g->pipeline, &g->heads, &g->embedding};
+    memcpy(list, all, sizeof all);
+}
+
+// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
+static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
+    const Mesh* mesh = &layout->mesh;
+    const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
+    const bool tied = embedding_is_split(layout, m);
+    g->world = world;
+    g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
+    const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
+    g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
+    g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
+    g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
+    comm_open_lanes(&g->pipeline, schedule_is_folded(mesh->schedule));
+    g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
+    g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
+}
+
+static inline void groups_close(ProcessGroups* g) {
+    Comm* list[GROUPS];
+    groups_list(g, list);
+    for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
+}
+
+// Control messages, which are not counted as the step's traffic: x (n) = the sum over a group.
+static inline void sum_over(Comm* c, double* x, int64_t n) {
+    const int64_t counted = c->size_bytes;
+    comm_all_reduce(c, x, n, COMM_DOUBLE, COMM_SUM);
+    c->size_bytes = counted;
+}
+
+// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the pipeline.
+static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
+    sum_over(&g->tensor, x, n);
+    sum_over(&g->data, x, n);
+    sum_over(&g->pipeline, x, n);
+}
+
+// Over all ranks.
+static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
+    sum_over_site(g, x, n);
+    sum_over(&g->far, x, n);
+}
+
+// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room
+// for them.
+static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
+    Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
+    memmove(all, mine, (size_t)n * sizeof *all);
+    for (int i = 0; i < 4; i++) {
+        Comm* c = axes[i];
+        if (!c || c->size == 1) continue;
+        const int64_t counted = c->size_bytes;
+        if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);
+        comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);
+        c->size_bytes = counted;
+        n *= c->size;
+    }
+}
+
+// What is waited for where nothing was started.
+static inline CommRequest no_request(void) {
+    CommRequest none;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
+#endif

@@ -1,0 +1,393 @@
+/*
+trainer/checkpointing.h: saves and loads the run (Megatron: checkpointing.py). Every rank writes its slices of the one logical
+model. Data ranks hold the same slices and take buckets in turn; with ZeRO they first gather their shards of the moments.
+
+    save_checkpoint     in the background, or at the end of the run to the end
+    init_weights        from the newest valid checkpoint of --out (--resume), from --init, or random
+    export_weights      the weights alone, as transformers loads them (--export)
+*/
+#ifndef CHECKPOINTING_H
+#define CHECKPOINTING_H
+
+#include "setup.h"
+#include "trainer.h"
+#include "../checkpoint/pretrained.h"
+#include "../parallel/optimizer.h"
+
+// An error that the ranks of a site find alike, and other sites not at all: its first rank says it, before any of them ends
+// the job.
+static inline void die_as_site(Trainer* t, const char* text) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    double meet = 0;
+    end_line();
+    if (mesh_rank_in_site(mesh) == 0 && mesh->tensor == 0 && mesh->pipeline == 0)
+        fprintf(stderr, "%s: site %d: %s\n", process.name, mesh_site(mesh), text);
+    sum_over_site(&t->groups, &meet, 1);
+    if (process.stop) process.stop(EXIT_RUN);
+    exit(EXIT_RUN);
+}
+
+// Ends the run where ranks hold different bits of what ought to be the same (trainer/health.h): ranks of a site, or (meets), where sites
+// have the same weights, of all.
+static inline void check_replicas(Trainer* t, bool meets) {
+    Stage* s = &t->stage;
+    const bool far = meets && async_schedule_sum_gradients(&s->rounds);
+    char what[1024], text[1536];
+    if (!replicas_differ(what, sizeof what, &t->groups, &s->layout, &s->model, s->params, s->checksums, far)) return;
+    snprintf(text, sizeof text,
+             "step %lld: silent data corruption: %s. Go on from the last checkpoint with --resume; if it is the same "
+             "rank again, leave its machine out",
+             (long long)t->step, what);
+    if (far) comm_abort_all(&t->world, EXIT_RUN, text);
+    die_as_site(t, text);
+}
+
+// Updates that have been made by the end of a step. The first gradient that is used late is used in the second.
+static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) { return step - (t->stage.grads.late && step > 0); }
+
+// ----------------------------------------------------------------------------------------------------------------
+// Save
+
+// Where the run stands, and what a resumed run has to have in common with it.
+static inline CheckpointState checkpoint_state(const Trainer* t) {
+    const Settings* o = &t->settings;
+    CheckpointState state = {t->step,
+                             t->sequences,
+                             o->seed,
+                             o->global_batch,
+                             t->stage.T,
+                             sources_tokens(&t->train_files),
+                             sources_mix(&t->train_files),
+                             "",
+                             "",
+                             "",
+                             t->val_loss,
+                             t->data_checksum,
+                             t->held_out};
+    async_schedule_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
+    snprintf(state.optimizer, sizeof state.optimizer, "%s", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw");
+    settings_tuning(state.tuning, sizeof state.tuning, o);
+    for (int i = 0; i < t->train_files.count && o->documents; i++) {
+        const size_t used = strlen(state.rounds);
+        char text[64];
+        documents_describe(text, sizeof text, &t->train_files.source[i].files);
+        if (!strstr(state.rounds, text))
+            snprintf(state.rounds + used, sizeof state.rounds - used, "%s%s", used ? ", " : "--dp-mode sync, ", text);
+    }
+    return state;
+}
+
+// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is not finite, and
+// the save, which nobody has asked for at this very step (timed), is put off.
+static inline bool check_late_gradient(Trainer* t, bool timed) {
+    Stage* s = &t->stage;
+    const GradientBuckets* grads = &s->grads;
+    const int64_t n = s->layout.elements;
+    double squares;
+    char text[256];
+    device_zero(s->sums, sizeof(double));
+    sum_of_squares(s->sums, grads->shares ? grads->shares : grads->all, grads->shares ? n / s->layout.mesh.d : n);
+    device_to_host(&squares, s->sums, sizeof squares);
+    comm_all_reduce(&t->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
+    if (isfinite(squares) || timed) return isfinite(squares);
+    snprintf(
+        text, sizeof text,
+        "step %lld: its gradient, which the next step would use, is not finite; it is not saved, checkpoints are from "
+        "before it. Try a smaller --lr, a longer --warmup or a --clip",
+        (long long)t->step);
+    comm_abort_all(&t->world, EXIT_RUN, text);
+    return false;
+}
+
+// Tells people, once, when a save is on the disk.
+static inline void log_save(Trainer* t, SaveEnd end) {
+    Saver* x = &t->saver;
+    if (!is_main(t) || x->told || end != SAVE_DONE) return;
+    x->told = true;
+    end_line();
+    printf("saved     %s/step_%08lld: training stood still for %.1f ms, on the disk after %.1f ms\n", x->out,
+           (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
+}
+
+// Waits for the end of a save.
+static inline void finish_save(Trainer* t) {
+    const SaveEnd end = saver_meet(&t->saver, &t->world);
+    if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;
+    log_save(t, end);
+}
+
+// Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of the run.
+static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
+    const double started = seconds_now();
+    Stage* s = &t->stage;
+    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
+    finish_save(t);
+    const CheckpointState state = checkpoint_state(t);
+    async_dp_drain(s);
+    if (t->settings.check_every) check_replicas(t, true);
+    if (s->grads.late && !check_late_gradient(t, timed)) return;
+    t->saved_at = started;
+    Comm *data = &t->groups.data, *far = &t->groups.far;
+    const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
+    settle_values(s);
+    Error error;
+    t->saver.timed = timed;
+    if (!saver_begin(&t->saver, &t->world, &state, !last && !t->saves_wait, started, &error)) {
+        t->unsaved = true;
+        if (is_main(t))
+            fprintf(stderr, "%s: the checkpoint of step %lld was not saved: %s\n", process.name, (long long)t->step,
+                    error.text);
+    }
+    data->size_bytes = counted[0], far->size_bytes = counted[1];
+    if (last || t->saves_wait) finish_save(t);
+}
+
+// Writes the weights alone, --export.
+static inline void export_weights(Trainer* t) {
+    Export* x = &t->export_to;
+    const Stage* s = &t->stage;
+    int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
+    Error error;
+    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
+    settle_values(&t->stage);
+    comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
+    check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);
+    check_all_ranks(t, !is_main(t) || export_begin(x, &s->model, &error), &error);
+    const bool wrote = export_write(x, s, watchdog_row(&t->watch), &error);
+    if (first_failing_rank(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {
+        if (is_main(t)) export_abandon(x);
+        comm_abort_all(&t->world, EXIT_RUN, error.text);
+    }
+    check_all_ranks(t, !is_main(t) || export_publish(x, &s->model, &s->layout.mesh.sync, &t->hub_files, &error), &error);
+    if (is_main(t)) printf("exported  %s\n", x->path);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Load
+
+// Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list. The reason is
+// that of the first rank that has one.
+static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, const char* folder, Error* error) {
+    enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
+    uint64_t sums[FILES] = {0};
+    int64_t halves[2 * FILES]; // of 64 bits: their sums over ranks do not overflow
+    const Comm* world = &t->world;
+    ok = ok && checkpoint_add_up(sums, list, folder, world->rank, world->size, error);
+    for (int i = 0; i < 2 * FILES; i++) halves[i] = (int64_t)(sums[i / 2] >> (i % 2 ? 32 : 0) & 0xffffffff);
+    comm_all_reduce(&t->world, halves, 2 * FILES, COMM_INT64, COMM_SUM);
+    for (int i = 0; i < FILES; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
+    ok = ok && checkpoint_compare(sums, list, folder, error);
+    return first_failing_rank(t, ok ? 0 : EXIT_RUN, error) < 0;
+}
+
+// Whether a checkpoint is what was written, or (weights) what --init needs of it.
+static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights, Error* error) {
+    CheckpointList list;
+    const bool loaded = weights ? checkpoint_load_weights_list(&list, folder, folder, error)
+                                : checkpoint_load_list(&list, folder, error);
+    const bool ok = loaded && checkpoint_check_step(&list, folder, step, error);
+    return files_are_sound(t, ok, &list, folder, error);
+}
+
+// --init: weights of a checkpoint have to be what was written, and weights of any kind the same on all ranks.
+static inline void check_initial_weights(Trainer* t, const char* path) {
+    CheckpointList list;
+    char folder[CHECKPOINT_PATH], text[128];
+    Error error, why;
+    int32_t ours = checkpoint_of_weights(folder, path);
+    comm_all_reduce(&t->world, &ours, 1, COMM_INT32, COMM_MAX);
+    if (ours && !files_are_sound(t, checkpoint_load_weights_list(&list, folder, path, &why), &list, folder, &why)) {
+        fail(&error, "--init %.256s: %.600s; to start from it as it is, move its trainer.json away", path, why.text);
+        comm_abort_all(&t->world, EXIT_RUN, error.text);
+    }
+    check_all_ranks(t, checkpoint_sample(text, sizeof text, path, &error), &error);
+    comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
+}
+
+// Of n checkpoints, whose steps the main rank has, the first that is sound, or of which (weights) the weights are.
+static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n, bool weights) {
+    for (int i = 0; i < n; i++) {
+        Error error;
+        int64_t step = is_main(t) ? steps[i] : 0;
+        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
+        if (checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)step) &&
+            checkpoint_verify_parallel(t, path, step, weights, &error))
+            return true;
+        if (is_main(t) && !weights) printf("resume    not from step %lld: %s\n", (long long)step, error.text);
+    }
+    return false;
+}
+
+// The newest sound checkpoint of --out; those that are not are told. False: there is none at all. If there are only unsound
+// ones the run ends: a new one would take their place.
+static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
+    const char* out = t->settings.out;
+    int64_t* steps = NULL;
+    char text[3 * CHECKPOINT_PATH];
+    if (is_main(t) && settings_is_training(&t->settings)) checkpoint_clean(out);
+    int32_t n = is_main(t) ? checkpoint_steps(&steps, out) : 0;
+    comm_broadcast(&t->world, &n, 1, COMM_INT32, 0);
+    const bool found = first_sound(t, path, steps, n, false);
+    if (!found && n > 0) {
+        const bool weights = first_sound(t, path, steps, n, true);
+        snprintf(text, sizeof text,
+                 "--resume: none of the %d checkpoints in %s is sound; move them away to start anew%s%s", n, out,
+                 weights ? ", or continue in another --out from weights that are whole, with --init " : "",
+                 weights ? path : "");
+        comm_abort_all(&t->world, EXIT_RUN, text);
+    }
+    free(steps);
+    return found;
+}
+
+// The data of a resumed run: what was held out stays held out, also where this run validates on something else. Checkpoints that
+// do not say it are of runs that held out the end of the text, which is one block.
+static inline void resume_data(Trainer* t, const CheckpointState* state, const char* path) {
+    const Settings* o = &t->settings;
+    const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
+    if (state->data_checksum && state->data_checksum != t->data_checksum && is_main(t))
+        fprintf(
+            stderr,
+            "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
+            process.name, path);
+    if (held_out == 0 && t->held_out > 0)
+        die_usage(
+            "%s was trained on all of --data, so that nothing is left to validate on: give --val, or --eval-every 0",
+            path);
+    if (held_out == t->held_out) return;
+    open_loaders(t, held_out);
+    if (o->eval_every) prove_validation(t);
+}
+
+// Refuses to continue a run as another model. Its model was read from a checkpoint (resolve_model), so this differs only where that
+// was not the one that is taken up.
+static inline void check_same_model(Trainer* t, const char* folder) {
+    ModelConfig then;
+    bool told;
+    Error error;
+    check_all_ranks(t, checkpoint_model(&then, &told, folder, &error), &error);
+    check_all_ranks_status(t, !told || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS, &error);
+}
+
+// What a resumed run changes about its updates is reported: it may be what is wanted.
+static inline void tell_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
+    char changes[2 * CHECKPOINT_PLAN_TEXT];
+    settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
+    if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
+}
+
+// Takes up the newest sound checkpoint of --out; returns false if there is none.
+static inline bool resume_checkpoint(Trainer* t) {
+    const Settings* o = &t->settings;
+    char path[CHECKPOINT_PATH] = "";
+    if (!latest_valid_checkpoint(t, path)) {
+        if (is_main(t)) printf("resume    no checkpoint in %s: a new run\n", o->out);
+        return false;
+    }
+    CheckpointReader reader;
+    const CheckpointState now = checkpoint_state(t);
+    CheckpointState state = now;
+    const CheckpointSites sites = site_values(&t->stage).list;
+    Error error;
+    check_same_model(t, path);
+    check_all_ranks(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
+    if (strcmp(now.optimizer, state.optimizer) != 0)
+        die_usage(
+            "--optimizer %s, but %s is of a run with --optimizer %s: give --optimizer %s, or begin a new run with "
+            "--init %s",
+            now.optimizer, path, state.optimizer, state.optimizer, path);
+    if (strcmp(now.rounds, state.rounds) != 0)
+        die_usage(
+            "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
+            path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
+    check_all_ranks(t, read_slices(&t->stage, &reader, watchdog_row(&t->watch), &error), &error);
+    checkpoint_close(&reader);
+    const struct {
+        const char* what;
+        int64_t now, then;
+    } same[] = {{"--seed is", now.seed, state.seed},
+                {"--global-batch is", now.global_batch, state.global_batch},
+                {"--seq is", now.seq, state.seq},
+                {"--data has as many tokens as", now.data_tokens, state.data_tokens}};
+    if (now.data_mix != state.data_mix)
+        die_usage(
+            "--data names other sources, or gives them other weights, than the run that made %s: a resumed run needs "
+            "the same (a new one can --init from it)",
+            path);
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        if (same[i].now != same[i].then) {
+            die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",
+                      same[i].what, (long long)same[i].now, path, (long long)same[i].then);
+        }
+    }
+    resume_data(t, &state, path);
+    // No run has any other position; one far away would be other data, or beyond what a number can count.
+    if (state.sequences / state.global_batch != state.step || state.sequences % state.global_batch != 0)
+        die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
+                  "folder away, and an older checkpoint is taken",
+                  path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
+    t->step = state.step, t->sequences = state.sequences;
+    recast_parameters(&t->stage, o, optimizer_steps_at(t, t->step));
+    t->stage.grads.due = true; // what is due in the next step was read
+    if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
+    tell_tuning(t, &now, &state);
+    // The run may have been killed when it was about to do this, after its last save.
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))
+        fprintf(stderr, "%s: --keep: %s\n", process.name, error.text);
+    return true;
+}
+
+// Host memory for the weights of the stage in float32, zeroed: the parameters themselves where they are that.
+static inline float* weights_begin(const Stage* s) {
+    if (DEVICE_IS_HOST) return (float*)s->params;
+    return (float*)checked_calloc((size_t)s->layout.elements, sizeof(float), "the initial weights");
+}
+
+// Gives them to the device.
+static inline void weights_end(const Stage* s, float* weights) {
+    if (DEVICE_IS_HOST) return;
+    for (int b = 0; b < s->layout.buckets; b++) set_bucket_weights(s, b, weights + s->layout.bucket[b].offset);
+    free(weights);
+}
+
+static inline void random_init_weights(const Stage* s, int64_t seed) {
+    float* weights = weights_begin(s);
+    layout_initialize(weights, &s->layout, (uint64_t)seed);
+    weights_end(s, weights);
+}
+
+// Weights from a file or folder, as --init has it.
+static inline void load_weights(Trainer* t, const char* path) {
+    const Stage* s = &t->stage;
+    Error error;
+    float* weights = weights_begin(s);
+    check_all_ranks(t, checkpoint_check_sync(path, &s->layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_init(path, &s->model, &s->layout, weights, &error), &error);
+    weights_end(s, weights);
+}
+
+// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing is
+// trained the weights are all that is read of a checkpoint.
+static inline bool init_weights(Trainer* t) {
+    const Settings* o = &t->settings;
+    char path[CHECKPOINT_PATH];
+    const bool trains = settings_is_training(o);
+    if (o->resume && trains && resume_checkpoint(t)) return true;
+    if (o->resume && !trains && latest_valid_checkpoint(t, path)) {
+        load_weights(t, path);
+        if (is_main(t)) printf("weights   %s\n", path);
+        return false;
+    }
+    if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
+    if (o->init) {
+        check_initial_weights(t, o->init);
+        load_weights(t, o->init);
+    } else {
+        random_init_weights(&t->stage, o->seed);
+    }
+    if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
+    return false;
+}
+
+#endif

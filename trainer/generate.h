@@ -1,0 +1,226 @@
+/*
+trainer/generate.h: the model writes text. The prompt is fed as the beginning of a sequence (prefill), then one token at a
+time is sampled from the logits of the last one and fed itself; keys and values of earlier tokens are in a cache. All
+ranks of a replica take part: tensor ranks hold slices of the logits, pipeline ranks pass the residual stream on.
+*/
+#ifndef GENERATE_H
+#define GENERATE_H
+
+#include "../gpt.h"
+#include "../parallel/pipeline.h"
+#include "batch.h"
+#include "logger.h"
+#include "sampler.h"
+#include "trainer.h"
+
+// What is needed to find the next token of a text.
+typedef struct {
+    Sampling how;
+    SamplingMemory memory;
+    float* logits; // (t V): of the whole vocabulary
+    uint64_t seed, stream;
+    double deadline;
+} Sampler;
+
+// A text: what it began with, and what the model has written behind it.
+typedef struct {
+    int32_t* tokens;
+    int given, written, most; // tokens; room for so many to be written
+    double reading, writing;  // seconds
+} Generation;
+
+// Feeds tokens through the whole model: one, at a position of the sequence, or (position < 0) the n with which a sequence begins,
+// all at once. Their keys and values go into the cache. Of one, the head's logits, on the last stage, are those of
+// the token after it. Where rows are divided over tensor ranks, tokens 0 are added until all have the same number: nothing
+// before them sees them, and their places in the cache are written again before they are read.
+static inline void feed(Trainer* t, const int32_t* tokens, int n, int position) {
+    Stage* s = &t->stage;
+    Activations* a = &s->activations[0];
+    const bool one = position >= 0;
+    const int T = one ? 1 : (int)round_up((size_t)n, splits_rows(s) ? (size_t)s->layout.mesh.t : 1);
+    batch_reserve(&t->batch, T);
+    device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
+    device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
+    for (int c = 0; c < s->layout.mesh.v; c++) {
+        const floatX* before = c > 0 ? chunk_output(a) : NULL;
+        activations_bind(a, s, c, 0, 1, T, position);
+        const int64_t values = (int64_t)a->R * s->model.C;
+        a->inputs = t->batch.device, a->remembers = !one;
+        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
+            device_copy(a->x[0], before, (size_t)values * sizeof(floatX));
+        pipeline_hand_over(s, &t->schedule, a->x[0], values, RECEIVE_FORWARD, c);
+        if (a->chunk->first) embedding_forward_tp(s, a);
+        layers_forward(s, a);
+        if (a->chunk->last && one) head_forward(s, a);
+        pipeline_hand_over(s, &t->schedule, chunk_output(a), values, SEND_FORWARD, c);
+    }
+}
+
+// The pipeline rank that has the head.
+static inline int lm_head_rank(const Trainer* t) {
+    return pipeline_holder(&t->schedule.plan, pipeline_last(&t->schedule.plan));
+}
+
+// Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.
+static inline void gather_logits(Trainer* t, float* logits) {
+    const Stage* s = &t->stage;
+    const int64_t n = (int64_t)s->layout.states * s->layout.V;
+    float* mine = logits + s->layout.mesh.tensor * n;
+    device_to_floats(mine, s->head[0].logits, n);
+    comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
+}
+
+enum { TOKEN_LATE = -2 }; // in place of a token: the time is over. -1: the logits are no distribution
+
+// Draws token number i on the last stage and tells it to all.
+static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
+    Stage* s = &t->stage;
+    int32_t next = 0;
+    heartbeat_move(watchdog_row(&t->watch));
+    if (s->layout.last_stage) {
+        gather_logits(t, x->logits);
+        if (s->layout.mesh.tensor == 0) {
+            const double coarse = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i); // 24 bits each
+            const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
+            next = seconds_now() > x->deadline
+                       ? (int32_t)TOKEN_LATE
+                       : sample_token(&x->how, x->logits, s->model.V, coarse + 0x1p-24 * fine, &x->memory);
+        }
+        comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
+    }
+    comm_broadcast(&t->groups.pipeline, &next, 1, COMM_INT32, lm_head_rank(t));
+    return next;
+}
+
+// What a text begins with where none is given: the token that stands before a document, a new line, or, where the vocabulary is not
+// known, what is most likely GPT-2's end of text.
+static inline int32_t default_bos_token(const Trainer* t) {
+    const Tokenizer* tokenizer = &t->tokenizer;
+    const int V = t->stage.model.V;
+    if (!tokenizer->vocab) return V > 50256 ? 50256 : 0;
+    const int token = tokenizer->document >= 0 ? tokenizer->document : (int)tokenizer->byte_token['\n'];
+    return token < V ? token : 0;
+}
+
+// Goes on with a text, until it is as long as there is room, or at its end: out (main rank; NULL on others) gets each character as
+// soon as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
+// model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no distribution.
+static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sampler, FILE* out) {
+    const Stage* s = &t->stage;
+    const Tokenizer* tokenizer = &t->tokenizer;
+    TextWriter writer = {out, "", 0, 0};
+    int begin = 0, fed = 0; // the token at position 0; those that are in the cache end here
+    int32_t next = 0;
+    const double started = seconds_now();
+    for (x->written = 0; x->written < x->most; x->written++) {
+        const int n = x->given + x->written;
+        if (n - begin > s->T) begin = fed = n - 1 - s->T / 2;
+        if (n - fed > 1) feed(t, x->tokens + fed, n - 1 - fed, -1); // the beginning of a sequence
+        fed = n;
+        feed(t, x->tokens + n - 1, 1, n - 1 - begin);
+        next = next_token(t, sampler, x->written);
+        if (x->written == 0) x->reading = seconds_now() - started;
+        if (next < 0 || tokenizer_ends(tokenizer, next)) break;
+        x->tokens[n] = next;
+        if (!out) continue;
+        if (tokenizer->vocab > 0)
+            text_writer_put_token(&writer, tokenizer, next);
+        else
+            fprintf(out, "%d ", next);
+    }
+    if (out) text_writer_end(&writer);
+    x->writing = seconds_now() - started - x->reading;
+    return next != -1;
+}
+
+// The tokens of the text that is to go on. In front of it stands the token that begins texts, if the vocabulary has one for that
+// alone (Llama 3's, not GPT-2's). Of none, what a text of the model's own begins with.
+static inline TokenList encode_prompt(const Trainer* t) {
+    const Tokenizer* tokenizer = &t->tokenizer;
+    TokenList list = {NULL, 0, 0};
+    Encoder encoder;
+    token_list_reserve(&list, 1);
+    if (t->given_size == 0) {
+        list.token[list.count++] = default_bos_token(t);
+        return list;
+    }
+    if (tokenizer->document >= 0 && !tokenizer_ends(tokenizer, tokenizer->document))
+        list.token[list.count++] = tokenizer->document;
+    encoder_open(&encoder);
+    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)t->given, (size_t)t->given_size, true);
+    encoder_close(&encoder);
+    for (size_t i = 0; i < list.count; i++) {
+        if (list.token[i] >= t->stage.model.V)
+            die_usage("--generate: token %d of the text is number %d, the model has %d: this is not its vocabulary",
+                      (int)i, list.token[i], t->stage.model.V);
+    }
+    return list;
+}
+
+// Lets the model go on with these tokens, for `most` more, into out (NULL on ranks that do not write); they become part of the text.
+static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline, FILE* out) {
+    const Settings* o = &t->settings;
+    const int V = t->stage.model.V, all = t->stage.layout.V * mesh_tp_cuts(&t->stage.layout.mesh);
+    const Generation begun = {(int32_t*)checked_malloc((given->count + (size_t)most) * sizeof(int32_t), "a text"),
+                        (int)given->count,
+                        0,
+                        most,
+                        0,
+                        0};
+    Sampler sampler = {{o->temperature, o->top_p, o->top_k},      sampling_open(V), NULL, (uint64_t)o->seed,
+                       hash_string("sample") + (uint64_t)t->step, deadline};
+    sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
+    *text = begun;
+    memcpy(text->tokens, given->token, given->count * sizeof(int32_t));
+    const bool ok = generate_tokens(t, text, &sampler, out);
+    sampling_close(&sampler.memory);
+    free(sampler.logits);
+    return ok;
+}
+
+// A sample of `most` tokens in a training run. The first data replica writes, the others go on to where they wait for it. A large
+// model is stopped after twenty seconds.
+static inline void sample(Trainer* t, int most) {
+    Generation text;
+    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
+    if (t->stage.layout.mesh.data > 0) return;
+    end_line();
+    if (is_main(t)) printf("The model writes:\n\n");
+    TokenList list = encode_prompt(t);
+    if (is_main(t) && t->given) fwrite(t->given, 1, (size_t)t->given_size, stdout);
+    const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
+    if (is_main(t)) {
+        printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
+        if (t->samples.path[0]) log_sample(t, text.tokens + text.given, text.written);
+    }
+    token_list_free(&list);
+    free(text.tokens);
+}
+
+// --generate where nothing is trained: the text and what the model makes of it go to stdout, everything else to stderr.
+static inline void generate(Trainer* t) {
+    const Stage* s = &t->stage;
+    const int64_t tokens = t->settings.tokens ? t->settings.tokens : 256;
+    Generation text;
+    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
+    TokenList list = encode_prompt(t);
+    if (s->layout.mesh.data == 0) {
+        if (is_main(t) && (int64_t)list.count > s->T)
+            printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
+                   s->T / 2 + 1, s->T);
+        if (is_main(t)) fflush(stdout), fwrite(t->given, 1, (size_t)t->given_size, t->text), fflush(t->text);
+        const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
+        if (is_main(t)) {
+            fputc('\n', t->text);
+            if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
+            printf("done      %d tokens read in %.2f s, %d written in %.2f s: %.1f tokens/s\n", text.given,
+                   text.reading, text.written, text.writing,
+                   text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
+        }
+        free(text.tokens);
+        if (!ok) die("--generate: the logits are no distribution (NaN, or all -inf): the weights are not finite");
+    }
+    token_list_free(&list);
+}
+
+#endif

@@ -1,0 +1,91 @@
+/*
+trainer/trace_gather.h: --trace. Every rank records what it does and when (util/trace.h); at the end rank 0 collects it and
+writes one file in Chrome's trace format, which Perfetto opens.
+*/
+#ifndef TRACE_GATHER_H
+#define TRACE_GATHER_H
+
+#include "trainer.h"
+
+// Sends this rank's spans to rank 0.
+static inline void trace_send(Comm* world, const Trace* trace) {
+    int64_t counts[2] = {trace->n, trace->dropped};
+    CommRequest sends[3];
+    sends[0] = comm_send_start(world, counts, 2, COMM_INT64, 0, 0);
+    sends[1] = comm_send_start(world, &trace->zero, 1, COMM_DOUBLE, 0, 1);
+    sends[2] = comm_send_start(world, trace->spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
+    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
+}
+
+// The other way round: a trace to be freed.
+static inline Trace trace_receive(Comm* world, int rank) {
+    int64_t counts[2];
+    CommRequest request = comm_receive_start(world, counts, 2, COMM_INT64, rank, 0);
+    comm_wait(&request);
+    Trace trace;
+    trace_init(&trace, counts[0]);
+    trace.n = counts[0], trace.dropped = counts[1];
+    request = comm_receive_start(world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
+    comm_wait(&request);
+    request = comm_receive_start(world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
+    comm_wait(&request);
+    return trace;
+}
+
+// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on rank
+// 0, if that failed.
+static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
+    Trace* recording = world->trace;
+    world->trace = NULL; // this is not part of it
+    bool ok = world->rank > 0 || trace_begin_file(out);
+    if (world->rank > 0) trace_send(world, trace);
+    for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
+        const Mesh at = mesh_of_rank(rank, mesh->t, mesh->p, mesh->d);
+        Trace theirs = rank > 0 ? trace_receive(world, rank) : *trace;
+        char label[64];
+        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
+        ok = ok && trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
+        if (rank > 0) trace_free(&theirs);
+    }
+    world->trace = recording;
+    return ok && (world->rank > 0 || trace_end_file(out, about));
+}
+
+// From here on what this rank does and says is recorded. A file that cannot be written is refused now, not at the end.
+static inline void start_tracing(Trainer* t) {
+    const char* path = t->settings.trace;
+    struct stat st;
+    Error error;
+    const bool new_file = is_main(t) && stat(path, &st) != 0;
+    FILE* out = is_main(t) ? fopen(path, "a") : NULL;
+    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    if (out) fclose(out);
+    if (new_file) unlink(path);
+    Comm* list[GROUPS];
+    groups_list(&t->groups, list);
+    trace_init(&t->trace, 1 << 20);
+    t->tracing = t->world.trace = &t->trace;
+    for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
+}
+
+// Writes what all ranks recorded to --trace.
+static inline void write_trace(Trainer* t) {
+    const char* path = t->settings.trace;
+    FILE* out = is_main(t) ? fopen(path, "w") : NULL;
+    Error error;
+    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    const Pipeline* plan = &t->schedule.plan;
+    const Mesh* mesh = &t->stage.layout.mesh;
+    char about[256]; // what dev/plot needs to know
+    snprintf(about, sizeof about,
+             "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s,"
+             "\"clip\":%s}",
+             schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, mesh->v, plan->m,
+             plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false", plan->clip ? "true" : "false");
+    const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
+    if (!is_main(t)) return;
+    if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
+    printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
+}
+
+#endif
