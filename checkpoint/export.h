@@ -20,6 +20,7 @@ anything else touched that this run has not made.
 #define EXPORT_H
 
 #include "async_save.h"
+#include "llmc_format.h"
 
 typedef struct {
     const char* path;
