@@ -84,8 +84,8 @@ static inline uint64_t permute(uint64_t x, uint64_t count, uint64_t key) {
 
 // The key of an epoch's permutation.
 static inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
-    Random4 r = philox(seed, hash_string("order of the sequences"), epoch);
-    return (uint64_t)r.word[1] << 32 | r.word[0];
+    Random4 random = philox(seed, hash_string("order of the sequences"), epoch);
+    return (uint64_t)random.word[1] << 32 | random.word[0];
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -43,13 +43,13 @@ typedef struct {
 
 // Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
 // beside the rounded ones. The weights of sites that go their own way are the common point.
-static ShardedBuffer stage_values(const Stage* s, int what) {
-    float* weights = HAS_MASTER_WEIGHTS ? s->master : (float*)s->params;
-    if (async_schedule_are_local(&s->rounds)) weights = s->rounds.eager ? s->grads.all : s->sites.base;
+static ShardedBuffer stage_values(const Stage* stage, int what) {
+    float* weights = HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;
+    if (async_schedule_are_local(&stage->rounds)) weights = stage->rounds.eager ? stage->grads.all : stage->sites.base;
     const ShardedBuffer values = {what == 0   ? weights
-                                  : what == 1 ? s->moment1
-                                              : s->moment2,
-                                  s->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
+                                  : what == 1 ? stage->moment1
+                                              : stage->moment2,
+                                  stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
 }
 
@@ -59,51 +59,53 @@ typedef struct {
     ShardedBuffer of[CHECKPOINT_KINDS];
 } AsyncCheckpointState;
 
-static void add_site_values(AsyncCheckpointState* v, const char* kind, float* at, bool share) {
+static void add_site_values(AsyncCheckpointState* state, const char* kind, float* at, bool share) {
     const ShardedBuffer values = {at, share};
-    v->of[v->list.kinds] = values;
-    v->list.kind[v->list.kinds++] = kind;
+    state->of[state->list.kinds] = values;
+    state->list.kind[state->list.kinds++] = kind;
 }
 
-static AsyncCheckpointState site_values(const Stage* s) {
-    const AsyncConfig* r = &s->rounds;
-    const AsyncDp* sites = &s->sites;
-    const bool zero = s->layout.mesh.zero > 0, local = async_schedule_are_local(r), diloco = r->mode == DP_DILOCO;
-    AsyncCheckpointState v;
-    memset(&v, 0, sizeof v);
-    v.list.copies = local ? r->sites : 1;
-    if (s->grads.late) add_site_values(&v, "gradient", zero ? s->grads.shares : s->grads.all, zero); // alike on all
-    if (s->before) add_site_values(&v, "before", s->before, zero);
-    if (local) add_site_values(&v, "weight", sites->own, false);
-    if (local) add_site_values(&v, "exp_avg", s->moment1, false);
-    if (local) add_site_values(&v, "exp_avg_sq", s->moment2, false);
-    if (diloco) add_site_values(&v, "velocity", sites->velocity, false);
-    if (diloco && r->delay > 0) add_site_values(&v, "sum", sites->sum, false);
-    if (r->eager) add_site_values(&v, "old", sites->old, false);
-    if (r->eager) add_site_values(&v, "base", sites->base, false);
-    if (r->bits < 32) add_site_values(&v, "residue", sites->residue, false);
-    return v;
+static AsyncCheckpointState site_values(const Stage* stage) {
+    const AsyncConfig* async = &stage->rounds;
+    const AsyncDp* sites = &stage->sites;
+    const bool zero = stage->layout.mesh.zero > 0, local = async_schedule_are_local(async),
+               diloco = async->mode == DP_DILOCO;
+    AsyncCheckpointState state;
+    memset(&state, 0, sizeof state);
+    state.list.copies = local ? async->sites : 1;
+    if (stage->grads.late)
+        add_site_values(&state, "gradient", zero ? stage->grads.shares : stage->grads.all, zero); // alike on all
+    if (stage->before) add_site_values(&state, "before", stage->before, zero);
+    if (local) add_site_values(&state, "weight", sites->own, false);
+    if (local) add_site_values(&state, "exp_avg", stage->moment1, false);
+    if (local) add_site_values(&state, "exp_avg_sq", stage->moment2, false);
+    if (diloco) add_site_values(&state, "velocity", sites->velocity, false);
+    if (diloco && async->delay > 0) add_site_values(&state, "sum", sites->sum, false);
+    if (async->eager) add_site_values(&state, "old", sites->old, false);
+    if (async->eager) add_site_values(&state, "base", sites->base, false);
+    if (async->bits < 32) add_site_values(&state, "residue", sites->residue, false);
+    return state;
 }
 
 // Brings together what checkpoints hold, once nothing is on its way: what eager sites have in common is formed, and every
 // member of a site gets what each has lost by rounding.
-static void settle_values(Stage* s) {
-    const Layout* layout = &s->layout;
-    if (s->rounds.eager) async_dp_common(&s->sites, s->grads.all);
-    for (int b = 0; b < layout->buckets && s->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
-        comm_all_gather(&s->groups->data, s->sites.residue + layout->bucket[b].offset,
-                        s->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b),
+static void settle_values(Stage* stage) {
+    const Layout* layout = &stage->layout;
+    if (stage->rounds.eager) async_dp_common(&stage->sites, stage->grads.all);
+    for (int b = 0; b < layout->buckets && stage->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
+        comm_all_gather(&stage->groups->data, stage->sites.residue + layout->bucket[b].offset,
+                        stage->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b),
                         COMM_FLOAT);
 }
 
 // One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
-static const float* whole_values(const Stage* s, int b, ShardedBuffer values, float* copy) {
-    const Layout* layout = &s->layout;
+static const float* whole_values(const Stage* stage, int b, ShardedBuffer values, float* copy) {
+    const Layout* layout = &stage->layout;
     const int64_t n = bucket_shard_size(layout, b);
     if (values.share) {
         float* mine = copy + layout->mesh.data * n;
         device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
-        comm_all_gather(zero_group(s->groups), copy, mine, n, COMM_FLOAT);
+        comm_all_gather(zero_group(stage->groups), copy, mine, n, COMM_FLOAT);
         return copy;
     }
     if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;
@@ -112,8 +114,8 @@ static const float* whole_values(const Stage* s, int b, ShardedBuffer values, fl
 }
 
 // Sets values of a bucket from `whole` (the bucket's elements, host memory).
-static void set_values(const Stage* s, int b, ShardedBuffer values, const float* whole) {
-    const Layout* layout = &s->layout;
+static void set_values(const Stage* stage, int b, ShardedBuffer values, const float* whole) {
+    const Layout* layout = &stage->layout;
     const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_shard_size(layout, b);
     if (values.share)
         device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->mesh.data * share,
@@ -123,17 +125,17 @@ static void set_values(const Stage* s, int b, ShardedBuffer values, const float*
 }
 
 // The weights that are computed with: rounded, and in float32 where they are kept so.
-static void set_bucket_weights(const Stage* s, int b, const float* whole) {
-    const ShardedBuffer masters = {s->master, s->layout.mesh.zero > 0};
-    device_from_floats(s->params + s->layout.bucket[b].offset, whole, s->layout.bucket[b].elements);
-    if (s->master) set_values(s, b, masters, whole);
+static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
+    const ShardedBuffer masters = {stage->master, stage->layout.mesh.zero > 0};
+    device_from_floats(stage->params + stage->layout.bucket[b].offset, whole, stage->layout.bucket[b].elements);
+    if (stage->master) set_values(stage, b, masters, whole);
 }
 
 // Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
-static bool read_slices(const Stage* s, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
-    const Layout* layout = &s->layout;
-    const AsyncCheckpointState sites = site_values(s);
-    const bool local = async_schedule_are_local(&s->rounds);
+static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
+    const Layout* layout = &stage->layout;
+    const AsyncCheckpointState sites = site_values(stage);
+    const bool local = async_schedule_are_local(&stage->rounds);
     const int copy = local ? mesh_site(&layout->mesh) : 0;
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
@@ -141,13 +143,13 @@ static bool read_slices(const Stage* s, const CheckpointReader* reader, Heartbea
         heartbeat_background(row);
         for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
-            if (ok && what == 0) set_bucket_weights(s, b, whole);
-            if (ok && (what > 0 || local)) set_values(s, b, stage_values(s, what), whole);
+            if (ok && what == 0) set_bucket_weights(stage, b, whole);
+            if (ok && (what > 0 || local)) set_values(stage, b, stage_values(stage, what), whole);
         }
         for (int kind = 0; kind < sites.list.kinds && ok; kind++) {
             ok = checkpoint_read_bucket(reader, layout, b, checkpoint_value_of_site(&sites.list, kind, copy), whole,
                                         error);
-            if (ok) set_values(s, b, sites.of[kind], whole);
+            if (ok) set_values(stage, b, sites.of[kind], whole);
         }
     }
     free(whole);
@@ -209,11 +211,11 @@ typedef struct {
     int number, site;
 } SavedPart;
 
-static SavedPart saved_part(const Stage* s, const AsyncCheckpointState* sites, int v) {
-    const bool local = async_schedule_are_local(&s->rounds);
-    const int own = local ? mesh_site(&s->layout.mesh) : 0, kind = v - CHECKPOINT_VALUES;
+static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
+    const bool local = async_schedule_are_local(&stage->rounds);
+    const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - CHECKPOINT_VALUES;
     if (v < CHECKPOINT_VALUES) { // moments that are not alike: those of the first site
-        const SavedPart part = {stage_values(s, v), v, local && v > 0 ? 0 : -1};
+        const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
         return part;
     }
     const SavedPart part = {sites->of[kind], checkpoint_value_of_site(&sites->list, kind, own), local ? own : -1};
@@ -221,12 +223,13 @@ static SavedPart saved_part(const Stage* s, const AsyncCheckpointState* sites, i
 }
 
 // Floats of the snapshot.
-static int64_t snapshot_floats(const Stage* s) {
-    const AsyncCheckpointState sites = site_values(s);
+static int64_t snapshot_floats(const Stage* stage) {
+    const AsyncCheckpointState sites = site_values(stage);
     int64_t n = 0;
-    for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
-        const int b = i % s->layout.buckets, v = i / s->layout.buckets;
-        if (writes_bucket(&s->layout.mesh, b, saved_part(s, &sites, v).site)) n += s->layout.bucket[b].elements;
+    for (int i = 0; i < stage->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
+        const int b = i % stage->layout.buckets, v = i / stage->layout.buckets;
+        if (writes_bucket(&stage->layout.mesh, b, saved_part(stage, &sites, v).site))
+            n += stage->layout.bucket[b].elements;
     }
     return n;
 }
@@ -241,72 +244,76 @@ static bool folder_is_mount(const char* path) {
 }
 
 // Without its disk a folder takes files all the same, onto another disk, where nobody looks for them.
-static bool saver_disk_is_there(const Saver* x, Error* error) {
-    return !x->mounted || folder_is_mount(x->out) || fail(error, "%s: its disk is not mounted any more", x->out);
+static bool saver_disk_is_there(const Saver* saver, Error* error) {
+    return !saver->mounted || folder_is_mount(saver->out) ||
+           fail(error, "%s: its disk is not mounted any more", saver->out);
 }
 
-static void saver_open(Saver* x, const Stage* s, const char* out, int64_t keep, int rank, int ranks,
+static void saver_open(Saver* saver, const Stage* stage, const char* out, int64_t keep, int rank, int ranks,
                        HeartbeatRow* row) {
-    memset(x, 0, sizeof *x);
-    x->stage = s, x->out = out, x->keep = keep, x->rank = rank, x->ranks = ranks, x->row = row;
-    x->mounted = folder_is_mount(out), x->left = -1, x->passing = -1;
+    memset(saver, 0, sizeof *saver);
+    saver->stage = stage, saver->out = out, saver->keep = keep, saver->rank = rank, saver->ranks = ranks,
+    saver->row = row;
+    saver->mounted = folder_is_mount(out), saver->left = -1, saver->passing = -1;
 }
 
-static void saver_free(Saver* x) {
-    free(x->snapshot), free(x->list);
-    memset(x, 0, sizeof *x);
+static void saver_free(Saver* saver) {
+    free(saver->snapshot), free(saver->list);
+    memset(saver, 0, sizeof *saver);
 }
 
 // All that this rank writes of its stage goes to `take` (NULL: nowhere), in the same order on all ranks: with ZeRO they put each
 // bucket together. After a failure it goes on with what the others wait for.
-static bool walk_values(Saver* x, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
-    const Stage* s = x->stage;
-    const AsyncCheckpointState sites = site_values(s);
-    float* copy = (float*)checked_malloc((size_t)largest_bucket(&s->layout) * sizeof(float), "the values of a bucket");
+static bool walk_values(Saver* saver, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
+    const Stage* stage = saver->stage;
+    const AsyncCheckpointState sites = site_values(stage);
+    float* copy =
+        (float*)checked_malloc((size_t)largest_bucket(&stage->layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
-    for (int i = 0; i < s->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
+    for (int i = 0; i < stage->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
         const int b = i / (CHECKPOINT_VALUES + sites.list.kinds), v = i % (CHECKPOINT_VALUES + sites.list.kinds);
-        const SavedPart part = saved_part(s, &sites, v);
-        const float* whole = whole_values(s, b, part.values, copy);
-        const SavedValue value = {b, part.number, x->used};
-        if (ok && take && writes_bucket(&s->layout.mesh, b, part.site)) ok = take(x, value, whole, error);
-        heartbeat_background(x->row);
+        const SavedPart part = saved_part(stage, &sites, v);
+        const float* whole = whole_values(stage, b, part.values, copy);
+        const SavedValue value = {b, part.number, saver->used};
+        if (ok && take && writes_bucket(&stage->layout.mesh, b, part.site)) ok = take(saver, value, whole, error);
+        heartbeat_background(saver->row);
     }
     free(copy);
     return ok;
 }
 
-static bool take_to_disk(Saver* x, SavedValue v, const float* whole, Error* error) {
-    return checkpoint_write_value(&x->writer, &x->stage->layout, v.bucket, v.value, whole, error);
+static bool take_to_disk(Saver* saver, SavedValue value, const float* whole, Error* error) {
+    return checkpoint_write_value(&saver->writer, &saver->stage->layout, value.bucket, value.value, whole, error);
 }
 
-static bool take_to_snapshot(Saver* x, SavedValue v, const float* whole, Error* error) {
-    const int64_t n = x->stage->layout.bucket[v.bucket].elements;
+static bool take_to_snapshot(Saver* saver, SavedValue value, const float* whole, Error* error) {
+    const int64_t n = saver->stage->layout.bucket[value.bucket].elements;
     (void)error;
-    if (x->n == x->room) x->list = (SavedValue*)checked_grow(x->list, &x->room, 64, sizeof *x->list, "a snapshot");
-    x->list[x->n++] = v;
-    memcpy(x->snapshot + v.at, whole, (size_t)n * sizeof(float));
-    x->used += n;
+    if (saver->n == saver->room)
+        saver->list = (SavedValue*)checked_grow(saver->list, &saver->room, 64, sizeof *saver->list, "a snapshot");
+    saver->list[saver->n++] = value;
+    memcpy(saver->snapshot + value.at, whole, (size_t)n * sizeof(float));
+    saver->used += n;
     return true;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Meeting in the folder
 
-static bool rank_file(char path[CHECKPOINT_PATH], const Saver* x, int rank, Error* error) {
-    return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", x->out, (long long)x->state.step, rank);
+static bool rank_file(char path[CHECKPOINT_PATH], const Saver* saver, int rank, Error* error) {
+    return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", saver->out, (long long)saver->state.step, rank);
 }
 
 // rank_N: that this rank has written all, and what. Complete if it ends with a line feed. It is not flushed to the disk: the main
 // rank may have read it by the time that this fails.
-static bool rank_reports(const Saver* x, Error* error) {
+static bool rank_reports(const Saver* saver, Error* error) {
     char path[CHECKPOINT_PATH];
-    const CheckpointSum* sum = &x->writer.sum;
-    if (!rank_file(path, x, x->rank, error)) return false;
+    const CheckpointSum* sum = &saver->writer.sum;
+    if (!rank_file(path, saver, saver->rank, error)) return false;
     FILE* out = fopen(path, "w");
-    const bool ok = out && fprintf(out, "%lld %lld %llx %llx %llx\n", (long long)x->attempt, (long long)sum->elements,
-                                   (unsigned long long)sum->checksum[0], (unsigned long long)sum->checksum[1],
-                                   (unsigned long long)sum->checksum[2]) > 0;
+    const bool ok = out && fprintf(out, "%lld %lld %llx %llx %llx\n", (long long)saver->attempt,
+                                   (long long)sum->elements, (unsigned long long)sum->checksum[0],
+                                   (unsigned long long)sum->checksum[1], (unsigned long long)sum->checksum[2]) > 0;
     return (out && fclose(out) == 0 && ok) || fail(error, "%s: cannot write: %s", path, strerror(errno));
 }
 
@@ -368,124 +375,127 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
 // Writing
 
 // This rank's part: from the snapshot (list), or from where the values lie.
-static bool write_part(Saver* x, bool from_snapshot, Error* error) {
-    const Stage* s = x->stage;
+static bool write_part(Saver* saver, bool from_snapshot, Error* error) {
+    const Stage* stage = saver->stage;
     Error late;
-    bool ok = checkpoint_join(&x->writer, x->out, x->state.step, &s->model, &x->sites, error);
+    bool ok = checkpoint_join(&saver->writer, saver->out, saver->state.step, &stage->model, &saver->sites, error);
     if (!ok) { // nothing is open: all that is left to do is what the others wait for
-        if (!from_snapshot) walk_values(x, NULL, &late);
+        if (!from_snapshot) walk_values(saver, NULL, &late);
         return false;
     }
-    for (int i = 0; i < x->n && ok && from_snapshot; i++) {
-        const SavedValue* v = &x->list[i];
-        ok = checkpoint_write_value(&x->writer, &s->layout, v->bucket, v->value, x->snapshot + v->at, error);
-        heartbeat_background(x->row);
+    for (int i = 0; i < saver->n && ok && from_snapshot; i++) {
+        const SavedValue* value = &saver->list[i];
+        ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value,
+                                    saver->snapshot + value->at, error);
+        heartbeat_background(saver->row);
     }
-    if (!from_snapshot) ok = walk_values(x, take_to_disk, error);
-    return checkpoint_leave(&x->writer, ok, ok ? error : &late) && ok && rank_reports(x, error);
+    if (!from_snapshot) ok = walk_values(saver, take_to_disk, error);
+    return checkpoint_leave(&saver->writer, ok, ok ? error : &late) && ok && rank_reports(saver, error);
 }
 
 // The main rank's part behind it.
-static bool publish_part(Saver* x, Error* error) {
+static bool publish_part(Saver* saver, Error* error) {
     CheckpointSum sum;
-    const Stage* s = x->stage;
-    if (!ranks_collect(x, &sum, error)) return false;
-    if (!checkpoint_publish(x->out, &x->state, &s->model, &s->layout.mesh.sync, &x->sites, &sum, x->files, error))
+    const Stage* stage = saver->stage;
+    if (!ranks_collect(saver, &sum, error)) return false;
+    if (!checkpoint_publish(saver->out, &saver->state, &stage->model, &stage->layout.mesh.sync, &saver->sites, &sum,
+                            saver->files, error))
         return false;
     Error why;
-    if (!checkpoint_prune(x->out, x->keep, x->state.step, x->passing, &why))
+    if (!checkpoint_prune(saver->out, saver->keep, saver->state.step, saver->passing, &why))
         fprintf(stderr, "%s: --keep: %s\n", process.name, why.text);
-    x->passing = x->timed ? x->state.step : -1;
+    saver->passing = saver->timed ? saver->state.step : -1;
     return true;
 }
 
-static void say_not_saved(const Saver* x) {
+static void say_not_saved(const Saver* saver) {
     end_line();
-    fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, x->rank,
-            (long long)x->state.step, x->error.text);
+    fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, saver->rank,
+            (long long)saver->state.step, saver->error.text);
 }
 
-static void save_ends(Saver* x, bool ok) {
-    x->seconds = seconds_now() - x->started;
-    __atomic_store_n(&x->end, ok ? SAVE_DONE : SAVE_FAILED, __ATOMIC_RELEASE);
+static void save_ends(Saver* saver, bool ok) {
+    saver->seconds = seconds_now() - saver->started;
+    __atomic_store_n(&saver->end, ok ? SAVE_DONE : SAVE_FAILED, __ATOMIC_RELEASE);
 }
 
 // The second half of a save.
-static void save_write(Saver* x, bool from_snapshot) {
+static void save_write(Saver* saver, bool from_snapshot) {
     Error gone;
     char folder[CHECKPOINT_PATH];
-    const bool named = checkpoint_path(folder, &gone, "%s/step_%08lld.tmp", x->out, (long long)x->state.step);
-    x->wrote = write_part(x, from_snapshot, &x->error);
-    const bool is_gone = !x->wrote && named && !checkpoint_is_there(folder, &gone);
-    if (is_gone) x->error = gone;
-    if (!x->wrote && (!is_gone || x->rank == 0)) // else the main rank says it for all
-        say_not_saved(x);
-    if (x->rank > 0) save_ends(x, x->wrote);
-    __atomic_store_n(&x->written, true, __ATOMIC_RELEASE);
+    const bool named = checkpoint_path(folder, &gone, "%s/step_%08lld.tmp", saver->out, (long long)saver->state.step);
+    saver->wrote = write_part(saver, from_snapshot, &saver->error);
+    const bool is_gone = !saver->wrote && named && !checkpoint_is_there(folder, &gone);
+    if (is_gone) saver->error = gone;
+    if (!saver->wrote && (!is_gone || saver->rank == 0)) // else the main rank says it for all
+        say_not_saved(saver);
+    if (saver->rank > 0) save_ends(saver, saver->wrote);
+    __atomic_store_n(&saver->written, true, __ATOMIC_RELEASE);
 }
 
 // The main rank goes on with it.
-static void save_publish(Saver* x) {
-    const bool ok = x->wrote && publish_part(x, &x->error);
-    if (x->wrote && !ok && !__atomic_load_n(&x->give_up, __ATOMIC_ACQUIRE)) say_not_saved(x); // else another rank has
-    save_ends(x, ok);
+static void save_publish(Saver* saver) {
+    const bool ok = saver->wrote && publish_part(saver, &saver->error);
+    if (saver->wrote && !ok && !__atomic_load_n(&saver->give_up, __ATOMIC_ACQUIRE))
+        say_not_saved(saver); // else another rank has
+    save_ends(saver, ok);
 }
 
 static void* save_thread(void* context) {
-    Saver* x = (Saver*)context;
+    Saver* saver = (Saver*)context;
     // Training comes first, where the two share a core.
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5);
-    save_write(x, true);
-    if (x->rank == 0) save_publish(x);
+    save_write(saver, true);
+    if (saver->rank == 0) save_publish(saver);
     return NULL;
 }
 
 // All ranks: the end of the save that was begun last, if there is one. SAVE_NONE, SAVE_DONE or SAVE_FAILED, the same on all ranks.
-static SaveEnd saver_meet(Saver* x, Comm* world) {
-    if (!x->begun) return SAVE_NONE;
-    while (!__atomic_load_n(&x->written, __ATOMIC_ACQUIRE)) usleep(500);
-    int32_t ok = x->wrote;
+static SaveEnd saver_meet(Saver* saver, Comm* world) {
+    if (!saver->begun) return SAVE_NONE;
+    while (!__atomic_load_n(&saver->written, __ATOMIC_ACQUIRE)) usleep(500);
+    int32_t ok = saver->wrote;
     comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
-    __atomic_store_n(ok ? &x->all_written : &x->give_up, true, __ATOMIC_RELEASE);
-    if (x->threaded) pthread_join(x->thread, NULL);
-    if (!x->threaded && x->rank == 0) save_publish(x);
-    ok = x->end == SAVE_DONE;
+    __atomic_store_n(ok ? &saver->all_written : &saver->give_up, true, __ATOMIC_RELEASE);
+    if (saver->threaded) pthread_join(saver->thread, NULL);
+    if (!saver->threaded && saver->rank == 0) save_publish(saver);
+    ok = saver->end == SAVE_DONE;
     comm_broadcast(world, &ok, 1, COMM_INT32, 0);
     // Not before all have met: others were still at work in it.
-    if (!ok && x->rank == 0 && !checkpoint_abandon(x->out, x->state.step)) x->left = x->state.step;
-    x->threaded = x->begun = false;
+    if (!ok && saver->rank == 0 && !checkpoint_abandon(saver->out, saver->state.step)) saver->left = saver->state.step;
+    saver->threaded = saver->begun = false;
     return ok ? SAVE_DONE : SAVE_FAILED;
 }
 
 // All ranks, once nothing is on its way: saves the stage. The main rank makes the files; then goes on in a thread
 // (background), or to the end, which saver_meet tells. False, with the reason, on all ranks, if not even a beginning could be made.
 // started: when training stopped for it.
-static bool saver_begin(Saver* x, Comm* world, const CheckpointState* state, bool background, double started,
+static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state, bool background, double started,
                         Error* error) {
-    const Stage* s = x->stage;
-    if (x->rank == 0 && x->left >= 0 && checkpoint_abandon(x->out, x->left)) x->left = -1;
-    x->state = *state, x->sites = site_values(s).list;
-    x->n = 0, x->used = 0, x->written = x->all_written = x->give_up = x->told = false;
-    x->started = started;
-    x->attempt = (int64_t)time(NULL) << 24 ^ getpid();
-    if (x->rank == 0 &&
-        !(saver_disk_is_there(x, error) && checkpoint_begin(x->out, state->step, &s->model, &x->sites, error)))
-        x->attempt = 0;
-    comm_broadcast(world, &x->attempt, 1, COMM_INT64, 0);
-    if (!x->attempt) return false;
-    x->begun = true, x->end = SAVE_RUNS;
+    const Stage* stage = saver->stage;
+    if (saver->rank == 0 && saver->left >= 0 && checkpoint_abandon(saver->out, saver->left)) saver->left = -1;
+    saver->state = *state, saver->sites = site_values(stage).list;
+    saver->n = 0, saver->used = 0, saver->written = saver->all_written = saver->give_up = saver->told = false;
+    saver->started = started;
+    saver->attempt = (int64_t)time(NULL) << 24 ^ getpid();
+    if (saver->rank == 0 && !(saver_disk_is_there(saver, error) &&
+                              checkpoint_begin(saver->out, state->step, &stage->model, &saver->sites, error)))
+        saver->attempt = 0;
+    comm_broadcast(world, &saver->attempt, 1, COMM_INT64, 0);
+    if (!saver->attempt) return false;
+    saver->begun = true, saver->end = SAVE_RUNS;
     if (background) {
-        const int64_t floats = snapshot_floats(s);
-        if (!x->snapshot || floats != x->floats) {
-            free(x->snapshot);
-            x->snapshot = (float*)checked_malloc((size_t)floats * sizeof(float), "a snapshot for checkpoints");
-            x->floats = floats;
+        const int64_t floats = snapshot_floats(stage);
+        if (!saver->snapshot || floats != saver->floats) {
+            free(saver->snapshot);
+            saver->snapshot = (float*)checked_malloc((size_t)floats * sizeof(float), "a snapshot for checkpoints");
+            saver->floats = floats;
         }
-        walk_values(x, take_to_snapshot, error);
-        x->threaded = pthread_create(&x->thread, NULL, save_thread, x) == 0;
+        walk_values(saver, take_to_snapshot, error);
+        saver->threaded = pthread_create(&saver->thread, NULL, save_thread, saver) == 0;
     }
-    if (!x->threaded) save_write(x, background);
-    x->stall = seconds_now() - started;
+    if (!saver->threaded) save_write(saver, background);
+    saver->stall = seconds_now() - started;
     return true;
 }
 

@@ -78,18 +78,20 @@ typedef struct {
 
 // A tensor that files hold transposed has a run per local column and part, any other one per local row that is not
 // padding: files hold the vocabulary as it is.
-static inline int64_t slice_runs(const Slice* s) {
-    return s->tensor.transposed ? s->cols * s->tensor.parts : s->rows_used;
+static inline int64_t slice_runs(const Slice* slice) {
+    return slice->tensor.transposed ? slice->cols * slice->tensor.parts : slice->rows_used;
 }
 
-static inline Run slice_run(const Slice* s, int64_t i) {
-    const int64_t col0 = slice_logical_col(s);
-    if (!s->tensor.transposed) {
-        Run run = {slice_logical_row(s, i) * s->tensor.cols + col0, i * s->cols, 1, s->cols};
+static inline Run slice_run(const Slice* slice, int64_t i) {
+    const int64_t col0 = slice_logical_col(slice);
+    if (!slice->tensor.transposed) {
+        Run run = {slice_logical_row(slice, i) * slice->tensor.cols + col0, i * slice->cols, 1, slice->cols};
         return run;
     }
-    const int64_t share = s->rows / s->tensor.parts, col = i / s->tensor.parts, row = i % s->tensor.parts * share;
-    Run run = {(col0 + col) * s->tensor.rows + slice_logical_row(s, row), row * s->cols + col, s->cols, share};
+    const int64_t share = slice->rows / slice->tensor.parts, col = i / slice->tensor.parts,
+                  row = i % slice->tensor.parts * share;
+    Run run = {(col0 + col) * slice->tensor.rows + slice_logical_row(slice, row), row * slice->cols + col, slice->cols,
+               share};
     return run;
 }
 
@@ -101,14 +103,14 @@ static inline int tensor_file_shape(int64_t shape[2], const Tensor* tensor) {
 }
 // Reads a slice from the file's tensor called `name` (the slice's own name, maybe with something in front).
 // Padding is left as it is.
-static inline bool slice_read(float* local, const SafeTensorsModel* file, const char* name, const Slice* s,
+static inline bool slice_read(float* local, const SafeTensorsModel* file, const char* name, const Slice* slice,
                               Error* error) {
     const SafeTensors* st;
     const SafeTensor* tensor = safetensors_model_find(file, name, &st);
     if (!tensor)
         return fail(error, "%s: %s is missing; is it the model that --model and the sizes say?", file->path, name);
     int64_t shape[2];
-    const int ndim = tensor_file_shape(shape, &s->tensor);
+    const int ndim = tensor_file_shape(shape, &slice->tensor);
     if (tensor->ndim != ndim || tensor->shape[0] != shape[0] || (ndim == 2 && tensor->shape[1] != shape[1])) {
         char has[128];
         safetensors_shape_text(has, sizeof has, tensor);
@@ -117,12 +119,12 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
                               : "%s: %s has shape %s, the model needs (%lld)",
                     file->path, name, has, (long long)shape[0], (long long)shape[1]);
     }
-    const int64_t runs = slice_runs(s);
-    float* buffer =
-        (float*)checked_malloc((size_t)(s->tensor.transposed ? s->rows : s->cols) * sizeof(float), "reading");
+    const int64_t runs = slice_runs(slice);
+    float* buffer = (float*)checked_malloc(
+        (size_t)(slice->tensor.transposed ? slice->rows : slice->cols) * sizeof(float), "reading");
     bool ok = true;
     for (int64_t i = 0; i < runs && ok; i++) {
-        const Run run = slice_run(s, i);
+        const Run run = slice_run(slice, i);
         ok = safetensors_read_f32(buffer, st, tensor, run.file, run.count, error);
         for (int64_t j = 0; j < run.count && ok; j++) {
             if (!isfinite(buffer[j]))
@@ -184,10 +186,10 @@ static inline void checkpoint_plan_free(CheckpointPlan* plan) {
 }
 
 // The tensors of all files, in the order of the model's list, once for each value; names has room for their names.
-static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* model, int n,
+static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* tensors, int n,
                                    const CheckpointSites* sites) {
     for (int i = 0; i < checkpoint_values(sites) * n; i++) {
-        const Tensor* tensor = &model[i % n];
+        const Tensor* tensor = &tensors[i % n];
         checkpoint_name(names[i], sizeof names[i], sites, i / n, tensor->name);
         memset(&list[i], 0, sizeof list[i]);
         list[i].name = names[i];
@@ -197,7 +199,7 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
 }
 
 // sites: NULL if there are none.
-static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, const CheckpointSites* sites,
+static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* model, const CheckpointSites* sites,
                                    int64_t step, Error* error) {
     static const CheckpointSites none = {0, 0, {NULL}};
     char number[32];
@@ -207,13 +209,13 @@ static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, c
     memset(plan, 0, sizeof *plan);
     snprintf(number, sizeof number, "%lld", (long long)step);
     plan->files = checkpoint_tensor_files(sites);
-    const int n = plan->tensors = model_tensors(NULL, m), all = checkpoint_values(sites) * n;
-    Tensor* model = (Tensor*)checked_malloc((size_t)n * sizeof *model, "the list of tensors");
+    const int n = plan->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
+    Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
     char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
     plan->offset = (int64_t*)checked_malloc((size_t)all * sizeof *plan->offset, "a checkpoint's plan");
-    model_tensors(model, m);
-    checkpoint_list(list, names, model, n, sites);
+    model_tensors(tensors, model);
+    checkpoint_list(list, names, tensors, n, sites);
     bool ok = true;
     for (int file = 0, first = 0; file < plan->files && ok; file++) {
         const int count = n * checkpoint_values_of_file(sites, file);
@@ -223,7 +225,7 @@ static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* m, c
     for (int i = 0; i < all; i++) plan->offset[i] = list[i].offset;
     free(names);
     free(list);
-    free(model);
+    free(tensors);
     if (!ok) checkpoint_plan_free(plan);
     return ok;
 }
@@ -242,45 +244,47 @@ enum { RUN_WRITER_FLOATS = 1 << 20 };
 
 static inline int64_t run_writer_width(const RunWriter* w) { return safe_dtypes[w->dtype].bits / 8; }
 
-static inline bool run_writer_flush(RunWriter* w, Error* error) {
-    const int64_t bytes = w->count * run_writer_width(w);
-    w->count = 0;
-    if (w->dtype == SAFE_F32) w->checksum += checksum_of(w->buffer, bytes, w->start / 4);
-    return safetensors_write_at(w->file, w->start, w->buffer, bytes, error);
+static inline bool run_writer_flush(RunWriter* writer, Error* error) {
+    const int64_t bytes = writer->count * run_writer_width(writer);
+    writer->count = 0;
+    if (writer->dtype == SAFE_F32) writer->checksum += checksum_of(writer->buffer, bytes, writer->start / 4);
+    return safetensors_write_at(writer->file, writer->start, writer->buffer, bytes, error);
 }
 
 // Puts n values, every `stride` elements from `from`, behind those in the buffer. False: one is not finite, or would not be in the
 // file.
-static inline bool run_writer_put(RunWriter* w, const float* from, int64_t stride, int64_t n) {
+static inline bool run_writer_put(RunWriter* writer, const float* from, int64_t stride, int64_t n) {
     const uint32_t exponent = 0x7f800000;
-    uint16_t* narrow = (uint16_t*)w->buffer + w->count;
-    float* wide = w->buffer + w->count;
+    uint16_t* narrow = (uint16_t*)writer->buffer + writer->count;
+    float* wide = writer->buffer + writer->count;
     uint32_t infinite = 0;
-    for (int64_t j = 0; j < n && w->dtype == SAFE_F32; j++) {
+    for (int64_t j = 0; j < n && writer->dtype == SAFE_F32; j++) {
         wide[j] = from[j * stride];
         infinite |= (bits_of_float(wide[j]) & exponent) == exponent;
     }
-    for (int64_t j = 0; j < n && w->dtype == SAFE_BF16; j++) {
+    for (int64_t j = 0; j < n && writer->dtype == SAFE_BF16; j++) {
         narrow[j] = f32_to_bf16(from[j * stride]);
         infinite |= ((uint32_t)narrow[j] << 16 & exponent) == exponent;
     }
-    w->count += n;
+    writer->count += n;
     return !infinite;
 }
 
 // Writes a slice into the tensor that begins at byte `tensor` of the file.
-static inline bool slice_write(RunWriter* w, int64_t tensor, const float* local, const Slice* s, Error* error) {
-    for (int64_t i = 0; i < slice_runs(s); i++) {
-        const Run run = slice_run(s, i);
+static inline bool slice_write(RunWriter* writer, int64_t tensor, const float* local, const Slice* slice,
+                               Error* error) {
+    for (int64_t i = 0; i < slice_runs(slice); i++) {
+        const Run run = slice_run(slice, i);
         for (int64_t done = 0; done < run.count;) {
-            const int64_t at = tensor + (run.file + done) * run_writer_width(w);
-            if (w->count == RUN_WRITER_FLOATS || at != w->start + w->count * run_writer_width(w)) {
-                if (!run_writer_flush(w, error)) return false;
-                w->start = at;
+            const int64_t at = tensor + (run.file + done) * run_writer_width(writer);
+            if (writer->count == RUN_WRITER_FLOATS || at != writer->start + writer->count * run_writer_width(writer)) {
+                if (!run_writer_flush(writer, error)) return false;
+                writer->start = at;
             }
-            const int64_t n = min_i64(run.count - done, RUN_WRITER_FLOATS - w->count);
-            if (!run_writer_put(w, local + run.local + done * run.stride, run.stride, n)) // it could not be read again
-                return fail(error, "%s of %s has a value that is not finite", w->what, s->tensor.name);
+            const int64_t n = min_i64(run.count - done, RUN_WRITER_FLOATS - writer->count);
+            if (!run_writer_put(writer, local + run.local + done * run.stride, run.stride,
+                                n)) // it could not be read again
+                return fail(error, "%s of %s has a value that is not finite", writer->what, slice->tensor.name);
             done += n;
         }
     }
@@ -303,7 +307,7 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
 
 // config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
 // none. roles: further members, see config_roles_text.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* m, const CaatConfig* sync,
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* sync,
                                            SafeDtype dtype, const char* roles, Error* error) {
     char text[CONFIG_TEXT];
     char more[CONFIG_ROLES_TEXT + 128], caat[128] = "";
@@ -311,7 +315,7 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
         snprintf(caat, sizeof caat, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
                  sync->ranks, sync->share, sync_scale_names[sync->scale]);
     snprintf(more, sizeof more, "%s%s", roles, caat);
-    config_write(text, m, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
+    config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
     return checkpoint_write_text(path, error, "%s", text);
 }
 
@@ -454,10 +458,10 @@ static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
 }
 
 // The files of a checkpoint with tensors: complete, but for the values, which are zero, and their checksums.
-static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* m,
+static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* model,
                                            const CheckpointSites* sites, Error* error) {
     CheckpointPlan plan;
-    if (!checkpoint_plan(&plan, m, sites, step, error)) return false;
+    if (!checkpoint_plan(&plan, model, sites, step, error)) return false;
     char path[CHECKPOINT_PATH];
     bool ok = true;
     for (int i = 0; i < plan.files && ok; i++) {
@@ -480,8 +484,8 @@ static inline bool checkpoint_is_there(const char* out, Error* error) {
 
 // Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
 // OUT is as before. sites: see checkpoint_plan.
-static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* m, const CheckpointSites* sites,
-                                    Error* error) {
+static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
+                                    const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     if (!checkpoint_path(folder, error, "%s/step_%08lld", out, (long long)step) ||
         !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, (long long)step) ||
@@ -491,7 +495,7 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    if (checkpoint_create_files(temporary, step, m, sites, error)) return true;
+    if (checkpoint_create_files(temporary, step, model, sites, error)) return true;
     checkpoint_remove(temporary);
     return false;
 }
@@ -518,64 +522,71 @@ typedef struct {
 
 // Every rank, last: flushes what it has written to the disk, if all went well (ok), and closes. Does nothing after a
 // checkpoint_join() that failed.
-static inline bool checkpoint_leave(CheckpointWriter* w, bool ok, Error* error) {
+static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* error) {
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) {
-        if (w->file[i].fd < 0) continue;
+        if (writer->file[i].fd < 0) continue;
         Error late; // what went wrong first is what is told
         if (ok)
-            ok = safetensors_finish(&w->file[i], error);
+            ok = safetensors_finish(&writer->file[i], error);
         else
-            safetensors_finish(&w->file[i], &late);
+            safetensors_finish(&writer->file[i], &late);
     }
-    checkpoint_plan_free(&w->plan);
-    free(w->buffer);
-    w->buffer = NULL;
+    checkpoint_plan_free(&writer->plan);
+    free(writer->buffer);
+    writer->buffer = NULL;
     return ok;
 }
 
 // Every rank, once rank 0 has begun: opens the files, to write at places.
-static inline bool checkpoint_join(CheckpointWriter* w, const char* out, int64_t step, const ModelConfig* m,
+static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, int64_t step, const ModelConfig* model,
                                    const CheckpointSites* sites, Error* error) {
-    memset(w, 0, sizeof *w);
-    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) w->file[i].fd = -1;
-    if (!checkpoint_plan(&w->plan, m, sites, step, error)) return false;
+    memset(writer, 0, sizeof *writer);
+    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) writer->file[i].fd = -1;
+    if (!checkpoint_plan(&writer->plan, model, sites, step, error)) return false;
     bool ok = true;
-    for (int i = 0; i < w->plan.files && ok; i++) {
-        ok = checkpoint_path(w->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step, checkpoint_files[i]) &&
-             safetensors_join(&w->file[i], w->path[i], &w->plan.file[i], error);
+    for (int i = 0; i < writer->plan.files && ok; i++) {
+        ok = checkpoint_path(writer->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step,
+                             checkpoint_files[i]) &&
+             safetensors_join(&writer->file[i], writer->path[i], &writer->plan.file[i], error);
     }
-    w->buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
+    writer->buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
     Error late;
-    if (!ok) checkpoint_leave(w, false, &late);
+    if (!ok) checkpoint_leave(writer, false, &late);
     return ok;
 }
 
 // Writes one value of those slices of a bucket that this rank owns. values: the bucket's elements.
-static inline bool checkpoint_write_value(CheckpointWriter* w, const Layout* layout, int bucket, int value,
+static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout* layout, int bucket, int value,
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
     const int file = checkpoint_file_of(value);
     static const char* const names[CHECKPOINT_VALUES] = {"the weight", "the first moment", "the second moment"};
-    RunWriter runs = {&w->file[file], w->buffer, 0, 0, 0, value < CHECKPOINT_VALUES ? names[value] : "a site's value",
+    RunWriter runs = {&writer->file[file],
+                      writer->buffer,
+                      0,
+                      0,
+                      0,
+                      value < CHECKPOINT_VALUES ? names[value] : "a site's value",
                       SAFE_F32};
     for (int i = b->first; i < b->first + b->slices; i++) {
-        const Slice* s = &layout->slices[i];
-        if (!slice_is_owned(s, layout)) continue;
-        const int64_t tensor = w->plan.offset[value * w->plan.tensors + s->index];
-        if (!slice_write(&runs, tensor, values + (s->offset - b->offset), s, error)) return false;
-        w->sum.elements += s->rows_used * s->cols;
+        const Slice* slice = &layout->slices[i];
+        if (!slice_is_owned(slice, layout)) continue;
+        const int64_t tensor = writer->plan.offset[value * writer->plan.tensors + slice->index];
+        if (!slice_write(&runs, tensor, values + (slice->offset - b->offset), slice, error)) return false;
+        writer->sum.elements += slice->rows_used * slice->cols;
     }
     const bool ok = run_writer_flush(&runs, error);
-    w->sum.checksum[file] += runs.checksum;
+    writer->sum.checksum[file] += runs.checksum;
     return ok;
 }
 
 // The same of weights and moments.
-static inline bool checkpoint_write_bucket(CheckpointWriter* w, const Layout* layout, int bucket, const float* params,
-                                           const float* moment1, const float* moment2, Error* error) {
-    return checkpoint_write_value(w, layout, bucket, 0, params, error) &&
-           checkpoint_write_value(w, layout, bucket, 1, moment1, error) &&
-           checkpoint_write_value(w, layout, bucket, 2, moment2, error);
+static inline bool checkpoint_write_bucket(CheckpointWriter* writer, const Layout* layout, int bucket,
+                                           const float* params, const float* moment1, const float* moment2,
+                                           Error* error) {
+    return checkpoint_write_value(writer, layout, bucket, 0, params, error) &&
+           checkpoint_write_value(writer, layout, bucket, 1, moment1, error) &&
+           checkpoint_write_value(writer, layout, bucket, 2, moment2, error);
 }
 
 // Gives a file or folder a name that nothing may have: errno is EEXIST then. A file system that cannot do this in one moment may replace
@@ -631,29 +642,32 @@ static const char checkpoint_last_key[] =
     "\"checksum\": \""; // of trainer.json; it covers all that stands before its value
 
 static inline bool checkpoint_write_list(const char* path, const CheckpointList* list, Error* error) {
-    const CheckpointState* s = &list->state;
+    const CheckpointState* state = &list->state;
     char text[4096], hex[17];
     size_t n = 0;
     const size_t size = sizeof text;
     n += (size_t)snprintf(text, size,
                           "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
                           "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n",
-                          (long long)s->step, (long long)s->sequences, (long long)s->seed, (long long)s->global_batch,
-                          (long long)s->seq, (long long)s->data_tokens, s->rounds);
-    n += (size_t)snprintf(text + n, size - n, "  \"optimizer\": \"%s\",\n", s->optimizer);
-    if (s->tuning[0]) n += (size_t)snprintf(text + n, size - n, "  \"tuning\": \"%s\",\n", s->tuning);
-    if (s->data_mix) n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)s->data_mix);
-    if (isfinite(s->val_loss)) n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", s->val_loss);
-    checkpoint_hex(hex, s->data_checksum);
-    if (s->data_checksum) n += (size_t)snprintf(text + n, size - n, "  \"data_checksum\": \"%s\",\n", hex);
-    if (s->held_out >= 0)
-        n += (size_t)snprintf(text + n, size - n, "  \"held_out_blocks\": %lld,\n", (long long)s->held_out);
+                          (long long)state->step, (long long)state->sequences, (long long)state->seed,
+                          (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens,
+                          state->rounds);
+    n += (size_t)snprintf(text + n, size - n, "  \"optimizer\": \"%s\",\n", state->optimizer);
+    if (state->tuning[0]) n += (size_t)snprintf(text + n, size - n, "  \"tuning\": \"%s\",\n", state->tuning);
+    if (state->data_mix)
+        n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)state->data_mix);
+    if (isfinite(state->val_loss))
+        n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", state->val_loss);
+    checkpoint_hex(hex, state->data_checksum);
+    if (state->data_checksum) n += (size_t)snprintf(text + n, size - n, "  \"data_checksum\": \"%s\",\n", hex);
+    if (state->held_out >= 0)
+        n += (size_t)snprintf(text + n, size - n, "  \"held_out_blocks\": %lld,\n", (long long)state->held_out);
     n += (size_t)snprintf(text + n, size - n, "  \"files\": {");
     for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        checkpoint_hex(hex, f->checksum);
+        const CheckpointFile* file = &list->file[i];
+        checkpoint_hex(hex, file->checksum);
         n += (size_t)snprintf(text + n, size - n, "%s\n    \"%s\": {\"bytes\": %lld, \"checksum\": \"%s\"}",
-                              i ? "," : "", f->name, (long long)f->bytes, hex);
+                              i ? "," : "", file->name, (long long)file->bytes, hex);
     }
     n += (size_t)snprintf(text + n, size - n, "\n  },\n  %s", checkpoint_last_key);
     if (n >= size) return fail(error, "%s: internal error: too long", path);
@@ -694,13 +708,13 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
 }
 
 // What is still missing in the .tmp when all ranks have left it: checksums, config.json and what stands beside it, trainer.json.
-static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* m,
+static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* model,
                                        const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {
     CheckpointPlan plan;
     CheckpointList list;
     char path[CHECKPOINT_PATH];
-    if (!checkpoint_plan(&plan, m, sites, state->step, error)) return false;
+    if (!checkpoint_plan(&plan, model, sites, state->step, error)) return false;
     memset(&list, 0, sizeof list);
     list.state = *state;
     bool ok = true;
@@ -714,14 +728,14 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, m, sync, SAFE_F32, files ? files->config : "", error) &&
+           checkpoint_write_config(path, model, sync, SAFE_F32, files ? files->config : "", error) &&
            checkpoint_sum_file(config, path, error) && (!files || checkpoint_write_hub_files(folder, files, error)) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
 
 // Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
 // checkpoint_write_config. files: what stands beside the model, or NULL. If it fails OUT is as before.
-static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* m,
+static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* model,
                                       const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
@@ -730,10 +744,10 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
         !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
         !checkpoint_path(old, error, "%s/step_%08lld.old", out, step))
         return false;
-    bool ok = sum->elements == values * model_parameters(m) ||
+    bool ok = sum->elements == values * model_parameters(model) ||
               fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
-                   values * (long long)model_parameters(m));
-    ok = ok && checkpoint_complete(temporary, state, m, sync, sites, sum, files, error) &&
+                   values * (long long)model_parameters(model));
+    ok = ok && checkpoint_complete(temporary, state, model, sync, sites, sum, files, error) &&
          folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);
     if (!ok) {
         checkpoint_remove(temporary);

@@ -168,15 +168,15 @@ static inline bool checkpoint_check_sizes(const CheckpointList* list, const char
     struct stat st;
     bool ok = true;
     for (int i = 0; i < list->files && ok; i++) {
-        const CheckpointFile* f = &list->file[i];
-        if (!checkpoint_path(path, error, "%s/%s", folder, f->name)) return false;
+        const CheckpointFile* file = &list->file[i];
+        if (!checkpoint_path(path, error, "%s/%s", folder, file->name)) return false;
         if (stat(path, &st) != 0)
             ok = fail(error, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
         else if (!S_ISREG(st.st_mode))
             ok = fail(error, "%s: not a regular file", path);
-        else if ((int64_t)st.st_size != f->bytes)
+        else if ((int64_t)st.st_size != file->bytes)
             ok = fail(error, "%s: has %lld bytes, and had %lld when it was written", path, (long long)st.st_size,
-                      (long long)f->bytes);
+                      (long long)file->bytes);
     }
     return ok;
 }
@@ -208,9 +208,9 @@ static inline bool checkpoint_load_weights_list(CheckpointList* list, const char
     if (!checkpoint_read_list(list, folder, error)) return false;
     int kept = 0;
     for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        const bool weights = strcmp(f->name, "model.safetensors") == 0 || strcmp(f->name, "config.json") == 0;
-        if (is_folder ? weights : strcmp(f->name, name) == 0) list->file[kept++] = *f;
+        const CheckpointFile* file = &list->file[i];
+        const bool weights = strcmp(file->name, "model.safetensors") == 0 || strcmp(file->name, "config.json") == 0;
+        if (is_folder ? weights : strcmp(file->name, name) == 0) list->file[kept++] = *file;
     }
     list->files = kept;
     return checkpoint_check_sizes(list, folder, error);
@@ -245,9 +245,9 @@ static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t b
 
 // Whether the checksum in the head of a file of tensors is the one that the list has.
 static inline bool checkpoint_check_digits(const char* path, const MappedFile* file, int64_t digits,
-                                           const CheckpointFile* f, Error* error) {
+                                           const CheckpointFile* entry, Error* error) {
     char hex[17], said[17] = "";
-    checkpoint_hex(hex, f->checksum);
+    checkpoint_hex(hex, entry->checksum);
     if (digits >= 0) memcpy(said, file->data + digits, 16);
     if (digits < 0) return fail(error, "%s: has no checksum in its head: it was changed", path);
     return memcmp(said, hex, 16) == 0 || fail(error,
@@ -261,16 +261,17 @@ static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1],
                                      const char* folder, int rank, int ranks, Error* error) {
     char path[CHECKPOINT_PATH];
     for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        const int64_t words = (f->bytes + 3) / 4, part = (words + ranks - 1) / ranks;
+        const CheckpointFile* entry = &list->file[i];
+        const int64_t words = (entry->bytes + 3) / 4, part = (words + ranks - 1) / ranks;
         const int64_t from = min_i64(words, rank * part), to = min_i64(words, from + part);
         MappedFile file;
-        if (!checkpoint_path(path, error, "%s/%s", folder, f->name) || !file_map(&file, path, error)) return false;
-        const bool tensors = strstr(f->name, ".safetensors") != NULL, same = (int64_t)file.size == f->bytes;
-        const int64_t header = min_i64(f->bytes, 4096), digits = tensors ? checkpoint_digits(file.data, header) : -1;
+        if (!checkpoint_path(path, error, "%s/%s", folder, entry->name) || !file_map(&file, path, error)) return false;
+        const bool tensors = strstr(entry->name, ".safetensors") != NULL, same = (int64_t)file.size == entry->bytes;
+        const int64_t header = min_i64(entry->bytes, 4096),
+                      digits = tensors ? checkpoint_digits(file.data, header) : -1;
         bool ok = same || fail(error, "%s: its size has just changed", path);
-        ok = ok && (!tensors || checkpoint_check_digits(path, &file, digits, f, error));
-        if (ok && from < to) sums[i] += checkpoint_sum_words(file.data, f->bytes, digits, from, to);
+        ok = ok && (!tensors || checkpoint_check_digits(path, &file, digits, entry, error));
+        if (ok && from < to) sums[i] += checkpoint_sum_words(file.data, entry->bytes, digits, from, to);
         file_unmap(&file);
         if (!ok) return false;
     }
@@ -287,12 +288,12 @@ static inline bool checkpoint_check_step(const CheckpointList* list, const char*
 static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
                                       const char* folder, Error* error) {
     for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* f = &list->file[i];
-        if (sums[i] != f->checksum)
+        const CheckpointFile* file = &list->file[i];
+        if (sums[i] != file->checksum)
             return fail(error,
                         "%s/%s: its checksum is %016llx, and was %016llx when it was written: bits have changed, or it "
                         "is another checkpoint's",
-                        folder, f->name, (unsigned long long)sums[i], (unsigned long long)f->checksum);
+                        folder, file->name, (unsigned long long)sums[i], (unsigned long long)file->checksum);
     }
     return true;
 }
@@ -310,46 +311,46 @@ typedef struct {
     SafeTensorsModel file[CHECKPOINT_TENSOR_FILES];
 } CheckpointReader;
 
-static inline void checkpoint_close(CheckpointReader* r) {
-    for (int i = 0; i < checkpoint_tensor_files(&r->sites); i++) safetensors_model_close(&r->file[i]);
+static inline void checkpoint_close(CheckpointReader* reader) {
+    for (int i = 0; i < checkpoint_tensor_files(&reader->sites); i++) safetensors_model_close(&reader->file[i]);
 }
 
 // Any rank: opens the checkpoint in `folder`, of sites as they are now (NULL: none), if state->rounds says what the file
 // says; else of none, and state->rounds becomes what it says. On failure nothing has to be closed.
-static inline bool checkpoint_open(CheckpointReader* r, const char* folder, CheckpointState* state,
+static inline bool checkpoint_open(CheckpointReader* reader, const char* folder, CheckpointState* state,
                                    const CheckpointSites* sites, Error* error) {
-    memset(r, 0, sizeof *r);
+    memset(reader, 0, sizeof *reader);
     char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
     CheckpointList list;
     if (sites) memcpy(now, state->rounds, sizeof now);
     bool ok = checkpoint_load_list(&list, folder, error);
     *state = list.state;
-    if (ok && sites && strcmp(now, state->rounds) == 0) r->sites = *sites;
-    for (int i = 0; i < checkpoint_tensor_files(&r->sites) && ok; i++) {
+    if (ok && sites && strcmp(now, state->rounds) == 0) reader->sites = *sites;
+    for (int i = 0; i < checkpoint_tensor_files(&reader->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
-             safetensors_model_open(&r->file[i], path, error);
+             safetensors_model_open(&reader->file[i], path, error);
     }
-    if (!ok) checkpoint_close(r);
+    if (!ok) checkpoint_close(reader);
     return ok;
 }
 
 // Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Elements of the bucket that are no
 // slice's, and padding, become 0.
-static inline bool checkpoint_read_bucket(const CheckpointReader* r, const Layout* layout, int bucket, int value,
+static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const Layout* layout, int bucket, int value,
                                           float* values, Error* error) {
     const int number = checkpoint_file_of(value);
-    const SafeTensorsModel* file = &r->file[number];
-    const int expected = checkpoint_values_of_file(&r->sites, number) * layout->tensors;
+    const SafeTensorsModel* file = &reader->file[number];
+    const int expected = checkpoint_values_of_file(&reader->sites, number) * layout->tensors;
     if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);
     const Bucket* b = &layout->bucket[bucket];
     memset(values, 0, (size_t)b->elements * sizeof *values);
     for (int i = b->first; i < b->first + b->slices; i++) {
-        const Slice* s = &layout->slices[i];
+        const Slice* slice = &layout->slices[i];
         char name[128];
-        checkpoint_name(name, sizeof name, &r->sites, value, s->tensor.name);
-        if (!slice_read(values + (s->offset - b->offset), file, name, s, error)) return false;
+        checkpoint_name(name, sizeof name, &reader->sites, value, slice->tensor.name);
+        if (!slice_read(values + (slice->offset - b->offset), file, name, slice, error)) return false;
     }
     return true;
 }

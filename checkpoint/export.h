@@ -42,9 +42,9 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
 }
 
 // All ranks: where it is written at first.
-static bool export_name(Export* x, uint64_t number, Error* error) {
-    return checkpoint_path(x->temporary, error, "%s.tmp-%llx", x->path, (unsigned long long)number) &&
-           checkpoint_path(x->file, error, x->llmc ? "%s" : "%s/model.safetensors", x->temporary);
+static bool export_name(Export* job, uint64_t number, Error* error) {
+    return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number) &&
+           checkpoint_path(job->file, error, job->llmc ? "%s" : "%s/model.safetensors", job->temporary);
 }
 
 // Formats that are not written, by the ending of their files.
@@ -65,64 +65,65 @@ static bool export_check_ending(const char* path, Error* error) {
 }
 
 // All ranks: whether a model can be written to path, which nothing may be at.
-static bool export_open(Export* x, const char* path, bool bf16, const ModelConfig* m, const CaatConfig* sync,
+static bool export_open(Export* job, const char* path, bool bf16, const ModelConfig* model, const CaatConfig* sync,
                         Error* error) {
     struct stat st;
     Error why;
-    memset(x, 0, sizeof *x);
-    x->path = path, x->dtype = bf16 ? SAFE_BF16 : SAFE_F32, x->llmc = export_ends_with(path, ".bin");
+    memset(job, 0, sizeof *job);
+    job->path = path, job->dtype = bf16 ? SAFE_BF16 : SAFE_F32, job->llmc = export_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
-    if (x->llmc && !llmc_check(m, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
-    if (x->llmc && sync->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
+    if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
+    if (job->llmc && sync->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
-    if (!export_parent(x->file, path, error)) return false;
-    if (access(x->file, W_OK | X_OK) != 0)
-        return fail(error, "--export %.512s: cannot write in %.400s: %s", path, x->file, strerror(errno));
-    return export_name(x, UINT64_MAX, error);
+    if (!export_parent(job->file, path, error)) return false;
+    if (access(job->file, W_OK | X_OK) != 0)
+        return fail(error, "--export %.512s: cannot write in %.400s: %s", path, job->file, strerror(errno));
+    return export_name(job, UINT64_MAX, error);
 }
 
 // Where everything lies; offset (model_tensors(NULL, m)): of the model's tensors, in bytes. On failure nothing has to be freed.
-static bool export_plan(SafeTensorsPlan* plan, int64_t* offset, const Export* x, const ModelConfig* m, Error* error) {
+static bool export_plan(SafeTensorsPlan* plan, int64_t* offset, const Export* job, const ModelConfig* model,
+                        Error* error) {
     const SafeMetadata about = {"format", "pt"}; // transformers wants to see it
     int n;
-    Tensor* model = llmc_tensors(m, &n);
+    Tensor* tensors = llmc_tensors(model, &n);
     SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "the list of tensors");
     for (int i = 0; i < n; i++) {
-        list[i].name = model[i].name, list[i].dtype = x->dtype;
-        list[i].ndim = tensor_file_shape(list[i].shape, &model[i]);
+        list[i].name = tensors[i].name, list[i].dtype = job->dtype;
+        list[i].ndim = tensor_file_shape(list[i].shape, &tensors[i]);
     }
     const bool ok =
-        x->llmc ? llmc_plan(plan, list, m, x->dtype, error) : safetensors_plan(plan, list, n, &about, 1, error);
+        job->llmc ? llmc_plan(plan, list, model, job->dtype, error) : safetensors_plan(plan, list, n, &about, 1, error);
     for (int i = 0; i < n; i++) offset[i] = list[i].offset;
     free(list);
-    free(model);
+    free(tensors);
     return ok;
 }
 
 // Rank 0, if what follows has failed somewhere.
-static void export_abandon(const Export* x) {
-    if (x->llmc)
-        unlink(x->temporary);
+static void export_abandon(const Export* job) {
+    if (job->llmc)
+        unlink(job->temporary);
     else
-        checkpoint_remove(x->temporary);
+        checkpoint_remove(job->temporary);
 }
 
 // Rank 0, first. If it fails nothing was made.
-static bool export_begin(const Export* x, const ModelConfig* m, Error* error) {
+static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
     SafeTensorsPlan plan;
     SafeTensorsFile file;
     int64_t* offset =
-        (int64_t*)checked_malloc((size_t)model_tensors(NULL, m) * sizeof *offset, "where tensors are written");
-    bool ok = export_plan(&plan, offset, x, m, error);
+        (int64_t*)checked_malloc((size_t)model_tensors(NULL, model) * sizeof *offset, "where tensors are written");
+    bool ok = export_plan(&plan, offset, job, model, error);
     free(offset);
     if (!ok) return false;
-    const int fd = x->llmc ? open(x->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
-    ok = fd >= 0 || (!x->llmc && mkdir(x->temporary, 0777) == 0) ||
-         fail(error, "%s: cannot make it: %s", x->temporary, strerror(errno));
+    const int fd = job->llmc ? open(job->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    ok = fd >= 0 || (!job->llmc && mkdir(job->temporary, 0777) == 0) ||
+         fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
     if (fd >= 0) close(fd);
-    if (ok && !safetensors_create(&file, x->file, &plan, error)) {
-        export_abandon(x);
+    if (ok && !safetensors_create(&file, job->file, &plan, error)) {
+        export_abandon(job);
         ok = false;
     }
     if (ok) close(file.fd); // flushed later, by all
@@ -131,14 +132,14 @@ static bool export_begin(const Export* x, const ModelConfig* m, Error* error) {
 }
 
 // Those slices of a bucket that this rank owns. values: the bucket's elements.
-static bool export_bucket(RunWriter* runs, const Export* x, const Layout* layout, int bucket, const int64_t* offset,
+static bool export_bucket(RunWriter* runs, const Export* job, const Layout* layout, int bucket, const int64_t* offset,
                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
     for (int i = b->first; i < b->first + b->slices; i++) {
-        Slice s = layout->slices[i];
-        s.tensor.transposed &= !x->llmc;
-        if (slice_is_owned(&s, layout) &&
-            !slice_write(runs, offset[s.index], values + (s.offset - b->offset), &s, error))
+        Slice slice = layout->slices[i];
+        slice.tensor.transposed &= !job->llmc;
+        if (slice_is_owned(&slice, layout) &&
+            !slice_write(runs, offset[slice.index], values + (slice.offset - b->offset), &slice, error))
             return false;
     }
     return run_writer_flush(runs, error);
@@ -146,18 +147,18 @@ static bool export_bucket(RunWriter* runs, const Export* x, const Layout* layout
 
 // Every rank, once rank 0 has begun and nothing is on its way between ranks. With ZeRO they put each bucket together: after
 // a failure this one goes on with what the others wait for.
-static bool export_write(const Export* x, const Stage* s, HeartbeatRow* row, Error* error) {
-    const Layout* layout = &s->layout;
+static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* row, Error* error) {
+    const Layout* layout = &stage->layout;
     SafeTensorsPlan plan = {NULL, 0, 0};
     SafeTensorsFile file = {-1, NULL, 0};
     int64_t* offset = (int64_t*)checked_malloc((size_t)layout->tensors * sizeof *offset, "where tensors are written");
     float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     float* buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing weights");
-    bool ok = export_plan(&plan, offset, x, &s->model, error) && safetensors_join(&file, x->file, &plan, error);
-    RunWriter runs = {&file, buffer, 0, 0, 0, "the weight", x->dtype};
+    bool ok = export_plan(&plan, offset, job, &stage->model, error) && safetensors_join(&file, job->file, &plan, error);
+    RunWriter runs = {&file, buffer, 0, 0, 0, "the weight", job->dtype};
     for (int b = 0; b < layout->buckets; b++) {
-        const float* whole = whole_values(s, b, stage_values(s, 0), copy);
-        if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, x, layout, b, offset, whole, error);
+        const float* whole = whole_values(stage, b, stage_values(stage, 0), copy);
+        if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, job, layout, b, offset, whole, error);
         heartbeat_background(row);
     }
     Error late; // what went wrong first is what is told
@@ -168,17 +169,18 @@ static bool export_write(const Export* x, const Stage* s, HeartbeatRow* row, Err
 }
 
 // Rank 0, when all have written. files: what stands beside the model.
-static bool export_publish(const Export* x, const ModelConfig* m, const CaatConfig* sync, const HubFiles* files,
+static bool export_publish(const Export* job, const ModelConfig* model, const CaatConfig* sync, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];
-    bool ok = x->llmc || (checkpoint_path(path, error, "%s/config.json", x->temporary) &&
-                          checkpoint_write_config(path, m, sync, x->dtype, files->config, error) &&
-                          checkpoint_write_hub_files(x->temporary, files, error) && folder_sync(x->temporary, error));
-    if (!ok) export_abandon(x);
-    ok = ok && (rename_new(x->temporary, x->path) ||
-                fail(error, "--export %.480s: cannot be given its name: %s; the weights are in %.480s", x->path,
-                     strerror(errno), x->temporary));
-    return ok && export_parent(path, x->path, error) && folder_sync(path, error);
+    bool ok =
+        job->llmc || (checkpoint_path(path, error, "%s/config.json", job->temporary) &&
+                      checkpoint_write_config(path, model, sync, job->dtype, files->config, error) &&
+                      checkpoint_write_hub_files(job->temporary, files, error) && folder_sync(job->temporary, error));
+    if (!ok) export_abandon(job);
+    ok = ok && (rename_new(job->temporary, job->path) ||
+                fail(error, "--export %.480s: cannot be given its name: %s; the weights are in %.480s", job->path,
+                     strerror(errno), job->temporary));
+    return ok && export_parent(path, job->path, error) && folder_sync(path, error);
 }
 
 #endif

@@ -32,138 +32,149 @@ typedef struct {
     Error* error;
 } ConfigReader;
 
-static inline const JsonNode* config_get(const ConfigReader* r, const char* key) {
-    const JsonNode* node = json_get(r->object, key);
+static inline const JsonNode* config_get(const ConfigReader* reader, const char* key) {
+    const JsonNode* node = json_get(reader->object, key);
     return node && node->type != JSON_NULL ? node : NULL;
 }
 
 // An integer from 1 to `most`. usual: what it is where nothing is said; 0: it has to be said.
-static inline bool config_int(int* out, const ConfigReader* r, const char* key, int64_t most, int usual) {
+static inline bool config_int(int* out, const ConfigReader* reader, const char* key, int64_t most, int usual) {
     int64_t value = usual;
-    if ((config_get(r, key) || usual == 0) && !json_get_integer(&value, r->json, r->object, key, 1, most, r->error))
+    if ((config_get(reader, key) || usual == 0) &&
+        !json_get_integer(&value, reader->json, reader->object, key, 1, most, reader->error))
         return false;
     *out = (int)value;
     return true;
 }
 
 // A number above 0 and finite.
-static inline bool config_number(double* out, const ConfigReader* r, const char* key, double usual) {
-    const JsonNode* node = config_get(r, key);
+static inline bool config_number(double* out, const ConfigReader* reader, const char* key, double usual) {
+    const JsonNode* node = config_get(reader, key);
     *out = usual;
     if (!node && usual > 0) return true;
-    if (!json_get_number(out, r->json, r->object, key, r->error)) return false;
-    return *out > 0 || json_fail(r->json, node, r->error, "\"%s\" is %g; it has to be above 0", key, *out);
+    if (!json_get_number(out, reader->json, reader->object, key, reader->error)) return false;
+    return *out > 0 || json_fail(reader->json, node, reader->error, "\"%s\" is %g; it has to be above 0", key, *out);
 }
 
-static inline bool config_bool(bool* out, const ConfigReader* r, const char* key, bool usual) {
+static inline bool config_bool(bool* out, const ConfigReader* reader, const char* key, bool usual) {
     *out = usual;
-    return !config_get(r, key) || json_get_bool(out, r->json, r->object, key, r->error);
+    return !config_get(reader, key) || json_get_bool(out, reader->json, reader->object, key, reader->error);
 }
 
 // A switch that changes what the model computes has to stand as it does here.
-static inline bool config_switch(const ConfigReader* r, const char* key, bool ours) {
+static inline bool config_switch(const ConfigReader* reader, const char* key, bool ours) {
     bool value;
-    if (!config_bool(&value, r, key, ours)) return false;
+    if (!config_bool(&value, reader, key, ours)) return false;
     return value == ours ||
-           json_fail(r->json, config_get(r, key), r->error, "\"%s\" is %s: that is another model than the one here",
-                     key, value ? "true" : "false");
+           json_fail(reader->json, config_get(reader, key), reader->error,
+                     "\"%s\" is %s: that is another model than the one here", key, value ? "true" : "false");
 }
 
 // A name has to be one of `ours`, each with a blank behind it.
-static inline bool config_name(const ConfigReader* r, const char* key, const char* ours) {
+static inline bool config_name(const ConfigReader* reader, const char* key, const char* ours) {
     const char* value = "";
     char word[128];
-    if (!config_get(r, key)) return true;
-    if (!json_get_string(&value, r->json, r->object, key, r->error)) return false;
+    if (!config_get(reader, key)) return true;
+    if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
     snprintf(word, sizeof word, "%s ", value);
     const char* at = strchr(value, ' ') ? NULL : strstr(ours, word);
     return (at && *value && (at == ours || at[-1] == ' ')) ||
-           json_fail(r->json, config_get(r, key), r->error, "\"%s\" is %s, which is not supported; there is %s", key,
-                     json_quoted(value).text, ours);
+           json_fail(reader->json, config_get(reader, key), reader->error,
+                     "\"%s\" is %s, which is not supported; there is %s", key, json_quoted(value).text, ours);
 }
 
 // What must not be there at all, because nothing here computes it.
-static inline bool config_absent(const ConfigReader* r, const char* key) {
-    const JsonNode* node = config_get(r, key);
-    return !node || json_fail(r->json, node, r->error, "\"%s\" is not supported", key);
+static inline bool config_absent(const ConfigReader* reader, const char* key) {
+    const JsonNode* node = config_get(reader, key);
+    return !node || json_fail(reader->json, node, reader->error, "\"%s\" is not supported", key);
 }
 
 // "rope_scaling", or what stands beside "rope_theta" in "rope_parameters".
-static inline bool config_rope_scaling(RopeScaling* scaling, const ConfigReader* r) {
-    const char *key = config_get(r, "rope_type") ? "rope_type" : "type", *kind = "default";
+static inline bool config_rope_scaling(RopeScaling* scaling, const ConfigReader* reader) {
+    const char *key = config_get(reader, "rope_type") ? "rope_type" : "type", *kind = "default";
     memset(scaling, 0, sizeof *scaling);
-    if (config_get(r, key) && !json_get_string(&kind, r->json, r->object, key, r->error)) return false;
+    if (config_get(reader, key) && !json_get_string(&kind, reader->json, reader->object, key, reader->error))
+        return false;
     if (strcmp(kind, "default") == 0) return true;
     const bool llama3 = strcmp(kind, "llama3") == 0;
     if (!llama3 && strcmp(kind, "linear") != 0)
-        return json_fail(r->json, config_get(r, key), r->error,
+        return json_fail(reader->json, config_get(reader, key), reader->error,
                          "rotary positions of type %s are not supported; there is default, linear and llama3",
                          json_quoted(kind).text);
-    if (!config_number(&scaling->factor, r, "factor", 0)) return false;
+    if (!config_number(&scaling->factor, reader, "factor", 0)) return false;
     int original;
     if (!llama3) return true;
-    if (!config_number(&scaling->low, r, "low_freq_factor", 0) ||
-        !config_number(&scaling->high, r, "high_freq_factor", 0) ||
-        !config_int(&original, r, "original_max_position_embeddings", 1 << 24, 0))
+    if (!config_number(&scaling->low, reader, "low_freq_factor", 0) ||
+        !config_number(&scaling->high, reader, "high_freq_factor", 0) ||
+        !config_int(&original, reader, "original_max_position_embeddings", 1 << 24, 0))
         return false;
     scaling->original = original;
     return scaling->low < scaling->high ||
-           json_fail(r->json, r->object, r->error, "\"low_freq_factor\" %g is not below \"high_freq_factor\" %g",
-                     scaling->low, scaling->high);
+           json_fail(reader->json, reader->object, reader->error,
+                     "\"low_freq_factor\" %g is not below \"high_freq_factor\" %g", scaling->low, scaling->high);
 }
 
-static inline bool config_read_rope(ModelConfig* m, const ConfigReader* r) {
-    const JsonNode *both = config_get(r, "rope_parameters"), *old = config_get(r, "rope_scaling");
-    const ConfigReader inner = {r->json, both ? both : old, r->error};
+static inline bool config_read_rope(ModelConfig* model, const ConfigReader* reader) {
+    const JsonNode *both = config_get(reader, "rope_parameters"), *old = config_get(reader, "rope_scaling");
+    const ConfigReader inner = {reader->json, both ? both : old, reader->error};
     if (inner.object && inner.object->type != JSON_OBJECT)
-        return json_fail(r->json, inner.object, r->error, "\"%s\" has to be an object", inner.object->name);
-    return config_number(&m->rope_theta, both ? &inner : r, "rope_theta", 10000) &&
-           (!inner.object || config_rope_scaling(&m->rope_scaling, &inner));
+        return json_fail(reader->json, inner.object, reader->error, "\"%s\" has to be an object", inner.object->name);
+    return config_number(&model->rope_theta, both ? &inner : reader, "rope_theta", 10000) &&
+           (!inner.object || config_rope_scaling(&model->rope_scaling, &inner));
 }
 
-static inline bool config_read_gpt2(ModelConfig* m, const ConfigReader* r) {
-    m->arch = ARCH_GPT2;
-    return config_int(&m->L, r, "n_layer", 10000, 0) && config_int(&m->C, r, "n_embd", 1 << 20, 0) &&
-           config_int(&m->NH, r, "n_head", 1 << 16, 0) && config_int(&m->NKV, r, "n_head", 1 << 16, 0) &&
-           config_int(&m->F, r, "n_inner", 1 << 22, 4 * m->C) && config_int(&m->T, r, "n_positions", 1 << 24, 1024) &&
-           config_number(&m->eps, r, "layer_norm_epsilon", 1e-5) &&
-           config_bool(&m->tied, r, "tie_word_embeddings", true) &&
-           config_name(r, "activation_function", "gelu_new gelu_pytorch_tanh gelu_fast ") &&
-           config_switch(r, "scale_attn_weights", true) && config_switch(r, "scale_attn_by_inverse_layer_idx", false) &&
-           config_switch(r, "add_cross_attention", false);
+static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader) {
+    model->arch = ARCH_GPT2;
+    return config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
+           config_int(&model->NH, reader, "n_head", 1 << 16, 0) &&
+           config_int(&model->NKV, reader, "n_head", 1 << 16, 0) &&
+           config_int(&model->F, reader, "n_inner", 1 << 22, 4 * model->C) &&
+           config_int(&model->T, reader, "n_positions", 1 << 24, 1024) &&
+           config_number(&model->eps, reader, "layer_norm_epsilon", 1e-5) &&
+           config_bool(&model->tied, reader, "tie_word_embeddings", true) &&
+           config_name(reader, "activation_function", "gelu_new gelu_pytorch_tanh gelu_fast ") &&
+           config_switch(reader, "scale_attn_weights", true) &&
+           config_switch(reader, "scale_attn_by_inverse_layer_idx", false) &&
+           config_switch(reader, "add_cross_attention", false);
 }
 
-static inline bool config_read_llama(ModelConfig* m, const ConfigReader* r) {
-    m->arch = ARCH_LLAMA;
-    if (!config_int(&m->L, r, "num_hidden_layers", 10000, 0) || !config_int(&m->C, r, "hidden_size", 1 << 20, 0) ||
-        !config_int(&m->NH, r, "num_attention_heads", 1 << 16, 0) ||
-        !config_int(&m->NKV, r, "num_key_value_heads", 1 << 16, m->NH) ||
-        !config_int(&m->F, r, "intermediate_size", 1 << 22, 0) ||
-        !config_int(&m->T, r, "max_position_embeddings", 1 << 24, 2048) ||
-        !config_number(&m->eps, r, "rms_norm_eps", 1e-6) || !config_bool(&m->tied, r, "tie_word_embeddings", false) ||
-        !config_name(r, "hidden_act", "silu swish ") || !config_switch(r, "attention_bias", false) ||
-        !config_switch(r, "mlp_bias", false) || !config_absent(r, "sliding_window") || !config_read_rope(m, r))
+static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader) {
+    model->arch = ARCH_LLAMA;
+    if (!config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
+        !config_int(&model->C, reader, "hidden_size", 1 << 20, 0) ||
+        !config_int(&model->NH, reader, "num_attention_heads", 1 << 16, 0) ||
+        !config_int(&model->NKV, reader, "num_key_value_heads", 1 << 16, model->NH) ||
+        !config_int(&model->F, reader, "intermediate_size", 1 << 22, 0) ||
+        !config_int(&model->T, reader, "max_position_embeddings", 1 << 24, 2048) ||
+        !config_number(&model->eps, reader, "rms_norm_eps", 1e-6) ||
+        !config_bool(&model->tied, reader, "tie_word_embeddings", false) ||
+        !config_name(reader, "hidden_act", "silu swish ") || !config_switch(reader, "attention_bias", false) ||
+        !config_switch(reader, "mlp_bias", false) || !config_absent(reader, "sliding_window") ||
+        !config_read_rope(model, reader))
         return false;
     double rotated;
     int HS;
-    if (!config_number(&rotated, r, "partial_rotary_factor", 1) || !config_int(&HS, r, "head_dim", 1 << 20, 1))
+    if (!config_number(&rotated, reader, "partial_rotary_factor", 1) ||
+        !config_int(&HS, reader, "head_dim", 1 << 20, 1))
         return false;
     if (rotated != 1)
-        return json_fail(r->json, config_get(r, "partial_rotary_factor"), r->error,
+        return json_fail(reader->json, config_get(reader, "partial_rotary_factor"), reader->error,
                          "\"partial_rotary_factor\" is %g: here heads are rotated whole", rotated);
-    return !config_get(r, "head_dim") || HS * (int64_t)m->NH == m->C ||
-           json_fail(r->json, config_get(r, "head_dim"), r->error,
-                     "\"head_dim\" is %d: here it is hidden_size / num_attention_heads = %d / %d", HS, m->C, m->NH);
+    return !config_get(reader, "head_dim") || HS * (int64_t)model->NH == model->C ||
+           json_fail(reader->json, config_get(reader, "head_dim"), reader->error,
+                     "\"head_dim\" is %d: here it is hidden_size / num_attention_heads = %d / %d", HS, model->C,
+                     model->NH);
 }
 
 // "gpt2" or "llama": by "model_type", or where that is missing by "architectures".
-static inline bool config_kind(const char** kind, const ConfigReader* r) {
-    const JsonNode *type = config_get(r, "model_type"), *list = config_get(r, "architectures");
+static inline bool config_kind(const char** kind, const ConfigReader* reader) {
+    const JsonNode *type = config_get(reader, "model_type"), *list = config_get(reader, "architectures");
     const JsonNode* first = list && list->type == JSON_ARRAY ? json_first(list) : NULL;
     *kind = "";
-    if (type) return json_get_string(kind, r->json, r->object, "model_type", r->error);
+    if (type) return json_get_string(kind, reader->json, reader->object, "model_type", reader->error);
     if (!first || !json_is_plain_string(first))
-        return json_fail(r->json, r->object, r->error, "\"model_type\" is missing: of which architecture is it?");
+        return json_fail(reader->json, reader->object, reader->error,
+                         "\"model_type\" is missing: of which architecture is it?");
     *kind = strcmp(first->value.string, "GPT2LMHeadModel") == 0    ? "gpt2"
             : strcmp(first->value.string, "LlamaForCausalLM") == 0 ? "llama"
                                                                    : first->value.string;
@@ -171,34 +182,35 @@ static inline bool config_kind(const char** kind, const ConfigReader* r) {
 }
 
 // The name of the published model that has this shape, positions aside.
-static inline const char* config_known_name(const ModelConfig* m) {
+static inline const char* config_known_name(const ModelConfig* model) {
     int n;
     const ModelConfig* presets = model_presets(&n);
     for (int i = 0; i < n; i++) {
-        const ModelConfig* p = &presets[i];
-        if (p->arch == m->arch && p->L == m->L && p->C == m->C && p->NH == m->NH && p->NKV == m->NKV && p->F == m->F &&
-            p->V == m->V && p->tied == m->tied)
-            return p->name;
+        const ModelConfig* preset = &presets[i];
+        if (preset->arch == model->arch && preset->L == model->L && preset->C == model->C && preset->NH == model->NH &&
+            preset->NKV == model->NKV && preset->F == model->F && preset->V == model->V && preset->tied == model->tied)
+            return preset->name;
     }
     return "custom";
 }
 
 // The shape that a config.json describes; refuses, by name and place, what is not supported.
-static inline bool config_read(ModelConfig* m, const char* path, Error* error) {
+static inline bool config_read(ModelConfig* model, const char* path, Error* error) {
     Json json;
     const char* kind;
-    memset(m, 0, sizeof *m);
+    memset(model, 0, sizeof *model);
     if (!json_open(&json, path, error)) return false;
-    const ConfigReader r = {&json, json.nodes, error};
+    const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
-    ok = ok && config_kind(&kind, &r);
+    ok = ok && config_kind(&kind, &reader);
     if (ok && strcmp(kind, "gpt2") != 0 && strcmp(kind, "llama") != 0)
         ok = json_fail(&json, json.nodes, error, "a model of type %s; there is gpt2 and llama", json_quoted(kind).text);
-    ok = ok && config_absent(&r, "quantization_config") && config_int(&m->V, &r, "vocab_size", 1 << 30, 0) &&
-         (strcmp(kind, "gpt2") == 0 ? config_read_gpt2(m, &r) : config_read_llama(m, &r));
+    ok = ok && config_absent(&reader, "quantization_config") &&
+         config_int(&model->V, &reader, "vocab_size", 1 << 30, 0) &&
+         (strcmp(kind, "gpt2") == 0 ? config_read_gpt2(model, &reader) : config_read_llama(model, &reader));
     Error why;
-    if (ok && !model_check(m, &why)) ok = fail(error, "%s: %.512s", path, why.text);
-    if (ok) m->name = config_known_name(m);
+    if (ok && !model_check(model, &why)) ok = fail(error, "%s: %.512s", path, why.text);
+    if (ok) model->name = config_known_name(model);
     json_free(&json);
     return ok;
 }
@@ -245,9 +257,9 @@ static inline bool config_read_roles(TokenRoles* roles, const char* path, int V,
     Json json;
     const char* kind;
     if (!json_open(&json, path, error)) return false;
-    const ConfigReader r = {&json, json.nodes, error};
+    const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
-    ok = ok && config_kind(&kind, &r);
+    ok = ok && config_kind(&kind, &reader);
     if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? ARCH_GPT2 : ARCH_LLAMA, V);
     for (int role = 0; role < TOKEN_ROLES && ok; role++) {
         const JsonNode* node = json_get(json.nodes, token_role_names[role]);
@@ -295,7 +307,7 @@ static inline const char* config_decimal(char text[32], double x) {
 
 // Refuses to continue what was trained as model `then`, in path, as model `now`: names the first field that differs, with both values.
 static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
-    const RopeScaling *a = &now->rope_scaling, *b = &then->rope_scaling;
+    const RopeScaling *mine = &now->rope_scaling, *theirs = &then->rope_scaling;
     const struct {
         const char *name, *option; // option: NULL where none says it
         double now, then;
@@ -309,10 +321,10 @@ static inline bool config_compare(const ModelConfig* now, const ModelConfig* the
                   {"tied embeddings", NULL, (double)now->tied, (double)then->tied},
                   {"epsilon of the norms", NULL, now->eps, then->eps},
                   {"rope_theta", NULL, now->rope_theta, then->rope_theta},
-                  {"factor of rope_scaling", NULL, a->factor, b->factor},
-                  {"low_freq_factor of rope_scaling", NULL, a->low, b->low},
-                  {"high_freq_factor of rope_scaling", NULL, a->high, b->high},
-                  {"original positions of rope_scaling", NULL, a->original, b->original}};
+                  {"factor of rope_scaling", NULL, mine->factor, theirs->factor},
+                  {"low_freq_factor of rope_scaling", NULL, mine->low, theirs->low},
+                  {"high_freq_factor of rope_scaling", NULL, mine->high, theirs->high},
+                  {"original positions of rope_scaling", NULL, mine->original, theirs->original}};
     char here[32], there[32];
     if (now->arch != then->arch)
         return fail(error, "%s is another architecture than this run: give --arch %s", path,

@@ -31,38 +31,38 @@ static inline int hub_index(const char* name) {
     return i;
 }
 
-static inline void hub_files_free(HubFiles* h) {
-    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) free(h->text[i]);
-    memset(h, 0, sizeof *h);
+static inline void hub_files_free(HubFiles* hub) {
+    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) free(hub->text[i]);
+    memset(hub, 0, sizeof *hub);
 }
 
 // Takes a file from a folder, if it is there and was not taken from another one before.
-static inline bool hub_take(HubFiles* h, const char* folder, const char* name, Error* error) {
+static inline bool hub_take(HubFiles* hub, const char* folder, const char* name, Error* error) {
     const int i = hub_index(name);
     char path[CHECKPOINT_PATH];
     MappedFile file;
-    if (h->text[i]) return true;
+    if (hub->text[i]) return true;
     if (!checkpoint_path(path, error, "%s/%s", folder, name)) return false;
     if (access(path, F_OK) != 0) return true;
     if (!file_map(&file, path, error)) return false;
-    h->text[i] = (char*)checked_malloc(file.size + 1, "a tokenizer's file");
-    h->size[i] = file.size;
-    if (file.size) memcpy(h->text[i], file.data, file.size);
+    hub->text[i] = (char*)checked_malloc(file.size + 1, "a tokenizer's file");
+    hub->size[i] = file.size;
+    if (file.size) memcpy(hub->text[i], file.data, file.size);
     file_unmap(&file);
     return true;
 }
 
 // A stream into a file that nobody has; ends with hub_written. NULL: it was taken from a folder.
-static inline FILE* hub_write(HubFiles* h, const char* name) {
+static inline FILE* hub_write(HubFiles* hub, const char* name) {
     const int i = hub_index(name);
-    if (h->text[i]) return NULL;
-    FILE* f = open_memstream(&h->text[i], &h->size[i]);
-    if (!f) die("out of memory: %s", name);
-    return f;
+    if (hub->text[i]) return NULL;
+    FILE* out = open_memstream(&hub->text[i], &hub->size[i]);
+    if (!out) die("out of memory: %s", name);
+    return out;
 }
 
-static inline void hub_written(FILE* f) {
-    if (fclose(f) != 0) die("out of memory: the files of a tokenizer");
+static inline void hub_written(FILE* out) {
+    if (fclose(out) != 0) die("out of memory: the files of a tokenizer");
 }
 
 // Whether a folder has the vocabulary that is used; path: its file. Then the files around it are that folder's.
@@ -77,66 +77,68 @@ static inline bool hub_has_vocabulary(char* path, size_t size, const char* folde
 
 // The vocabulary's files: taken from the folder of the weights if it has the same one, else from where it was read. Not from around
 // a file that is not the vocabulary of its folder.
-static inline bool hub_take_vocabulary(HubFiles* h, const HubSources* s, Error* error) {
+static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH], of_folder[CHECKPOINT_PATH];
-    const bool known = s->tokenizer->vocab > 0; // else it is none that is read here, but transformers may
-    if (!known || !s->weights[0] || !hub_has_vocabulary(path, sizeof path, s->weights, s->tokenizer))
-        snprintf(path, sizeof path, "%s", s->vocabulary);
+    const bool known = sources->tokenizer->vocab > 0; // else it is none that is read here, but transformers may
+    if (!known || !sources->weights[0] || !hub_has_vocabulary(path, sizeof path, sources->weights, sources->tokenizer))
+        snprintf(path, sizeof path, "%s", sources->vocabulary);
     beside(folder, sizeof folder, path, "");
     if (!path[0] || !tokenizer_in_folder(of_folder, sizeof of_folder, folder[0] ? folder : ".")) return true;
     if (strcmp(strrchr(of_folder, '/') + 1, path + strlen(folder)) != 0) return true;
     for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
         const bool sampling = strcmp(checkpoint_hub_files[i], "generation_config.json") == 0;
-        if (!sampling && !hub_take(h, folder[0] ? folder : ".", checkpoint_hub_files[i], error)) return false;
+        if (!sampling && !hub_take(hub, folder[0] ? folder : ".", checkpoint_hub_files[i], error)) return false;
     }
     return true;
 }
 
 // The name of the token with a role, in JSON, if it is an added one.
-static inline void hub_write_role(FILE* f, const char* key, const HubSources* s, int role) {
-    const Tokenizer* t = s->tokenizer;
-    const int token = s->roles.n[role] > 0 ? s->roles.id[role][0] : -1;
-    if (token < 0 || token >= t->vocab || !t->is_added[token]) return;
-    char* name = strndup((const char*)t->bytes + t->begin[token], token_bytes(t, (uint32_t)token));
+static inline void hub_write_role(FILE* out, const char* key, const HubSources* sources, int role) {
+    const Tokenizer* tokenizer = sources->tokenizer;
+    const int token = sources->roles.n[role] > 0 ? sources->roles.id[role][0] : -1;
+    if (token < 0 || token >= tokenizer->vocab || !tokenizer->is_added[token]) return;
+    char* name =
+        strndup((const char*)tokenizer->bytes + tokenizer->begin[token], token_bytes(tokenizer, (uint32_t)token));
     if (!name) die("out of memory for the name of a token");
-    fprintf(f, ",\n  \"%s\": ", key);
-    json_write_string(f, name);
+    fprintf(out, ",\n  \"%s\": ", key);
+    json_write_string(out, name);
     free(name);
 }
 
 // Writes what no folder had.
-static inline void hub_write_rest(HubFiles* h, const HubSources* s) {
-    FILE* f = hub_write(h, "generation_config.json");
-    if (f) {
-        fprintf(f, "{\n  %s\n}\n", h->config + strlen(",\n  "));
-        hub_written(f);
+static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
+    FILE* out = hub_write(hub, "generation_config.json");
+    if (out) {
+        fprintf(out, "{\n  %s\n}\n", hub->config + strlen(",\n  "));
+        hub_written(out);
     }
-    if (!s->tokenizer->vocab) return;
-    f = hub_write(h, "tokenizer.json");
-    if (f) {
-        write_tokenizer(f, s->tokenizer);
-        hub_written(f);
+    if (!sources->tokenizer->vocab) return;
+    out = hub_write(hub, "tokenizer.json");
+    if (out) {
+        write_tokenizer(out, sources->tokenizer);
+        hub_written(out);
     }
-    f = hub_write(h, "tokenizer_config.json");
-    if (!f) return;
-    fprintf(f, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %d", s->positions);
-    hub_write_role(f, "bos_token", s, ROLE_BOS);
-    hub_write_role(f, "eos_token", s, ROLE_EOS);
-    hub_write_role(f, "pad_token", s, ROLE_PAD);
-    fputs(",\n  \"clean_up_tokenization_spaces\": false\n}\n", f);
-    hub_written(f);
+    out = hub_write(hub, "tokenizer_config.json");
+    if (!out) return;
+    fprintf(out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %d",
+            sources->positions);
+    hub_write_role(out, "bos_token", sources, ROLE_BOS);
+    hub_write_role(out, "eos_token", sources, ROLE_EOS);
+    hub_write_role(out, "pad_token", sources, ROLE_PAD);
+    fputs(",\n  \"clean_up_tokenization_spaces\": false\n}\n", out);
+    hub_written(out);
 }
 
 // Gathers all of it. On failure there is nothing to free.
-static inline bool hub_files_gather(HubFiles* h, const HubSources* s, Error* error) {
-    memset(h, 0, sizeof *h);
-    config_roles_text(h->config, &s->roles);
-    const bool ok = (!s->weights[0] || hub_take(h, s->weights, "generation_config.json", error)) &&
-                    hub_take_vocabulary(h, s, error);
+static inline bool hub_files_gather(HubFiles* hub, const HubSources* sources, Error* error) {
+    memset(hub, 0, sizeof *hub);
+    config_roles_text(hub->config, &sources->roles);
+    const bool ok = (!sources->weights[0] || hub_take(hub, sources->weights, "generation_config.json", error)) &&
+                    hub_take_vocabulary(hub, sources, error);
     if (ok)
-        hub_write_rest(h, s);
+        hub_write_rest(hub, sources);
     else
-        hub_files_free(h);
+        hub_files_free(hub);
     return ok;
 }
 

@@ -33,24 +33,24 @@ static inline bool llmc_is_file(const char* path) {
     return is;
 }
 
-// Sets where the tensors (list[i] of model[i], n of them) lie in a file, in bytes; returns where the last one ends.
-static inline int64_t llmc_place(SafeTensor* list, const Tensor* model, int n, int padded_V, SafeDtype dtype) {
+// Sets where the tensors (list[i] of tensors[i], n of them) lie in a file, in bytes; returns where the last one ends.
+static inline int64_t llmc_place(SafeTensor* list, const Tensor* tensors, int n, int padded_V, SafeDtype dtype) {
     int64_t end = LLMC_HEADER_BYTES;
     for (int kind = 0; kind < TENSOR_KINDS; kind++)
         for (int i = 0; i < n; i++) {
-            if ((int)model[i].kind != kind) continue;
-            SafeTensor* t = &list[i];
-            t->name = model[i].name, t->dtype = dtype, t->ndim = model[i].vector ? 1 : 2;
-            t->shape[0] = model[i].rows, t->shape[1] = model[i].cols;
-            safetensors_size(t);
-            t->offset = end;
-            end += kind == WTE ? t->bytes / model[i].rows * padded_V : t->bytes;
+            if ((int)tensors[i].kind != kind) continue;
+            SafeTensor* tensor = &list[i];
+            tensor->name = tensors[i].name, tensor->dtype = dtype, tensor->ndim = tensors[i].vector ? 1 : 2;
+            tensor->shape[0] = tensors[i].rows, tensor->shape[1] = tensors[i].cols;
+            safetensors_size(tensor);
+            tensor->offset = end;
+            end += kind == WTE ? tensor->bytes / tensors[i].rows * padded_V : tensor->bytes;
         }
     return end;
 }
 
 // The shape that a header describes.
-static inline bool llmc_read_header(ModelConfig* m, int* padded_V, SafeDtype* dtype, const char* path,
+static inline bool llmc_read_header(ModelConfig* model, int* padded_V, SafeDtype* dtype, const char* path,
                                     const MappedFile* file, Error* error) {
     int32_t word[8] = {0};
     if (file->size < LLMC_HEADER_BYTES)
@@ -75,37 +75,38 @@ static inline bool llmc_read_header(ModelConfig* m, int* padded_V, SafeDtype* dt
     }
     if (word[7] < word[3])
         return fail(error, "%s: its header says %d tokens in the vocabulary, padded to %d", path, word[3], word[7]);
-    memset(m, 0, sizeof *m);
-    m->arch = ARCH_GPT2, m->T = word[2], m->V = word[3], m->L = word[4], m->NH = m->NKV = word[5], m->C = word[6];
-    m->F = 4 * m->C, m->tied = true, m->eps = 1e-5;
-    m->name = config_known_name(m);
+    memset(model, 0, sizeof *model);
+    model->arch = ARCH_GPT2, model->T = word[2], model->V = word[3], model->L = word[4],
+    model->NH = model->NKV = word[5], model->C = word[6];
+    model->F = 4 * model->C, model->tied = true, model->eps = 1e-5;
+    model->name = config_known_name(model);
     *padded_V = word[7];
     Error why;
-    return model_check(m, &why) || fail(error, "%s: %.512s", path, why.text);
+    return model_check(model, &why) || fail(error, "%s: %.512s", path, why.text);
 }
 
 // The list of a model's tensors, to be freed; *n: how many.
-static inline Tensor* llmc_tensors(const ModelConfig* m, int* n) {
-    *n = model_tensors(NULL, m);
+static inline Tensor* llmc_tensors(const ModelConfig* model, int* n) {
+    *n = model_tensors(NULL, model);
     Tensor* list = (Tensor*)checked_malloc((size_t)*n * sizeof *list, "the list of tensors");
-    model_tensors(list, m);
+    model_tensors(list, model);
     return list;
 }
 
 // The tensors of a file whose header was read, sorted by name; their names are file->header's.
-static inline bool llmc_list(SafeTensors* file, const ModelConfig* m, int padded_V, SafeDtype dtype, Error* error) {
+static inline bool llmc_list(SafeTensors* file, const ModelConfig* model, int padded_V, SafeDtype dtype, Error* error) {
     int n;
-    Tensor* model = llmc_tensors(m, &n);
-    const size_t room = sizeof model->name;
+    Tensor* tensors = llmc_tensors(model, &n);
+    const size_t room = sizeof tensors->name;
     file->tensors = (SafeTensor*)checked_calloc((size_t)n, sizeof *file->tensors, "the list of tensors");
     file->header.strings = (char*)checked_calloc((size_t)n, room, "names of tensors");
-    const int64_t bytes = llmc_place(file->tensors, model, n, padded_V, dtype);
+    const int64_t bytes = llmc_place(file->tensors, tensors, n, padded_V, dtype);
     for (int i = 0; i < n; i++) {
         char* name = file->header.strings + (size_t)i * room;
-        memcpy(name, model[i].name, room);
+        memcpy(name, tensors[i].name, room);
         file->tensors[i].name = name;
     }
-    free(model);
+    free(tensors);
     file->count = n;
     qsort(file->tensors, (size_t)n, sizeof *file->tensors, safe_compare_names);
     return bytes == (int64_t)file->file.size ||
@@ -114,7 +115,7 @@ static inline bool llmc_list(SafeTensors* file, const ModelConfig* m, int padded
 }
 
 // Opens llm.c's weights; *m: their shape. On failure nothing has to be closed.
-static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* m, const char* path, Error* error) {
+static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* config, const char* path, Error* error) {
     int padded_V = 0;
     SafeDtype dtype = SAFE_F32;
     memset(model, 0, sizeof *model);
@@ -126,8 +127,8 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* m, const char
     file->path = model->path;
     bool ok = file_map(&file->file, path, error);
     file->data = file->file.data;
-    ok = ok && llmc_read_header(m, &padded_V, &dtype, path, &file->file, error) &&
-         llmc_list(file, m, padded_V, dtype, error);
+    ok = ok && llmc_read_header(config, &padded_V, &dtype, path, &file->file, error) &&
+         llmc_list(file, config, padded_V, dtype, error);
     if (ok)
         safe_model_list(model);
     else
@@ -136,30 +137,32 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* m, const char
 }
 
 // Refuses a model that llm.c has no file for.
-static inline bool llmc_check(const ModelConfig* m, Error* error) {
-    if (m->arch != ARCH_GPT2) return fail(error, "llm.c's files hold a gpt2, and this is a llama");
-    if (!m->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
-    if (m->F != 4 * m->C)
-        return fail(error, "llm.c's models have 4 x %d channels inside the mlp, and this one has %d", m->C, m->F);
-    return m->eps == 1e-5 || fail(error, "llm.c's norms add 1e-5 to the variance, and this model's %g", m->eps);
+static inline bool llmc_check(const ModelConfig* model, Error* error) {
+    if (model->arch != ARCH_GPT2) return fail(error, "llm.c's files hold a gpt2, and this is a llama");
+    if (!model->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
+    if (model->F != 4 * model->C)
+        return fail(error, "llm.c's models have 4 x %d channels inside the mlp, and this one has %d", model->C,
+                    model->F);
+    return model->eps == 1e-5 || fail(error, "llm.c's norms add 1e-5 to the variance, and this model's %g", model->eps);
 }
 
 // Plans a file of a model, as float32 or bf16: its header, its size, and in list (model_tensors(NULL, m)) where the tensors are, in
 // the model's order. On failure nothing has to be freed.
-static inline bool llmc_plan(SafeTensorsPlan* plan, SafeTensor* list, const ModelConfig* m, SafeDtype dtype,
+static inline bool llmc_plan(SafeTensorsPlan* plan, SafeTensor* list, const ModelConfig* model, SafeDtype dtype,
                              Error* error) {
-    if (!llmc_check(m, error)) return false;
-    const int padded_V = (int)round_up((size_t)m->V, LLMC_PADDED_TO);
-    const int32_t word[8] = {LLMC_MAGIC, dtype == SAFE_F32 ? LLMC_FLOAT32 : LLMC_BF16, m->T, m->V, m->L, m->NH, m->C,
-                             padded_V};
+    if (!llmc_check(model, error)) return false;
+    const int padded_V = (int)round_up((size_t)model->V, LLMC_PADDED_TO);
+    const int32_t word[8] = {
+        LLMC_MAGIC, dtype == SAFE_F32 ? LLMC_FLOAT32 : LLMC_BF16, model->T, model->V, model->L, model->NH, model->C,
+        padded_V};
     int n;
-    Tensor* model = llmc_tensors(m, &n);
+    Tensor* tensors = llmc_tensors(model, &n);
     plan->header_bytes = LLMC_HEADER_BYTES;
     plan->header = (char*)checked_calloc(1, LLMC_HEADER_BYTES, "a header");
     memcpy(plan->header, word, sizeof word);
-    plan->file_bytes = llmc_place(list, model, n, padded_V, dtype);
+    plan->file_bytes = llmc_place(list, tensors, n, padded_V, dtype);
     for (int i = 0; i < n; i++) list[i].name = NULL; // it was the model's list's
-    free(model);
+    free(tensors);
     return true;
 }
 

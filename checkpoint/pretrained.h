@@ -14,13 +14,13 @@ llm.c's weights. Names and shapes are Hugging Face's.
 #include "llmc_format.h"
 
 // True for what published files hold beside the weights of a model: constants, and the copy of a tied head.
-static inline bool checkpoint_ignores(const char* name, const ModelConfig* m) {
+static inline bool checkpoint_ignores(const char* name, const ModelConfig* model) {
     static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
         const size_t length = strlen(name), n = strlen(constants[i]);
         if (length >= n && strcmp(name + length - n, constants[i]) == 0) return true;
     }
-    return m->tied && strcmp(name, "lm_head.weight") == 0;
+    return model->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
 // The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is
@@ -31,11 +31,11 @@ static inline void checkpoint_logical_name(char* name, size_t size, const char* 
 }
 
 // Every tensor of a file has to be one of the model's: with one too many, the model is another one.
-static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* m, const char* prefix,
+static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* model, const char* prefix,
                                           Error* error) {
-    const int n = model_tensors(NULL, m);
+    const int n = model_tensors(NULL, model);
     Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
-    model_tensors(list, m);
+    model_tensors(list, model);
     bool ok = true;
     for (int64_t t = 0; t < file->tensors && ok; t++) {
         char name[256];
@@ -43,7 +43,7 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
         checkpoint_logical_name(name, sizeof name, in_file, prefix);
         int i = 0;
         while (i < n && strcmp(list[i].name, name) != 0) i++;
-        if (i == n && !checkpoint_ignores(name, m)) {
+        if (i == n && !checkpoint_ignores(name, model)) {
             ok = fail(error,
                       "%.512s has %s, which the model does not have; is it the model that --model and the sizes say?",
                       file->path, in_file);
@@ -55,27 +55,27 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
 
 // The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
 // file of safetensors, and a folder without config.json, do not say it (*told).
-static inline bool checkpoint_model(ModelConfig* m, bool* told, const char* path, Error* error) {
+static inline bool checkpoint_model(ModelConfig* model, bool* told, const char* path, Error* error) {
     *told = true;
     if (llmc_is_file(path)) {
         SafeTensorsModel file;
-        if (!llmc_open(&file, m, path, error)) return false;
+        if (!llmc_open(&file, model, path, error)) return false;
         safetensors_model_close(&file);
         return true;
     }
     char* config = safe_join(path, "config.json");
     *told = access(config, F_OK) == 0;
-    const bool ok = !*told || config_read(m, config, error);
+    const bool ok = !*told || config_read(model, config, error);
     free(config);
     return ok;
 }
 
 // Opens weights to start from. *transposed: some matrices lie there as Hugging Face's GPT-2 has them.
 static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
-    ModelConfig m;
-    memset(&m, 0, sizeof m);
+    ModelConfig model;
+    memset(&model, 0, sizeof model);
     *transposed = !llmc_is_file(path);
-    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &m, path, error);
+    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &model, path, error);
 }
 
 // Whether a path has the form of a model's name on huggingface.co: NAME, or OWNER/NAME.
@@ -143,20 +143,20 @@ static inline bool checkpoint_sample(char* text, size_t size, const char* path, 
 
 // Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
 // (layout->elements) are zeroed by the caller, and their padding stays zero.
-static inline bool checkpoint_init(const char* path, const ModelConfig* m, const Layout* layout, float* params,
+static inline bool checkpoint_init(const char* path, const ModelConfig* model, const Layout* layout, float* params,
                                    Error* error) {
     SafeTensorsModel file;
     bool transposed;
     if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
-    const char* prefix = m->arch == ARCH_GPT2 ? "transformer." : "model.";
+    const char* prefix = model->arch == ARCH_GPT2 ? "transformer." : "model.";
     const SafeTensors* st;
-    bool ok = checkpoint_check_names(&file, m, prefix, error);
+    bool ok = checkpoint_check_names(&file, model, prefix, error);
     for (int i = 0; i < layout->n && ok; i++) {
-        Slice s = layout->slices[i];
-        const char* name = s.tensor.name;
+        Slice slice = layout->slices[i];
+        const char* name = slice.tensor.name;
         const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
-        s.tensor.transposed &= transposed;
-        ok = slice_read(params + s.offset, &file, bare ? name + strlen(prefix) : name, &s, error);
+        slice.tensor.transposed &= transposed;
+        ok = slice_read(params + slice.offset, &file, bare ? name + strlen(prefix) : name, &slice, error);
     }
     safetensors_model_close(&file);
     return ok;

@@ -119,11 +119,11 @@ static inline bool safe_parse_shape(SafeTensor* tensor, const JsonNode* shape, c
     if (shape->count > SAFE_MAX_DIMS)
         return json_fail(json, shape, error, "tensor %s has %u dimensions; %d are the limit",
                          json_quoted(tensor->name).text, shape->count, SAFE_MAX_DIMS);
-    for (const JsonNode* n = json_first(shape); n; n = json_next(n)) {
-        if (n->type != JSON_INTEGER || n->value.integer < 0)
-            return json_fail(json, n, error, "tensor %s: a dimension has to be an integer and not negative",
+    for (const JsonNode* node = json_first(shape); node; node = json_next(node)) {
+        if (node->type != JSON_INTEGER || node->value.integer < 0)
+            return json_fail(json, node, error, "tensor %s: a dimension has to be an integer and not negative",
                              json_quoted(tensor->name).text);
-        tensor->shape[tensor->ndim++] = n->value.integer;
+        tensor->shape[tensor->ndim++] = node->value.integer;
     }
     return true;
 }
@@ -188,10 +188,10 @@ static inline bool safe_parse_tensor(SafeTensor* tensor, const JsonNode* node, i
 // "__metadata__": an object of strings.
 static inline bool safe_check_metadata(const JsonNode* node, const Json* json, Error* error) {
     if (node->type != JSON_OBJECT) return json_fail(json, node, error, "\"__metadata__\" has to be an object");
-    for (const JsonNode* n = json_first(node); n; n = json_next(n))
-        if (n->type != JSON_STRING)
-            return json_fail(json, n, error, "\"__metadata__\": %s has to be a string, not %s",
-                             json_quoted(n->name).text, json_type_name(n->type));
+    for (const JsonNode* child = json_first(node); child; child = json_next(child))
+        if (child->type != JSON_STRING)
+            return json_fail(json, child, error, "\"__metadata__\": %s has to be a string, not %s",
+                             json_quoted(child->name).text, json_type_name(child->type));
     return true;
 }
 
@@ -199,15 +199,15 @@ static inline bool safe_check_metadata(const JsonNode* node, const Json* json, E
 static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, Error* error) {
     int64_t end = 0;
     for (int64_t i = 0; i < st->count; i++) {
-        const SafeTensor* t = &st->tensors[i];
-        const JsonQuoted name = json_quoted(t->name);
-        if (t->offset > end)
+        const SafeTensor* tensor = &st->tensors[i];
+        const JsonQuoted name = json_quoted(tensor->name);
+        if (tensor->offset > end)
             return fail(error, "%s: bytes %lld to %lld of the data, before tensor %s, belong to no tensor", st->path,
-                        (long long)end, (long long)t->offset, name.text);
-        if (t->offset < end)
+                        (long long)end, (long long)tensor->offset, name.text);
+        if (tensor->offset < end)
             return fail(error, "%s: tensor %s begins at byte %lld of the data, but tensor %s ends at %lld", st->path,
-                        name.text, (long long)t->offset, json_quoted(t[-1].name).text, (long long)end);
-        end += t->bytes;
+                        name.text, (long long)tensor->offset, json_quoted(tensor[-1].name).text, (long long)end);
+        end += tensor->bytes;
     }
     if (end == data_bytes) return true;
     return fail(error, "%s: the last tensor ends at byte %lld of the data, but the file has %lld bytes of data",
@@ -468,9 +468,9 @@ static inline bool safe_model_open_index(SafeTensorsModel* model, const char* pa
     if (ok) {
         const JsonNode** members = (const JsonNode**)checked_malloc(map->count * sizeof *members, "names of tensors");
         int64_t n = 0;
-        for (const JsonNode* m = json_first(map); m && ok; m = json_next(m)) {
-            ok = safe_check_index_entry(m, &json, error);
-            members[n++] = m;
+        for (const JsonNode* member = json_first(map); member && ok; member = json_next(member)) {
+            ok = safe_check_index_entry(member, &json, error);
+            members[n++] = member;
         }
         if (ok) {
             qsort(members, (size_t)n, sizeof *members, safe_compare_shards);
@@ -564,11 +564,12 @@ static inline void safetensors_plan_free(SafeTensorsPlan* plan) {
 static const int safe_widths[] = {64, 32, 16, 8, 6, 4};
 enum { SAFE_WIDTHS = sizeof safe_widths / sizeof *safe_widths };
 
-static inline void safe_write_tensor(FILE* f, const SafeTensor* t) {
-    json_write_string(f, t->name);
-    fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", safe_dtypes[t->dtype].name);
-    for (int i = 0; i < t->ndim; i++) fprintf(f, "%s%lld", i ? "," : "", (long long)t->shape[i]);
-    fprintf(f, "],\"data_offsets\":[%lld,%lld]}", (long long)t->offset, (long long)(t->offset + t->bytes));
+static inline void safe_write_tensor(FILE* out, const SafeTensor* tensor) {
+    json_write_string(out, tensor->name);
+    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", safe_dtypes[tensor->dtype].name);
+    for (int i = 0; i < tensor->ndim; i++) fprintf(out, "%s%lld", i ? "," : "", (long long)tensor->shape[i]);
+    fprintf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)tensor->offset,
+            (long long)(tensor->offset + tensor->bytes));
 }
 
 // The header of a plan: its length, JSON, and spaces up to a multiple of 8.
@@ -576,26 +577,26 @@ static inline bool safe_write_header(SafeTensorsPlan* plan, const SafeTensor* te
                                      const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     size_t size = 0;
     uint64_t json_bytes = 0;
-    FILE* f = open_memstream(&plan->header, &size);
-    if (!f) return fail(error, "out of memory for a safetensors header");
-    fwrite(&json_bytes, sizeof json_bytes, 1, f); // its place, for now
-    fputc('{', f);
-    if (metadata_count > 0) fputs("\"__metadata__\":{", f);
+    FILE* out = open_memstream(&plan->header, &size);
+    if (!out) return fail(error, "out of memory for a safetensors header");
+    fwrite(&json_bytes, sizeof json_bytes, 1, out); // its place, for now
+    fputc('{', out);
+    if (metadata_count > 0) fputs("\"__metadata__\":{", out);
     for (int64_t i = 0; i < metadata_count; i++) {
-        if (i > 0) fputc(',', f);
-        json_write_string(f, metadata[i].key);
-        fputc(':', f);
-        json_write_string(f, metadata[i].value);
+        if (i > 0) fputc(',', out);
+        json_write_string(out, metadata[i].key);
+        fputc(':', out);
+        json_write_string(out, metadata[i].value);
     }
-    if (metadata_count > 0) fputs(n > 0 ? "}," : "}", f);
+    if (metadata_count > 0) fputs(n > 0 ? "}," : "}", out);
     for (int64_t i = 0; i < n; i++) {
-        if (i > 0) fputc(',', f);
-        safe_write_tensor(f, &tensors[i]);
+        if (i > 0) fputc(',', out);
+        safe_write_tensor(out, &tensors[i]);
     }
-    fputc('}', f);
-    for (long at = ftell(f); at % 8 != 0; at++) fputc(' ', f);
-    const bool failed = ferror(f) != 0;
-    if (fclose(f) != 0 || failed) return fail(error, "out of memory for a safetensors header");
+    fputc('}', out);
+    for (long at = ftell(out); at % 8 != 0; at++) fputc(' ', out);
+    const bool failed = ferror(out) != 0;
+    if (fclose(out) != 0 || failed) return fail(error, "out of memory for a safetensors header");
     json_bytes = size - sizeof json_bytes;
     memcpy(plan->header, &json_bytes, sizeof json_bytes);
     plan->header_bytes = (int64_t)size;
@@ -613,8 +614,8 @@ static inline bool safe_check_plan(const SafeTensorsPlan* plan, const SafeTensor
         return false;
     bool ok = true;
     for (int64_t i = 0; i < n && ok; i++) {
-        const SafeTensor* t = safetensors_find(&st, tensors[i].name);
-        if (!t || t->offset != tensors[i].offset)
+        const SafeTensor* tensor = safetensors_find(&st, tensors[i].name);
+        if (!tensor || tensor->offset != tensors[i].offset)
             ok = fail(error, "tensor %s: the name has to be UTF-8", json_quoted(tensors[i].name).text);
     }
     safetensors_close(&st);
@@ -628,12 +629,12 @@ static inline bool safetensors_plan(SafeTensorsPlan* plan, SafeTensor* tensors, 
                                     int64_t metadata_count, Error* error) {
     memset(plan, 0, sizeof *plan);
     for (int64_t i = 0; i < n; i++) {
-        SafeTensor* t = &tensors[i];
-        bool ok = (unsigned)t->dtype < SAFE_DTYPES && t->ndim >= 0 && t->ndim <= SAFE_MAX_DIMS;
-        for (int d = 0; ok && d < t->ndim; d++) ok = t->shape[d] >= 0;
-        if (!ok || !safetensors_size(t))
+        SafeTensor* tensor = &tensors[i];
+        bool ok = (unsigned)tensor->dtype < SAFE_DTYPES && tensor->ndim >= 0 && tensor->ndim <= SAFE_MAX_DIMS;
+        for (int d = 0; ok && d < tensor->ndim; d++) ok = tensor->shape[d] >= 0;
+        if (!ok || !safetensors_size(tensor))
             return fail(error, "tensor %s cannot be written: its dtype, number of dimensions or size is not possible",
-                        json_quoted(t->name).text);
+                        json_quoted(tensor->name).text);
     }
     int64_t end = 0;
     for (int w = 0; w < SAFE_WIDTHS; w++)

@@ -75,16 +75,16 @@ typedef struct {
     int count;
 } Evaluations;
 
-static inline bool is_choice(const Evaluation* e) { return e->example != NULL; }
+static inline bool is_choice(const Evaluation* eval) { return eval->example != NULL; }
 
 static inline void evaluations_close(Evaluations* list) {
     for (int i = 0; i < list->count; i++) {
-        Evaluation* e = &list->item[i];
-        free(e->path);
-        free(e->sums);
-        free(e->example);
-        file_unmap(&e->map);
-        tokens_close(&e->stream);
+        Evaluation* eval = &list->item[i];
+        free(eval->path);
+        free(eval->sums);
+        free(eval->example);
+        file_unmap(&eval->map);
+        tokens_close(&eval->stream);
     }
     free(list->item);
     memset(list, 0, sizeof *list);
@@ -124,50 +124,50 @@ static inline int64_t example_read(Example* example, const uint16_t* at, int64_t
 }
 
 // Reads and checks all examples of a mapped file.
-static inline bool choice_read(Evaluation* e, Error* error) {
-    const unsigned char* data = e->map.data;
-    const size_t size = e->map.size;
+static inline bool choice_read(Evaluation* eval, Error* error) {
+    const unsigned char* data = eval->map.data;
+    const size_t size = eval->map.size;
     if (size < shard_header_bytes)
         return fail(error, "%s: a multiple-choice file that ends within its header, %zu bytes of %zu; make it again",
-                    e->path, size, shard_header_bytes);
+                    eval->path, size, shard_header_bytes);
     const int32_t version = shard_header_word(data, 1);
     const int64_t count = shard_header_word(data, 2), numbers = (int64_t)(size - shard_header_bytes) / 2;
     if (version != CHOICE_VERSION)
-        return fail(error, "%s: multiple choice of version %d, this program reads version %d", e->path, version,
+        return fail(error, "%s: multiple choice of version %d, this program reads version %d", eval->path, version,
                     CHOICE_VERSION);
     if (count < 1 || count > numbers / 8) // an example has 8 numbers at least
-        return fail(error, "%s: the header says %lld examples, but the file has %zu bytes; make it again", e->path,
+        return fail(error, "%s: the header says %lld examples, but the file has %zu bytes; make it again", eval->path,
                     (long long)count, size);
     const uint16_t* at = (const uint16_t*)(const void*)(data + shard_header_bytes);
     const uint16_t* end = at + numbers;
-    e->example = (Example*)checked_calloc((size_t)count, sizeof(Example), "the examples of an evaluation");
-    for (e->examples = 0; e->examples < count; e->examples++) {
-        Example* example = &e->example[e->examples];
+    eval->example = (Example*)checked_calloc((size_t)count, sizeof(Example), "the examples of an evaluation");
+    for (eval->examples = 0; eval->examples < count; eval->examples++) {
+        Example* example = &eval->example[eval->examples];
         const char* why;
-        const int64_t length = example_read(example, at, end - at, e->examples, &why);
+        const int64_t length = example_read(example, at, end - at, eval->examples, &why);
         if (!length)
-            return fail(error, "%s: example %lld %s; make the file again", e->path, (long long)e->examples, why);
-        example->first = e->rows;
-        e->rows += example->completions;
+            return fail(error, "%s: example %lld %s; make the file again", eval->path, (long long)eval->examples, why);
+        example->first = eval->rows;
+        eval->rows += example->completions;
         at += length;
     }
     if (at != end || size % 2)
-        return fail(error, "%s: the header says %lld examples, but there is more behind them; make it again", e->path,
-                    (long long)count);
+        return fail(error, "%s: the header says %lld examples, but there is more behind them; make it again",
+                    eval->path, (long long)count);
     return true;
 }
 
 // The example that a row belongs to: the last that does not begin after it.
-static inline const Example* example_of_row(const Evaluation* e, int64_t row) {
-    int64_t low = 0, high = e->examples;
+static inline const Example* example_of_row(const Evaluation* eval, int64_t row) {
+    int64_t low = 0, high = eval->examples;
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
-        if (e->example[middle].first <= row)
+        if (eval->example[middle].first <= row)
             low = middle;
         else
             high = middle;
     }
-    return &e->example[low];
+    return &eval->example[low];
 }
 
 // Completion c of an example: its length, then its tokens.
@@ -178,11 +178,11 @@ static inline const uint16_t* example_completion(const Example* example, int c) 
 }
 
 // A row of multiple choice, see the top.
-static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluation* e, int64_t row) {
-    const Example* example = example_of_row(e, row);
+static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int64_t row) {
+    const Example* example = example_of_row(eval, row);
     const uint16_t *context = example->context + 1,
                    *completion = example_completion(example, (int)(row - example->first));
-    const int64_t before = context[-1], all = before + completion[0], T = e->T;
+    const int64_t before = context[-1], all = before + completion[0], T = eval->T;
     const int64_t skipped = max_i64(0, all - (T + 1));
     for (int64_t i = 0; i < T; i++) inputs[i] = 0, targets[i] = -1;
     for (int64_t i = skipped; i < all; i++) {
@@ -193,10 +193,10 @@ static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluatio
 }
 
 // Whether all tokens are below V, and all completions have a place in T; counts the contexts that are cut.
-static inline bool choice_fit(Evaluation* e, int V, Error* error) {
-    e->cut = 0;
-    for (int64_t n = 0; n < e->examples; n++) {
-        const Example* example = &e->example[n];
+static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
+    eval->cut = 0;
+    for (int64_t n = 0; n < eval->examples; n++) {
+        const Example* example = &eval->example[n];
         const uint16_t* part = example->context;
         int longest = 0;
         for (int c = -1; c < example->completions; c++, part += 1 + part[0]) { // -1: the context
@@ -205,14 +205,14 @@ static inline bool choice_fit(Evaluation* e, int V, Error* error) {
                     return fail(error,
                                 "%s: example %lld has the token %d, the model has a vocabulary of %d: make the file "
                                 "with the model's tokenizer (build/make_choices)",
-                                e->path, (long long)n, part[i], V);
+                                eval->path, (long long)n, part[i], V);
             }
             if (c >= 0) longest = part[0] > longest ? part[0] : longest;
         }
-        if (longest > e->T)
+        if (longest > eval->T)
             return fail(error, "%s: example %lld has a completion of %d tokens, more than --seq %d has room for",
-                        e->path, (long long)n, longest, e->T);
-        e->cut += example->context[0] + longest > e->T + 1;
+                        eval->path, (long long)n, longest, eval->T);
+        eval->cut += example->context[0] + longest > eval->T + 1;
     }
     return true;
 }
@@ -220,16 +220,16 @@ static inline bool choice_fit(Evaluation* e, int V, Error* error) {
 // ----------------------------------------------------------------------------------------------------------------
 // Perplexity
 
-static inline int64_t stream_row_tokens(const Evaluation* e, int64_t row) {
-    return min_i64(e->T, e->stream.tokens - 1 - row * e->T);
+static inline int64_t stream_row_tokens(const Evaluation* eval, int64_t row) {
+    return min_i64(eval->T, eval->stream.tokens - 1 - row * eval->T);
 }
 
-static inline bool stream_row(int32_t* inputs, int32_t* targets, const Evaluation* e, int V, int64_t row,
+static inline bool stream_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
                               Error* error) {
-    const int64_t n = stream_row_tokens(e, row), begin = row * e->T;
-    for (int64_t i = n; i < e->T; i++) inputs[i] = 0, targets[i] = -1;
-    return tokens_read(inputs, &e->stream, begin, n, V, error) &&
-           tokens_read(targets, &e->stream, begin + 1, n, V, error);
+    const int64_t n = stream_row_tokens(eval, row), begin = row * eval->T;
+    for (int64_t i = n; i < eval->T; i++) inputs[i] = 0, targets[i] = -1;
+    return tokens_read(inputs, &eval->stream, begin, n, V, error) &&
+           tokens_read(targets, &eval->stream, begin + 1, n, V, error);
 }
 
 // Bytes of the text behind the first token; 0: not known. tokenizer: of the model's tokens, vocab 0 where there is none.
@@ -260,10 +260,10 @@ static inline Evaluation* evaluations_append(Evaluations* list, const char* path
     list->item = (Evaluation*)realloc(list->item, size);
     char* copy = strdup(path);
     if (!list->item || !copy) die("out of memory for the list of evaluations");
-    Evaluation* e = &list->item[list->count++];
-    memset(e, 0, sizeof *e);
-    e->path = copy;
-    return e;
+    Evaluation* eval = &list->item[list->count++];
+    memset(eval, 0, sizeof *eval);
+    eval->path = copy;
+    return eval;
 }
 
 // A file of multiple choice; *is: whether it is one.
@@ -278,9 +278,9 @@ static inline bool evaluations_open_choice(Evaluations* list, const char* path, 
         file_unmap(&map);
         return true;
     }
-    Evaluation* e = evaluations_append(list, path);
-    e->map = map;
-    return choice_read(e, error);
+    Evaluation* eval = evaluations_append(list, path);
+    eval->map = map;
+    return choice_read(eval, error);
 }
 
 // What one name or pattern of the list stands for: files of multiple choice, or one stream.
@@ -296,9 +296,9 @@ static inline bool evaluations_open_pattern(Evaluations* list, const char* patte
                       files.path[i]);
     }
     if (ok && choices == 0) {
-        Evaluation* e = evaluations_append(list, pattern);
-        ok = tokens_open_list(&e->stream, (const char* const*)files.path, files.count, error);
-        if (ok && e->stream.tokens < 2)
+        Evaluation* eval = evaluations_append(list, pattern);
+        ok = tokens_open_list(&eval->stream, (const char* const*)files.path, files.count, error);
+        if (ok && eval->stream.tokens < 2)
             ok = fail(error, "%s: one token, of which none is left to predict", files.path[0]);
     }
     path_list_free(&files);
@@ -320,62 +320,64 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
 
 // Whether the tokens of a stream mean what the model's do: those of the files that it learns from, where there are any, or of
 // its tokenizer. Those of multiple choice do not say what they are.
-static inline bool evaluation_agrees(const Evaluation* e, const Sources* learned, const Tokenizer* tokenizer, int V,
+static inline bool evaluation_agrees(const Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer, int V,
                                      Error* error) {
-    const TokenFormatFacts* is = &token_formats[e->stream.format];
-    if (is_choice(e)) return true;
+    const TokenFormatFacts* is = &token_formats[eval->stream.format];
+    if (is_choice(eval)) return true;
     for (int i = 0; i < learned->count; i++) {
         const TokenFiles* files = &learned->source[i].files;
-        if (!formats_agree(files->format, e->stream.format))
-            return fail(error, "%s holds %s, but the model learns from %s: their tokens do not mean the same", e->path,
-                        is->name, token_formats[files->format].name);
+        if (!formats_agree(files->format, eval->stream.format))
+            return fail(error, "%s holds %s, but the model learns from %s: their tokens do not mean the same",
+                        eval->path, is->name, token_formats[files->format].name);
     }
     const bool bytes = tokenizer->vocab ? tokenizer->split == SPLIT_BYTES : V == 256;
-    if (learned->count == 0 && e->stream.format == TOKENS_TEXT && !bytes)
+    if (learned->count == 0 && eval->stream.format == TOKENS_TEXT && !bytes)
         return fail(error,
                     "%s is a text, and the %d tokens of the model are not bytes: make shards of it with build/tokenize",
-                    e->path, V);
+                    eval->path, V);
     return true;
 }
 
 // The rows for a model of sequences of T tokens out of V; tokenizer: of its tokens. A stream's tokens are checked at its begin
 // here, and all of them when they are read.
-static inline bool evaluation_fit(Evaluation* e, int T, int V, const Tokenizer* tokenizer, Error* error) {
-    e->T = T;
-    if (is_choice(e)) {
-        if (!choice_fit(e, V, error)) return false;
+static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenizer* tokenizer, Error* error) {
+    eval->T = T;
+    if (is_choice(eval)) {
+        if (!choice_fit(eval, V, error)) return false;
     } else {
         int32_t piece[1024];
-        const int64_t looked = min_i64(e->stream.tokens, 1 << 20), size = sizeof piece / sizeof piece[0];
+        const int64_t looked = min_i64(eval->stream.tokens, 1 << 20), size = sizeof piece / sizeof piece[0];
         for (int64_t i = 0; i < looked; i += size)
-            if (!tokens_read(piece, &e->stream, i, min_i64(size, looked - i), V, error)) return false;
-        e->rows = (e->stream.tokens - 1 + T - 1) / T;
-        e->bytes = stream_bytes(&e->stream, tokenizer);
+            if (!tokens_read(piece, &eval->stream, i, min_i64(size, looked - i), V, error)) return false;
+        eval->rows = (eval->stream.tokens - 1 + T - 1) / T;
+        eval->bytes = stream_bytes(&eval->stream, tokenizer);
     }
-    free(e->sums);
-    e->sums = (double*)checked_calloc((size_t)e->rows, sizeof(double), "the losses of an evaluation");
+    free(eval->sums);
+    eval->sums = (double*)checked_calloc((size_t)eval->rows, sizeof(double), "the losses of an evaluation");
     return true;
 }
 
 // Row 0 <= row < rows: inputs (T) and targets (T). False, *error filled, where a token is not below V.
-static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evaluation* e, int V, int64_t row,
+static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
                                   Error* error) {
-    if (!is_choice(e)) return stream_row(inputs, targets, e, V, row, error);
-    choice_row(inputs, targets, e, row);
+    if (!is_choice(eval)) return stream_row(inputs, targets, eval, V, row, error);
+    choice_row(inputs, targets, eval, row);
     return true;
 }
 
 // positions (T) of its inputs, each in its document (dataloader/token_files.h): a row of multiple choice is one.
-static inline void evaluation_positions(int32_t* positions, const int32_t* inputs, const Evaluation* e, int64_t row) {
-    for (int i = 0; i < e->T; i++) positions[i] = i;
-    if (!is_choice(e)) tokens_positions(positions, &e->stream, inputs, row * e->T, stream_row_tokens(e, row));
+static inline void evaluation_positions(int32_t* positions, const int32_t* inputs, const Evaluation* eval,
+                                        int64_t row) {
+    for (int i = 0; i < eval->T; i++) positions[i] = i;
+    if (!is_choice(eval))
+        tokens_positions(positions, &eval->stream, inputs, row * eval->T, stream_row_tokens(eval, row));
 }
 
 // A number that differs where files differ.
-static inline uint64_t evaluation_checksum(const Evaluation* e) {
-    if (!is_choice(e)) return tokens_checksum(&e->stream);
+static inline uint64_t evaluation_checksum(const Evaluation* eval) {
+    if (!is_choice(eval)) return tokens_checksum(&eval->stream);
     uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < e->map.size; i++) h = (h ^ e->map.data[i]) * 1099511628211ull;
+    for (size_t i = 0; i < eval->map.size; i++) h = (h ^ eval->map.data[i]) * 1099511628211ull;
     return h;
 }
 
@@ -389,47 +391,47 @@ typedef struct {
 } Scores;
 
 // The completion with the smallest loss, of its tokens together or (mean) each; -1 if one is not a number.
-static inline int example_answer(const Evaluation* e, const Example* example, bool mean) {
+static inline int example_answer(const Evaluation* eval, const Example* example, bool mean) {
     const uint16_t* completion = example_completion(example, 0);
     int answer = -1;
     double least = 0;
     for (int c = 0; c < example->completions; c++, completion += 1 + completion[0]) {
-        const double loss = e->sums[example->first + c] / (mean ? completion[0] : 1);
+        const double loss = eval->sums[example->first + c] / (mean ? completion[0] : 1);
         if (isnan(loss)) return -1;
         if (answer < 0 || loss < least) least = loss, answer = c;
     }
     return answer;
 }
 
-static inline Scores evaluation_scores(const Evaluation* e) {
+static inline Scores evaluation_scores(const Evaluation* eval) {
     const double nan = (double)NAN;
-    Scores s = {e->examples, nan, nan, nan, nan, nan};
-    if (is_choice(e)) {
+    Scores scores = {eval->examples, nan, nan, nan, nan, nan};
+    if (is_choice(eval)) {
         int64_t right = 0, right_norm = 0;
-        for (int64_t i = 0; i < e->examples; i++) {
-            right += example_answer(e, &e->example[i], false) == e->example[i].label;
-            right_norm += example_answer(e, &e->example[i], true) == e->example[i].label;
+        for (int64_t i = 0; i < eval->examples; i++) {
+            right += example_answer(eval, &eval->example[i], false) == eval->example[i].label;
+            right_norm += example_answer(eval, &eval->example[i], true) == eval->example[i].label;
         }
-        s.acc = (double)right / (double)s.n, s.acc_norm = (double)right_norm / (double)s.n;
-        return s;
+        scores.acc = (double)right / (double)scores.n, scores.acc_norm = (double)right_norm / (double)scores.n;
+        return scores;
     }
     double sum = 0;
-    for (int64_t i = 0; i < e->rows; i++) sum += e->sums[i];
-    s.n = e->stream.tokens - 1;
-    s.loss = sum / (double)s.n, s.perplexity = exp(s.loss);
-    if (e->bytes > 0) s.byte_bits = sum / 0.69314718055994531 / (double)e->bytes;
-    return s;
+    for (int64_t i = 0; i < eval->rows; i++) sum += eval->sums[i];
+    scores.n = eval->stream.tokens - 1;
+    scores.loss = sum / (double)scores.n, scores.perplexity = exp(scores.loss);
+    if (eval->bytes > 0) scores.byte_bits = sum / 0.69314718055994531 / (double)eval->bytes;
+    return scores;
 }
 
 // One line for people: "a.bin: multiple choice, 10042 examples with 40168 completions, 3 contexts cut".
-static inline void evaluation_describe(char* text, size_t size, const Evaluation* e) {
-    if (is_choice(e)) {
-        snprintf(text, size, "%s: multiple choice, %lld examples with %lld completions", e->path,
-                 (long long)e->examples, (long long)e->rows);
-        if (e->cut) append_text(text, size, ", of which %lld lose the begin of their context", (long long)e->cut);
+static inline void evaluation_describe(char* text, size_t size, const Evaluation* eval) {
+    if (is_choice(eval)) {
+        snprintf(text, size, "%s: multiple choice, %lld examples with %lld completions", eval->path,
+                 (long long)eval->examples, (long long)eval->rows);
+        if (eval->cut) append_text(text, size, ", of which %lld lose the begin of their context", (long long)eval->cut);
     } else {
-        tokens_describe(text, size, &e->stream);
-        append_text(text, size, " in %lld rows", (long long)e->rows);
+        tokens_describe(text, size, &eval->stream);
+        append_text(text, size, " in %lld rows", (long long)eval->rows);
     }
 }
 

@@ -24,30 +24,31 @@ typedef void (*TakeText)(void* context, const unsigned char* text, size_t n, siz
 static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
 
 // An error in a line of JSON, whose text begins ":1:column: ...": with the file's name and the line's number.
-static inline bool jsonl_fail(const unsigned char* s, size_t at, const char* path, const Error* found, Error* error) {
+static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* path, const Error* found,
+                              Error* error) {
     long long line = 1;
-    for (size_t i = 0; i < at; i++) line += s[i] == '\n';
+    for (size_t i = 0; i < at; i++) line += text[i] == '\n';
     return fail(error, "%.400s:%lld%.500s", path, line, found->text + strlen(":1"));
 }
 
 // Hands out the texts of bytes [begin, end) of a file, which are whole lines. False: *error names the first line that is
 // no object with a text in this field.
-static inline bool jsonl_texts(const unsigned char* s, size_t begin, size_t end, const char* field, const char* path,
+static inline bool jsonl_texts(const unsigned char* text, size_t begin, size_t end, const char* field, const char* path,
                                TakeText take, void* context, Error* error) {
     for (size_t at = begin, next; at < end; at = next) {
-        const unsigned char* found = (const unsigned char*)memchr(s + at, '\n', end - at);
-        const size_t stop = found ? (size_t)(found - s) : end;
+        const unsigned char* found = (const unsigned char*)memchr(text + at, '\n', end - at);
+        const size_t stop = found ? (size_t)(found - text) : end;
         next = found ? stop + 1 : stop;
         size_t first = at;
-        while (first < stop && is_blank(s[first])) first++;
+        while (first < stop && is_blank(text[first])) first++;
         if (first == stop) continue;
         Json json;
         Error why;
-        if (!json_parse(&json, "", s + at, stop - at, &why)) return jsonl_fail(s, at, path, &why, error);
+        if (!json_parse(&json, "", text + at, stop - at, &why)) return jsonl_fail(text, at, path, &why, error);
         const JsonNode* node = json_require(&json, json.nodes, field, JSON_STRING, &why);
         if (node && node->count > 0) take(context, (const unsigned char*)node->value.string, node->count, at);
         json_free(&json);
-        if (!node) return jsonl_fail(s, at, path, &why, error);
+        if (!node) return jsonl_fail(text, at, path, &why, error);
     }
     return true;
 }
@@ -68,15 +69,15 @@ typedef struct {
 
 static inline void take_line(void* context, const unsigned char* text, size_t n, size_t at) {
     LineTokens* lines = (LineTokens*)context;
-    const Tokenizer* t = lines->tokenizer;
+    const Tokenizer* tokenizer = lines->tokenizer;
     TokenList* list = &lines->list;
     (void)at;
     list->count = 0;
     token_list_reserve(list, 1);
-    if (t->document >= 0) list->token[list->count++] = t->document;
-    tokenizer_encode(t, &lines->encoder, list, text, n, false);
+    if (tokenizer->document >= 0) list->token[list->count++] = tokenizer->document;
+    tokenizer_encode(tokenizer, &lines->encoder, list, text, n, false);
     token_list_reserve(list, 1);
-    if (t->split == SPLIT_BYTES && text[n - 1] != '\n') list->token[list->count++] = '\n';
+    if (tokenizer->split == SPLIT_BYTES && text[n - 1] != '\n') list->token[list->count++] = '\n';
     if (lines->documents == lines->begins_room)
         lines->begins = (int64_t*)checked_grow(lines->begins, &lines->begins_room, 1024, sizeof(int64_t), "documents");
     lines->begins[lines->documents++] = lines->used;

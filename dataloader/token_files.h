@@ -402,12 +402,12 @@ static inline uint64_t tokens_checksum(const TokenFiles* files) {
     enum { PIECES = 64, PIECE = 4096 };
     uint64_t h = 14695981039346656037ull;
     for (int i = 0; i < files->files; i++) {
-        const TokenFile* f = &files->file[i];
-        h = (h ^ (uint64_t)f->count) * 1099511628211ull;
-        const size_t size = f->map.size, step = size / PIECES + 1;
+        const TokenFile* file = &files->file[i];
+        h = (h ^ (uint64_t)file->count) * 1099511628211ull;
+        const size_t size = file->map.size, step = size / PIECES + 1;
         for (size_t at = 0; at < size; at += step) {
             const size_t end = at + PIECE < size ? at + PIECE : size;
-            for (size_t b = at; b < end && b < at + step; b++) h = (h ^ f->map.data[b]) * 1099511628211ull;
+            for (size_t b = at; b < end && b < at + step; b++) h = (h ^ file->map.data[b]) * 1099511628211ull;
         }
     }
     return (h ^ (uint64_t)files->format) * 1099511628211ull;

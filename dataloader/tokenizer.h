@@ -28,41 +28,42 @@ static inline int utf8_length(int byte) {
 }
 
 // What is left of a character that was broken off is shown as '?'.
-static inline void text_writer_end(TextWriter* w) {
-    if (w->count) fputc('?', w->out);
-    w->count = 0;
-    fflush(w->out);
+static inline void text_writer_end(TextWriter* writer) {
+    if (writer->count) fputc('?', writer->out);
+    writer->count = 0;
+    fflush(writer->out);
 }
 
 // Writes one byte: at once if it is a character, else when the character is complete. What is no byte is shown as '?'.
-static inline void text_writer_put(TextWriter* w, int byte) {
+static inline void text_writer_put(TextWriter* writer, int byte) {
     const bool continues = (byte & 0xC0) == 0x80;
-    if (w->count && !continues) text_writer_end(w);
-    if (w->count == 0) w->length = utf8_length(byte);
+    if (writer->count && !continues) text_writer_end(writer);
+    if (writer->count == 0) writer->length = utf8_length(byte);
     const bool control = byte < 32 ? byte != '\n' && byte != '\t' : byte == 127 || byte > 255;
-    if (w->length == 0 || control) {
-        fputc('?', w->out);
+    if (writer->length == 0 || control) {
+        fputc('?', writer->out);
         return;
     }
-    w->bytes[w->count++] = (char)byte;
-    if (w->count < w->length) return;
-    const bool obeyed = (unsigned char)w->bytes[0] == 0xC2 && (unsigned char)w->bytes[1] < 0xA0; // U+0080 to U+009F
+    writer->bytes[writer->count++] = (char)byte;
+    if (writer->count < writer->length) return;
+    const bool obeyed =
+        (unsigned char)writer->bytes[0] == 0xC2 && (unsigned char)writer->bytes[1] < 0xA0; // U+0080 to U+009F
     // overlong, a surrogate, beyond Unicode; or a control character of two bytes
-    if (obeyed || !json_utf8_bytes((const unsigned char*)w->bytes, (size_t)w->count)) {
-        text_writer_end(w);
+    if (obeyed || !json_utf8_bytes((const unsigned char*)writer->bytes, (size_t)writer->count)) {
+        text_writer_end(writer);
         return;
     }
-    fwrite(w->bytes, 1, (size_t)w->count, w->out);
-    w->count = 0;
-    fflush(w->out);
+    fwrite(writer->bytes, 1, (size_t)writer->count, writer->out);
+    writer->count = 0;
+    fflush(writer->out);
 }
 
 // The bytes of one token.
-static inline void text_writer_put_token(TextWriter* w, const Tokenizer* t, int64_t token) {
+static inline void text_writer_put_token(TextWriter* writer, const Tokenizer* tokenizer, int64_t token) {
     size_t n;
-    const unsigned char* bytes = tokenizer_decode(t, token, &n);
-    for (size_t i = 0; i < n; i++) text_writer_put(w, bytes[i]);
-    if (n == 0) text_writer_put(w, 256); // no token of this vocabulary: '?'
+    const unsigned char* bytes = tokenizer_decode(tokenizer, token, &n);
+    for (size_t i = 0; i < n; i++) text_writer_put(writer, bytes[i]);
+    if (n == 0) text_writer_put(writer, 256); // no token of this vocabulary: '?'
 }
 
 #endif

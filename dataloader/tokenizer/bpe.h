@@ -70,26 +70,28 @@ typedef struct {
     int document;                 // the token that stands before each document; -1: there is none
 } Tokenizer;
 
-static inline void tokenizer_free(Tokenizer* t) {
-    free(t->bytes);
-    free(t->begin);
-    free(t->merges);
-    free(t->token_of);
-    free(t->added);
-    free(t->is_added);
-    memset(t, 0, sizeof *t);
+static inline void tokenizer_free(Tokenizer* tokenizer) {
+    free(tokenizer->bytes);
+    free(tokenizer->begin);
+    free(tokenizer->merges);
+    free(tokenizer->token_of);
+    free(tokenizer->added);
+    free(tokenizer->is_added);
+    memset(tokenizer, 0, sizeof *tokenizer);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Decoding
 
-static inline uint32_t token_bytes(const Tokenizer* t, uint32_t token) { return t->begin[token + 1] - t->begin[token]; }
+static inline uint32_t token_bytes(const Tokenizer* tokenizer, uint32_t token) {
+    return tokenizer->begin[token + 1] - tokenizer->begin[token];
+}
 
 // The bytes that a token stands for; *n of them. None for what is no token of this vocabulary.
-static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int64_t token, size_t* n) {
-    const bool known = token >= 0 && token < t->vocab;
-    *n = known ? token_bytes(t, (uint32_t)token) : 0;
-    return known ? t->bytes + t->begin[token] : t->bytes;
+static inline const unsigned char* tokenizer_decode(const Tokenizer* tokenizer, int64_t token, size_t* n) {
+    const bool known = token >= 0 && token < tokenizer->vocab;
+    *n = known ? token_bytes(tokenizer, (uint32_t)token) : 0;
+    return known ? tokenizer->bytes + tokenizer->begin[token] : tokenizer->bytes;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -100,9 +102,9 @@ static inline uint64_t hash_pair(uint64_t pair) {
     return (pair ^ pair >> 32) * 0xD6E8FEB86659FD93ull >> 20;
 }
 
-static inline uint64_t hash_bytes(const unsigned char* s, size_t n) {
+static inline uint64_t hash_bytes(const unsigned char* text, size_t n) {
     uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < n; i++) h = (h ^ s[i]) * 1099511628211ull;
+    for (size_t i = 0; i < n; i++) h = (h ^ text[i]) * 1099511628211ull;
     return h ^ h >> 29;
 }
 
@@ -113,27 +115,29 @@ static inline uint64_t table_mask(uint64_t entries) {
 }
 
 // The slot of these bytes: of the token that has them, or the free one where it would be.
-static inline uint64_t token_slot(const Tokenizer* t, const unsigned char* s, size_t n) {
-    uint64_t slot = hash_bytes(s, n) & t->token_mask;
-    for (; t->token_of[slot] != (uint32_t)t->vocab; slot = (slot + 1) & t->token_mask) {
-        const uint32_t token = t->token_of[slot];
-        if (token_bytes(t, token) == n && memcmp(t->bytes + t->begin[token], s, n) == 0) break;
+static inline uint64_t token_slot(const Tokenizer* tokenizer, const unsigned char* text, size_t n) {
+    uint64_t slot = hash_bytes(text, n) & tokenizer->token_mask;
+    for (; tokenizer->token_of[slot] != (uint32_t)tokenizer->vocab; slot = (slot + 1) & tokenizer->token_mask) {
+        const uint32_t token = tokenizer->token_of[slot];
+        if (token_bytes(tokenizer, token) == n && memcmp(tokenizer->bytes + tokenizer->begin[token], text, n) == 0)
+            break;
     }
     return slot;
 }
 
 // The token with these bytes, or -1.
-static inline int64_t tokenizer_find(const Tokenizer* t, const unsigned char* s, size_t n) {
-    const uint32_t token = n > 0 ? t->token_of[token_slot(t, s, n)] : (uint32_t)t->vocab;
-    return token == (uint32_t)t->vocab ? -1 : (int64_t)token;
+static inline int64_t tokenizer_find(const Tokenizer* tokenizer, const unsigned char* text, size_t n) {
+    const uint32_t token = n > 0 ? tokenizer->token_of[token_slot(tokenizer, text, n)] : (uint32_t)tokenizer->vocab;
+    return token == (uint32_t)tokenizer->vocab ? -1 : (int64_t)token;
 }
 
 // The pair's slot, or the free one where it would be.
-static inline Merge* merge_slot(const Tokenizer* t, uint32_t left, uint32_t right) {
+static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint32_t right) {
     const uint64_t pair = (uint64_t)left << 32 | right;
-    uint64_t slot = hash_pair(pair) & t->merge_mask;
-    while (t->merges[slot].pair != pair && t->merges[slot].pair != NO_PAIR) slot = (slot + 1) & t->merge_mask;
-    return &t->merges[slot];
+    uint64_t slot = hash_pair(pair) & tokenizer->merge_mask;
+    while (tokenizer->merges[slot].pair != pair && tokenizer->merges[slot].pair != NO_PAIR)
+        slot = (slot + 1) & tokenizer->merge_mask;
+    return &tokenizer->merges[slot];
 }
 
 // What a token is made of while a vocabulary is read.
@@ -143,131 +147,135 @@ typedef struct {
     bool apart; // not found by its bytes: an added token that the merges do not make
 } TokenText;
 
-static inline bool find_bytes(Tokenizer* t, const char* path, Error* error) {
+static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* error) {
     for (int b = 0; b < 256; b++) {
         const unsigned char byte = (unsigned char)b;
-        const int64_t token = tokenizer_find(t, &byte, 1);
+        const int64_t token = tokenizer_find(tokenizer, &byte, 1);
         if (token < 0)
             return fail(error,
                         "%s: no token stands for the byte 0x%02x alone; a byte-level vocabulary has all 256 bytes",
                         path, b);
-        t->byte_token[b] = (uint32_t)token;
+        tokenizer->byte_token[b] = (uint32_t)token;
     }
     return true;
 }
 
 // Makes a vocabulary of these tokens and no merges. False, *error filled and nothing to free, if two have the same bytes or a byte
 // is missing.
-static inline bool tokenizer_begin(Tokenizer* t, const TokenText* text, int vocab, SplitKind split, const char* path,
-                                   Error* error) {
-    memset(t, 0, sizeof *t);
+static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, int vocab, SplitKind split,
+                                   const char* path, Error* error) {
+    memset(tokenizer, 0, sizeof *tokenizer);
     uint64_t total = 0;
     for (int i = 0; i < vocab; i++) total += text[i].n;
     if (vocab < 1 || vocab > VOCAB_MOST || total >= UINT32_MAX)
         return fail(error, "%s: a vocabulary of %d tokens and %llu bytes; at most %d tokens and 4 GB can be read", path,
                     vocab, (unsigned long long)total, VOCAB_MOST);
-    t->split = split, t->vocab = vocab, t->document = -1;
-    t->bytes = (unsigned char*)checked_malloc(total + 1, "a vocabulary");
-    t->begin = (uint32_t*)checked_malloc(((size_t)vocab + 1) * sizeof *t->begin, "a vocabulary");
-    t->is_added = (bool*)checked_calloc((size_t)vocab, sizeof *t->is_added, "a vocabulary");
-    t->token_mask = table_mask((uint64_t)vocab);
-    t->token_of = (uint32_t*)checked_malloc((t->token_mask + 1) * sizeof *t->token_of, "a vocabulary");
-    for (uint64_t i = 0; i <= t->token_mask; i++) t->token_of[i] = (uint32_t)vocab;
-    t->merge_mask = 0;
-    t->merges = (Merge*)checked_malloc(sizeof *t->merges, "a vocabulary");
-    t->merges[0].pair = NO_PAIR;
-    t->begin[0] = 0;
+    tokenizer->split = split, tokenizer->vocab = vocab, tokenizer->document = -1;
+    tokenizer->bytes = (unsigned char*)checked_malloc(total + 1, "a vocabulary");
+    tokenizer->begin = (uint32_t*)checked_malloc(((size_t)vocab + 1) * sizeof *tokenizer->begin, "a vocabulary");
+    tokenizer->is_added = (bool*)checked_calloc((size_t)vocab, sizeof *tokenizer->is_added, "a vocabulary");
+    tokenizer->token_mask = table_mask((uint64_t)vocab);
+    tokenizer->token_of =
+        (uint32_t*)checked_malloc((tokenizer->token_mask + 1) * sizeof *tokenizer->token_of, "a vocabulary");
+    for (uint64_t i = 0; i <= tokenizer->token_mask; i++) tokenizer->token_of[i] = (uint32_t)vocab;
+    tokenizer->merge_mask = 0;
+    tokenizer->merges = (Merge*)checked_malloc(sizeof *tokenizer->merges, "a vocabulary");
+    tokenizer->merges[0].pair = NO_PAIR;
+    tokenizer->begin[0] = 0;
     bool ok = true;
     for (int i = 0; i < vocab && ok; i++) {
-        if (text[i].n) memcpy(t->bytes + t->begin[i], text[i].bytes, text[i].n);
-        t->begin[i + 1] = t->begin[i] + (uint32_t)text[i].n;
+        if (text[i].n) memcpy(tokenizer->bytes + tokenizer->begin[i], text[i].bytes, text[i].n);
+        tokenizer->begin[i + 1] = tokenizer->begin[i] + (uint32_t)text[i].n;
         if (text[i].n == 0 || text[i].apart) continue;
-        uint32_t* slot = &t->token_of[token_slot(t, text[i].bytes, text[i].n)];
+        uint32_t* slot = &tokenizer->token_of[token_slot(tokenizer, text[i].bytes, text[i].n)];
         if (*slot != (uint32_t)vocab)
             ok = fail(error, "%s: the tokens %u and %d are the same %zu bytes", path, *slot, i, text[i].n);
         *slot = (uint32_t)i;
     }
-    ok = ok && find_bytes(t, path, error);
-    if (!ok) tokenizer_free(t);
+    ok = ok && find_bytes(tokenizer, path, error);
+    if (!ok) tokenizer_free(tokenizer);
     return ok;
 }
 
 // Takes room for so many merges.
-static inline void tokenizer_reserve(Tokenizer* t, int64_t merges) {
-    free(t->merges);
-    t->merge_mask = table_mask((uint64_t)merges);
-    t->merges = (Merge*)checked_malloc((t->merge_mask + 1) * sizeof *t->merges, "a vocabulary's merges");
-    for (uint64_t i = 0; i <= t->merge_mask; i++) t->merges[i].pair = NO_PAIR;
+static inline void tokenizer_reserve(Tokenizer* tokenizer, int64_t merges) {
+    free(tokenizer->merges);
+    tokenizer->merge_mask = table_mask((uint64_t)merges);
+    tokenizer->merges =
+        (Merge*)checked_malloc((tokenizer->merge_mask + 1) * sizeof *tokenizer->merges, "a vocabulary's merges");
+    for (uint64_t i = 0; i <= tokenizer->merge_mask; i++) tokenizer->merges[i].pair = NO_PAIR;
 }
 
 // left and right become `token` at this rank; a pair that is told again has the rank told last, as in Hugging Face's library.
-static inline void tokenizer_merge(Tokenizer* t, uint32_t left, uint32_t right, uint32_t rank, uint32_t token) {
-    Merge* m = merge_slot(t, left, right);
-    if (m->pair == NO_PAIR) t->merge_count++;
-    m->pair = (uint64_t)left << 32 | right, m->rank = rank, m->token = token;
+static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t right, uint32_t rank, uint32_t token) {
+    Merge* merge = merge_slot(tokenizer, left, right);
+    if (merge->pair == NO_PAIR) tokenizer->merge_count++;
+    merge->pair = (uint64_t)left << 32 | right, merge->rank = rank, merge->token = token;
 }
 
 // The merges of a vocabulary whose tokens' numbers are their ranks: all ways in which a token below `ranks` falls into two others.
-static inline void tokenizer_merge_ranks(Tokenizer* t, int ranks) {
+static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
     int64_t count = 0;
     for (int pass = 0; pass < 2; pass++) {
-        if (pass == 1) tokenizer_reserve(t, count);
+        if (pass == 1) tokenizer_reserve(tokenizer, count);
         for (int i = 0; i < ranks; i++) {
-            const unsigned char* s = t->bytes + t->begin[i];
-            const size_t n = token_bytes(t, (uint32_t)i);
+            const unsigned char* text = tokenizer->bytes + tokenizer->begin[i];
+            const size_t n = token_bytes(tokenizer, (uint32_t)i);
             for (size_t k = 1; k < n; k++) {
-                const int64_t left = tokenizer_find(t, s, k), right = tokenizer_find(t, s + k, n - k);
+                const int64_t left = tokenizer_find(tokenizer, text, k),
+                              right = tokenizer_find(tokenizer, text + k, n - k);
                 if (left < 0 || right < 0 || left >= ranks || right >= ranks) continue;
                 if (pass == 0)
                     count++;
                 else
-                    tokenizer_merge(t, (uint32_t)left, (uint32_t)right, (uint32_t)i, (uint32_t)i);
+                    tokenizer_merge(tokenizer, (uint32_t)left, (uint32_t)right, (uint32_t)i, (uint32_t)i);
             }
         }
     }
-    t->whole_words = true;
+    tokenizer->whole_words = true;
 }
 
 // A token that is found as it stands. It has bytes.
-static inline void tokenizer_add(Tokenizer* t, uint32_t token, bool special, bool normalized) {
-    AddedToken* more = (AddedToken*)realloc(t->added, ((size_t)t->added_count + 1) * sizeof *more);
+static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special, bool normalized) {
+    AddedToken* more = (AddedToken*)realloc(tokenizer->added, ((size_t)tokenizer->added_count + 1) * sizeof *more);
     if (!more) die("out of memory for the added tokens of a vocabulary");
-    t->added = more;
-    const AddedToken a = {token, special, normalized};
-    t->added[t->added_count++] = a;
-    t->is_added[token] = true;
-    t->begins_added[normalized][special][t->bytes[t->begin[token]]] = true;
+    tokenizer->added = more;
+    const AddedToken added = {token, special, normalized};
+    tokenizer->added[tokenizer->added_count++] = added;
+    tokenizer->is_added[token] = true;
+    tokenizer->begins_added[normalized][special][tokenizer->bytes[tokenizer->begin[token]]] = true;
 }
 
 // The added token of this name, or -1.
-static inline int tokenizer_added(const Tokenizer* t, const char* name) {
+static inline int tokenizer_added(const Tokenizer* tokenizer, const char* name) {
     const size_t n = strlen(name);
-    for (int i = 0; i < t->added_count; i++) {
-        const uint32_t token = t->added[i].token;
-        if (token_bytes(t, token) == n && memcmp(t->bytes + t->begin[token], name, n) == 0) return (int)token;
+    for (int i = 0; i < tokenizer->added_count; i++) {
+        const uint32_t token = tokenizer->added[i].token;
+        if (token_bytes(tokenizer, token) == n && memcmp(tokenizer->bytes + tokenizer->begin[token], name, n) == 0)
+            return (int)token;
     }
     return -1;
 }
 
 // The token that parts documents where the vocabulary's makers have one for that: GPT-2's, which ends a text, Llama 3's, which begins
 // one. Both stand in front of a document here, as in llm.c's files.
-static inline int tokenizer_document(const Tokenizer* t) {
+static inline int tokenizer_document(const Tokenizer* tokenizer) {
     static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (tokenizer_added(t, names[i]) >= 0) return tokenizer_added(t, names[i]);
+        if (tokenizer_added(tokenizer, names[i]) >= 0) return tokenizer_added(tokenizer, names[i]);
     return -1;
 }
 
 // Whether a token says that a text, or one's turn to speak, is at its end.
-static inline bool tokenizer_ends(const Tokenizer* t, int64_t token) {
+static inline bool tokenizer_ends(const Tokenizer* tokenizer, int64_t token) {
     static const char* const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "</s>"};
     for (size_t i = 0; i < sizeof names / sizeof names[0] && token >= 0; i++)
-        if (tokenizer_added(t, names[i]) == token) return true;
+        if (tokenizer_added(tokenizer, names[i]) == token) return true;
     return false;
 }
 
 // The vocabulary of the 256 bytes, which needs no file.
-static inline void tokenizer_bytes(Tokenizer* t) {
+static inline void tokenizer_bytes(Tokenizer* tokenizer) {
     unsigned char all[256];
     TokenText text[256];
     Error error;
@@ -275,13 +283,13 @@ static inline void tokenizer_bytes(Tokenizer* t) {
         all[b] = (unsigned char)b;
         text[b].bytes = &all[b], text[b].n = 1, text[b].apart = false;
     }
-    if (!tokenizer_begin(t, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
+    if (!tokenizer_begin(tokenizer, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
 }
 
 // Whether a vocabulary is that one, wherever it was read.
-static inline bool tokenizer_is_bytes(const Tokenizer* t) {
-    bool is = t->vocab == 256 && t->merge_count == 0 && t->added_count == 0;
-    for (uint32_t b = 0; b < 256 && is; b++) is = t->byte_token[b] == b;
+static inline bool tokenizer_is_bytes(const Tokenizer* tokenizer) {
+    bool is = tokenizer->vocab == 256 && tokenizer->merge_count == 0 && tokenizer->added_count == 0;
+    for (uint32_t b = 0; b < 256 && is; b++) is = tokenizer->byte_token[b] == b;
     return is;
 }
 
@@ -290,15 +298,16 @@ typedef struct {
     char text[64];
 } VocabChecksum;
 
-static inline VocabChecksum tokenizer_checksum(const Tokenizer* t) {
-    VocabChecksum c;
-    const size_t n = t->vocab > 0 ? t->begin[t->vocab] : 0;
+static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
+    VocabChecksum checksum;
+    const size_t n = tokenizer->vocab > 0 ? tokenizer->begin[tokenizer->vocab] : 0;
     uint64_t merges = 0; // in any order
-    for (uint64_t i = 0; i <= t->merge_mask && t->vocab > 0; i++)
-        if (t->merges[i].pair != NO_PAIR) merges += hash_pair(t->merges[i].pair + t->merges[i].rank);
-    snprintf(c.text, sizeof c.text, "%d tokens, checksum %016llx", t->vocab,
-             (unsigned long long)(hash_bytes(t->bytes, n) ^ merges * 3 ^ (uint64_t)t->split));
-    return c;
+    for (uint64_t i = 0; i <= tokenizer->merge_mask && tokenizer->vocab > 0; i++)
+        if (tokenizer->merges[i].pair != NO_PAIR)
+            merges += hash_pair(tokenizer->merges[i].pair + tokenizer->merges[i].rank);
+    snprintf(checksum.text, sizeof checksum.text, "%d tokens, checksum %016llx", tokenizer->vocab,
+             (unsigned long long)(hash_bytes(tokenizer->bytes, n) ^ merges * 3 ^ (uint64_t)tokenizer->split));
+    return checksum;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -331,16 +340,17 @@ typedef struct {
     size_t count, room;
 } TokenList;
 
-static inline void encoder_open(Encoder* e) {
-    memset(e, 0, sizeof *e);
-    e->cache = (CachedWord*)checked_calloc((size_t)1 << CACHE_BITS, sizeof *e->cache, "the words of an encoder");
+static inline void encoder_open(Encoder* encoder) {
+    memset(encoder, 0, sizeof *encoder);
+    encoder->cache =
+        (CachedWord*)checked_calloc((size_t)1 << CACHE_BITS, sizeof *encoder->cache, "the words of an encoder");
 }
 
-static inline void encoder_close(Encoder* e) {
-    free(e->cache);
-    free(e->symbol);
-    free(e->heap);
-    memset(e, 0, sizeof *e);
+static inline void encoder_close(Encoder* encoder) {
+    free(encoder->cache);
+    free(encoder->symbol);
+    free(encoder->heap);
+    memset(encoder, 0, sizeof *encoder);
 }
 
 static inline void token_list_free(TokenList* list) {
@@ -355,16 +365,16 @@ static inline void token_list_reserve(TokenList* list, size_t more) {
     if (!list->token) die("out of memory: %.1f MB for tokens", (double)list->room * sizeof(int32_t) / 1e6);
 }
 
-static inline void encoder_reserve(Encoder* e, size_t symbols) {
-    if (symbols <= e->room) return;
+static inline void encoder_reserve(Encoder* encoder, size_t symbols) {
+    if (symbols <= encoder->room) return;
     if (symbols > WORD_MOST)
         die("a word of %zu bytes without a blank: not a text; the longest that can be encoded has %d", symbols,
             WORD_MOST);
-    free(e->symbol);
-    free(e->heap);
-    e->room = symbols + symbols / 2 + 64;
-    e->symbol = (Symbol*)checked_malloc(e->room * sizeof *e->symbol, "the symbols of a word");
-    e->heap = (uint64_t*)checked_malloc(3 * e->room * sizeof *e->heap, "the merges of a word");
+    free(encoder->symbol);
+    free(encoder->heap);
+    encoder->room = symbols + symbols / 2 + 64;
+    encoder->symbol = (Symbol*)checked_malloc(encoder->room * sizeof *encoder->symbol, "the symbols of a word");
+    encoder->heap = (uint64_t*)checked_malloc(3 * encoder->room * sizeof *encoder->heap, "the merges of a word");
 }
 
 static inline void heap_push(uint64_t* heap, size_t* count, uint64_t entry) {
@@ -386,165 +396,174 @@ static inline uint64_t heap_pop(uint64_t* heap, size_t* count) {
 }
 
 // What symbol i makes with its right neighbour, which has just become so; n: there is none.
-static inline void symbol_meets(const Tokenizer* t, Encoder* e, size_t* heap_count, uint32_t i, uint32_t n) {
-    Symbol* s = &e->symbol[i];
-    s->rank = NO_RANK;
-    if (s->next == n) return;
-    const Merge* m = merge_slot(t, s->token, e->symbol[s->next].token);
-    if (m->pair == NO_PAIR) return;
-    s->rank = m->rank, s->merged = m->token;
-    heap_push(e->heap, heap_count, (uint64_t)m->rank << 32 | i);
+static inline void symbol_meets(const Tokenizer* tokenizer, Encoder* encoder, size_t* heap_count, uint32_t i,
+                                uint32_t n) {
+    Symbol* symbol = &encoder->symbol[i];
+    symbol->rank = NO_RANK;
+    if (symbol->next == n) return;
+    const Merge* merge = merge_slot(tokenizer, symbol->token, encoder->symbol[symbol->next].token);
+    if (merge->pair == NO_PAIR) return;
+    symbol->rank = merge->rank, symbol->merged = merge->token;
+    heap_push(encoder->heap, heap_count, (uint64_t)merge->rank << 32 | i);
 }
 
 // Symbol i takes in its right neighbour.
-static inline void symbol_merge(const Tokenizer* t, Encoder* e, size_t* heap_count, uint32_t i, uint32_t n) {
-    Symbol* s = &e->symbol[i];
-    Symbol* right = &e->symbol[s->next];
-    s->token = s->merged;
-    s->next = right->next;
+static inline void symbol_merge(const Tokenizer* tokenizer, Encoder* encoder, size_t* heap_count, uint32_t i,
+                                uint32_t n) {
+    Symbol* symbol = &encoder->symbol[i];
+    Symbol* right = &encoder->symbol[symbol->next];
+    symbol->token = symbol->merged;
+    symbol->next = right->next;
     right->rank = NO_RANK;
-    if (s->next != n) e->symbol[s->next].previous = i;
-    symbol_meets(t, e, heap_count, i, n);
-    if (s->previous != n) symbol_meets(t, e, heap_count, s->previous, n);
+    if (symbol->next != n) encoder->symbol[symbol->next].previous = i;
+    symbol_meets(tokenizer, encoder, heap_count, i, n);
+    if (symbol->previous != n) symbol_meets(tokenizer, encoder, heap_count, symbol->previous, n);
 }
 
 // Merges the bytes of a word; symbol 0 and those that follow it are what is left. Every merge pushes two entries at most, so
 // that the heap's 3 n are enough.
-static inline void merge_word(const Tokenizer* t, Encoder* e, const unsigned char* s, uint32_t n) {
-    encoder_reserve(e, n);
+static inline void merge_word(const Tokenizer* tokenizer, Encoder* encoder, const unsigned char* text, uint32_t n) {
+    encoder_reserve(encoder, n);
     size_t heap_count = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const Symbol symbol = {t->byte_token[s[i]], i > 0 ? i - 1 : n, i + 1, NO_RANK, 0};
-        e->symbol[i] = symbol;
+        const Symbol symbol = {tokenizer->byte_token[text[i]], i > 0 ? i - 1 : n, i + 1, NO_RANK, 0};
+        encoder->symbol[i] = symbol;
     }
-    for (uint32_t i = 0; i + 1 < n; i++) symbol_meets(t, e, &heap_count, i, n);
+    for (uint32_t i = 0; i + 1 < n; i++) symbol_meets(tokenizer, encoder, &heap_count, i, n);
     while (heap_count > 0) {
-        const uint64_t best = heap_pop(e->heap, &heap_count);
+        const uint64_t best = heap_pop(encoder->heap, &heap_count);
         const uint32_t i = (uint32_t)best;
-        if (e->symbol[i].rank == best >> 32) symbol_merge(t, e, &heap_count, i, n);
+        if (encoder->symbol[i].rank == best >> 32) symbol_merge(tokenizer, encoder, &heap_count, i, n);
     }
 }
 
 // Appends the tokens of a word, n > 0.
-static inline void encode_word(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n) {
+static inline void encode_word(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
+                               size_t n) {
     token_list_reserve(out, n);
-    const int64_t whole = t->whole_words ? tokenizer_find(t, s, n) : -1;
+    const int64_t whole = tokenizer->whole_words ? tokenizer_find(tokenizer, text, n) : -1;
     if (whole >= 0) {
         out->token[out->count++] = (int32_t)whole;
         return;
     }
-    if (n > WORD_MOST) encoder_reserve(e, n); // which says so
-    merge_word(t, e, s, (uint32_t)n);
-    for (uint32_t i = 0; i < (uint32_t)n; i = e->symbol[i].next) out->token[out->count++] = (int32_t)e->symbol[i].token;
+    if (n > WORD_MOST) encoder_reserve(encoder, n); // which says so
+    merge_word(tokenizer, encoder, text, (uint32_t)n);
+    for (uint32_t i = 0; i < (uint32_t)n; i = encoder->symbol[i].next)
+        out->token[out->count++] = (int32_t)encoder->symbol[i].token;
 }
 
 // The first n <= 8 bytes at s as a number; `readable` of them may be read.
-static inline uint64_t word_of(const unsigned char* s, size_t n, size_t readable) {
+static inline uint64_t word_of(const unsigned char* text, size_t n, size_t readable) {
     uint64_t word = 0;
     if (n == 0) return 0;
-    memcpy(&word, s, readable >= 8 ? 8 : n);
+    memcpy(&word, text, readable >= 8 ? 8 : n);
     return word & (~0ull >> (64 - 8 * n));
 }
 
 // The same for a word of the text, by way of the cache; s has `readable` >= n bytes.
-static inline void encode_cached(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
-                                 size_t readable) {
+static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
+                                 const unsigned char* text, size_t n, size_t readable) {
     if (n > CACHED_BYTES) {
-        encode_word(t, e, out, s, n);
+        encode_word(tokenizer, encoder, out, text, n);
         return;
     }
-    const uint64_t a = word_of(s, n < 8 ? n : 8, readable),
-                   b = n > 8 ? word_of(s + 8, n < 16 ? n - 8 : 8, readable - 8) : 0;
-    const uint64_t c = n > 16 ? word_of(s + 16, n - 16, readable - 16) : 0;
+    const uint64_t a = word_of(text, n < 8 ? n : 8, readable),
+                   b = n > 8 ? word_of(text + 8, n < 16 ? n - 8 : 8, readable - 8) : 0;
+    const uint64_t c = n > 16 ? word_of(text + 16, n - 16, readable - 16) : 0;
     uint64_t h = (a + n) * 0x9E3779B97F4A7C15ull;
     h = ((h ^ h >> 32) + b) * 0xD6E8FEB86659FD93ull;
     h = ((h ^ h >> 32) + c) * 0x9E3779B97F4A7C15ull;
-    CachedWord* w = &e->cache[h >> (64 - CACHE_BITS)];
+    CachedWord* word = &encoder->cache[h >> (64 - CACHE_BITS)];
     token_list_reserve(out, CACHED_BYTES);
-    if (w->bytes != n || w->text[0] != a || w->text[1] != b || w->text[2] != c) {
+    if (word->bytes != n || word->text[0] != a || word->text[1] != b || word->text[2] != c) {
         const size_t before = out->count;
-        encode_word(t, e, out, s, n);
+        encode_word(tokenizer, encoder, out, text, n);
         const size_t count = out->count - before;
         if (count > CACHED_TOKENS) return;
-        w->text[0] = a, w->text[1] = b, w->text[2] = c;
-        w->bytes = (uint16_t)n, w->count = (uint16_t)count;
-        memcpy(w->token, out->token + before, count * sizeof *w->token);
+        word->text[0] = a, word->text[1] = b, word->text[2] = c;
+        word->bytes = (uint16_t)n, word->count = (uint16_t)count;
+        memcpy(word->token, out->token + before, count * sizeof *word->token);
         return;
     }
-    memcpy(out->token + out->count, w->token,
-           CACHED_TOKENS * sizeof *w->token); // one copy of a known size; the rest is not counted
-    out->count += w->count;
+    memcpy(out->token + out->count, word->token,
+           CACHED_TOKENS * sizeof *word->token); // one copy of a known size; the rest is not counted
+    out->count += word->count;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Tokens of a text
 
 // Text without added tokens in it.
-static inline void encode_plain(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n) {
+static inline void encode_plain(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
+                                size_t n) {
     for (size_t at = 0, end; at < n; at = end) {
-        end = split_word(t->split, s, n, at);
-        encode_cached(t, e, out, s + at, end - at, n - at);
+        end = split_word(tokenizer->split, text, n, at);
+        encode_cached(tokenizer, encoder, out, text + at, end - at, n - at);
     }
 }
 
-// The longest added token that begins at s[0] and is looked for, or NULL.
-static inline const AddedToken* added_at(const Tokenizer* t, const unsigned char* s, size_t n, bool normalized,
-                                         bool special) {
+// The longest added token that begins at text[0] and is looked for, or NULL.
+static inline const AddedToken* added_at(const Tokenizer* tokenizer, const unsigned char* text, size_t n,
+                                         bool normalized, bool special) {
     const AddedToken* found = NULL;
-    if (!t->begins_added[normalized][0][s[0]] && !(special && t->begins_added[normalized][1][s[0]])) return NULL;
-    for (int i = 0; i < t->added_count; i++) {
-        const AddedToken* a = &t->added[i];
-        const uint32_t bytes = token_bytes(t, a->token);
-        if (a->normalized != normalized || (a->special && !special) || bytes > n) continue;
-        if (found && token_bytes(t, found->token) >= bytes) continue;
-        if (memcmp(t->bytes + t->begin[a->token], s, bytes) == 0) found = a;
+    if (!tokenizer->begins_added[normalized][0][text[0]] &&
+        !(special && tokenizer->begins_added[normalized][1][text[0]]))
+        return NULL;
+    for (int i = 0; i < tokenizer->added_count; i++) {
+        const AddedToken* added = &tokenizer->added[i];
+        const uint32_t bytes = token_bytes(tokenizer, added->token);
+        if (added->normalized != normalized || (added->special && !special) || bytes > n) continue;
+        if (found && token_bytes(tokenizer, found->token) >= bytes) continue;
+        if (memcmp(tokenizer->bytes + tokenizer->begin[added->token], text, bytes) == 0) found = added;
     }
     return found;
 }
 
 // Looks for added tokens, the ones that are not normalized first; what is between them is plain text.
-static inline void encode_added(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
-                                bool normalized, bool special) {
+static inline void encode_added(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
+                                size_t n, bool normalized, bool special) {
     for (size_t begin = 0, at = 0;;) {
         const AddedToken* found = NULL;
-        while (at < n && !(found = added_at(t, s + at, n - at, normalized, special))) at++;
+        while (at < n && !(found = added_at(tokenizer, text + at, n - at, normalized, special))) at++;
         if (normalized)
-            encode_plain(t, e, out, s + begin, at - begin);
+            encode_plain(tokenizer, encoder, out, text + begin, at - begin);
         else
-            encode_added(t, e, out, s + begin, at - begin, true, special);
+            encode_added(tokenizer, encoder, out, text + begin, at - begin, true, special);
         if (!found) return;
         token_list_reserve(out, 1);
         out->token[out->count++] = (int32_t)found->token;
-        begin = at += token_bytes(t, found->token);
+        begin = at += token_bytes(tokenizer, found->token);
     }
 }
 
 // True if there are added tokens to look for.
-static inline bool looks_for_added(const Tokenizer* t, bool special) {
-    for (int i = 0; i < t->added_count; i++)
-        if (special || !t->added[i].special) return true;
+static inline bool looks_for_added(const Tokenizer* tokenizer, bool special) {
+    for (int i = 0; i < tokenizer->added_count; i++)
+        if (special || !tokenizer->added[i].special) return true;
     return false;
 }
 
 // Appends the tokens of a text of n bytes to *out. special: special tokens are found in it, too; otherwise they are text.
-static inline void tokenizer_encode(const Tokenizer* t, Encoder* e, TokenList* out, const unsigned char* s, size_t n,
-                                    bool special) {
-    if (looks_for_added(t, special))
-        encode_added(t, e, out, s, n, false, special);
+static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
+                                    const unsigned char* text, size_t n, bool special) {
+    if (looks_for_added(tokenizer, special))
+        encode_added(tokenizer, encoder, out, text, n, false, special);
     else
-        encode_plain(t, e, out, s, n);
+        encode_plain(tokenizer, encoder, out, text, n);
 }
 
 // Where a text may be cut, from `at` on, so that its parts' tokens are those of the whole; n: nowhere. Such a place lies before a
 // blank or a new line; where an added token with one inside is looked for, there is none.
-static inline size_t tokenizer_cut(const Tokenizer* t, const unsigned char* s, size_t n, size_t at, bool special) {
-    for (int i = 0; i < t->added_count; i++) {
-        const uint32_t token = t->added[i].token;
-        const unsigned char* bytes = t->bytes + t->begin[token];
-        const size_t count = token_bytes(t, token);
-        if ((special || !t->added[i].special) && (memchr(bytes, ' ', count) || memchr(bytes, '\n', count))) return n;
+static inline size_t tokenizer_cut(const Tokenizer* tokenizer, const unsigned char* text, size_t n, size_t at,
+                                   bool special) {
+    for (int i = 0; i < tokenizer->added_count; i++) {
+        const uint32_t token = tokenizer->added[i].token;
+        const unsigned char* bytes = tokenizer->bytes + tokenizer->begin[token];
+        const size_t count = token_bytes(tokenizer, token);
+        if ((special || !tokenizer->added[i].special) && (memchr(bytes, ' ', count) || memchr(bytes, '\n', count)))
+            return n;
     }
-    return split_cut(s, n, at);
+    return split_cut(text, n, at);
 }
 
 #endif

@@ -39,74 +39,76 @@ typedef struct {
     uint64_t mask;
 } WordCounts;
 
-static inline void word_counts_open(WordCounts* w) {
-    memset(w, 0, sizeof *w);
-    w->mask = 1023;
-    w->slot = (int32_t*)checked_malloc((w->mask + 1) * sizeof *w->slot, "the words of a text");
-    memset(w->slot, 0xFF, (w->mask + 1) * sizeof *w->slot);
+static inline void word_counts_open(WordCounts* counts) {
+    memset(counts, 0, sizeof *counts);
+    counts->mask = 1023;
+    counts->slot = (int32_t*)checked_malloc((counts->mask + 1) * sizeof *counts->slot, "the words of a text");
+    memset(counts->slot, 0xFF, (counts->mask + 1) * sizeof *counts->slot);
 }
 
-static inline void word_counts_free(WordCounts* w) {
-    free(w->bytes);
-    free(w->word);
-    free(w->slot);
-    memset(w, 0, sizeof *w);
+static inline void word_counts_free(WordCounts* counts) {
+    free(counts->bytes);
+    free(counts->word);
+    free(counts->slot);
+    memset(counts, 0, sizeof *counts);
 }
 
-static inline uint64_t word_slot(const WordCounts* w, const unsigned char* s, size_t n) {
-    uint64_t i = hash_bytes(s, n) & w->mask;
-    for (; w->slot[i] >= 0; i = (i + 1) & w->mask) {
-        const CountedWord* c = &w->word[w->slot[i]];
-        if (c->n == n && memcmp(w->bytes + c->begin, s, n) == 0) break;
+static inline uint64_t word_slot(const WordCounts* counts, const unsigned char* text, size_t n) {
+    uint64_t i = hash_bytes(text, n) & counts->mask;
+    for (; counts->slot[i] >= 0; i = (i + 1) & counts->mask) {
+        const CountedWord* word = &counts->word[counts->slot[i]];
+        if (word->n == n && memcmp(counts->bytes + word->begin, text, n) == 0) break;
     }
     return i;
 }
 
-static inline void word_counts_widen(WordCounts* w) {
-    free(w->slot);
-    w->mask = 4 * w->mask + 3;
-    w->slot = (int32_t*)checked_malloc((w->mask + 1) * sizeof *w->slot, "the words of a text");
-    memset(w->slot, 0xFF, (w->mask + 1) * sizeof *w->slot);
-    for (int i = 0; i < w->words; i++) w->slot[word_slot(w, w->bytes + w->word[i].begin, w->word[i].n)] = i;
+static inline void word_counts_widen(WordCounts* counts) {
+    free(counts->slot);
+    counts->mask = 4 * counts->mask + 3;
+    counts->slot = (int32_t*)checked_malloc((counts->mask + 1) * sizeof *counts->slot, "the words of a text");
+    memset(counts->slot, 0xFF, (counts->mask + 1) * sizeof *counts->slot);
+    for (int i = 0; i < counts->words; i++)
+        counts->slot[word_slot(counts, counts->bytes + counts->word[i].begin, counts->word[i].n)] = i;
 }
 
 // Counts a word `count` times, 0 < n <= WORD_MOST.
-static inline void word_counts_add(WordCounts* w, const unsigned char* s, size_t n, int64_t count) {
-    if ((uint64_t)w->words * 2 > w->mask) word_counts_widen(w);
-    const uint64_t slot = word_slot(w, s, n);
-    if (w->slot[slot] >= 0) {
-        w->word[w->slot[slot]].count += count;
+static inline void word_counts_add(WordCounts* counts, const unsigned char* text, size_t n, int64_t count) {
+    if ((uint64_t)counts->words * 2 > counts->mask) word_counts_widen(counts);
+    const uint64_t slot = word_slot(counts, text, n);
+    if (counts->slot[slot] >= 0) {
+        counts->word[counts->slot[slot]].count += count;
         return;
     }
-    if (w->words == w->words_room)
-        w->word = (CountedWord*)checked_grow(w->word, &w->words_room, 1024, sizeof *w->word, "the words of a text");
-    while (w->used + n > w->room) {
-        w->room = 2 * w->room + 65536;
-        w->bytes = (unsigned char*)realloc(w->bytes, w->room);
-        if (!w->bytes) die("out of memory: %.1f MB for the words of a text", (double)w->room / 1e6);
+    if (counts->words == counts->words_room)
+        counts->word = (CountedWord*)checked_grow(counts->word, &counts->words_room, 1024, sizeof *counts->word,
+                                                  "the words of a text");
+    while (counts->used + n > counts->room) {
+        counts->room = 2 * counts->room + 65536;
+        counts->bytes = (unsigned char*)realloc(counts->bytes, counts->room);
+        if (!counts->bytes) die("out of memory: %.1f MB for the words of a text", (double)counts->room / 1e6);
     }
-    memcpy(w->bytes + w->used, s, n);
-    const CountedWord word = {w->used, (uint32_t)n, count};
-    w->slot[slot] = w->words;
-    w->word[w->words++] = word;
-    w->used += n;
+    memcpy(counts->bytes + counts->used, text, n);
+    const CountedWord word = {counts->used, (uint32_t)n, count};
+    counts->slot[slot] = counts->words;
+    counts->word[counts->words++] = word;
+    counts->used += n;
 }
 
 // Counts the words of a text.
-static inline void word_counts_text(WordCounts* w, SplitKind split, const unsigned char* s, size_t n) {
+static inline void word_counts_text(WordCounts* counts, SplitKind split, const unsigned char* text, size_t n) {
     for (size_t at = 0, end; at < n; at = end) {
-        end = split_word(split, s, n, at);
+        end = split_word(split, text, n, at);
         if (end - at > WORD_MOST)
             die("a word of %zu bytes without a blank: not a text; the longest that can be learned from has %d",
                 end - at, WORD_MOST);
-        word_counts_add(w, s + at, end - at, 1);
+        word_counts_add(counts, text + at, end - at, 1);
     }
 }
 
 // Adds what another thread has counted.
-static inline void word_counts_join(WordCounts* w, const WordCounts* other) {
+static inline void word_counts_join(WordCounts* counts, const WordCounts* other) {
     for (int i = 0; i < other->words; i++)
-        word_counts_add(w, other->bytes + other->word[i].begin, other->word[i].n, other->word[i].count);
+        word_counts_add(counts, other->bytes + other->word[i].begin, other->word[i].n, other->word[i].count);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -134,36 +136,36 @@ typedef struct {
     int count, room;
 } CommonPairs;
 
-static inline void pair_counts_open(PairCounts* p, uint64_t mask) {
-    p->mask = mask, p->used = 0;
-    p->slot = (PairCount*)checked_calloc(mask + 1, sizeof *p->slot, "the pairs of a text");
-    for (uint64_t i = 0; i <= mask; i++) p->slot[i].pair = NO_PAIR;
+static inline void pair_counts_open(PairCounts* pairs, uint64_t mask) {
+    pairs->mask = mask, pairs->used = 0;
+    pairs->slot = (PairCount*)checked_calloc(mask + 1, sizeof *pairs->slot, "the pairs of a text");
+    for (uint64_t i = 0; i <= mask; i++) pairs->slot[i].pair = NO_PAIR;
 }
 
-static inline void pair_counts_free(PairCounts* p) {
-    for (uint64_t i = 0; i <= p->mask; i++) free(p->slot[i].place);
-    free(p->slot);
+static inline void pair_counts_free(PairCounts* pairs) {
+    for (uint64_t i = 0; i <= pairs->mask; i++) free(pairs->slot[i].place);
+    free(pairs->slot);
 }
 
-static inline PairCount* pair_slot(const PairCounts* p, uint64_t pair) {
-    uint64_t i = hash_pair(pair) & p->mask;
-    while (p->slot[i].pair != pair && p->slot[i].pair != NO_PAIR) i = (i + 1) & p->mask;
-    return &p->slot[i];
+static inline PairCount* pair_slot(const PairCounts* pairs, uint64_t pair) {
+    uint64_t i = hash_pair(pair) & pairs->mask;
+    while (pairs->slot[i].pair != pair && pairs->slot[i].pair != NO_PAIR) i = (i + 1) & pairs->mask;
+    return &pairs->slot[i];
 }
 
 // The pair's counts, which are there from now on. Pointers to others may be gone.
-static inline PairCount* pair_count(PairCounts* p, uint64_t pair) {
-    if (2 * p->used > p->mask) {
-        const PairCounts before = *p;
-        pair_counts_open(p, 2 * before.mask + 1);
+static inline PairCount* pair_count(PairCounts* pairs, uint64_t pair) {
+    if (2 * pairs->used > pairs->mask) {
+        const PairCounts before = *pairs;
+        pair_counts_open(pairs, 2 * before.mask + 1);
         for (uint64_t i = 0; i <= before.mask; i++)
-            if (before.slot[i].pair != NO_PAIR) *pair_slot(p, before.slot[i].pair) = before.slot[i];
-        p->used = before.used;
+            if (before.slot[i].pair != NO_PAIR) *pair_slot(pairs, before.slot[i].pair) = before.slot[i];
+        pairs->used = before.used;
         free(before.slot);
     }
-    PairCount* c = pair_slot(p, pair);
-    if (c->pair == NO_PAIR) c->pair = pair, p->used++;
-    return c;
+    PairCount* entry = pair_slot(pairs, pair);
+    if (entry->pair == NO_PAIR) entry->pair = pair, pairs->used++;
+    return entry;
 }
 
 // True if a comes before b: more common, or of smaller numbers.
@@ -171,24 +173,26 @@ static inline bool is_commoner(const CommonPair* a, const CommonPair* b) {
     return a->count != b->count ? a->count > b->count : a->pair < b->pair;
 }
 
-static inline void common_push(CommonPairs* h, uint64_t pair, int64_t count) {
-    if (h->count == h->room)
-        h->entry = (CommonPair*)checked_grow(h->entry, &h->room, 1024, sizeof *h->entry, "the pairs of a text");
+static inline void common_push(CommonPairs* heap, uint64_t pair, int64_t count) {
+    if (heap->count == heap->room)
+        heap->entry =
+            (CommonPair*)checked_grow(heap->entry, &heap->room, 1024, sizeof *heap->entry, "the pairs of a text");
     const CommonPair entry = {count, pair};
-    int i = h->count++;
-    for (; i > 0 && is_commoner(&entry, &h->entry[(i - 1) / 2]); i = (i - 1) / 2) h->entry[i] = h->entry[(i - 1) / 2];
-    h->entry[i] = entry;
+    int i = heap->count++;
+    for (; i > 0 && is_commoner(&entry, &heap->entry[(i - 1) / 2]); i = (i - 1) / 2)
+        heap->entry[i] = heap->entry[(i - 1) / 2];
+    heap->entry[i] = entry;
 }
 
-static inline CommonPair common_pop(CommonPairs* h) {
-    const CommonPair top = h->entry[0], last = h->entry[--h->count];
+static inline CommonPair common_pop(CommonPairs* heap) {
+    const CommonPair top = heap->entry[0], last = heap->entry[--heap->count];
     int i = 0;
-    for (int child; (child = 2 * i + 1) < h->count; i = child) {
-        if (child + 1 < h->count && is_commoner(&h->entry[child + 1], &h->entry[child])) child++;
-        if (!is_commoner(&h->entry[child], &last)) break;
-        h->entry[i] = h->entry[child];
+    for (int child; (child = 2 * i + 1) < heap->count; i = child) {
+        if (child + 1 < heap->count && is_commoner(&heap->entry[child + 1], &heap->entry[child])) child++;
+        if (!is_commoner(&heap->entry[child], &last)) break;
+        heap->entry[i] = heap->entry[child];
     }
-    h->entry[i] = last;
+    heap->entry[i] = last;
     return top;
 }
 
@@ -214,63 +218,65 @@ typedef struct {
     int merges, room;
 } Learning;
 
-static inline uint64_t pair_at(const Learning* l, uint32_t i) {
-    return (uint64_t)l->symbol[i].token << 32 | l->symbol[l->symbol[i].next].token;
+static inline uint64_t pair_at(const Learning* learning, uint32_t i) {
+    return (uint64_t)learning->symbol[i].token << 32 | learning->symbol[learning->symbol[i].next].token;
 }
 
-static inline bool is_pair(const Learning* l, uint32_t i) {
-    return l->symbol[i].token != NO_TOKEN_HERE && l->symbol[l->symbol[i].next].token != NO_TOKEN_HERE;
+static inline bool is_pair(const Learning* learning, uint32_t i) {
+    return learning->symbol[i].token != NO_TOKEN_HERE &&
+           learning->symbol[learning->symbol[i].next].token != NO_TOKEN_HERE;
 }
 
 // The pair at symbol i is there now (times = 1), or no longer (-1).
-static inline void count_pair(Learning* l, uint32_t i, int times) {
-    if (!is_pair(l, i)) return;
-    PairCount* c = pair_count(&l->pairs, pair_at(l, i));
-    c->count += times * l->words->word[l->symbol[i].word].count;
+static inline void count_pair(Learning* learning, uint32_t i, int times) {
+    if (!is_pair(learning, i)) return;
+    PairCount* entry = pair_count(&learning->pairs, pair_at(learning, i));
+    entry->count += times * learning->words->word[learning->symbol[i].word].count;
     if (times < 0) return;
-    if (c->places == c->room)
-        c->place = (uint32_t*)checked_grow(c->place, &c->room, 4, sizeof *c->place, "the places of a pair");
-    c->place[c->places++] = i;
+    if (entry->places == entry->room)
+        entry->place =
+            (uint32_t*)checked_grow(entry->place, &entry->room, 4, sizeof *entry->place, "the places of a pair");
+    entry->place[entry->places++] = i;
 }
 
 // Puts a pair into the heap, if its count is not there already.
-static inline void offer_pair(Learning* l, PairCount* c) {
-    if (c->count == c->queued || c->count == 0) return;
-    c->queued = c->count;
-    common_push(&l->common, c->pair, c->count);
+static inline void offer_pair(Learning* learning, PairCount* entry) {
+    if (entry->count == entry->queued || entry->count == 0) return;
+    entry->queued = entry->count;
+    common_push(&learning->common, entry->pair, entry->count);
 }
 
 // Words as symbols, their pairs counted.
-static inline void learn_begin(Learning* l, const WordCounts* words, const uint32_t byte_token[256]) {
+static inline void learn_begin(Learning* learning, const WordCounts* words, const uint32_t byte_token[256]) {
     const uint64_t symbols = words->used + (uint64_t)words->words + 1;
     if (symbols >= NO_TOKEN_HERE)
         die("%.1f GB of different words are too many to learn from: take a part of the text",
             (double)words->used / 1e9);
-    l->words = words;
-    l->symbol = (LearnSymbol*)checked_malloc(symbols * sizeof *l->symbol, "the words of a text");
+    learning->words = words;
+    learning->symbol = (LearnSymbol*)checked_malloc(symbols * sizeof *learning->symbol, "the words of a text");
     uint32_t n = 0;
     for (int w = 0; w <= words->words; w++) {
         const uint32_t bytes = w < words->words ? words->word[w].n : 0;
         for (uint32_t k = 0; k < bytes + 1; k++, n++) {
             const uint32_t token = k == 0 ? NO_TOKEN_HERE : byte_token[words->bytes[words->word[w].begin + k - 1]];
-            const LearnSymbol s = {token, n - 1, n + 1, (uint32_t)w};
-            l->symbol[n] = s;
+            const LearnSymbol symbol = {token, n - 1, n + 1, (uint32_t)w};
+            learning->symbol[n] = symbol;
         }
     }
-    pair_counts_open(&l->pairs, 65535);
-    for (uint32_t i = 0; i + 1 < n; i++) count_pair(l, i, 1);
-    for (uint64_t i = 0; i <= l->pairs.mask; i++)
-        if (l->pairs.slot[i].pair != NO_PAIR) offer_pair(l, &l->pairs.slot[i]);
+    pair_counts_open(&learning->pairs, 65535);
+    for (uint32_t i = 0; i + 1 < n; i++) count_pair(learning, i, 1);
+    for (uint64_t i = 0; i <= learning->pairs.mask; i++)
+        if (learning->pairs.slot[i].pair != NO_PAIR) offer_pair(learning, &learning->pairs.slot[i]);
 }
 
 // The commonest pair, at least `least` times there; false: there is none.
-static inline bool learn_pair(Learning* l, uint64_t* pair, int64_t least) {
-    while (l->common.count > 0) {
-        const CommonPair top = common_pop(&l->common);
-        PairCount* c = pair_slot(&l->pairs, top.pair);
+static inline bool learn_pair(Learning* learning, uint64_t* pair, int64_t least) {
+    while (learning->common.count > 0) {
+        const CommonPair top = common_pop(&learning->common);
+        PairCount* entry = pair_slot(&learning->pairs, top.pair);
         *pair = top.pair;
-        if (c->count == top.count && top.count >= least) return true;
-        if (c->count != top.count) offer_pair(l, c);
+        if (entry->count == top.count && top.count >= least) return true;
+        if (entry->count != top.count) offer_pair(learning, entry);
     }
     return false;
 }
@@ -281,46 +287,46 @@ static inline int compare_places(const void* a, const void* b) {
 }
 
 // Symbol i and the one to its right become `token`.
-static inline void learn_merge_at(Learning* l, uint32_t i, uint32_t token) {
-    LearnSymbol *s = &l->symbol[i], *right = &l->symbol[s->next];
-    count_pair(l, s->previous, -1);
-    count_pair(l, i, -1);
-    count_pair(l, s->next, -1);
+static inline void learn_merge_at(Learning* learning, uint32_t i, uint32_t token) {
+    LearnSymbol *symbol = &learning->symbol[i], *right = &learning->symbol[symbol->next];
+    count_pair(learning, symbol->previous, -1);
+    count_pair(learning, i, -1);
+    count_pair(learning, symbol->next, -1);
     right->token = NO_TOKEN_HERE;
-    s->token = token;
-    s->next = right->next;
-    l->symbol[s->next].previous = i;
-    count_pair(l, s->previous, 1);
-    count_pair(l, i, 1);
+    symbol->token = token;
+    symbol->next = right->next;
+    learning->symbol[symbol->next].previous = i;
+    count_pair(learning, symbol->previous, 1);
+    count_pair(learning, i, 1);
 }
 
 // Merges a pair everywhere, in the order of the text, which decides for "aaa"; what came about goes to the heap.
-static inline void learn_merge(Learning* l, uint64_t pair, uint32_t token) {
-    PairCount* c = pair_slot(&l->pairs, pair);
-    uint32_t* place = c->place;
-    const int places = c->places;
-    c->place = NULL, c->places = c->room = 0;
+static inline void learn_merge(Learning* learning, uint64_t pair, uint32_t token) {
+    PairCount* entry = pair_slot(&learning->pairs, pair);
+    uint32_t* place = entry->place;
+    const int places = entry->places;
+    entry->place = NULL, entry->places = entry->room = 0;
     qsort(place, (size_t)places, sizeof *place, compare_places);
     int merged = 0;
     for (int k = 0; k < places; k++) {
         const uint32_t i = place[k];
-        if (!is_pair(l, i) || pair_at(l, i) != pair) continue;
-        learn_merge_at(l, i, token);
+        if (!is_pair(learning, i) || pair_at(learning, i) != pair) continue;
+        learn_merge_at(learning, i, token);
         place[merged++] = i;
     }
     for (int k = 0; k < merged; k++) {
-        const uint32_t around[2] = {l->symbol[place[k]].previous, place[k]};
+        const uint32_t around[2] = {learning->symbol[place[k]].previous, place[k]};
         for (int j = 0; j < 2; j++) {
-            if (l->symbol[place[k]].token == token && is_pair(l, around[j]))
-                offer_pair(l, pair_slot(&l->pairs, pair_at(l, around[j])));
+            if (learning->symbol[place[k]].token == token && is_pair(learning, around[j]))
+                offer_pair(learning, pair_slot(&learning->pairs, pair_at(learning, around[j])));
         }
     }
     free(place);
 }
 
 // The token that these two make: a new one, unless others have made the same bytes.
-static inline uint32_t learn_token(Learning* l, uint64_t pair) {
-    WordCounts* tokens = &l->tokens;
+static inline uint32_t learn_token(Learning* learning, uint64_t pair) {
+    WordCounts* tokens = &learning->tokens;
     const CountedWord left = tokens->word[pair >> 32], right = tokens->word[(uint32_t)pair];
     unsigned char* both = (unsigned char*)checked_malloc((size_t)left.n + right.n, "a token");
     memcpy(both, tokens->bytes + left.begin, left.n);
@@ -332,62 +338,65 @@ static inline uint32_t learn_token(Learning* l, uint64_t pair) {
 }
 
 // Learns merges until there are so many tokens, or no pair is there `least` times any more.
-static inline void learn_merges(Learning* l, int tokens, int64_t least) {
+static inline void learn_merges(Learning* learning, int tokens, int64_t least) {
     uint64_t pair;
-    while (l->tokens.words < tokens && learn_pair(l, &pair, least)) {
-        const Merge merge = {pair, (uint32_t)l->merges, learn_token(l, pair)};
-        if (l->merges == l->room) l->merge = (Merge*)checked_grow(l->merge, &l->room, 1024, sizeof *l->merge, "merges");
-        l->merge[l->merges++] = merge;
-        learn_merge(l, pair, merge.token);
+    while (learning->tokens.words < tokens && learn_pair(learning, &pair, least)) {
+        const Merge merge = {pair, (uint32_t)learning->merges, learn_token(learning, pair)};
+        if (learning->merges == learning->room)
+            learning->merge =
+                (Merge*)checked_grow(learning->merge, &learning->room, 1024, sizeof *learning->merge, "merges");
+        learning->merge[learning->merges++] = merge;
+        learn_merge(learning, pair, merge.token);
     }
 }
 
 // What was learned as a vocabulary, and a special token behind all others.
-static inline void learn_finish(Tokenizer* t, const Learning* l, SplitKind split, const char* special) {
+static inline void learn_finish(Tokenizer* tokenizer, const Learning* learning, SplitKind split, const char* special) {
     Error error;
-    const WordCounts* tokens = &l->tokens;
+    const WordCounts* tokens = &learning->tokens;
     TokenText* text = (TokenText*)checked_calloc((size_t)tokens->words + 1, sizeof *text, "a vocabulary");
     for (int i = 0; i < tokens->words; i++)
         text[i].bytes = tokens->bytes + tokens->word[i].begin, text[i].n = tokens->word[i].n;
     TokenText* last = &text[tokens->words];
     last->bytes = (const unsigned char*)special, last->n = strlen(special), last->apart = true;
-    if (!tokenizer_begin(t, text, tokens->words + 1, split, "what was learned", &error))
+    if (!tokenizer_begin(tokenizer, text, tokens->words + 1, split, "what was learned", &error))
         die("internal error: %s", error.text);
-    tokenizer_reserve(t, l->merges);
-    for (int i = 0; i < l->merges; i++)
-        tokenizer_merge(t, (uint32_t)(l->merge[i].pair >> 32), (uint32_t)l->merge[i].pair, l->merge[i].rank,
-                        l->merge[i].token);
-    tokenizer_add(t, (uint32_t)tokens->words, true, false);
-    t->document = tokenizer_document(t);
+    tokenizer_reserve(tokenizer, learning->merges);
+    for (int i = 0; i < learning->merges; i++)
+        tokenizer_merge(tokenizer, (uint32_t)(learning->merge[i].pair >> 32), (uint32_t)learning->merge[i].pair,
+                        learning->merge[i].rank, learning->merge[i].token);
+    tokenizer_add(tokenizer, (uint32_t)tokens->words, true, false);
+    tokenizer->document = tokenizer_document(tokenizer);
     free(text);
 }
 
 // Bytes in the order of the characters that stand for them in files.
-static inline void learn_bytes(Learning* l, uint32_t byte_token[256]) {
+static inline void learn_bytes(Learning* learning, uint32_t byte_token[256]) {
     for (uint32_t c = 0; c < 512; c++) {
         const int b = letter_to_byte(c);
         if (b < 0) continue;
         const unsigned char byte = (unsigned char)b;
-        byte_token[b] = (uint32_t)l->tokens.words;
-        word_counts_add(&l->tokens, &byte, 1, 1);
+        byte_token[b] = (uint32_t)learning->tokens.words;
+        word_counts_add(&learning->tokens, &byte, 1, 1);
     }
 }
 
 // A vocabulary of these words: `vocab` > 256 tokens, the last of them "<|endoftext|>"; fewer, if no pair is there `least` times any more.
-static inline void tokenizer_learn(Tokenizer* t, const WordCounts* words, int vocab, int64_t least, SplitKind split) {
-    Learning l;
+static inline void tokenizer_learn(Tokenizer* tokenizer, const WordCounts* words, int vocab, int64_t least,
+                                   SplitKind split) {
+    Learning learning;
     uint32_t byte_token[256];
-    memset(&l, 0, sizeof l);
-    word_counts_open(&l.tokens);
-    learn_bytes(&l, byte_token);
-    learn_begin(&l, words, byte_token);
-    learn_merges(&l, vocab - 1, least);
-    learn_finish(t, &l, split, "<|endoftext|>");
-    pair_counts_free(&l.pairs);
-    word_counts_free(&l.tokens);
-    free(l.symbol);
-    free(l.common.entry);
-    free(l.merge);
+    memset(&learning, 0, sizeof learning);
+    word_counts_open(&learning.tokens);
+    learn_bytes(&learning, byte_token);
+    learn_begin(&learning, words, byte_token);
+    learn_merges(&learning, vocab - 1, least);
+    learn_finish(tokenizer, &learning, split, "<|endoftext|>");
+    pair_counts_free(&learning.pairs);
+    word_counts_free(&learning.tokens);
+    free(learning.symbol);
+    free(learning.common.entry);
+    free(learning.merge);
 }
 
 #endif

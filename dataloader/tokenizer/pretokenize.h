@@ -32,26 +32,26 @@ static const char* const split_names[SPLIT_KINDS] = {"bytes", "gpt2", "llama3", 
 // ----------------------------------------------------------------------------------------------------------------
 // Characters
 
-static inline uint32_t utf8_code(const unsigned char* s, size_t bytes) {
-    if (bytes == 1) return s[0];
-    uint32_t code = s[0] & (0x7Fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) code = code << 6 | (s[i] & 0x3F);
+static inline uint32_t utf8_code(const unsigned char* text, size_t bytes) {
+    if (bytes == 1) return text[0];
+    uint32_t code = text[0] & (0x7Fu >> bytes);
+    for (size_t i = 1; i < bytes; i++) code = code << 6 | (text[i] & 0x3F);
     return code;
 }
 
 // The class of the character at s, of which there are n > 0 bytes, and how many of them it has.
-static inline CharClass char_class(const unsigned char* s, size_t n, size_t* bytes) {
+static inline CharClass char_class(const unsigned char* text, size_t n, size_t* bytes) {
     *bytes = 1;
-    if (s[0] < 0x80) return unicode_class(s[0]);
-    const size_t valid = json_utf8_bytes(s, n);
+    if (text[0] < 0x80) return unicode_class(text[0]);
+    const size_t valid = json_utf8_bytes(text, n);
     if (valid == 0) return CHAR_OTHER;
     *bytes = valid;
-    return unicode_class(utf8_code(s, valid));
+    return unicode_class(utf8_code(text, valid));
 }
 
 // Where the characters of this class end that begin at `at`.
-static inline size_t skip_class(const unsigned char* s, size_t n, size_t at, CharClass wanted) {
-    for (size_t bytes; at < n && char_class(s + at, n - at, &bytes) == wanted;) at += bytes;
+static inline size_t skip_class(const unsigned char* text, size_t n, size_t at, CharClass wanted) {
+    for (size_t bytes; at < n && char_class(text + at, n - at, &bytes) == wanted;) at += bytes;
     return at;
 }
 
@@ -60,83 +60,83 @@ static inline bool is_newline(int c) { return c == '\n' || c == '\r'; }
 // ----------------------------------------------------------------------------------------------------------------
 // Words
 
-// Bytes of 's 't 'm 'd 're 've 'll at the apostrophe s[0]; 0: none of them is there.
-static inline size_t ending_bytes(const unsigned char* s, size_t n, bool any_case) {
+// Bytes of 's 't 'm 'd 're 've 'll at the apostrophe text[0]; 0: none of them is there.
+static inline size_t ending_bytes(const unsigned char* text, size_t n, bool any_case) {
     const int fold = any_case ? 32 : 0; // the bit by which capitals differ
     if (n < 2) return 0;
-    const int c = s[1] | fold, d = n > 2 ? s[2] | fold : 0;
+    const int c = text[1] | fold, d = n > 2 ? text[2] | fold : 0;
     if (c == 's' || c == 't' || c == 'm' || c == 'd') return 2;
     if ((c == 'r' && d == 'e') || (c == 'v' && d == 'e') || (c == 'l' && d == 'l')) return 3;
-    return any_case && n > 2 && s[1] == 0xC5 && s[2] == 0xBF ? 3 : 0; // U+017F
+    return any_case && n > 2 && text[1] == 0xC5 && text[2] == 0xBF ? 3 : 0; // U+017F
 }
 
 // The end of a word of white space that begins at `at`: of the alternatives above, those from \s on.
-static inline size_t split_space(SplitKind kind, const unsigned char* s, size_t n, size_t at) {
+static inline size_t split_space(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
     size_t end = at, last = at,
            newline = 0; // of the run; where its last character begins; where its last new line ends
-    for (size_t bytes; end < n && char_class(s + end, n - end, &bytes) == CHAR_SPACE; end += bytes) {
+    for (size_t bytes; end < n && char_class(text + end, n - end, &bytes) == CHAR_SPACE; end += bytes) {
         last = end;
-        if (is_newline(s[end])) newline = end + 1;
+        if (is_newline(text[end])) newline = end + 1;
     }
     if (end == n && kind == SPLIT_CL100K) return end;
     if (newline && kind != SPLIT_GPT2) return newline;
     return end == n || last == at ? end : last;
 }
 
-static inline size_t split_gpt2(const unsigned char* s, size_t n, size_t at) {
-    const size_t ending = s[at] == '\'' ? ending_bytes(s + at, n - at, false) : 0;
+static inline size_t split_gpt2(const unsigned char* text, size_t n, size_t at) {
+    const size_t ending = text[at] == '\'' ? ending_bytes(text + at, n - at, false) : 0;
     if (ending) return at + ending;
-    const size_t word = at + (s[at] == ' ' && at + 1 < n);
+    const size_t word = at + (text[at] == ' ' && at + 1 < n);
     size_t bytes;
-    const CharClass found = char_class(s + word, n - word, &bytes);
-    return found == CHAR_SPACE ? split_space(SPLIT_GPT2, s, n, at) : skip_class(s, n, word + bytes, found);
+    const CharClass found = char_class(text + word, n - word, &bytes);
+    return found == CHAR_SPACE ? split_space(SPLIT_GPT2, text, n, at) : skip_class(text, n, word + bytes, found);
 }
 
 // Up to `most` numbers.
-static inline size_t split_numbers(const unsigned char* s, size_t n, size_t at, int most) {
+static inline size_t split_numbers(const unsigned char* text, size_t n, size_t at, int most) {
     size_t bytes;
-    for (int i = 0; i < most && at < n && char_class(s + at, n - at, &bytes) == CHAR_NUMBER; i++) at += bytes;
+    for (int i = 0; i < most && at < n && char_class(text + at, n - at, &bytes) == CHAR_NUMBER; i++) at += bytes;
     return at;
 }
 
-static inline size_t split_llama3(SplitKind kind, const unsigned char* s, size_t n, size_t at) {
-    const size_t ending = s[at] == '\'' ? ending_bytes(s + at, n - at, true) : 0;
+static inline size_t split_llama3(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
+    const size_t ending = text[at] == '\'' ? ending_bytes(text + at, n - at, true) : 0;
     if (ending) return at + ending;
     size_t bytes, more = 0;
-    const CharClass first = char_class(s + at, n - at, &bytes);
-    if (first == CHAR_LETTER) return skip_class(s, n, at + bytes, CHAR_LETTER);
-    if (first == CHAR_NUMBER) return split_numbers(s, n, at, kind == SPLIT_QWEN2 ? 1 : 3);
+    const CharClass first = char_class(text + at, n - at, &bytes);
+    if (first == CHAR_LETTER) return skip_class(text, n, at + bytes, CHAR_LETTER);
+    if (first == CHAR_NUMBER) return split_numbers(text, n, at, kind == SPLIT_QWEN2 ? 1 : 3);
     const size_t next = at + bytes;
-    const CharClass second = next < n ? char_class(s + next, n - next, &more) : CHAR_SPACE;
-    if (second == CHAR_LETTER && !is_newline(s[at])) return skip_class(s, n, next + more, CHAR_LETTER);
-    if (first == CHAR_SPACE && !(s[at] == ' ' && second == CHAR_OTHER)) return split_space(kind, s, n, at);
-    size_t end = skip_class(s, n, next, CHAR_OTHER);
-    while (end < n && is_newline(s[end])) end++;
+    const CharClass second = next < n ? char_class(text + next, n - next, &more) : CHAR_SPACE;
+    if (second == CHAR_LETTER && !is_newline(text[at])) return skip_class(text, n, next + more, CHAR_LETTER);
+    if (first == CHAR_SPACE && !(text[at] == ' ' && second == CHAR_OTHER)) return split_space(kind, text, n, at);
+    size_t end = skip_class(text, n, next, CHAR_OTHER);
+    while (end < n && is_newline(text[end])) end++;
     return end;
 }
 
-// Where the word ends that begins at s[at], at < n. It ends later than it begins.
-static inline size_t split_word(SplitKind kind, const unsigned char* s, size_t n, size_t at) {
+// Where the word ends that begins at text[at], at < n. It ends later than it begins.
+static inline size_t split_word(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
     if (kind == SPLIT_BYTES) return at + 1;
-    return kind == SPLIT_GPT2 ? split_gpt2(s, n, at) : split_llama3(kind, s, n, at);
+    return kind == SPLIT_GPT2 ? split_gpt2(text, n, at) : split_llama3(kind, text, n, at);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Parts of a text that can be split apart from each other
 
-// True if the character that ends before s[at] is a letter or a number.
-static inline bool ends_in_word(const unsigned char* s, size_t at) {
+// True if the character that ends before text[at] is a letter or a number.
+static inline bool ends_in_word(const unsigned char* text, size_t at) {
     size_t begin = at - 1, bytes;
-    while (begin > 0 && at - begin < 4 && (s[begin] & 0xC0) == 0x80) begin--;
-    const CharClass found = char_class(s + begin, at - begin, &bytes);
+    while (begin > 0 && at - begin < 4 && (text[begin] & 0xC0) == 0x80) begin--;
+    const CharClass found = char_class(text + begin, at - begin, &bytes);
     return begin + bytes == at && (found == CHAR_LETTER || found == CHAR_NUMBER);
 }
 
 // The first place from `at` on where a text falls into two parts whose words are those of the whole: between a letter or number and a
 // blank or new line. No alternative has white space behind a letter or number, and none looks back. n: there is no such place.
-static inline size_t split_cut(const unsigned char* s, size_t n, size_t at) {
+static inline size_t split_cut(const unsigned char* text, size_t n, size_t at) {
     for (at = at ? at : 1; at < n; at++)
-        if ((s[at] == ' ' || s[at] == '\n') && ends_in_word(s, at)) return at;
+        if ((text[at] == ' ' || text[at] == '\n') && ends_in_word(text, at)) return at;
     return n;
 }
 

@@ -42,11 +42,11 @@ static inline int letter_to_byte(uint32_t c) {
 
 // Writes the bytes of a name (n bytes of UTF-8) to out, which has room for n. -1: it has a character that stands for no byte.
 static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t n) {
-    const unsigned char* s = (const unsigned char*)name;
+    const unsigned char* text = (const unsigned char*)name;
     int64_t count = 0;
     for (size_t at = 0, bytes; at < n; at += bytes) {
-        bytes = json_utf8_bytes(s + at, n - at);
-        const int b = bytes ? letter_to_byte(utf8_code(s + at, bytes)) : -1;
+        bytes = json_utf8_bytes(text + at, n - at);
+        const int b = bytes ? letter_to_byte(utf8_code(text + at, bytes)) : -1;
         if (b < 0) return -1;
         out[count++] = (unsigned char)b;
     }
@@ -64,25 +64,25 @@ typedef struct {
     size_t used;
 } TokenTexts;
 
-static inline void token_texts_open(TokenTexts* v, size_t bytes) {
-    memset(v, 0, sizeof *v);
-    v->bytes = (unsigned char*)checked_malloc(bytes, "a vocabulary");
+static inline void token_texts_open(TokenTexts* texts, size_t bytes) {
+    memset(texts, 0, sizeof *texts);
+    texts->bytes = (unsigned char*)checked_malloc(bytes, "a vocabulary");
 }
 
-static inline void token_texts_free(TokenTexts* v) {
-    free(v->text);
-    free(v->bytes);
+static inline void token_texts_free(TokenTexts* texts) {
+    free(texts->text);
+    free(texts->bytes);
 }
 
 // Token number i, 0 <= i < VOCAB_MOST, which is there from now on.
-static inline TokenText* token_text(TokenTexts* v, int64_t i) {
-    while (i >= v->room) {
-        const int before = v->room;
-        v->text = (TokenText*)checked_grow(v->text, &v->room, 65536, sizeof *v->text, "a vocabulary");
-        memset(v->text + before, 0, (size_t)(v->room - before) * sizeof *v->text);
+static inline TokenText* token_text(TokenTexts* texts, int64_t i) {
+    while (i >= texts->room) {
+        const int before = texts->room;
+        texts->text = (TokenText*)checked_grow(texts->text, &texts->room, 65536, sizeof *texts->text, "a vocabulary");
+        memset(texts->text + before, 0, (size_t)(texts->room - before) * sizeof *texts->text);
     }
-    if (i >= v->vocab) v->vocab = (int)i + 1;
-    return &v->text[i];
+    if (i >= texts->vocab) texts->vocab = (int)i + 1;
+    return &texts->text[i];
 }
 
 // A vocabulary whose file does not say how text is split and what the special tokens are.
@@ -128,25 +128,25 @@ static inline const TokenFamily* token_family(int ranks) {
 }
 
 // Puts a family's special tokens into the vocabulary. Other numbers up to its size have no bytes: they are reserved.
-static inline void name_special_tokens(TokenTexts* v, const TokenFamily* family) {
+static inline void name_special_tokens(TokenTexts* texts, const TokenFamily* family) {
     for (int i = 0; i < 5 && family->special[i].name; i++) {
-        TokenText* text = token_text(v, family->special[i].token);
+        TokenText* text = token_text(texts, family->special[i].token);
         text->bytes = (const unsigned char*)family->special[i].name;
         text->n = strlen(family->special[i].name);
         text->apart = true;
     }
-    token_text(v, family->vocab - 1);
+    token_text(texts, family->vocab - 1);
 }
 
 // The vocabulary of a family that is all read: ranks, then special tokens.
-static inline bool family_finish(Tokenizer* t, TokenTexts* v, const TokenFamily* family, SplitKind split,
+static inline bool family_finish(Tokenizer* tokenizer, TokenTexts* texts, const TokenFamily* family, SplitKind split,
                                  const char* path, Error* error) {
-    name_special_tokens(v, family);
-    if (!tokenizer_begin(t, v->text, v->vocab, split, path, error)) return false;
-    tokenizer_merge_ranks(t, family->ranks);
+    name_special_tokens(texts, family);
+    if (!tokenizer_begin(tokenizer, texts->text, texts->vocab, split, path, error)) return false;
+    tokenizer_merge_ranks(tokenizer, family->ranks);
     for (int i = 0; i < 5 && family->special[i].name; i++)
-        tokenizer_add(t, (uint32_t)family->special[i].token, true, false);
-    t->document = tokenizer_document(t);
+        tokenizer_add(tokenizer, (uint32_t)family->special[i].token, true, false);
+    tokenizer->document = tokenizer_document(tokenizer);
     return true;
 }
 
@@ -178,12 +178,12 @@ static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, 
 }
 
 // The decimal number that fills n bytes, below VOCAB_MOST; -1: it is none.
-static inline int64_t rank_of(const unsigned char* s, size_t n) {
+static inline int64_t rank_of(const unsigned char* text, size_t n) {
     int64_t value = 0;
     if (n == 0 || n > 9) return -1;
     for (size_t i = 0; i < n; i++) {
-        if (s[i] < '0' || s[i] > '9') return -1;
-        value = value * 10 + (s[i] - '0');
+        if (text[i] < '0' || text[i] > '9') return -1;
+        value = value * 10 + (text[i] - '0');
     }
     return value < VOCAB_MOST ? value : -1;
 }
@@ -197,40 +197,43 @@ static inline size_t next_line(const unsigned char** line, const unsigned char* 
     return n > 0 && (*line)[n - 1] == '\r' ? n - 1 : n;
 }
 
-static inline bool read_ranks(TokenTexts* v, const unsigned char* s, size_t size, const char* path, Error* error) {
+static inline bool read_ranks(TokenTexts* texts, const unsigned char* data, size_t size, const char* path,
+                              Error* error) {
     int number = 0;
     for (size_t at = 0; at < size;) {
         const unsigned char* line;
-        const size_t n = next_line(&line, s, size, &at);
+        const size_t n = next_line(&line, data, size, &at);
         number++;
         if (n == 0) continue;
         const unsigned char* blank = (const unsigned char*)memchr(line, ' ', n);
         const size_t digits = blank ? (size_t)(blank - line) : n;
         const int64_t rank = blank ? rank_of(blank + 1, n - digits - 1) : -1;
-        const int64_t bytes = rank < 0 ? -1 : base64_decode(v->bytes + v->used, line, digits);
+        const int64_t bytes = rank < 0 ? -1 : base64_decode(texts->bytes + texts->used, line, digits);
         if (bytes <= 0) return fail(error, "%s:%d: base64 of some bytes, a blank and a rank expected", path, number);
-        TokenText* text = token_text(v, rank);
+        TokenText* text = token_text(texts, rank);
         if (text->n) return fail(error, "%s:%d: the rank %lld is there twice", path, number, (long long)rank);
-        text->bytes = v->bytes + v->used, text->n = (size_t)bytes;
-        v->used += (size_t)bytes;
+        text->bytes = texts->bytes + texts->used, text->n = (size_t)bytes;
+        texts->used += (size_t)bytes;
     }
     return true;
 }
 
-static inline bool open_ranks(Tokenizer* t, const MappedFile* file, const char* path, int split, Error* error) {
-    TokenTexts v;
-    token_texts_open(&v, file->size);
-    bool ok = read_ranks(&v, file->data, file->size, path, error);
-    const TokenFamily* known = ok ? token_family(v.vocab) : NULL;
-    const TokenFamily other = {
-        v.vocab, v.vocab + 1, SPLIT_GPT2, {{v.vocab, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}};
+static inline bool open_ranks(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split, Error* error) {
+    TokenTexts texts;
+    token_texts_open(&texts, file->size);
+    bool ok = read_ranks(&texts, file->data, file->size, path, error);
+    const TokenFamily* known = ok ? token_family(texts.vocab) : NULL;
+    const TokenFamily other = {texts.vocab,
+                               texts.vocab + 1,
+                               SPLIT_GPT2,
+                               {{texts.vocab, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}};
     if (ok && !known && split < 0)
         ok = fail(error, "%s: %d ranks are no vocabulary that is known here: say how its texts are split (--split)",
-                  path, v.vocab);
-    if (ok && !known && v.vocab >= VOCAB_MOST) ok = fail(error, "%s: more than %d tokens", path, VOCAB_MOST);
+                  path, texts.vocab);
+    if (ok && !known && texts.vocab >= VOCAB_MOST) ok = fail(error, "%s: more than %d tokens", path, VOCAB_MOST);
     const TokenFamily* family = known ? known : &other;
-    ok = ok && family_finish(t, &v, family, split >= 0 ? (SplitKind)split : family->split, path, error);
-    token_texts_free(&v);
+    ok = ok && family_finish(tokenizer, &texts, family, split >= 0 ? (SplitKind)split : family->split, path, error);
+    token_texts_free(&texts);
     return ok;
 }
 
@@ -275,22 +278,22 @@ static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* p
 // JSON: names of tokens with their numbers
 
 // Puts a name's token into the vocabulary, as bytes or, where it is an added token, as it stands.
-static inline bool read_name(TokenTexts* v, const Json* json, const JsonNode* member, Error* error) {
+static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode* member, Error* error) {
     if (member->type != JSON_INTEGER || member->value.integer < 0 || member->value.integer >= VOCAB_MOST)
         return json_fail(json, member, error, "the number of the token %s has to be a whole one below %d",
                          json_quoted(member->name).text, VOCAB_MOST);
     if (member->name_bytes == 0) return json_fail(json, member, error, "a token without a name");
-    TokenText* text = token_text(v, member->value.integer);
+    TokenText* text = token_text(texts, member->value.integer);
     const bool added = text->n > 0 && text->apart;
     if (text->n > 0 && !added)
         return json_fail(json, member, error, "the tokens %s and another one have the same number",
                          json_quoted(member->name).text);
-    const int64_t n = name_to_bytes(v->bytes + v->used, member->name, member->name_bytes);
+    const int64_t n = name_to_bytes(texts->bytes + texts->used, member->name, member->name_bytes);
     if (added && (text->n != member->name_bytes || memcmp(text->bytes, member->name, text->n) != 0))
         return json_fail(json, member, error, "%s has the number of an added token of another name",
                          json_quoted(member->name).text);
     if (added) {
-        text->apart = n < 0 || (size_t)n != text->n || memcmp(v->bytes + v->used, text->bytes, text->n) != 0;
+        text->apart = n < 0 || (size_t)n != text->n || memcmp(texts->bytes + texts->used, text->bytes, text->n) != 0;
         return true;
     }
     if (n < 0)
@@ -298,44 +301,46 @@ static inline bool read_name(TokenTexts* v, const Json* json, const JsonNode* me
             json, member, error,
             "%s has a character that stands for no byte: not a byte-level vocabulary, others are not supported",
             json_quoted(member->name).text);
-    text->bytes = v->bytes + v->used, text->n = (size_t)n;
-    v->used += (size_t)n;
+    text->bytes = texts->bytes + texts->used, text->n = (size_t)n;
+    texts->used += (size_t)n;
     return true;
 }
 
 // Room for the bytes of all names.
 static inline size_t names_bytes(const JsonNode* names) {
     size_t bytes = 1;
-    for (const JsonNode* m = json_first(names); m; m = json_next(m)) bytes += m->name_bytes;
+    for (const JsonNode* member = json_first(names); member; member = json_next(member)) bytes += member->name_bytes;
     return bytes;
 }
 
-static inline bool read_names(TokenTexts* v, const Json* json, const JsonNode* names, Error* error) {
-    for (const JsonNode* m = json_first(names); m; m = json_next(m))
-        if (!read_name(v, json, m, error)) return false;
+static inline bool read_names(TokenTexts* texts, const Json* json, const JsonNode* names, Error* error) {
+    for (const JsonNode* member = json_first(names); member; member = json_next(member))
+        if (!read_name(texts, json, member, error)) return false;
     return true;
 }
 
 // Finds what a merge of two names makes. scratch has room for both. False: one of the three is no token.
-static inline bool read_merge(Tokenizer* t, const char* left, size_t left_bytes, const char* right, size_t right_bytes,
-                              uint32_t rank, unsigned char* scratch) {
+static inline bool read_merge(Tokenizer* tokenizer, const char* left, size_t left_bytes, const char* right,
+                              size_t right_bytes, uint32_t rank, unsigned char* scratch) {
     const int64_t a = name_to_bytes(scratch, left, left_bytes);
     if (a <= 0) return false;
     const int64_t b = name_to_bytes(scratch + a, right, right_bytes);
     if (b <= 0) return false;
-    const int64_t x = tokenizer_find(t, scratch, (size_t)a), y = tokenizer_find(t, scratch + a, (size_t)b);
-    const int64_t both = tokenizer_find(t, scratch, (size_t)(a + b));
+    const int64_t x = tokenizer_find(tokenizer, scratch, (size_t)a),
+                  y = tokenizer_find(tokenizer, scratch + a, (size_t)b);
+    const int64_t both = tokenizer_find(tokenizer, scratch, (size_t)(a + b));
     if (x < 0 || y < 0 || both < 0) return false;
-    tokenizer_merge(t, (uint32_t)x, (uint32_t)y, rank, (uint32_t)both);
+    tokenizer_merge(tokenizer, (uint32_t)x, (uint32_t)y, rank, (uint32_t)both);
     return true;
 }
 
 // A merge written "left right"; names have no blanks.
-static inline bool read_merge_line(Tokenizer* t, const char* s, size_t n, uint32_t rank, unsigned char* scratch) {
+static inline bool read_merge_line(Tokenizer* tokenizer, const char* s, size_t n, uint32_t rank,
+                                   unsigned char* scratch) {
     const char* blank = (const char*)memchr(s, ' ', n);
     if (!blank) return false;
     const size_t left = (size_t)(blank - s);
-    return read_merge(t, s, left, blank + 1, n - left - 1, rank, scratch);
+    return read_merge(tokenizer, s, left, blank + 1, n - left - 1, rank, scratch);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -433,7 +438,7 @@ static inline bool read_flag(bool* flag, const Json* json, const JsonNode* node,
 }
 
 // An added token goes into the vocabulary before the names do.
-static inline bool read_added_text(TokenTexts* v, const Json* json, const JsonNode* node, Error* error) {
+static inline bool read_added_text(TokenTexts* texts, const Json* json, const JsonNode* node, Error* error) {
     static const char* const refused[] = {"single_word", "lstrip", "rstrip"};
     int64_t token = 0;
     const JsonNode* content = json_require(json, node, "content", JSON_STRING, error);
@@ -441,42 +446,46 @@ static inline bool read_added_text(TokenTexts* v, const Json* json, const JsonNo
         !require_nothing(json, node, refused, 3, "an added token", error))
         return false;
     if (content->count == 0) return json_fail(json, content, error, "an added token without a text");
-    TokenText* text = token_text(v, token);
+    TokenText* text = token_text(texts, token);
     if (text->n) return json_fail(json, node, error, "two added tokens have the number %lld", (long long)token);
     text->bytes = (const unsigned char*)content->value.string, text->n = content->count, text->apart = true;
     return true;
 }
 
-static inline bool read_added(Tokenizer* t, const Json* json, const JsonNode* node, Error* error) {
+static inline bool read_added(Tokenizer* tokenizer, const Json* json, const JsonNode* node, Error* error) {
     bool special, normalized;
     int64_t token = 0;
     if (!read_flag(&special, json, node, "special", error) ||
         !read_flag(&normalized, json, node, "normalized", error) ||
-        !json_get_integer(&token, json, node, "id", 0, t->vocab - 1, error))
+        !json_get_integer(&token, json, node, "id", 0, tokenizer->vocab - 1, error))
         return false;
-    tokenizer_add(t, (uint32_t)token, special, normalized);
+    tokenizer_add(tokenizer, (uint32_t)token, special, normalized);
     return true;
 }
 
-static inline bool read_merges(Tokenizer* t, const Json* json, const JsonNode* merges, Error* error) {
+static inline bool read_merges(Tokenizer* tokenizer, const Json* json, const JsonNode* merges, Error* error) {
     uint32_t rank = 0;
     bool ok = true;
     unsigned char* scratch = NULL;
     size_t room = 0;
-    tokenizer_reserve(t, merges->count);
-    for (const JsonNode* m = json_first(merges); m && ok; m = json_next(m), rank++) {
-        const JsonNode *left = m->type == JSON_ARRAY && m->count == 2 ? json_first(m) : NULL,
+    tokenizer_reserve(tokenizer, merges->count);
+    for (const JsonNode* member = json_first(merges); member && ok; member = json_next(member), rank++) {
+        const JsonNode *left = member->type == JSON_ARRAY && member->count == 2 ? json_first(member) : NULL,
                        *right = left ? json_next(left) : NULL;
         const bool pair = right && left->type == JSON_STRING && right->type == JSON_STRING;
-        const size_t bytes = pair ? (size_t)left->count + right->count : m->type == JSON_STRING ? m->count : 0;
+        const size_t bytes = pair                          ? (size_t)left->count + right->count
+                             : member->type == JSON_STRING ? member->count
+                                                           : 0;
         if (bytes >= room) {
             free(scratch);
             room = 2 * bytes + 256;
             scratch = (unsigned char*)checked_malloc(room, "a merge");
         }
-        ok = pair ? read_merge(t, left->value.string, left->count, right->value.string, right->count, rank, scratch)
-                  : m->type == JSON_STRING && read_merge_line(t, m->value.string, m->count, rank, scratch);
-        if (!ok) json_fail(json, m, error, "a merge is two tokens that make a third; this one is not");
+        ok = pair ? read_merge(tokenizer, left->value.string, left->count, right->value.string, right->count, rank,
+                               scratch)
+                  : member->type == JSON_STRING &&
+                        read_merge_line(tokenizer, member->value.string, member->count, rank, scratch);
+        if (!ok) json_fail(json, member, error, "a merge is two tokens that make a third; this one is not");
     }
     free(scratch);
     return ok;
@@ -492,7 +501,7 @@ static inline bool read_normalizer(const Json* json, const JsonNode* root, Error
                      json_quoted(type && type->type == JSON_STRING ? type->value.string : "?").text);
 }
 
-static inline bool read_tokenizer_json(Tokenizer* t, TokenTexts* v, const Json* json, Error* error) {
+static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, const Json* json, Error* error) {
     static const char* const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                           "byte_fallback"};
     const JsonNode *root = json->nodes, *model = json_get(root, "model"), *type = json_get(model, "type");
@@ -507,59 +516,62 @@ static inline bool read_tokenizer_json(Tokenizer* t, TokenTexts* v, const Json* 
         !read_normalizer(json, root, error) || !read_split(&split, json, root, error))
         return false;
     if (added && added->type != JSON_ARRAY) return json_fail(json, added, error, "\"added_tokens\" has to be an array");
-    for (const JsonNode* a = added ? json_first(added) : NULL; a; a = json_next(a))
-        if (!read_added_text(v, json, a, error)) return false;
-    if (!read_names(v, json, names, error) || !tokenizer_begin(t, v->text, v->vocab, split, json->path, error))
+    for (const JsonNode* item = added ? json_first(added) : NULL; item; item = json_next(item))
+        if (!read_added_text(texts, json, item, error)) return false;
+    if (!read_names(texts, json, names, error) ||
+        !tokenizer_begin(tokenizer, texts->text, texts->vocab, split, json->path, error))
         return false;
-    bool ok = read_merges(t, json, merges, error) && read_flag(&t->whole_words, json, model, "ignore_merges", error);
-    for (const JsonNode* a = added ? json_first(added) : NULL; a && ok; a = json_next(a))
-        ok = read_added(t, json, a, error);
-    if (!ok) tokenizer_free(t);
-    t->document = ok ? tokenizer_document(t) : -1;
+    bool ok = read_merges(tokenizer, json, merges, error) &&
+              read_flag(&tokenizer->whole_words, json, model, "ignore_merges", error);
+    for (const JsonNode* item = added ? json_first(added) : NULL; item && ok; item = json_next(item))
+        ok = read_added(tokenizer, json, item, error);
+    if (!ok) tokenizer_free(tokenizer);
+    tokenizer->document = ok ? tokenizer_document(tokenizer) : -1;
     return ok;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // vocab.json and merges.txt
 
-static inline bool read_merge_lines(Tokenizer* t, const MappedFile* file, const char* path, Error* error) {
+static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file, const char* path, Error* error) {
     uint32_t rank = 0;
     int number = 0;
     bool ok = true;
     unsigned char* scratch = (unsigned char*)checked_malloc(file->size + 1, "the merges of a vocabulary");
     int64_t lines = 1;
     for (size_t i = 0; i < file->size; i++) lines += file->data[i] == '\n';
-    tokenizer_reserve(t, lines);
+    tokenizer_reserve(tokenizer, lines);
     for (size_t at = 0; at < file->size && ok;) {
         const unsigned char* line;
         const size_t n = next_line(&line, file->data, file->size, &at);
         if (number++ == 0 && n >= 8 && memcmp(line, "#version", 8) == 0) continue;
         if (n == 0 && at == file->size) break;
-        ok = read_merge_line(t, (const char*)line, n, rank++, scratch) ||
+        ok = read_merge_line(tokenizer, (const char*)line, n, rank++, scratch) ||
              fail(error, "%s:%d: two tokens that make a third expected, with one blank between them", path, number);
     }
     free(scratch);
     return ok;
 }
 
-static inline bool read_vocab_and_merges(Tokenizer* t, const Json* json, const char* merges_path, int split,
+static inline bool read_vocab_and_merges(Tokenizer* tokenizer, const Json* json, const char* merges_path, int split,
                                          Error* error) {
     static const char end[] = "<|endoftext|>";
     MappedFile file;
     if (!file_map(&file, merges_path, error)) return false;
-    TokenTexts v;
-    token_texts_open(&v, names_bytes(json->nodes));
-    bool ok = read_names(&v, json, json->nodes, error) &&
-              tokenizer_begin(t, v.text, v.vocab, split >= 0 ? (SplitKind)split : SPLIT_GPT2, json->path, error);
-    token_texts_free(&v);
+    TokenTexts texts;
+    token_texts_open(&texts, names_bytes(json->nodes));
+    bool ok = read_names(&texts, json, json->nodes, error) &&
+              tokenizer_begin(tokenizer, texts.text, texts.vocab, split >= 0 ? (SplitKind)split : SPLIT_GPT2,
+                              json->path, error);
+    token_texts_free(&texts);
     if (ok) {
-        const int64_t last = tokenizer_find(t, (const unsigned char*)end, strlen(end));
-        ok = read_merge_lines(t, &file, merges_path, error);
-        if (ok && last >= 0) tokenizer_add(t, (uint32_t)last, true, false);
-        if (!ok) tokenizer_free(t);
+        const int64_t last = tokenizer_find(tokenizer, (const unsigned char*)end, strlen(end));
+        ok = read_merge_lines(tokenizer, &file, merges_path, error);
+        if (ok && last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true, false);
+        if (!ok) tokenizer_free(tokenizer);
     }
     file_unmap(&file);
-    t->document = ok ? tokenizer_document(t) : -1;
+    tokenizer->document = ok ? tokenizer_document(tokenizer) : -1;
     return ok;
 }
 
@@ -578,7 +590,7 @@ static inline void beside_either(char* out, size_t size, const char* path, const
     if (access(out, F_OK) != 0) beside(out, size, path, name);
 }
 
-static inline bool open_names(Tokenizer* t, const char* path, const char* merges, int split, Error* error) {
+static inline bool open_names(Tokenizer* tokenizer, const char* path, const char* merges, int split, Error* error) {
     Json json;
     if (!json_open(&json, path, error)) return false;
     const JsonNode* model = json_get(json.nodes, "model");
@@ -586,44 +598,45 @@ static inline bool open_names(Tokenizer* t, const char* path, const char* merges
     if (json.nodes[0].type != JSON_OBJECT) {
         ok = json_fail(&json, json.nodes, error, "an object with the tokens of a vocabulary expected");
     } else if (!model || model->type != JSON_OBJECT) {
-        ok = read_vocab_and_merges(t, &json, merges, split, error);
+        ok = read_vocab_and_merges(tokenizer, &json, merges, split, error);
     } else if (split >= 0) {
         ok = fail(error, "%s says itself how a text is split: leave --split away", path);
     } else {
-        TokenTexts v;
+        TokenTexts texts;
         const JsonNode* names = json_get(model, "vocab");
-        token_texts_open(&v, names ? names_bytes(names) : 1);
-        ok = read_tokenizer_json(t, &v, &json, error);
-        token_texts_free(&v);
+        token_texts_open(&texts, names ? names_bytes(names) : 1);
+        ok = read_tokenizer_json(tokenizer, &texts, &json, error);
+        token_texts_free(&texts);
     }
     json_free(&json);
     return ok;
 }
 
 // Opens a file by what it holds.
-static inline bool open_by_content(Tokenizer* t, const MappedFile* file, const char* path, int split, Error* error) {
+static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split,
+                                   Error* error) {
     char other[4096];
-    const unsigned char* s = file->data;
+    const unsigned char* text = file->data;
     size_t first = 0;
-    while (first < file->size && (s[first] == ' ' || (s[first] >= 9 && s[first] <= 13))) first++;
+    while (first < file->size && (text[first] == ' ' || (text[first] >= 9 && text[first] <= 13))) first++;
     int32_t magic = 0;
-    if (file->size >= 4) memcpy(&magic, s, 4);
+    if (file->size >= 4) memcpy(&magic, text, 4);
     if (magic == LLMC_TOKENIZER_MAGIC) {
-        return split < 0 ? open_llmc(t, file, path, error)
+        return split < 0 ? open_llmc(tokenizer, file, path, error)
                          : fail(error, "%s: how GPT-2 splits a text is known: leave --split away", path);
     }
     if (first == file->size) return fail(error, "%s: empty", path);
-    if (s[first] == '{') {
+    if (text[first] == '{') {
         beside_either(other, sizeof other, path, "merges.txt", "vocab.bpe");
-        return open_names(t, path, other, split, error);
+        return open_names(tokenizer, path, other, split, error);
     }
-    if (file->size >= 8 && memcmp(s, "#version", 8) == 0) {
+    if (file->size >= 8 && memcmp(text, "#version", 8) == 0) {
         beside_either(other, sizeof other, path, "vocab.json", "encoder.json");
-        return open_names(t, other, path, split, error);
+        return open_names(tokenizer, other, path, split, error);
     }
-    if (s[0] == 10 && file->size > 2 && s[2] == 10)
+    if (text[0] == 10 && file->size > 2 && text[2] == 10)
         return fail(error, "%s: a vocabulary of SentencePiece, which is not supported; byte-level BPE is", path);
-    return open_ranks(t, file, path, split, error);
+    return open_ranks(tokenizer, file, path, split, error);
 }
 
 // The file with the vocabulary of a folder. False: there is none.
@@ -637,8 +650,8 @@ static inline bool tokenizer_in_folder(char* path, size_t size, const char* fold
 
 // Opens a vocabulary: a file, or a folder with one. split: how its texts are cut where the file does not say that, or -1. False: *error
 // says why, and there is nothing to free.
-static inline bool tokenizer_open(Tokenizer* t, const char* path, int split, Error* error) {
-    memset(t, 0, sizeof *t);
+static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int split, Error* error) {
+    memset(tokenizer, 0, sizeof *tokenizer);
     char inside[4096];
     struct stat st;
     const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -647,22 +660,23 @@ static inline bool tokenizer_open(Tokenizer* t, const char* path, int split, Err
                     path);
     MappedFile file;
     if (!file_map(&file, folder ? inside : path, error)) return false;
-    const bool ok = open_by_content(t, &file, folder ? inside : path, split, error);
+    const bool ok = open_by_content(tokenizer, &file, folder ? inside : path, split, error);
     file_unmap(&file);
-    if (ok && tokenizer_is_bytes(t)) t->split = SPLIT_BYTES; // however words are split, they fall into the same tokens
+    if (ok && tokenizer_is_bytes(tokenizer))
+        tokenizer->split = SPLIT_BYTES; // however words are split, they fall into the same tokens
     return ok;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Writing a tokenizer.json, which Hugging Face's library loads too
 
-static inline void write_name(FILE* f, const Tokenizer* t, uint32_t token) {
-    const unsigned char* s = t->bytes + t->begin[token];
-    for (uint32_t i = 0; i < token_bytes(t, token); i++) {
+static inline void write_name(FILE* out, const Tokenizer* tokenizer, uint32_t token) {
+    const unsigned char* text = tokenizer->bytes + tokenizer->begin[token];
+    for (uint32_t i = 0; i < token_bytes(tokenizer, token); i++) {
         char letter[4];
-        char* end = json_utf8_write(letter, byte_to_letter(s[i]));
-        if (*letter == '"' || *letter == '\\') fputc('\\', f);
-        fwrite(letter, 1, (size_t)(end - letter), f);
+        char* end = json_utf8_write(letter, byte_to_letter(text[i]));
+        if (*letter == '"' || *letter == '\\') fputc('\\', out);
+        fwrite(letter, 1, (size_t)(end - letter), out);
     }
 }
 
@@ -672,116 +686,118 @@ static inline int compare_merges(const void* a, const void* b) {
     return x->pair < y->pair ? -1 : x->pair > y->pair;
 }
 
-static inline void write_merges(FILE* f, const Tokenizer* t) {
-    Merge* sorted = (Merge*)checked_malloc((size_t)t->merge_count * sizeof *sorted, "merges to write");
+static inline void write_merges(FILE* out, const Tokenizer* tokenizer) {
+    Merge* sorted = (Merge*)checked_malloc((size_t)tokenizer->merge_count * sizeof *sorted, "merges to write");
     int n = 0;
-    for (uint64_t i = 0; i <= t->merge_mask; i++)
-        if (t->merges[i].pair != NO_PAIR) sorted[n++] = t->merges[i];
+    for (uint64_t i = 0; i <= tokenizer->merge_mask; i++)
+        if (tokenizer->merges[i].pair != NO_PAIR) sorted[n++] = tokenizer->merges[i];
     qsort(sorted, (size_t)n, sizeof *sorted, compare_merges);
     for (int i = 0; i < n; i++) {
-        fputs(i ? ",\n      \"" : "\n      \"", f);
-        write_name(f, t, (uint32_t)(sorted[i].pair >> 32));
-        fputc(' ', f);
-        write_name(f, t, (uint32_t)sorted[i].pair);
-        fputc('"', f);
+        fputs(i ? ",\n      \"" : "\n      \"", out);
+        write_name(out, tokenizer, (uint32_t)(sorted[i].pair >> 32));
+        fputc(' ', out);
+        write_name(out, tokenizer, (uint32_t)sorted[i].pair);
+        fputc('"', out);
     }
     free(sorted);
 }
 
-static inline void write_added_token(FILE* f, uint32_t token, const char* name, bool special, bool normalized,
+static inline void write_added_token(FILE* out, uint32_t token, const char* name, bool special, bool normalized,
                                      bool first) {
-    fprintf(f, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", token);
-    json_write_string(f, name);
-    fprintf(f, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": %s, \"special\": %s}",
+    fprintf(out, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", token);
+    json_write_string(out, name);
+    fprintf(out, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": %s, \"special\": %s}",
             normalized ? "true" : "false", special ? "true" : "false");
 }
 
 // Added tokens. Where the last number has no token, one that stands for nothing keeps the vocabulary's size.
-static inline void write_added(FILE* f, const Tokenizer* t) {
-    for (int i = 0; i < t->added_count; i++) {
-        const AddedToken* a = &t->added[i];
-        char* name = strndup((const char*)t->bytes + t->begin[a->token], token_bytes(t, a->token));
+static inline void write_added(FILE* out, const Tokenizer* tokenizer) {
+    for (int i = 0; i < tokenizer->added_count; i++) {
+        const AddedToken* added = &tokenizer->added[i];
+        char* name = strndup((const char*)tokenizer->bytes + tokenizer->begin[added->token],
+                             token_bytes(tokenizer, added->token));
         if (!name) die("out of memory for the name of a token");
-        write_added_token(f, a->token, name, a->special, a->normalized, i == 0);
+        write_added_token(out, added->token, name, added->special, added->normalized, i == 0);
         free(name);
     }
-    if (token_bytes(t, (uint32_t)t->vocab - 1) > 0) return;
+    if (token_bytes(tokenizer, (uint32_t)tokenizer->vocab - 1) > 0) return;
     char name[32];
-    snprintf(name, sizeof name, "<|reserved_%d|>", t->vocab - 1);
-    write_added_token(f, (uint32_t)t->vocab - 1, name, true, false, t->added_count == 0);
+    snprintf(name, sizeof name, "<|reserved_%d|>", tokenizer->vocab - 1);
+    write_added_token(out, (uint32_t)tokenizer->vocab - 1, name, true, false, tokenizer->added_count == 0);
 }
 
-static inline void write_pre_tokenizer(FILE* f, SplitKind split) {
+static inline void write_pre_tokenizer(FILE* out, SplitKind split) {
     const bool own = split == SPLIT_GPT2 || split == SPLIT_BYTES;
     if (!own) {
-        fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ", f);
+        fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ",
+              out);
         for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0]; i++)
-            if (split_texts[i].split == split) json_write_string(f, split_texts[i].text);
-        fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", f);
+            if (split_texts[i].split == split) json_write_string(out, split_texts[i].text);
+        fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", out);
     }
-    fprintf(f, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": %s}%s",
+    fprintf(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": %s}%s",
             own ? "true" : "false", own ? "" : "]}");
 }
 
-static inline void write_tokenizer(FILE* f, const Tokenizer* t) {
-    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", f);
-    write_added(f, t);
-    fputs("],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", f);
-    write_pre_tokenizer(f, t->split);
+static inline void write_tokenizer(FILE* out, const Tokenizer* tokenizer) {
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", out);
+    write_added(out, tokenizer);
+    fputs("],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", out);
+    write_pre_tokenizer(out, tokenizer->split);
     fputs(
         ",\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
         "\"trim_offsets\": true, \"use_regex\": true},\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, "
         "\"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
         "\"byte_fallback\": false,\n",
-        f);
-    fprintf(f, "    \"ignore_merges\": %s,\n    \"vocab\": {", t->whole_words ? "true" : "false");
+        out);
+    fprintf(out, "    \"ignore_merges\": %s,\n    \"vocab\": {", tokenizer->whole_words ? "true" : "false");
     bool first = true;
-    for (uint32_t i = 0; i < (uint32_t)t->vocab; i++) {
-        const uint32_t n = token_bytes(t, i);
-        if (n == 0 || tokenizer_find(t, t->bytes + t->begin[i], n) != (int64_t)i)
+    for (uint32_t i = 0; i < (uint32_t)tokenizer->vocab; i++) {
+        const uint32_t n = token_bytes(tokenizer, i);
+        if (n == 0 || tokenizer_find(tokenizer, tokenizer->bytes + tokenizer->begin[i], n) != (int64_t)i)
             continue; // not there, or only as an added one
-        fputs(first ? "\n      \"" : ",\n      \"", f);
-        write_name(f, t, i);
-        fprintf(f, "\": %u", i);
+        fputs(first ? "\n      \"" : ",\n      \"", out);
+        write_name(out, tokenizer, i);
+        fprintf(out, "\": %u", i);
         first = false;
     }
-    fputs("},\n    \"merges\": [", f);
-    write_merges(f, t);
-    fputs("]\n  }\n}\n", f);
+    fputs("},\n    \"merges\": [", out);
+    write_merges(out, tokenizer);
+    fputs("]\n  }\n}\n", out);
 }
 
 // Opens the file that a vocabulary is written to before it gets its name: path.part.
 static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error* error) {
     struct stat st;
-    FILE* f = NULL;
+    FILE* out = NULL;
     if (snprintf(part, 4096, "%s.part", path) >= 4096)
         fail(error, "%.200s...: the name is too long", path);
     else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         fail(error, "%s: not a regular file", path);
-    else if (!(f = fopen(part, "w")))
+    else if (!(out = fopen(part, "w")))
         fail(error, "%s: cannot write: %s", part, strerror(errno));
-    return f;
+    return out;
 }
 
 // Whether tokenizer_save() will be able to write there: before the work that a vocabulary is.
 static inline bool tokenizer_can_save(const char* path, Error* error) {
     char part[4096];
-    FILE* f = tokenizer_open_part(part, path, error);
-    if (!f) return false;
-    fclose(f);
+    FILE* out = tokenizer_open_part(part, path, error);
+    if (!out) return false;
+    fclose(out);
     unlink(part);
     return true;
 }
 
 // Writes a vocabulary to a file, which is there under its name when all of it is.
-static inline bool tokenizer_save(const Tokenizer* t, const char* path, Error* error) {
+static inline bool tokenizer_save(const Tokenizer* tokenizer, const char* path, Error* error) {
     char part[4096];
-    FILE* f = tokenizer_open_part(part, path, error);
-    if (!f) return false;
-    write_tokenizer(f, t);
-    const bool written = fflush(f) == 0 && !ferror(f) && fsync(fileno(f)) == 0;
+    FILE* out = tokenizer_open_part(part, path, error);
+    if (!out) return false;
+    write_tokenizer(out, tokenizer);
+    const bool written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
     const int reason = errno;
-    if (fclose(f) == 0 && written && rename(part, path) == 0) return true;
+    if (fclose(out) == 0 && written && rename(part, path) == 0) return true;
     fail(error, "%s: cannot write: %s", path, strerror(written ? errno : reason));
     unlink(part);
     return false;

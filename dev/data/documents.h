@@ -43,13 +43,13 @@ typedef struct {
     bool special;
 } Texts;
 
-static inline void texts_close(Texts* t) {
-    for (int i = 0; i < t->files; i++) {
-        file_unmap(&t->file[i].map);
-        free(t->file[i].path);
+static inline void texts_close(Texts* texts) {
+    for (int i = 0; i < texts->files; i++) {
+        file_unmap(&texts->file[i].map);
+        free(texts->file[i].path);
     }
-    free(t->file);
-    t->file = NULL, t->files = t->room = 0;
+    free(texts->file);
+    texts->file = NULL, texts->files = texts->room = 0;
 }
 
 // Why a file that does not look like text cannot be read.
@@ -60,7 +60,7 @@ static inline const char* not_text(const MappedFile* map) {
 }
 
 // Appends a file. What is no text is an error where the file was named, and left out where it was found.
-static inline bool texts_add_file(Texts* t, const char* path, bool named, Error* error) {
+static inline bool texts_add_file(Texts* texts, const char* path, bool named, Error* error) {
     MappedFile map;
     if (!file_map(&map, path, error)) return false;
     const size_t size = map.size;
@@ -68,28 +68,28 @@ static inline bool texts_add_file(Texts* t, const char* path, bool named, Error*
     if (!text && named) fail(error, "%s: %s", path, not_text(&map));
     file_unmap(&map);
     if (size == 0 || !text) {
-        t->skipped++;
+        texts->skipped++;
         return text || !named;
     }
-    if (t->files == t->room)
-        t->file = (TextFile*)checked_grow(t->file, &t->room, 64, sizeof *t->file, "a list of files");
+    if (texts->files == texts->room)
+        texts->file = (TextFile*)checked_grow(texts->file, &texts->room, 64, sizeof *texts->file, "a list of files");
     const TextFile file = {strdup(path), map, 0, name_ends_with(path, ".jsonl")};
     if (!file.path) die("out of memory for the name %s", path);
-    t->file[t->files++] = file;
-    t->bytes += (int64_t)size;
+    texts->file[texts->files++] = file;
+    texts->bytes += (int64_t)size;
     return true;
 }
 
-static inline bool texts_add_folder(Texts* t, const char* path, Error* error) {
+static inline bool texts_add_folder(Texts* texts, const char* path, Error* error) {
     PathList found = {NULL, 0};
     bool ok = path_list_append_below(&found, path, error);
-    for (int i = 0; i < found.count && ok; i++) ok = texts_add_file(t, found.path[i], false, error);
+    for (int i = 0; i < found.count && ok; i++) ok = texts_add_file(texts, found.path[i], false, error);
     path_list_free(&found);
     return ok;
 }
 
 // Opens all that `globs` names: files, patterns and folders between commas. False: *error says why, and nothing is open.
-static inline bool texts_open(Texts* t, const char* globs, Error* error) {
+static inline bool texts_open(Texts* texts, const char* globs, Error* error) {
     PathList list = {NULL, 0};
     bool ok = true;
     for (const char *p = globs, *comma; ok; p = comma + 1) {
@@ -104,11 +104,11 @@ static inline bool texts_open(Texts* t, const char* globs, Error* error) {
     for (int i = 0; i < list.count && ok; i++) {
         struct stat st;
         const bool folder = stat(list.path[i], &st) == 0 && S_ISDIR(st.st_mode);
-        ok = folder ? texts_add_folder(t, list.path[i], error) : texts_add_file(t, list.path[i], true, error);
+        ok = folder ? texts_add_folder(texts, list.path[i], error) : texts_add_file(texts, list.path[i], true, error);
     }
     path_list_free(&list);
-    if (ok && t->files == 0) ok = fail(error, "%s: no text in it", globs);
-    if (!ok) texts_close(t);
+    if (ok && texts->files == 0) ok = fail(error, "%s: no text in it", globs);
+    if (!ok) texts_close(texts);
     return ok;
 }
 
@@ -129,7 +129,9 @@ typedef struct {
     size_t at, tail; // tail: of a text that is all one document, where the part to validate on begins
 } TextCursor;
 
-static inline bool is_one_document(const Texts* t) { return t->files == 1 && !t->file[0].lines && !t->delimiter; }
+static inline bool is_one_document(const Texts* texts) {
+    return texts->files == 1 && !texts->file[0].lines && !texts->delimiter;
+}
 
 // A part of a file is taken, which is mapped for the first of them; and given back.
 static inline bool file_take(TextFile* file, Error* error) {
@@ -142,14 +144,14 @@ static inline void file_give(TextFile* file) {
     if (--file->parts == 0) file_unmap(&file->map);
 }
 
-static inline bool texts_begin(TextCursor* c, const Texts* t, Error* error) {
-    memset(c, 0, sizeof *c);
-    if (!is_one_document(t) || t->validation <= 0) return true;
-    TextFile* file = &t->file[0];
+static inline bool texts_begin(TextCursor* cursor, const Texts* texts, Error* error) {
+    memset(cursor, 0, sizeof *cursor);
+    if (!is_one_document(texts) || texts->validation <= 0) return true;
+    TextFile* file = &texts->file[0];
     if (!file_take(file, error)) return false;
     const size_t size = file->map.size;
-    c->tail =
-        tokenizer_cut(t->tokenizer, file->map.data, size, (size_t)((double)size * (1 - t->validation)), t->special);
+    cursor->tail = tokenizer_cut(texts->tokenizer, file->map.data, size,
+                                 (size_t)((double)size * (1 - texts->validation)), texts->special);
     file_give(file);
     return true;
 }
@@ -157,29 +159,29 @@ static inline bool texts_begin(TextCursor* c, const Texts* t, Error* error) {
 static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 // Where the part ends that begins at `begin`.
-static inline size_t part_end(const Texts* t, const TextFile* file, size_t begin, size_t size) {
-    const unsigned char* s = file->map.data;
+static inline size_t part_end(const Texts* texts, const TextFile* file, size_t begin, size_t size) {
+    const unsigned char* text = file->map.data;
     if (size - begin <= PART_BYTES) return size;
     const size_t least = begin + PART_BYTES;
-    if (!file->lines && !t->delimiter)
-        return begin + tokenizer_cut(t->tokenizer, s + begin, size - begin, PART_BYTES, t->special);
-    const char* mark = file->lines ? "\n" : t->delimiter;
-    const unsigned char* found = (const unsigned char*)memmem(s + least, size - least, mark, strlen(mark));
-    return found ? (size_t)(found - s) + strlen(mark) : size;
+    if (!file->lines && !texts->delimiter)
+        return begin + tokenizer_cut(texts->tokenizer, text + begin, size - begin, PART_BYTES, texts->special);
+    const char* mark = file->lines ? "\n" : texts->delimiter;
+    const unsigned char* found = (const unsigned char*)memmem(text + least, size - least, mark, strlen(mark));
+    return found ? (size_t)(found - text) + strlen(mark) : size;
 }
 
 // The next part, whose file is taken; there has to be one. False: the file cannot be read any more.
-static inline bool texts_next(TextPart* part, TextCursor* c, const Texts* t, Error* error) {
-    part->file = c->file;
-    TextFile* file = &t->file[c->file];
+static inline bool texts_next(TextPart* part, TextCursor* cursor, const Texts* texts, Error* error) {
+    part->file = cursor->file;
+    TextFile* file = &texts->file[cursor->file];
     if (!file_take(file, error)) return false;
     const size_t size = file->map.size;
-    const bool tail = c->tail && c->at >= c->tail;
-    part->begin = min_size(c->at, size), part->validates = tail;
-    part->begins = c->at == 0 || (tail && c->at == c->tail);
-    part->end = part_end(t, file, part->begin, c->tail && !tail ? min_size(c->tail, size) : size);
-    c->at = part->end;
-    if (c->at == size) c->file++, c->at = 0;
+    const bool tail = cursor->tail && cursor->at >= cursor->tail;
+    part->begin = min_size(cursor->at, size), part->validates = tail;
+    part->begins = cursor->at == 0 || (tail && cursor->at == cursor->tail);
+    part->end = part_end(texts, file, part->begin, cursor->tail && !tail ? min_size(cursor->tail, size) : size);
+    cursor->at = part->end;
+    if (cursor->at == size) cursor->file++, cursor->at = 0;
     return true;
 }
 
@@ -202,17 +204,17 @@ static inline bool is_drawn(const Texts* t, int file, size_t at) {
 }
 
 // The documents between delimiters; the part begins and ends with whole ones.
-static inline void part_between(const Texts* t, const TextPart* part, TakeDocument take, void* context) {
-    const unsigned char* s = t->file[part->file].map.data;
-    const size_t mark = strlen(t->delimiter);
+static inline void part_between(const Texts* texts, const TextPart* part, TakeDocument take, void* context) {
+    const unsigned char* text = texts->file[part->file].map.data;
+    const size_t mark = strlen(texts->delimiter);
     for (size_t at = part->begin, next; at < part->end; at = next) {
-        const unsigned char* found = (const unsigned char*)memmem(s + at, part->end - at, t->delimiter, mark);
-        size_t begin = at, end = found ? (size_t)(found - s) : part->end;
+        const unsigned char* found = (const unsigned char*)memmem(text + at, part->end - at, texts->delimiter, mark);
+        size_t begin = at, end = found ? (size_t)(found - text) : part->end;
         next = found ? end + mark : end;
-        while (begin < end && is_blank(s[begin])) begin++;
-        while (begin < end && is_blank(s[end - 1])) end--;
-        const Document d = {s + begin, end - begin, true, is_drawn(t, part->file, at)};
-        if (d.n > 0) take(context, &d);
+        while (begin < end && is_blank(text[begin])) begin++;
+        while (begin < end && is_blank(text[end - 1])) end--;
+        const Document document = {text + begin, end - begin, true, is_drawn(texts, part->file, at)};
+        if (document.n > 0) take(context, &document);
     }
 }
 
@@ -225,25 +227,25 @@ typedef struct {
 
 static inline void take_text(void* context, const unsigned char* text, size_t n, size_t at) {
     const TakeLines* lines = (const TakeLines*)context;
-    const Document d = {text, n, true, is_drawn(lines->texts, lines->file, at)};
-    lines->take(lines->context, &d);
+    const Document document = {text, n, true, is_drawn(lines->texts, lines->file, at)};
+    lines->take(lines->context, &document);
 }
 
 // Hands the documents of a part to `take`, in their order.
-static inline bool part_documents(const Texts* t, const TextPart* part, TakeDocument take, void* context,
+static inline bool part_documents(const Texts* texts, const TextPart* part, TakeDocument take, void* context,
                                   Error* error) {
-    const TextFile* file = &t->file[part->file];
+    const TextFile* file = &texts->file[part->file];
     if (file->lines) {
-        TakeLines lines = {t, part->file, take, context};
-        return jsonl_texts(file->map.data, part->begin, part->end, t->field, file->path, take_text, &lines, error);
+        TakeLines lines = {texts, part->file, take, context};
+        return jsonl_texts(file->map.data, part->begin, part->end, texts->field, file->path, take_text, &lines, error);
     }
-    if (t->delimiter) {
-        part_between(t, part, take, context);
+    if (texts->delimiter) {
+        part_between(texts, part, take, context);
         return true;
     }
-    const bool drawn = is_one_document(t) ? part->validates : is_drawn(t, part->file, 0);
-    const Document d = {file->map.data + part->begin, part->end - part->begin, part->begins, drawn};
-    take(context, &d);
+    const bool drawn = is_one_document(texts) ? part->validates : is_drawn(texts, part->file, 0);
+    const Document document = {file->map.data + part->begin, part->end - part->begin, part->begins, drawn};
+    take(context, &document);
     return true;
 }
 
@@ -275,57 +277,57 @@ typedef struct {
 
 // One thread. All that it shares with others it touches under the lock.
 static inline void* pool_thread(void* argument) {
-    TextPool* p = (TextPool*)argument;
+    TextPool* pool = (TextPool*)argument;
     TextPart part;
-    pthread_mutex_lock(&p->lock);
-    void* context = p->work->context[p->started++];
-    while (!p->failed && p->cursor.file < p->texts->files) {
-        const int64_t ticket = p->taken++;
+    pthread_mutex_lock(&pool->lock);
+    void* context = pool->work->context[pool->started++];
+    while (!pool->failed && pool->cursor.file < pool->texts->files) {
+        const int64_t ticket = pool->taken++;
         Error error;
-        bool ok = texts_next(&part, &p->cursor, p->texts, &error);
+        bool ok = texts_next(&part, &pool->cursor, pool->texts, &error);
         if (ok) {
-            pthread_mutex_unlock(&p->lock);
-            ok = part_documents(p->texts, &part, p->work->take, context, &error);
-            pthread_mutex_lock(&p->lock);
-            file_give(&p->texts->file[part.file]);
+            pthread_mutex_unlock(&pool->lock);
+            ok = part_documents(pool->texts, &part, pool->work->take, context, &error);
+            pthread_mutex_lock(&pool->lock);
+            file_give(&pool->texts->file[part.file]);
         }
-        while (p->finished != ticket && !p->failed) pthread_cond_wait(&p->changed, &p->lock);
-        if (p->failed) break; // a part before this one
-        ok = ok && (!p->work->finish || p->work->finish(context, &error));
-        if (!ok) p->failed = true, p->error = error;
-        p->finished++;
-        p->bytes += ok ? (int64_t)(part.end - part.begin) : 0;
-        pthread_cond_broadcast(&p->changed);
+        while (pool->finished != ticket && !pool->failed) pthread_cond_wait(&pool->changed, &pool->lock);
+        if (pool->failed) break; // a part before this one
+        ok = ok && (!pool->work->finish || pool->work->finish(context, &error));
+        if (!ok) pool->failed = true, pool->error = error;
+        pool->finished++;
+        pool->bytes += ok ? (int64_t)(part.end - part.begin) : 0;
+        pthread_cond_broadcast(&pool->changed);
     }
-    p->ready++;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
+    pool->ready++;
+    pthread_cond_broadcast(&pool->changed);
+    pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
 
 // "tokenize  1.2 of 2.3 GB, 52 % | 45.3 MB/s | 25 s left", in one place of a terminal, or as a line from time to time in a log.
-static inline void pool_progress(const TextPool* p, double seconds, bool terminal) {
-    const double done = (double)p->bytes, all = (double)p->texts->bytes, rate = done / seconds;
+static inline void pool_progress(const TextPool* pool, double seconds, bool terminal) {
+    const double done = (double)pool->bytes, all = (double)pool->texts->bytes, rate = done / seconds;
     if (done == 0) return;
-    fprintf(stderr, "%s%-9s %.1f of %.1f MB, %.0f %% | %.1f MB/s | %.0f s left%s", terminal ? "\r" : "", p->name,
+    fprintf(stderr, "%s%-9s %.1f of %.1f MB, %.0f %% | %.1f MB/s | %.0f s left%s", terminal ? "\r" : "", pool->name,
             done / 1e6, all / 1e6, 100 * done / all, rate / 1e6, (all - done) / rate, terminal ? "   " : "\n");
     fflush(stderr);
 }
 
 // Until all threads have ended; shows progress meanwhile.
-static inline void pool_wait(TextPool* p) {
+static inline void pool_wait(TextPool* pool) {
     const bool terminal = isatty(STDERR_FILENO);
     const double start = seconds_now(), every = terminal ? 0.5 : 10;
     double shown = start;
-    while (p->ready < p->work->threads) {
+    while (pool->ready < pool->work->threads) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;
-        pthread_cond_timedwait(&p->changed, &p->lock, &until);
+        pthread_cond_timedwait(&pool->changed, &pool->lock, &until);
         const double now = seconds_now();
-        if (!p->name || now - shown < every) continue;
+        if (!pool->name || now - shown < every) continue;
         shown = now;
-        pool_progress(p, now - start, terminal);
+        pool_progress(pool, now - start, terminal);
     }
     if (terminal && shown > start) fprintf(stderr, "\r%78s\r", "");
 }
@@ -333,26 +335,26 @@ static inline void pool_wait(TextPool* p) {
 // Does the work on all parts. False: *error says what was wrong with the first part that failed; those behind it may have been taken, but
 // were not finished.
 static inline bool texts_work(const Texts* texts, const TextWork* work, const char* name, Error* error) {
-    TextPool p;
+    TextPool pool;
     pthread_t thread[THREADS_MOST];
-    memset(&p, 0, sizeof p);
-    p.texts = texts, p.work = work, p.name = name;
-    if (!texts_begin(&p.cursor, texts, error)) return false;
-    pthread_mutex_init(&p.lock, NULL);
-    pthread_cond_init(&p.changed, NULL);
-    pthread_mutex_lock(&p.lock);
+    memset(&pool, 0, sizeof pool);
+    pool.texts = texts, pool.work = work, pool.name = name;
+    if (!texts_begin(&pool.cursor, texts, error)) return false;
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.changed, NULL);
+    pthread_mutex_lock(&pool.lock);
     for (int i = 0; i < work->threads; i++) {
-        const int status = pthread_create(&thread[i], NULL, pool_thread, &p);
+        const int status = pthread_create(&thread[i], NULL, pool_thread, &pool);
         if (status != 0)
             die("cannot start thread %d of %d: %s; use fewer --threads", i + 1, work->threads, strerror(status));
     }
-    pool_wait(&p);
-    pthread_mutex_unlock(&p.lock);
+    pool_wait(&pool);
+    pthread_mutex_unlock(&pool.lock);
     for (int i = 0; i < work->threads; i++) pthread_join(thread[i], NULL);
-    pthread_cond_destroy(&p.changed);
-    pthread_mutex_destroy(&p.lock);
-    if (p.failed) *error = p.error;
-    return !p.failed;
+    pthread_cond_destroy(&pool.changed);
+    pthread_mutex_destroy(&pool.lock);
+    if (pool.failed) *error = pool.error;
+    return !pool.failed;
 }
 
 // Cores that this process may use.

@@ -48,32 +48,32 @@ typedef struct {
     int64_t completions, tokens;
 } ChoiceWriter;
 
-static bool append_number(ChoiceWriter* w, int64_t number, Error* error) {
+static bool append_number(ChoiceWriter* writer, int64_t number, Error* error) {
     if (number >= CHOICE_BEGIN) return fail(error, "%lld does not fit the format's 16 bits", (long long)number);
-    if (w->used == MOST_BYTES / 2)
+    if (writer->used == MOST_BYTES / 2)
         return fail(error, "more than %d bytes of tokens, which the format has no room for", MOST_BYTES);
-    w->example[w->used++] = (uint16_t)number;
+    writer->example[writer->used++] = (uint16_t)number;
     return true;
 }
 
 // Appends the length and the tokens of a text.
-static bool append_text_tokens(ChoiceWriter* w, const char* text, size_t n, Error* error) {
-    w->text.count = 0;
-    tokenizer_encode(w->tokenizer, &w->encoder, &w->text, (const unsigned char*)text, n, false);
-    bool ok = append_number(w, (int64_t)w->text.count, error);
-    for (size_t i = 0; i < w->text.count && ok; i++) ok = append_number(w, w->text.token[i], error);
-    w->tokens += (int64_t)w->text.count;
+static bool append_text_tokens(ChoiceWriter* writer, const char* text, size_t n, Error* error) {
+    writer->text.count = 0;
+    tokenizer_encode(writer->tokenizer, &writer->encoder, &writer->text, (const unsigned char*)text, n, false);
+    bool ok = append_number(writer, (int64_t)writer->text.count, error);
+    for (size_t i = 0; i < writer->text.count && ok; i++) ok = append_number(writer, writer->text.token[i], error);
+    writer->tokens += (int64_t)writer->text.count;
     return ok;
 }
 
 // A blank, then the ending.
-static bool append_ending(ChoiceWriter* w, const JsonNode* ending, Error* error) {
+static bool append_ending(ChoiceWriter* writer, const JsonNode* ending, Error* error) {
     char* text = (char*)checked_malloc((size_t)ending->count + 1, "an ending");
     text[0] = ' ';
     memcpy(text + 1, ending->value.string, ending->count);
-    const bool ok = append_text_tokens(w, text, (size_t)ending->count + 1, error);
+    const bool ok = append_text_tokens(writer, text, (size_t)ending->count + 1, error);
     free(text);
-    w->completions++;
+    writer->completions++;
     return ok;
 }
 
@@ -91,32 +91,32 @@ static bool read_label(int64_t* label, const Json* json, int64_t endings, Error*
 }
 
 // Puts an example together, and writes it.
-static bool write_example(ChoiceWriter* w, const Json* json, Error* error) {
+static bool write_example(ChoiceWriter* writer, const Json* json, Error* error) {
     const JsonNode* context = json_require(json, json->nodes, "ctx", JSON_STRING, error);
     const JsonNode* endings = context ? json_require(json, json->nodes, "endings", JSON_ARRAY, error) : NULL;
     int64_t label = 0;
     if (!endings || !read_label(&label, json, endings->count, error)) return false;
     if (context->count == 0) return json_fail(json, context, error, "\"ctx\" is empty");
-    w->used = 0;
-    w->example[w->used++] = CHOICE_BEGIN;
-    bool ok = append_number(w, 0, error) && append_number(w, w->examples, error) && append_number(w, label, error) &&
-              append_number(w, endings->count, error) &&
-              append_text_tokens(w, context->value.string, context->count, error);
+    writer->used = 0;
+    writer->example[writer->used++] = CHOICE_BEGIN;
+    bool ok = append_number(writer, 0, error) && append_number(writer, writer->examples, error) &&
+              append_number(writer, label, error) && append_number(writer, endings->count, error) &&
+              append_text_tokens(writer, context->value.string, context->count, error);
     for (const JsonNode* ending = json_first(endings); ending && ok; ending = json_next(ending)) {
         if (ending->type != JSON_STRING) return json_fail(json, ending, error, "an ending has to be a string");
-        ok = append_ending(w, ending, error);
+        ok = append_ending(writer, ending, error);
     }
-    const int32_t bytes = (int32_t)(2 * w->used);
-    w->example[1] = (uint16_t)bytes;
-    w->longest = bytes > w->longest ? bytes : w->longest;
-    w->examples++;
-    return ok &&
-           (fwrite(w->example, 2, w->used, w->out) == w->used || fail(error, "cannot write: %s", strerror(errno)));
+    const int32_t bytes = (int32_t)(2 * writer->used);
+    writer->example[1] = (uint16_t)bytes;
+    writer->longest = bytes > writer->longest ? bytes : writer->longest;
+    writer->examples++;
+    return ok && (fwrite(writer->example, 2, writer->used, writer->out) == writer->used ||
+                  fail(error, "cannot write: %s", strerror(errno)));
 }
 
-static bool is_blank_line(const unsigned char* s, size_t n) {
+static bool is_blank_line(const unsigned char* text, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (!strchr(" \t\r", s[i])) return false;
+        if (!strchr(" \t\r", text[i])) return false;
     return true;
 }
 
@@ -127,7 +127,7 @@ static bool fail_line(Error* error, const char* path, int64_t line, const Error*
 }
 
 // All lines of the file. What is wrong is told with its line.
-static bool write_examples(ChoiceWriter* w, const char* path, const MappedFile* file, Error* error) {
+static bool write_examples(ChoiceWriter* writer, const char* path, const MappedFile* file, Error* error) {
     int64_t line = 1;
     for (size_t at = 0, next; at < file->size; at = next, line++) {
         const void* found = memchr(file->data + at, '\n', file->size - at);
@@ -136,89 +136,90 @@ static bool write_examples(ChoiceWriter* w, const char* path, const MappedFile* 
         if (is_blank_line(file->data + at, end - at)) continue;
         Json json;
         Error why;
-        bool ok = w->examples < MOST_EXAMPLES || fail(&why, "the format has room for %d examples", MOST_EXAMPLES);
+        bool ok = writer->examples < MOST_EXAMPLES || fail(&why, "the format has room for %d examples", MOST_EXAMPLES);
         ok = ok && json_parse(&json, "", file->data + at, end - at, &why);
         if (ok) {
-            ok = write_example(w, &json, &why);
+            ok = write_example(writer, &json, &why);
             json_free(&json);
         }
         if (!ok) return fail_line(error, path, line, &why);
     }
-    return w->examples > 0 || fail(error, "%s: no example in it", path);
+    return writer->examples > 0 || fail(error, "%s: no example in it", path);
 }
 
-static bool write_header(ChoiceWriter* w) {
-    const int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, w->examples, w->longest};
-    return fseek(w->out, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, w->out) == 1;
+static bool write_header(ChoiceWriter* writer) {
+    const int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, writer->examples, writer->longest};
+    return fseek(writer->out, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, writer->out) == 1;
 }
 
 // Writes all of the file under another name, then gives it its own.
-static bool write_file(ChoiceWriter* w, const ChoicesOptions* o, const MappedFile* file, Error* error) {
+static bool write_file(ChoiceWriter* writer, const ChoicesOptions* options, const MappedFile* file, Error* error) {
     char path[4096];
-    snprintf(path, sizeof path, "%s.part", o->out);
-    w->out = fopen(path, "wb");
-    if (!w->out) return fail(error, "%s: cannot write: %s", path, strerror(errno));
-    bool written = write_header(w);
-    bool ok = !written || write_examples(w, o->data, file, error);
+    snprintf(path, sizeof path, "%s.part", options->out);
+    writer->out = fopen(path, "wb");
+    if (!writer->out) return fail(error, "%s: cannot write: %s", path, strerror(errno));
+    bool written = write_header(writer);
+    bool ok = !written || write_examples(writer, options->data, file, error);
     if (ok) {
-        written = written && write_header(w);
-        written = fclose(w->out) == 0 && written && rename(path, o->out) == 0;
+        written = written && write_header(writer);
+        written = fclose(writer->out) == 0 && written && rename(path, options->out) == 0;
         ok = written || fail(error, "%s: cannot write: %s", path, strerror(errno));
     } else {
-        fclose(w->out);
+        fclose(writer->out);
     }
     if (!ok) unlink(path);
     return ok;
 }
 
-static bool open_vocabulary(Tokenizer* t, const ChoicesOptions* o, Error* error) {
-    const int split = o->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", o->split) : -1;
-    if (o->split && split < SPLIT_GPT2) return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", o->split);
-    if (strcmp(o->tokenizer, "bytes") != 0) return tokenizer_open(t, o->tokenizer, split, error);
-    tokenizer_bytes(t);
+static bool open_vocabulary(Tokenizer* tokenizer, const ChoicesOptions* options, Error* error) {
+    const int split = options->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", options->split) : -1;
+    if (options->split && split < SPLIT_GPT2)
+        return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", options->split);
+    if (strcmp(options->tokenizer, "bytes") != 0) return tokenizer_open(tokenizer, options->tokenizer, split, error);
+    tokenizer_bytes(tokenizer);
     return true;
 }
 
-static bool run(const ChoicesOptions* o, Error* error) {
-    Tokenizer t;
+static bool run(const ChoicesOptions* options, Error* error) {
+    Tokenizer tokenizer;
     MappedFile file;
-    ChoiceWriter w;
-    memset(&w, 0, sizeof w);
-    if (!file_map(&file, o->data, error)) return false;
-    if (!open_vocabulary(&t, o, error)) {
+    ChoiceWriter writer;
+    memset(&writer, 0, sizeof writer);
+    if (!file_map(&file, options->data, error)) return false;
+    if (!open_vocabulary(&tokenizer, options, error)) {
         file_unmap(&file);
         return false;
     }
-    w.tokenizer = &t;
-    w.example = (uint16_t*)checked_malloc(MOST_BYTES, "an example");
-    encoder_open(&w.encoder);
-    const bool ok = write_file(&w, o, &file, error);
+    writer.tokenizer = &tokenizer;
+    writer.example = (uint16_t*)checked_malloc(MOST_BYTES, "an example");
+    encoder_open(&writer.encoder);
+    const bool ok = write_file(&writer, options, &file, error);
     if (ok)
-        printf("%s: %d examples with %lld completions, %lld tokens, vocabulary of %d\n", o->out, w.examples,
-               (long long)w.completions, (long long)w.tokens, t.vocab);
-    encoder_close(&w.encoder);
-    token_list_free(&w.text);
-    free(w.example);
-    tokenizer_free(&t);
+        printf("%s: %d examples with %lld completions, %lld tokens, vocabulary of %d\n", options->out, writer.examples,
+               (long long)writer.completions, (long long)writer.tokens, tokenizer.vocab);
+    encoder_close(&writer.encoder);
+    token_list_free(&writer.text);
+    free(writer.example);
+    tokenizer_free(&tokenizer);
     file_unmap(&file);
     return ok;
 }
 
 int main(int argc, char** argv) {
     process.name = "make_choices";
-    ChoicesOptions o;
+    ChoicesOptions options;
     Option table[CHOICES_OPTIONS];
     Error error;
-    memset(&o, 0, sizeof o);
-    const int n = choices_table(table, &o);
+    memset(&options, 0, sizeof options);
+    const int n = choices_table(table, &options);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (o.help) {
+    if (options.help) {
         printf("make_choices makes a file of multiple choice from questions as HellaSwag has them.\n");
         options_help(table, n, stdout);
         return 0;
     }
-    if (!o.data || !o.tokenizer || !o.out)
+    if (!options.data || !options.tokenizer || !options.out)
         die_usage("--data, --tokenizer and --out are needed; --help lists all options");
-    if (!run(&o, &error)) die("%s", error.text);
+    if (!run(&options, &error)) die("%s", error.text);
     return 0;
 }

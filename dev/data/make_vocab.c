@@ -40,19 +40,19 @@ typedef struct {
     SplitKind split;
 } VocabThread;
 
-static void count_document(void* context, const Document* d) {
-    VocabThread* w = (VocabThread*)context;
-    word_counts_text(&w->words, w->split, d->text, d->n);
+static void count_document(void* context, const Document* document) {
+    VocabThread* thread = (VocabThread*)context;
+    word_counts_text(&thread->words, thread->split, document->text, document->n);
 }
 
 // Counts the words of all texts into *all.
-static bool count_all(WordCounts* all, const Texts* texts, const VocabOptions* o, Error* error) {
-    const int threads = (int)o->threads;
+static bool count_all(WordCounts* all, const Texts* texts, const VocabOptions* options, Error* error) {
+    const int threads = (int)options->threads;
     VocabThread* thread = (VocabThread*)checked_calloc((size_t)threads, sizeof *thread, "threads");
     void* context[THREADS_MOST];
     for (int i = 0; i < threads; i++) {
         word_counts_open(&thread[i].words);
-        thread[i].split = (SplitKind)(SPLIT_GPT2 + o->split);
+        thread[i].split = (SplitKind)(SPLIT_GPT2 + options->split);
         context[i] = &thread[i];
     }
     const TextWork work = {count_document, NULL, context, threads};
@@ -65,30 +65,31 @@ static bool count_all(WordCounts* all, const Texts* texts, const VocabOptions* o
     return ok;
 }
 
-static bool run(const VocabOptions* o, Error* error) {
-    Tokenizer t, cut;
+static bool run(const VocabOptions* options, Error* error) {
+    Tokenizer tokenizer, cut;
     Texts texts;
     WordCounts words;
     memset(&texts, 0, sizeof texts);
     tokenizer_bytes(&cut);
-    texts.field = o->field, texts.delimiter = o->delimiter, texts.tokenizer = &cut;
+    texts.field = options->field, texts.delimiter = options->delimiter, texts.tokenizer = &cut;
     word_counts_open(&words);
     const double start = seconds_now();
-    bool ok =
-        tokenizer_can_save(o->out, error) && texts_open(&texts, o->data, error) && count_all(&words, &texts, o, error);
+    bool ok = tokenizer_can_save(options->out, error) && texts_open(&texts, options->data, error) &&
+              count_all(&words, &texts, options, error);
     const double counted = seconds_now();
     if (ok) {
-        tokenizer_learn(&t, &words, (int)o->vocab, o->least, (SplitKind)(SPLIT_GPT2 + o->split));
-        ok = tokenizer_save(&t, o->out, error);
+        tokenizer_learn(&tokenizer, &words, (int)options->vocab, options->least,
+                        (SplitKind)(SPLIT_GPT2 + options->split));
+        ok = tokenizer_save(&tokenizer, options->out, error);
         if (ok)
             printf(
                 "%d words of %.1f MB counted in %.1f s; a vocabulary of %d tokens, %d merges, learned in %.1f s: %s\n",
-                words.words, (double)texts.bytes / 1e6, counted - start, t.vocab, t.merge_count,
-                seconds_now() - counted, o->out);
-        if (ok && t.vocab < o->vocab)
-            printf("fewer than --vocab %lld: no other pair is there %lld times\n", (long long)o->vocab,
-                   (long long)o->least);
-        tokenizer_free(&t);
+                words.words, (double)texts.bytes / 1e6, counted - start, tokenizer.vocab, tokenizer.merge_count,
+                seconds_now() - counted, options->out);
+        if (ok && tokenizer.vocab < options->vocab)
+            printf("fewer than --vocab %lld: no other pair is there %lld times\n", (long long)options->vocab,
+                   (long long)options->least);
+        tokenizer_free(&tokenizer);
     }
     word_counts_free(&words);
     texts_close(&texts);
@@ -98,19 +99,19 @@ static bool run(const VocabOptions* o, Error* error) {
 
 int main(int argc, char** argv) {
     process.name = "make_vocab";
-    VocabOptions o;
+    VocabOptions options;
     Option table[VOCAB_OPTIONS];
     Error error;
-    memset(&o, 0, sizeof o);
-    o.field = "text", o.threads = usual_threads(), o.least = 2, o.vocab = 8192;
-    const int n = vocab_table(table, &o);
+    memset(&options, 0, sizeof options);
+    options.field = "text", options.threads = usual_threads(), options.least = 2, options.vocab = 8192;
+    const int n = vocab_table(table, &options);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (o.help) {
+    if (options.help) {
         printf("make_vocab makes a vocabulary from texts.\n");
         options_help(table, n, stdout);
         return 0;
     }
-    if (!o.data || !o.out) die_usage("--data and --out are needed; --help lists all options");
-    if (!run(&o, &error)) die("%s", error.text);
+    if (!options.data || !options.out) die_usage("--data and --out are needed; --help lists all options");
+    if (!run(&options, &error)) die("%s", error.text);
     return 0;
 }

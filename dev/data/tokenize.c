@@ -68,62 +68,63 @@ typedef struct {
     int shards;
 } ShardWriter;
 
-static void shard_path(char* path, size_t size, const ShardWriter* w, int shard, const char* end) {
-    snprintf(path, size, "%s/%s_%06d.bin%s", w->folder, w->name, shard, end);
+static void shard_path(char* path, size_t size, const ShardWriter* writer, int shard, const char* end) {
+    snprintf(path, size, "%s/%s_%06d.bin%s", writer->folder, writer->name, shard, end);
 }
 
-static bool shard_failed(const ShardWriter* w, Error* error) {
-    return fail(error, "%s: cannot write %s_%06d.bin.part: %s", w->folder, w->name, w->shards - 1, strerror(errno));
+static bool shard_failed(const ShardWriter* writer, Error* error) {
+    return fail(error, "%s: cannot write %s_%06d.bin.part: %s", writer->folder, writer->name, writer->shards - 1,
+                strerror(errno));
 }
 
 // Writes the number of tokens into the header, and all of it to the disk.
-static bool shard_close(ShardWriter* w, Error* error) {
-    if (!w->file) return true;
-    const int32_t count = (int32_t)w->inside;
-    const bool written = fseek(w->file, 2 * sizeof count, SEEK_SET) == 0 &&
-                         fwrite(&count, sizeof count, 1, w->file) == 1 && fflush(w->file) == 0 &&
-                         fsync(fileno(w->file)) == 0;
-    const bool ok = written || shard_failed(w, error);
-    fclose(w->file);
-    w->file = NULL;
+static bool shard_close(ShardWriter* writer, Error* error) {
+    if (!writer->file) return true;
+    const int32_t count = (int32_t)writer->inside;
+    const bool written = fseek(writer->file, 2 * sizeof count, SEEK_SET) == 0 &&
+                         fwrite(&count, sizeof count, 1, writer->file) == 1 && fflush(writer->file) == 0 &&
+                         fsync(fileno(writer->file)) == 0;
+    const bool ok = written || shard_failed(writer, error);
+    fclose(writer->file);
+    writer->file = NULL;
     return ok;
 }
 
-static bool shard_open(ShardWriter* w, Error* error) {
+static bool shard_open(ShardWriter* writer, Error* error) {
     char path[4096];
-    shard_path(path, sizeof path, w, w->shards++, ".part");
-    w->file = fopen(path, "wb");
-    w->inside = 0;
-    const int32_t header[256] = {w->magic, w->version};
-    return (w->file && fwrite(header, sizeof header, 1, w->file) == 1) || shard_failed(w, error);
+    shard_path(path, sizeof path, writer, writer->shards++, ".part");
+    writer->file = fopen(path, "wb");
+    writer->inside = 0;
+    const int32_t header[256] = {writer->magic, writer->version};
+    return (writer->file && fwrite(header, sizeof header, 1, writer->file) == 1) || shard_failed(writer, error);
 }
 
 // Appends tokens, to as many shards as they need.
-static bool shard_write(ShardWriter* w, const int32_t* token, size_t n, Error* error) {
+static bool shard_write(ShardWriter* writer, const int32_t* token, size_t n, Error* error) {
     uint16_t narrow[4096];
     while (n > 0) {
-        if (!w->file || w->inside == w->most)
-            if (!shard_close(w, error) || !shard_open(w, error)) return false;
-        size_t piece = (size_t)min_i64((int64_t)n, w->most - w->inside);
+        if (!writer->file || writer->inside == writer->most)
+            if (!shard_close(writer, error) || !shard_open(writer, error)) return false;
+        size_t piece = (size_t)min_i64((int64_t)n, writer->most - writer->inside);
         if (piece > sizeof narrow / sizeof narrow[0]) piece = sizeof narrow / sizeof narrow[0];
         for (size_t i = 0; i < piece; i++) narrow[i] = (uint16_t)token[i];
-        const void* data = w->width == 2 ? (const void*)narrow : (const void*)token;
-        if (fwrite(data, (size_t)w->width, piece, w->file) != piece) return shard_failed(w, error);
-        w->inside += (int64_t)piece, w->tokens += (int64_t)piece;
+        const void* data = writer->width == 2 ? (const void*)narrow : (const void*)token;
+        if (fwrite(data, (size_t)writer->width, piece, writer->file) != piece) return shard_failed(writer, error);
+        writer->inside += (int64_t)piece, writer->tokens += (int64_t)piece;
         token += piece, n -= piece;
     }
     return true;
 }
 
 // Gives the shards their names, or (keep = false) removes them.
-static bool shards_end(ShardWriter* w, bool keep, Error* error) {
-    bool ok = keep ? shard_close(w, error) : true;
-    if (w->file) fclose(w->file);
-    w->file = NULL;
-    for (int i = 0; i < w->shards; i++) {
+static bool shards_end(ShardWriter* writer, bool keep, Error* error) {
+    bool ok = keep ? shard_close(writer, error) : true;
+    if (writer->file) fclose(writer->file);
+    writer->file = NULL;
+    for (int i = 0; i < writer->shards; i++) {
         char part[4096], path[4096];
-        shard_path(part, sizeof part, w, i, ".part");
-        shard_path(path, sizeof path, w, i, "");
+        shard_path(part, sizeof part, writer, i, ".part");
+        shard_path(path, sizeof path, writer, i, "");
         if (!keep)
             unlink(part);
         else if (ok && rename(part, path) != 0)
@@ -133,11 +134,12 @@ static bool shards_end(ShardWriter* w, bool keep, Error* error) {
 }
 
 // A folder that has shards already would have them among the new ones.
-static bool shards_begin(ShardWriter* w, const char* folder, const char* name, int vocab, int64_t most, Error* error) {
+static bool shards_begin(ShardWriter* writer, const char* folder, const char* name, int vocab, int64_t most,
+                         Error* error) {
     const TokenFormatFacts* facts = &token_formats[vocab <= 65536 ? TOKENS_GPT2_SHARD : TOKENS_LLAMA3_SHARD];
-    memset(w, 0, sizeof *w);
-    w->folder = folder, w->name = name, w->most = most;
-    w->width = token_type_bytes[facts->type], w->magic = facts->magic, w->version = facts->version;
+    memset(writer, 0, sizeof *writer);
+    writer->folder = folder, writer->name = name, writer->most = most;
+    writer->width = token_type_bytes[facts->type], writer->magic = facts->magic, writer->version = facts->version;
     char pattern[4096];
     glob_t found;
     snprintf(pattern, sizeof pattern, "%s/%s_*.bin", folder, name);
@@ -160,35 +162,36 @@ typedef struct {
     bool special;
 } TokenizeThread;
 
-static void take_document(void* context, const Document* d) {
-    TokenizeThread* w = (TokenizeThread*)context;
-    TokenList* list = &w->list[d->validates];
-    if (d->begins) w->begun++;
-    if (d->begins && w->tokenizer->document >= 0) {
+static void take_document(void* context, const Document* document) {
+    TokenizeThread* thread = (TokenizeThread*)context;
+    TokenList* list = &thread->list[document->validates];
+    if (document->begins) thread->begun++;
+    if (document->begins && thread->tokenizer->document >= 0) {
         token_list_reserve(list, 1);
-        list->token[list->count++] = w->tokenizer->document;
+        list->token[list->count++] = thread->tokenizer->document;
     }
-    tokenizer_encode(w->tokenizer, &w->encoder, list, d->text, d->n, w->special);
+    tokenizer_encode(thread->tokenizer, &thread->encoder, list, document->text, document->n, thread->special);
 }
 
 static bool finish_part(void* context, Error* error) {
-    TokenizeThread* w = (TokenizeThread*)context;
-    *w->documents += w->begun;
-    w->begun = 0;
+    TokenizeThread* thread = (TokenizeThread*)context;
+    *thread->documents += thread->begun;
+    thread->begun = 0;
     for (int i = 0; i < 2; i++) {
-        if (!shard_write(&w->out[i], w->list[i].token, w->list[i].count, error)) return false;
-        w->list[i].count = 0;
+        if (!shard_write(&thread->out[i], thread->list[i].token, thread->list[i].count, error)) return false;
+        thread->list[i].count = 0;
     }
     return true;
 }
 
-static bool tokenize_all(const Texts* texts, const Tokenizer* t, ShardWriter out[2], const TokenizeOptions* o,
-                         int64_t* documents, Error* error) {
-    const int threads = (int)o->threads;
+static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWriter out[2],
+                         const TokenizeOptions* options, int64_t* documents, Error* error) {
+    const int threads = (int)options->threads;
     TokenizeThread* thread = (TokenizeThread*)checked_calloc((size_t)threads, sizeof *thread, "threads");
     void* context[THREADS_MOST];
     for (int i = 0; i < threads; i++) {
-        thread[i].tokenizer = t, thread[i].out = out, thread[i].special = o->special, thread[i].documents = documents;
+        thread[i].tokenizer = tokenizer, thread[i].out = out, thread[i].special = options->special,
+        thread[i].documents = documents;
         encoder_open(&thread[i].encoder);
         context[i] = &thread[i];
     }
@@ -204,48 +207,50 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* t, ShardWriter out
 }
 
 // Puts a vocabulary beside the shards.
-static bool save_beside(const Tokenizer* t, const char* folder, Error* error) {
+static bool save_beside(const Tokenizer* tokenizer, const char* folder, Error* error) {
     char path[4096];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    return tokenizer_save(t, path, error);
+    return tokenizer_save(tokenizer, path, error);
 }
 
-static bool choose_document_token(Tokenizer* t, const TokenizeOptions* o, Error* error) {
-    if (o->document) t->document = tokenizer_added(t, o->document);
-    if (o->document && t->document < 0)
-        return fail(error, "--document-token %s: the vocabulary has no special token of this name", o->document);
-    if (o->no_document) t->document = -1;
-    return o->no_document || t->document >= 0 ||
+static bool choose_document_token(Tokenizer* tokenizer, const TokenizeOptions* options, Error* error) {
+    if (options->document) tokenizer->document = tokenizer_added(tokenizer, options->document);
+    if (options->document && tokenizer->document < 0)
+        return fail(error, "--document-token %s: the vocabulary has no special token of this name", options->document);
+    if (options->no_document) tokenizer->document = -1;
+    return options->no_document || tokenizer->document >= 0 ||
            fail(error,
                 "%s has no <|endoftext|>: name the token between documents with --document-token, or say "
                 "--no-document-token",
-                o->tokenizer);
+                options->tokenizer);
 }
 
-static bool run(const TokenizeOptions* o, Error* error) {
-    Tokenizer t;
+static bool run(const TokenizeOptions* options, Error* error) {
+    Tokenizer tokenizer;
     Texts texts;
     ShardWriter out[2];
     int64_t documents = 0;
     memset(&texts, 0, sizeof texts);
-    const int split = o->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", o->split) : -1;
-    if (o->split && split < SPLIT_GPT2) return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", o->split);
-    if (!tokenizer_open(&t, o->tokenizer, split, error)) return false;
-    texts.field = o->field, texts.delimiter = o->delimiter, texts.validation = o->val, texts.seed = (uint64_t)o->seed;
-    texts.tokenizer = &t, texts.special = o->special;
+    const int split = options->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", options->split) : -1;
+    if (options->split && split < SPLIT_GPT2)
+        return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", options->split);
+    if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
+    texts.field = options->field, texts.delimiter = options->delimiter, texts.validation = options->val,
+    texts.seed = (uint64_t)options->seed;
+    texts.tokenizer = &tokenizer, texts.special = options->special;
     const double start = seconds_now();
-    bool ok = choose_document_token(&t, o, error) && texts_open(&texts, o->data, error);
-    if (ok && mkdir(o->out, 0777) != 0 && errno != EEXIST)
-        ok = fail(error, "%s: cannot make the folder: %s", o->out, strerror(errno));
-    ok = ok && shards_begin(&out[0], o->out, "train", t.vocab, o->shard, error) &&
-         shards_begin(&out[1], o->out, "val", t.vocab, o->shard, error);
+    bool ok = choose_document_token(&tokenizer, options, error) && texts_open(&texts, options->data, error);
+    if (ok && mkdir(options->out, 0777) != 0 && errno != EEXIST)
+        ok = fail(error, "%s: cannot make the folder: %s", options->out, strerror(errno));
+    ok = ok && shards_begin(&out[0], options->out, "train", tokenizer.vocab, options->shard, error) &&
+         shards_begin(&out[1], options->out, "val", tokenizer.vocab, options->shard, error);
     if (ok) {
-        ok = tokenize_all(&texts, &t, out, o, &documents, error);
+        ok = tokenize_all(&texts, &tokenizer, out, options, &documents, error);
         for (int i = 0; i < 2 && ok; i++)
-            if (out[i].tokens == 0 && (i == 0 || o->val > 0))
+            if (out[i].tokens == 0 && (i == 0 || options->val > 0))
                 ok = fail(error, "no document is left to %s on: change --val, or draw again with another --seed",
                           i ? "validate" : "train");
-        ok = ok && save_beside(&t, o->out, error);
+        ok = ok && save_beside(&tokenizer, options->out, error);
         for (int i = 0; i < 2; i++) ok = shards_end(&out[i], ok, error) && ok;
     }
     if (ok) {
@@ -255,31 +260,31 @@ static bool run(const TokenizeOptions* o, Error* error) {
                (long long)documents, texts.files, texts.skipped, bytes / 1e6, (long long)out[0].tokens,
                (long long)out[1].tokens, bytes / (double)(out[0].tokens + out[1].tokens));
         printf("%d + %d shards in %s, vocabulary of %d; %.1f s, %.1f MB/s on %d threads\n", out[0].shards,
-               out[1].shards, o->out, t.vocab, seconds, bytes / 1e6 / seconds, (int)o->threads);
+               out[1].shards, options->out, tokenizer.vocab, seconds, bytes / 1e6 / seconds, (int)options->threads);
     }
     texts_close(&texts);
-    tokenizer_free(&t);
+    tokenizer_free(&tokenizer);
     return ok;
 }
 
 int main(int argc, char** argv) {
     process.name = "tokenize";
-    TokenizeOptions o;
+    TokenizeOptions options;
     Option table[TOKENIZE_OPTIONS];
     Error error;
-    memset(&o, 0, sizeof o);
-    o.field = "text", o.shard = 100000000, o.threads = usual_threads(), o.seed = 42;
-    const int n = tokenize_table(table, &o);
+    memset(&options, 0, sizeof options);
+    options.field = "text", options.shard = 100000000, options.threads = usual_threads(), options.seed = 42;
+    const int n = tokenize_table(table, &options);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (o.help) {
+    if (options.help) {
         printf("tokenize makes shards of tokens from texts.\n");
         options_help(table, n, stdout);
         return 0;
     }
-    if (!o.data || !o.tokenizer || !o.out)
+    if (!options.data || !options.tokenizer || !options.out)
         die_usage("--data, --tokenizer and --out are needed; --help lists all options");
-    if (o.document && o.no_document)
-        die_usage("--document-token %s and --no-document-token exclude each other", o.document);
-    if (!run(&o, &error)) die("%s", error.text);
+    if (options.document && options.no_document)
+        die_usage("--document-token %s and --no-document-token exclude each other", options.document);
+    if (!run(&options, &error)) die("%s", error.text);
     return 0;
 }
