@@ -461,10 +461,10 @@ static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
         if (i > 0) snprintf(text[i], sizeof text[i], "%.17g", i <= SIZES ? sizes[i - 1] : reals[i - 1 - SIZES]);
         metadata[i].key = keys[i], metadata[i].value = text[i];
     }
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensorsFile file;
     Error error;
-    if (!safetensors_plan(&plan, f->tensor, f->n, metadata, KEYS, &error) ||
+    if (!safetensors_layout(&plan, f->tensor, f->n, metadata, KEYS, &error) ||
         !safetensors_create(&file, path, &plan, &error))
         die("%s", error.text);
     for (int i = 0; i < f->n; i++) {
@@ -473,7 +473,7 @@ static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
         free((void*)f->tensor[i].name), free(f->data[i]);
     }
     if (!safetensors_finish(&file, &error)) die("%s", error.text);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
     free(f->tensor), free(f->data);
 }
 

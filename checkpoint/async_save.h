@@ -200,7 +200,7 @@ typedef struct {
     bool written, all_written, give_up;
     bool wrote;
     SaveEnd end; // by __atomic; of the main rank's
-    bool told;   // to people
+    bool known;  // to people
     Error error; // of what failed first
     double started, stall, seconds;
 } Saver;
@@ -475,7 +475,7 @@ static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state,
     const Stage* stage = saver->stage;
     if (saver->rank == 0 && saver->left >= 0 && checkpoint_abandon(saver->out, saver->left)) saver->left = -1;
     saver->state = *state, saver->sites = site_values(stage).list;
-    saver->n = 0, saver->used = 0, saver->written = saver->all_written = saver->give_up = saver->told = false;
+    saver->n = 0, saver->used = 0, saver->written = saver->all_written = saver->give_up = saver->reported = false;
     saver->started = started;
     saver->attempt = (int64_t)time(NULL) << 24 ^ getpid();
     if (saver->rank == 0 && !(saver_disk_is_there(saver, error) &&

@@ -46,7 +46,7 @@ maps the files and copies what its slices need. All ranks have to see one file s
 
 enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
-enum { CHECKPOINT_KINDS = 8, CHECKPOINT_PLAN_TEXT = 384 };
+enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 
 // What sites keep of every parameter: values of some kinds, each in some copies, as many as there are sites or one.
 typedef struct {
@@ -59,12 +59,12 @@ typedef struct {
     int64_t sequences;                            // consumed: the position in the data
     int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
     int64_t data_mix;                             // of several sources: sources and weights; the same; else 0
-    char rounds[CHECKPOINT_PLAN_TEXT];            // the plan of the sites, in words; the same; "" where all wait
+    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the plan of the sites, in words; the same; "" where all wait
     char optimizer[16];                           // as --optimizer names it; the same
-    char tuning[CHECKPOINT_PLAN_TEXT]; // the learning rate's curve and more, as options; may change. "": not known
-    double val_loss;                   // not finite if it was not validated at this step
-    uint64_t data_checksum;            // of the content of --data (sources_checksum); 0: not known
-    int64_t held_out;                  // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
+    char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and more, as options; may change. "": not known
+    double val_loss;                      // not finite if it was not validated at this step
+    uint64_t data_checksum;               // of the content of --data (sources_checksum); 0: not known
+    int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -173,16 +173,16 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
 
 // Where everything lies in the files; the same on every rank, as it follows from the model and the sites alone.
 typedef struct {
-    SafeTensorsPlan file[CHECKPOINT_TENSOR_FILES];
+    SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
     int tensors;     // of the model
     int64_t* offset; // (values, tensors): where each begins in its file, in bytes
-} CheckpointPlan;
+} CheckpointFileLayouts;
 
-static inline void checkpoint_plan_free(CheckpointPlan* plan) {
-    for (int i = 0; i < plan->files; i++) safetensors_plan_free(&plan->file[i]);
-    free(plan->offset);
-    memset(plan, 0, sizeof *plan);
+static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) {
+    for (int i = 0; i < layouts->files; i++) safetensors_layout_free(&layouts->file[i]);
+    free(layouts->offset);
+    memset(layouts, 0, sizeof *layouts);
 }
 
 // The tensors of all files, in the order of the model's list, once for each value; names has room for their names.
@@ -199,34 +199,34 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
 }
 
 // sites: NULL if there are none.
-static inline bool checkpoint_plan(CheckpointPlan* plan, const ModelConfig* model, const CheckpointSites* sites,
-                                   int64_t step, Error* error) {
+static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const ModelConfig* model,
+                                           const CheckpointSites* sites, int64_t step, Error* error) {
     static const CheckpointSites none = {0, 0, {NULL}};
     char number[32];
     const SafeMetadata about[] = {
         {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers wants to see the first
     if (!sites) sites = &none;
-    memset(plan, 0, sizeof *plan);
+    memset(layouts, 0, sizeof *layouts);
     snprintf(number, sizeof number, "%lld", (long long)step);
-    plan->files = checkpoint_tensor_files(sites);
-    const int n = plan->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
+    layouts->files = checkpoint_tensor_files(sites);
+    const int n = layouts->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
     Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
     char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
-    plan->offset = (int64_t*)checked_malloc((size_t)all * sizeof *plan->offset, "a checkpoint's plan");
+    layouts->offset = (int64_t*)checked_malloc((size_t)all * sizeof *layouts->offset, "a checkpoint's plan");
     model_tensors(tensors, model);
     checkpoint_list(list, names, tensors, n, sites);
     bool ok = true;
-    for (int file = 0, first = 0; file < plan->files && ok; file++) {
+    for (int file = 0, first = 0; file < layouts->files && ok; file++) {
         const int count = n * checkpoint_values_of_file(sites, file);
-        ok = safetensors_plan(&plan->file[file], list + first, count, about, 3, error);
+        ok = safetensors_layout(&layouts->file[file], list + first, count, about, 3, error);
         first += count;
     }
-    for (int i = 0; i < all; i++) plan->offset[i] = list[i].offset;
+    for (int i = 0; i < all; i++) layouts->offset[i] = list[i].offset;
     free(names);
     free(list);
     free(tensors);
-    if (!ok) checkpoint_plan_free(plan);
+    if (!ok) checkpoint_file_layouts_free(layouts);
     return ok;
 }
 
@@ -307,49 +307,49 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
 
 // config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
 // none. roles: further members, see config_roles_text.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* sync,
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
                                            SafeDtype dtype, const char* roles, Error* error) {
     char text[CONFIG_TEXT];
-    char more[CONFIG_ROLES_TEXT + 128], caat[128] = "";
-    if (sync && sync->ranks)
-        snprintf(caat, sizeof caat, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
-                 sync->ranks, sync->share, sync_scale_names[sync->scale]);
-    snprintf(more, sizeof more, "%s%s", roles, caat);
+    char more[CONFIG_ROLES_TEXT + 128], members[128] = "";
+    if (caat && caat->ranks)
+        snprintf(members, sizeof members, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
+                 caat->ranks, caat->share, sync_scale_names[caat->scale]);
+    snprintf(more, sizeof more, "%s%s", roles, members);
     config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
     return checkpoint_write_text(path, error, "%s", text);
 }
 
 // What a folder's config.json says about partial sums: ranks = 0 if nothing. *told: there is such a file.
-static inline bool checkpoint_load_sync(CaatConfig* sync, bool* told, const char* folder, Error* error) {
+static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
-    memset(sync, 0, sizeof *sync);
-    *told = snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && access(path, F_OK) == 0;
-    if (!*told) return true;
+    memset(caat, 0, sizeof *caat);
+    *known = snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && access(path, F_OK) == 0;
+    if (!*known) return true;
     if (!json_open(&json, path, error)) return false;
     int64_t ranks = 0;
     const char* scale = "";
     bool ok = !json_get(json.nodes, "sync_ranks") ||
               (json_get_integer(&ranks, &json, json.nodes, "sync_ranks", 1, 1 << 16, error) &&
-               json_get_number(&sync->share, &json, json.nodes, "sync", error) &&
+               json_get_number(&caat->share, &json, json.nodes, "sync", error) &&
                json_get_string(&scale, &json, json.nodes, "sync_scale", error));
-    sync->ranks = (int)ranks;
+    caat->ranks = (int)ranks;
     int i = 0;
     while (i < 3 && strcmp(scale, sync_scale_names[i]) != 0) i++;
     if (ok && ranks && i == 3)
         ok = fail(error, "%s: \"sync_scale\" is \"%.64s\"; it can be runtime, init or none", path, scale);
-    sync->scale = (SyncScale)(i % 3);
+    caat->scale = (SyncScale)(i % 3);
     json_free(&json);
     return ok;
 }
 
 // Refuses to go on, as the model that `now` describes, from the weights in a folder that were trained as another one. A file,
 // or a folder without config.json, does not say what it is.
-static inline bool checkpoint_check_sync(const char* folder, const CaatConfig* now, Error* error) {
+static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* now, Error* error) {
     CaatConfig then;
-    bool told;
-    if (!checkpoint_load_sync(&then, &told, folder, error)) return false;
-    if (!told) return true;
+    bool known;
+    if (!checkpoint_load_caat(&then, &known, folder, error)) return false;
+    if (!known) return true;
     if (then.ranks == now->ranks && (then.ranks == 0 || (then.share == now->share && then.scale == now->scale)))
         return true;
     char here[128] = "an ordinary model";
@@ -460,17 +460,17 @@ static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
 // The files of a checkpoint with tensors: complete, but for the values, which are zero, and their checksums.
 static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* model,
                                            const CheckpointSites* sites, Error* error) {
-    CheckpointPlan plan;
-    if (!checkpoint_plan(&plan, model, sites, step, error)) return false;
+    CheckpointFileLayouts layouts;
+    if (!checkpoint_file_layouts(&layouts, model, sites, step, error)) return false;
     char path[CHECKPOINT_PATH];
     bool ok = true;
-    for (int i = 0; i < plan.files && ok; i++) {
+    for (int i = 0; i < layouts.files && ok; i++) {
         SafeTensorsFile file;
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
-             safetensors_create(&file, path, &plan.file[i], error);
+             safetensors_create(&file, path, &layouts.file[i], error);
         if (ok) close(file.fd); // flushed later, with what ranks will have written
     }
-    checkpoint_plan_free(&plan);
+    checkpoint_file_layouts_free(&layouts);
     return ok;
 }
 
@@ -483,7 +483,7 @@ static inline bool checkpoint_is_there(const char* out, Error* error) {
 }
 
 // Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
-// OUT is as before. sites: see checkpoint_plan.
+// OUT is as before. sites: see checkpoint_file_layouts.
 static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
                                     const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
@@ -513,7 +513,7 @@ static inline void checkpoint_sum_add(CheckpointSum* sum, const CheckpointSum* m
 
 // One rank's hands on the files. It must not be copied: the files refer to their paths.
 typedef struct {
-    CheckpointPlan plan;
+    CheckpointFileLayouts layouts;
     char path[CHECKPOINT_TENSOR_FILES][CHECKPOINT_PATH];
     SafeTensorsFile file[CHECKPOINT_TENSOR_FILES];
     float* buffer;
@@ -531,7 +531,7 @@ static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* er
         else
             safetensors_finish(&writer->file[i], &late);
     }
-    checkpoint_plan_free(&writer->plan);
+    checkpoint_file_layouts_free(&writer->layouts);
     free(writer->buffer);
     writer->buffer = NULL;
     return ok;
@@ -542,12 +542,12 @@ static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, in
                                    const CheckpointSites* sites, Error* error) {
     memset(writer, 0, sizeof *writer);
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) writer->file[i].fd = -1;
-    if (!checkpoint_plan(&writer->plan, model, sites, step, error)) return false;
+    if (!checkpoint_file_layouts(&writer->layouts, model, sites, step, error)) return false;
     bool ok = true;
-    for (int i = 0; i < writer->plan.files && ok; i++) {
+    for (int i = 0; i < writer->layouts.files && ok; i++) {
         ok = checkpoint_path(writer->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step,
                              checkpoint_files[i]) &&
-             safetensors_join(&writer->file[i], writer->path[i], &writer->plan.file[i], error);
+             safetensors_join(&writer->file[i], writer->path[i], &writer->layouts.file[i], error);
     }
     writer->buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
     Error late;
@@ -571,7 +571,7 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
-        const int64_t tensor = writer->plan.offset[value * writer->plan.tensors + slice->index];
+        const int64_t tensor = writer->layouts.offset[value * writer->layouts.tensors + slice->index];
         if (!slice_write(&runs, tensor, values + (slice->offset - b->offset), slice, error)) return false;
         writer->sum.elements += slice->rows_used * slice->cols;
     }
@@ -675,7 +675,7 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
     return checkpoint_write_text(path, error, "%s%s\"\n}\n", text, hex);
 }
 
-// Where in a header of checkpoint_plan its checksum has its 16 digits.
+// Where in a header of checkpoint_file_layouts its checksum has its 16 digits.
 static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
     static const char key[] = "\"checksum\":\"";
     const char* at = (const char*)memmem(header, (size_t)bytes, key, sizeof key - 1);
@@ -684,15 +684,16 @@ static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
 }
 
 // Gives a file of tensors its checksum: that of the header, and `values`, what all ranks have written behind it.
-static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsPlan* plan,
+static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsLayout* file_layout,
                                    uint64_t values, Error* error) {
     SafeTensorsFile file;
     char digits[17];
-    entry->bytes = plan->file_bytes;
-    entry->checksum = values + checksum_of(plan->header, plan->header_bytes, 0);
+    entry->bytes = file_layout->file_bytes;
+    entry->checksum = values + checksum_of(file_layout->header, file_layout->header_bytes, 0);
     checkpoint_hex(digits, entry->checksum);
-    if (!safetensors_join(&file, path, plan, error)) return false;
-    const bool ok = safetensors_write_at(&file, checkpoint_digits(plan->header, plan->header_bytes), digits, 16, error);
+    if (!safetensors_join(&file, path, file_layout, error)) return false;
+    const bool ok = safetensors_write_at(&file, checkpoint_digits(file_layout->header, file_layout->header_bytes),
+                                         digits, 16, error);
     Error late;
     return safetensors_finish(&file, ok ? error : &late) && ok;
 }
@@ -709,26 +710,26 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
 
 // What is still missing in the .tmp when all ranks have left it: checksums, config.json and what stands beside it, trainer.json.
 static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* model,
-                                       const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                       const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {
-    CheckpointPlan plan;
+    CheckpointFileLayouts layouts;
     CheckpointList list;
     char path[CHECKPOINT_PATH];
-    if (!checkpoint_plan(&plan, model, sites, state->step, error)) return false;
+    if (!checkpoint_file_layouts(&layouts, model, sites, state->step, error)) return false;
     memset(&list, 0, sizeof list);
     list.state = *state;
     bool ok = true;
-    for (int i = 0; i < plan.files && ok; i++) {
+    for (int i = 0; i < layouts.files && ok; i++) {
         CheckpointFile* entry = &list.file[list.files++];
         snprintf(entry->name, sizeof entry->name, "%s", checkpoint_files[i]);
         ok = checkpoint_path(path, error, "%s/%s", folder, entry->name) &&
-             checkpoint_seal(entry, path, &plan.file[i], sum->checksum[i], error);
+             checkpoint_seal(entry, path, &layouts.file[i], sum->checksum[i], error);
     }
-    checkpoint_plan_free(&plan);
+    checkpoint_file_layouts_free(&layouts);
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, model, sync, SAFE_F32, files ? files->config : "", error) &&
+           checkpoint_write_config(path, model, caat, SAFE_F32, files ? files->config : "", error) &&
            checkpoint_sum_file(config, path, error) && (!files || checkpoint_write_hub_files(folder, files, error)) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
@@ -736,7 +737,7 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
 // Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
 // checkpoint_write_config. files: what stands beside the model, or NULL. If it fails OUT is as before.
 static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* model,
-                                      const CaatConfig* sync, const CheckpointSites* sites, const CheckpointSum* sum,
+                                      const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const long long step = state->step, values = sites ? checkpoint_values(sites) : CHECKPOINT_VALUES;
@@ -747,7 +748,7 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
     bool ok = sum->elements == values * model_parameters(model) ||
               fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
                    values * (long long)model_parameters(model));
-    ok = ok && checkpoint_complete(temporary, state, model, sync, sites, sum, files, error) &&
+    ok = ok && checkpoint_complete(temporary, state, model, caat, sites, sum, files, error) &&
          folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);
     if (!ok) {
         checkpoint_remove(temporary);

@@ -320,7 +320,7 @@ static inline void checkpoint_close(CheckpointReader* reader) {
 static inline bool checkpoint_open(CheckpointReader* reader, const char* folder, CheckpointState* state,
                                    const CheckpointSites* sites, Error* error) {
     memset(reader, 0, sizeof *reader);
-    char path[CHECKPOINT_PATH], now[CHECKPOINT_PLAN_TEXT] = "";
+    char path[CHECKPOINT_PATH], now[CHECKPOINT_OPTIONS_TEXT] = "";
     CheckpointList list;
     if (sites) memcpy(now, state->rounds, sizeof now);
     bool ok = checkpoint_load_list(&list, folder, error);

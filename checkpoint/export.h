@@ -65,7 +65,7 @@ static bool export_check_ending(const char* path, Error* error) {
 }
 
 // All ranks: whether a model can be written to path, which nothing may be at.
-static bool export_open(Export* job, const char* path, bool bf16, const ModelConfig* model, const CaatConfig* sync,
+static bool export_open(Export* job, const char* path, bool bf16, const ModelConfig* model, const CaatConfig* caat,
                         Error* error) {
     struct stat st;
     Error why;
@@ -73,7 +73,7 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     job->path = path, job->dtype = bf16 ? SAFE_BF16 : SAFE_F32, job->llmc = export_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
     if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
-    if (job->llmc && sync->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
+    if (job->llmc && caat->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
     if (!export_parent(job->file, path, error)) return false;
@@ -83,8 +83,8 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
 }
 
 // Where everything lies; offset (model_tensors(NULL, m)): of the model's tensors, in bytes. On failure nothing has to be freed.
-static bool export_plan(SafeTensorsPlan* plan, int64_t* offset, const Export* job, const ModelConfig* model,
-                        Error* error) {
+static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, const Export* job,
+                               const ModelConfig* model, Error* error) {
     const SafeMetadata about = {"format", "pt"}; // transformers wants to see it
     int n;
     Tensor* tensors = llmc_tensors(model, &n);
@@ -93,8 +93,8 @@ static bool export_plan(SafeTensorsPlan* plan, int64_t* offset, const Export* jo
         list[i].name = tensors[i].name, list[i].dtype = job->dtype;
         list[i].ndim = tensor_file_shape(list[i].shape, &tensors[i]);
     }
-    const bool ok =
-        job->llmc ? llmc_plan(plan, list, model, job->dtype, error) : safetensors_plan(plan, list, n, &about, 1, error);
+    const bool ok = job->llmc ? llmc_file_layout(file_layout, list, model, job->dtype, error)
+                              : safetensors_layout(file_layout, list, n, &about, 1, error);
     for (int i = 0; i < n; i++) offset[i] = list[i].offset;
     free(list);
     free(tensors);
@@ -111,23 +111,23 @@ static void export_abandon(const Export* job) {
 
 // Rank 0, first. If it fails nothing was made.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
-    SafeTensorsPlan plan;
+    SafeTensorsLayout file_layout;
     SafeTensorsFile file;
     int64_t* offset =
         (int64_t*)checked_malloc((size_t)model_tensors(NULL, model) * sizeof *offset, "where tensors are written");
-    bool ok = export_plan(&plan, offset, job, model, error);
+    bool ok = export_file_layout(&file_layout, offset, job, model, error);
     free(offset);
     if (!ok) return false;
     const int fd = job->llmc ? open(job->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
     ok = fd >= 0 || (!job->llmc && mkdir(job->temporary, 0777) == 0) ||
          fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
     if (fd >= 0) close(fd);
-    if (ok && !safetensors_create(&file, job->file, &plan, error)) {
+    if (ok && !safetensors_create(&file, job->file, &file_layout, error)) {
         export_abandon(job);
         ok = false;
     }
     if (ok) close(file.fd); // flushed later, by all
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&file_layout);
     return ok;
 }
 
@@ -149,12 +149,13 @@ static bool export_bucket(RunWriter* runs, const Export* job, const Layout* layo
 // a failure this one goes on with what the others wait for.
 static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;
-    SafeTensorsPlan plan = {NULL, 0, 0};
+    SafeTensorsLayout file_layout = {NULL, 0, 0};
     SafeTensorsFile file = {-1, NULL, 0};
     int64_t* offset = (int64_t*)checked_malloc((size_t)layout->tensors * sizeof *offset, "where tensors are written");
     float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     float* buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing weights");
-    bool ok = export_plan(&plan, offset, job, &stage->model, error) && safetensors_join(&file, job->file, &plan, error);
+    bool ok = export_file_layout(&file_layout, offset, job, &stage->model, error) &&
+              safetensors_join(&file, job->file, &file_layout, error);
     RunWriter runs = {&file, buffer, 0, 0, 0, "the weight", job->dtype};
     for (int b = 0; b < layout->buckets; b++) {
         const float* whole = whole_values(stage, b, stage_values(stage, 0), copy);
@@ -163,18 +164,18 @@ static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* ro
     }
     Error late; // what went wrong first is what is told
     if (file.fd >= 0) ok = safetensors_finish(&file, ok ? error : &late) && ok;
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&file_layout);
     free(offset), free(copy), free(buffer);
     return ok;
 }
 
 // Rank 0, when all have written. files: what stands beside the model.
-static bool export_publish(const Export* job, const ModelConfig* model, const CaatConfig* sync, const HubFiles* files,
+static bool export_publish(const Export* job, const ModelConfig* model, const CaatConfig* caat, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];
     bool ok =
         job->llmc || (checkpoint_path(path, error, "%s/config.json", job->temporary) &&
-                      checkpoint_write_config(path, model, sync, job->dtype, files->config, error) &&
+                      checkpoint_write_config(path, model, caat, job->dtype, files->config, error) &&
                       checkpoint_write_hub_files(job->temporary, files, error) && folder_sync(job->temporary, error));
     if (!ok) export_abandon(job);
     ok = ok && (rename_new(job->temporary, job->path) ||

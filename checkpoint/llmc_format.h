@@ -8,7 +8,7 @@ checkpoint/llmc_format.h: llm.c's weights (gpt2_124M.bin and others), as one mor
 
 (llm.c, train_gpt2.py, write_model.) That is the order of TensorKind in model.h, and every matrix lies (out, in), as it is computed
 with, where Hugging Face's GPT-2 files have (in, out). So all that has to be known is where each tensor begins: llmc_open
-makes of a file what safetensors_model_open makes of a folder, and llmc_plan what safetensors_plan does; who reads or
+makes of a file what safetensors_model_open makes of a folder, and llmc_file_layout what safetensors_layout does; who reads or
 writes slices says of their tensors that they are not transposed, and needs to know nothing else. The rows that pad the vocabulary are
 zeros when written and are not looked at when read.
 
@@ -148,8 +148,8 @@ static inline bool llmc_check(const ModelConfig* model, Error* error) {
 
 // Plans a file of a model, as float32 or bf16: its header, its size, and in list (model_tensors(NULL, m)) where the tensors are, in
 // the model's order. On failure nothing has to be freed.
-static inline bool llmc_plan(SafeTensorsPlan* plan, SafeTensor* list, const ModelConfig* model, SafeDtype dtype,
-                             Error* error) {
+static inline bool llmc_file_layout(SafeTensorsLayout* file_layout, SafeTensor* list, const ModelConfig* model,
+                                    SafeDtype dtype, Error* error) {
     if (!llmc_check(model, error)) return false;
     const int padded_V = (int)round_up((size_t)model->V, LLMC_PADDED_TO);
     const int32_t word[8] = {
@@ -157,10 +157,10 @@ static inline bool llmc_plan(SafeTensorsPlan* plan, SafeTensor* list, const Mode
         padded_V};
     int n;
     Tensor* tensors = llmc_tensors(model, &n);
-    plan->header_bytes = LLMC_HEADER_BYTES;
-    plan->header = (char*)checked_calloc(1, LLMC_HEADER_BYTES, "a header");
-    memcpy(plan->header, word, sizeof word);
-    plan->file_bytes = llmc_place(list, tensors, n, padded_V, dtype);
+    file_layout->header_bytes = LLMC_HEADER_BYTES;
+    file_layout->header = (char*)checked_calloc(1, LLMC_HEADER_BYTES, "a header");
+    memcpy(file_layout->header, word, sizeof word);
+    file_layout->file_bytes = llmc_place(list, tensors, n, padded_V, dtype);
     for (int i = 0; i < n; i++) list[i].name = NULL; // it was the model's list's
     free(tensors);
     return true;

@@ -55,8 +55,8 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
 
 // The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
 // file of safetensors, and a folder without config.json, do not say it (*told).
-static inline bool checkpoint_model(ModelConfig* model, bool* told, const char* path, Error* error) {
-    *told = true;
+static inline bool checkpoint_model(ModelConfig* model, bool* known, const char* path, Error* error) {
+    *known = true;
     if (llmc_is_file(path)) {
         SafeTensorsModel file;
         if (!llmc_open(&file, model, path, error)) return false;
@@ -64,8 +64,8 @@ static inline bool checkpoint_model(ModelConfig* model, bool* told, const char* 
         return true;
     }
     char* config = safe_join(path, "config.json");
-    *told = access(config, F_OK) == 0;
-    const bool ok = !*told || config_read(model, config, error);
+    *known = access(config, F_OK) == 0;
+    const bool ok = !*known || config_read(model, config, error);
     free(config);
     return ok;
 }

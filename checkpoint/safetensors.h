@@ -15,7 +15,7 @@ Stricter than theirs: no name may be there twice, no name contains a NUL, and te
     SafeTensors         one file, mapped. Find a tensor, read any range of its elements as float32.
     SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, which
                         says in "weight_map" which of several files (shards) in the folder has which tensor.
-    SafeTensorsPlan     writing: the plan says where every tensor will be, before there is a file. So any number of
+    SafeTensorsLayout     writing: the plan says where every tensor will be, before there is a file. So any number of
                         processes make the same plan, one creates the file, and each writes its slices in its place.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
@@ -54,7 +54,7 @@ static const SafeDtypeFacts safe_dtypes[SAFE_DTYPES] = {
 
 enum { SAFE_MAX_DIMS = 8, SAFE_MAX_HEADER = 100 * 1000 * 1000 };
 
-// Who reads gets all of it. Who writes fills the first four fields, and safetensors_plan() the others.
+// Who reads gets all of it. Who writes fills the first four fields, and safetensors_layout() the others.
 typedef struct {
     const char* name;
     SafeDtype dtype;
@@ -553,11 +553,11 @@ typedef struct {
     char* header;         // the file's first bytes: length and JSON
     int64_t header_bytes; // a multiple of 8: data begins here
     int64_t file_bytes;
-} SafeTensorsPlan;
+} SafeTensorsLayout;
 
-static inline void safetensors_plan_free(SafeTensorsPlan* plan) {
-    free(plan->header);
-    memset(plan, 0, sizeof *plan);
+static inline void safetensors_layout_free(SafeTensorsLayout* file_layout) {
+    free(file_layout->header);
+    memset(file_layout, 0, sizeof *file_layout);
 }
 
 // Wide elements first, as in Hugging Face's writer: then each lies at a multiple of its size though nothing is padded.
@@ -573,11 +573,11 @@ static inline void safe_write_tensor(FILE* out, const SafeTensor* tensor) {
 }
 
 // The header of a plan: its length, JSON, and spaces up to a multiple of 8.
-static inline bool safe_write_header(SafeTensorsPlan* plan, const SafeTensor* tensors, int64_t n,
+static inline bool safe_write_header(SafeTensorsLayout* file_layout, const SafeTensor* tensors, int64_t n,
                                      const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     size_t size = 0;
     uint64_t json_bytes = 0;
-    FILE* out = open_memstream(&plan->header, &size);
+    FILE* out = open_memstream(&file_layout->header, &size);
     if (!out) return fail(error, "out of memory for a safetensors header");
     fwrite(&json_bytes, sizeof json_bytes, 1, out); // its place, for now
     fputc('{', out);
@@ -598,19 +598,21 @@ static inline bool safe_write_header(SafeTensorsPlan* plan, const SafeTensor* te
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) return fail(error, "out of memory for a safetensors header");
     json_bytes = size - sizeof json_bytes;
-    memcpy(plan->header, &json_bytes, sizeof json_bytes);
-    plan->header_bytes = (int64_t)size;
+    memcpy(file_layout->header, &json_bytes, sizeof json_bytes);
+    file_layout->header_bytes = (int64_t)size;
     return true;
 }
 
 // What the writer promises, the reader has to accept, and to find under the same names.
-static inline bool safe_check_plan(const SafeTensorsPlan* plan, const SafeTensor* tensors, int64_t n, Error* error) {
+static inline bool safe_check_layout(const SafeTensorsLayout* file_layout, const SafeTensor* tensors, int64_t n,
+                                     Error* error) {
     SafeTensors st;
-    if (plan->header_bytes - 8 > SAFE_MAX_HEADER)
-        return fail(error, "a safetensors header of %lld bytes; the format allows %d", (long long)plan->header_bytes,
-                    SAFE_MAX_HEADER);
-    if (!safetensors_parse_header(&st, "the header to be written", plan->header + 8, plan->header_bytes - 8,
-                                  plan->file_bytes - plan->header_bytes, error))
+    if (file_layout->header_bytes - 8 > SAFE_MAX_HEADER)
+        return fail(error, "a safetensors header of %lld bytes; the format allows %d",
+                    (long long)file_layout->header_bytes, SAFE_MAX_HEADER);
+    if (!safetensors_parse_header(&st, "the header to be written", file_layout->header + 8,
+                                  file_layout->header_bytes - 8, file_layout->file_bytes - file_layout->header_bytes,
+                                  error))
         return false;
     bool ok = true;
     for (int64_t i = 0; i < n && ok; i++) {
@@ -625,9 +627,9 @@ static inline bool safe_check_plan(const SafeTensorsPlan* plan, const SafeTensor
 // Plans a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their elements, bytes and
 // offset. The same arguments give the same plan, everywhere. Refuses what safetensors_open() would refuse: equal names,
 // sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
-static inline bool safetensors_plan(SafeTensorsPlan* plan, SafeTensor* tensors, int64_t n, const SafeMetadata* metadata,
-                                    int64_t metadata_count, Error* error) {
-    memset(plan, 0, sizeof *plan);
+static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor* tensors, int64_t n,
+                                      const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
+    memset(file_layout, 0, sizeof *file_layout);
     for (int64_t i = 0; i < n; i++) {
         SafeTensor* tensor = &tensors[i];
         bool ok = (unsigned)tensor->dtype < SAFE_DTYPES && tensor->ndim >= 0 && tensor->ndim <= SAFE_MAX_DIMS;
@@ -645,12 +647,12 @@ static inline bool safetensors_plan(SafeTensorsPlan* plan, SafeTensor* tensors, 
                 return fail(error, "tensor %s: the file becomes larger than 2^63 bytes",
                             json_quoted(tensors[i].name).text);
         }
-    bool ok = safe_write_header(plan, tensors, n, metadata, metadata_count, error);
-    if (ok && __builtin_add_overflow(end, plan->header_bytes, &plan->file_bytes))
+    bool ok = safe_write_header(file_layout, tensors, n, metadata, metadata_count, error);
+    if (ok && __builtin_add_overflow(end, file_layout->header_bytes, &file_layout->file_bytes))
         ok = fail(error, "the file becomes larger than 2^63 bytes");
-    for (int64_t i = 0; i < n && ok; i++) tensors[i].offset += plan->header_bytes;
-    ok = ok && safe_check_plan(plan, tensors, n, error);
-    if (!ok) safetensors_plan_free(plan);
+    for (int64_t i = 0; i < n && ok; i++) tensors[i].offset += file_layout->header_bytes;
+    ok = ok && safe_check_layout(file_layout, tensors, n, error);
+    if (!ok) safetensors_layout_free(file_layout);
     return ok;
 }
 
@@ -711,13 +713,14 @@ static inline bool safetensors_write_at(const SafeTensorsFile* file, int64_t off
 
 // Creates the file, or empties it, with its header and its final size. Of the processes that write one file, one does
 // this, before the others join. On failure the file is removed.
-static inline bool safetensors_create(SafeTensorsFile* file, const char* path, const SafeTensorsPlan* plan,
+static inline bool safetensors_create(SafeTensorsFile* file, const char* path, const SafeTensorsLayout* file_layout,
                                       Error* error) {
     file->path = path;
-    file->bytes = plan->file_bytes;
+    file->bytes = file_layout->file_bytes;
     file->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file->fd < 0) return safe_write_failed(file, "create", errno, error);
-    if (safe_reserve(file, error) && safetensors_write_at(file, 0, plan->header, plan->header_bytes, error))
+    if (safe_reserve(file, error) &&
+        safetensors_write_at(file, 0, file_layout->header, file_layout->header_bytes, error))
         return true;
     close(file->fd);
     unlink(path);
@@ -726,12 +729,12 @@ static inline bool safetensors_create(SafeTensorsFile* file, const char* path, c
 }
 
 // Opens a file that another process has created from the same plan.
-static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsPlan* plan,
+static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsLayout* file_layout,
                                     Error* error) {
     struct stat st;
     memset(&st, 0, sizeof st);
     file->path = path;
-    file->bytes = plan->file_bytes;
+    file->bytes = file_layout->file_bytes;
     file->fd = open(path, O_WRONLY | O_CLOEXEC);
     if (file->fd < 0) return safe_write_failed(file, "open", errno, error);
     if (fstat(file->fd, &st) == 0 && (int64_t)st.st_size == file->bytes) return true;

@@ -92,7 +92,7 @@ static inline void take_line(void* context, const unsigned char* text, size_t n,
 }
 
 // What the lines have become is the file's: as if it were a Megatron data set that has one sequence for each document.
-static inline void append_log_become_file(LineTokens* lines, TokenFile* file) {
+static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
     const int64_t D = lines->documents;
     int64_t* lists = (int64_t*)checked_calloc((size_t)(2 * D + 1), sizeof *lists, "documents");
     for (int64_t d = 0; d < D; d++) lists[d] = lines->begins[d];
@@ -130,7 +130,7 @@ static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, E
         TokenFile* file = &files->file[i];
         ok = jsonl_texts(file->map.data, 0, file->map.size, "text", file->path, take_line, &lines, error);
         if (!ok) break;
-        append_log_become_file(&lines, file);
+        line_tokens_to_file(&lines, file);
         file->first = files->tokens;
         files->tokens += file->count;
         files->documents += file->documents.documents;

@@ -102,8 +102,8 @@ static inline bool check_late_gradient(Trainer* t, bool timed) {
 // Tells people, once, when a save is on the disk.
 static inline void log_save(Trainer* t, SaveEnd end) {
     Saver* x = &t->saver;
-    if (!is_main(t) || x->told || end != SAVE_DONE) return;
-    x->told = true;
+    if (!is_main(t) || x->reported || end != SAVE_DONE) return;
+    x->reported = true;
     end_line();
     printf("saved     %s/step_%08lld: training stood still for %.1f ms, on the disk after %.1f ms\n", x->out,
            (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
@@ -271,7 +271,7 @@ static inline void check_same_model(Trainer* t, const char* folder) {
 
 // What a resumed run changes about its updates is reported: it may be what is wanted.
 static inline void tell_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
-    char changes[2 * CHECKPOINT_PLAN_TEXT];
+    char changes[2 * CHECKPOINT_OPTIONS_TEXT];
     settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
     if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
 }
@@ -290,7 +290,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     const CheckpointSites sites = site_values(&t->stage).list;
     Error error;
     check_same_model(t, path);
-    check_all_ranks(t, checkpoint_check_sync(path, &t->stage.layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.mesh.sync, &error), &error);
     check_all_ranks(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
     if (strcmp(now.optimizer, state.optimizer) != 0)
         die_usage(
@@ -362,7 +362,7 @@ static inline void load_weights(Trainer* t, const char* path) {
     const Stage* s = &t->stage;
     Error error;
     float* weights = weights_begin(s);
-    check_all_ranks(t, checkpoint_check_sync(path, &s->layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &s->layout.mesh.sync, &error), &error);
     check_all_ranks(t, checkpoint_init(path, &s->model, &s->layout, weights, &error), &error);
     weights_end(s, weights);
 }

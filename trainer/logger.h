@@ -171,7 +171,7 @@ static void async_schedule_text(char* text, size_t size, const AsyncConfig* r) {
 static void print_rounds(const Trainer* t) {
     const AsyncConfig* r = &t->stage.rounds;
     const int replicas = mesh_site_size(&t->stage.layout.mesh);
-    char text[CHECKPOINT_PLAN_TEXT];
+    char text[CHECKPOINT_OPTIONS_TEXT];
     async_schedule_text(text, sizeof text, r);
     if (r->sites == 1 && !text[0]) return;
     if (!text[0]) snprintf(text, sizeof text, "sync, gradients summed over all in every step");

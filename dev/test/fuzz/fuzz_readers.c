@@ -149,7 +149,7 @@ static bool read_config_json(const char* path, const char* text, size_t size, Er
     Error why;
     bool told;
     char first[CONFIG_TEXT], second[CONFIG_TEXT];
-    REQUIRE(checkpoint_load_sync(&sync, &told, folder, &why) || why.text[0]);
+    REQUIRE(checkpoint_load_caat(&sync, &told, folder, &why) || why.text[0]);
     if (!config_read(&m, path, error)) return false;
     config_write(first, &m, "float32", "");
     put_file(path, first, strlen(first));

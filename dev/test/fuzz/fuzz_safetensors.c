@@ -170,10 +170,10 @@ static void check_reading(const SafeTensors* st, const SafeTensor* t) {
 // A plan for the same tensors, and the file that it makes.
 static void check_plan(const SafeTensors* st) {
     SafeTensor* tensors = (SafeTensor*)exact_copy(st->tensors, (size_t)st->count * sizeof *tensors);
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensors again;
     Error error = {""};
-    REQUIRE(safetensors_plan(&plan, tensors, st->count, NULL, 0, &error));
+    REQUIRE(safetensors_layout(&plan, tensors, st->count, NULL, 0, &error));
     unsigned char* file = (unsigned char*)checked_malloc((size_t)plan.file_bytes, "a file");
     memcpy(file, plan.header, (size_t)plan.header_bytes);
     for (int64_t i = 0; i < st->count; i++)
@@ -187,7 +187,7 @@ static void check_plan(const SafeTensors* st) {
         REQUIRE(memcmp(st->data + a->offset, file + b->offset, (size_t)a->bytes) == 0);
     }
     safetensors_close(&again);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
     free(file);
     free(tensors);
 }
@@ -235,13 +235,13 @@ static void folder_make(void) {
         memset(tensors, 0, sizeof tensors);
         tensors[0].name = i ? "b" : "a";
         tensors[1].name = i ? "c" : "b";
-        SafeTensorsPlan plan;
+        SafeTensorsLayout plan;
         SafeTensorsFile file;
         Error error;
-        if (!safetensors_plan(&plan, tensors, 2, NULL, 0, &error) ||
+        if (!safetensors_layout(&plan, tensors, 2, NULL, 0, &error) ||
             !safetensors_create(&file, in_folder(shard_names[i]), &plan, &error) || !safetensors_finish(&file, &error))
             die("%s", error.text);
-        safetensors_plan_free(&plan);
+        safetensors_layout_free(&plan);
     }
 }
 
@@ -371,12 +371,12 @@ static void write_random_header(FILE* f, Random* random, size_t* data_bytes) {
         for (int d = 0; d < tensors[i].ndim; d++) tensors[i].shape[d] = random_below(random, 6);
         if (safe_dtypes[tensors[i].dtype].bits < 8) tensors[i].shape[tensors[i].ndim++] = 4;
     }
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     Error error;
-    if (!safetensors_plan(&plan, tensors, n, &metadata, random_below(random, 2), &error)) die("%s", error.text);
+    if (!safetensors_layout(&plan, tensors, n, &metadata, random_below(random, 2), &error)) die("%s", error.text);
     fwrite(plan.header + 8, 1, (size_t)plan.header_bytes - 8, f);
     *data_bytes = (size_t)(plan.file_bytes - plan.header_bytes);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
 }
 
 // Replaces `remove` bytes at `at` by others, as far as there is room. Returns the new size.

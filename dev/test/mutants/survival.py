@@ -44,7 +44,7 @@ FAULTS = [
     ("words count from the start of each piece", "checkpoint", CHECKPOINT, "checksum_of(writer->buffer, bytes, writer->start / 4)",
      "checksum_of(writer->buffer, bytes, 0)"),
     ("the head is not in the sum", "checkpoint", CHECKPOINT,
-     "entry->checksum = values + checksum_of(plan->header, plan->header_bytes, 0);", "entry->checksum = values;"),
+     "entry->checksum = values + checksum_of(file_layout->header, file_layout->header_bytes, 0);", "entry->checksum = values;"),
     ("the place of a word does not matter", "kills", SUM, "uint64_t z = i * 0x9E3779B97F4A7C15ull + word;", "(void)i;\n    uint64_t z = word;"),
     ("the last bytes of a file are not in the sum", "kills", SUM, "return bytes % 4 ? sum +", "return bytes % 4 && 0 ? sum +"),
     ("a part of the words is nobody's", "checkpoint", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),

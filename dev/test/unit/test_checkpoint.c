@@ -489,20 +489,20 @@ static void test_config_sync(const ModelConfig* m) {
         CaatConfig read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
         bool told;
         const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
-        same = same && made && checkpoint_load_sync(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
-               read.share == written.share && read.scale == written.scale && checkpoint_check_sync(".", &read, &error);
+        same = same && made && checkpoint_load_caat(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
+               read.share == written.share && read.scale == written.scale && checkpoint_check_caat(".", &read, &error);
         other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
-            refused = refused && !checkpoint_check_sync(".", &other[k], &error) && strstr(error.text, "this run has") &&
+            refused = refused && !checkpoint_check_caat(".", &other[k], &error) && strstr(error.text, "this run has") &&
                       strstr(error.text, "give --sync");
     }
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
     const CaatConfig none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
     same = checkpoint_write_config("config.json", m, &none, SAFE_F32, "", &error) &&
-           checkpoint_check_sync(".", &none, &error);
-    check(same && !checkpoint_check_sync(".", &some, &error), "an ordinary model is none: %s", error.text);
-    check(checkpoint_check_sync("nowhere", &some, &error), "a folder without config.json does not say what it is");
+           checkpoint_check_caat(".", &none, &error);
+    check(same && !checkpoint_check_caat(".", &some, &error), "an ordinary model is none: %s", error.text);
+    check(checkpoint_check_caat("nowhere", &some, &error), "a folder without config.json does not say what it is");
 }
 
 // --init on all ranks of a mesh.

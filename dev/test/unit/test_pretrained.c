@@ -326,8 +326,8 @@ static void test_llmc(void) {
         }
         check(ok, "llm.c's version %d, whole and in slices", version);
         SafeTensor list[64];
-        SafeTensorsPlan plan;
-        ok = llmc_plan(&plan, list, &m, version == 3 ? SAFE_F32 : SAFE_BF16, &error);
+        SafeTensorsLayout plan;
+        ok = llmc_file_layout(&plan, list, &m, version == 3 ? SAFE_F32 : SAFE_BF16, &error);
         const size_t width = version == 3 ? 4 : 2, more = (128 - PADDED) * C * width;
         int32_t ours[8], theirs[8];
         if (ok) memcpy(ours, plan.header, sizeof ours), memcpy(theirs, b.data, sizeof theirs);
@@ -335,18 +335,18 @@ static void test_llmc(void) {
         check(ok && plan.header_bytes == 1024 && plan.file_bytes == (int64_t)(b.size + more) &&
                   memcmp(ours, theirs, sizeof ours) == 0,
               "the plan of such a file has its header and its size, padded to 128");
-        if (ok) safetensors_plan_free(&plan);
+        if (ok) safetensors_layout_free(&plan);
     }
     ModelConfig other = m;
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     other.tied = false;
-    check(!llmc_plan(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
+    check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
     other = m, other.F = 3 * C;
-    check(!llmc_plan(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
+    check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
     other = m, other.eps = 1e-6;
-    check(!llmc_plan(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
+    check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
     other = m, other.arch = ARCH_LLAMA;
-    check(!llmc_plan(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
+    check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
 }
 
 // Opens the bytes as --init does. A file that is opened has to be one, to the byte.

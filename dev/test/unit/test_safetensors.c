@@ -446,9 +446,9 @@ static void test_plan_bytes(void) {
                        "\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[24,24]},"
                        "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
     const size_t bytes = round_up(strlen(json), 8);
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     Error error = {""};
-    if (!check(safetensors_plan(&plan, tensors, 4, metadata, 2, &error), "a plan is made%s", error.text)) return;
+    if (!check(safetensors_layout(&plan, tensors, 4, metadata, 2, &error), "a plan is made%s", error.text)) return;
     bool padded = plan.header_bytes == (int64_t)bytes + 8 && memcmp(plan.header + 8, json, strlen(json)) == 0;
     for (size_t i = strlen(json); padded && i < bytes; i++) padded = plan.header[8 + i] == ' ';
     uint64_t length;
@@ -460,35 +460,35 @@ static void test_plan_bytes(void) {
     for (int i = 0; i < 4; i++) placed = placed && tensors[i].offset == plan.header_bytes + offsets[i];
     check(placed && tensors[0].elements == 6 && tensors[0].bytes == 12 && tensors[1].elements == 1,
           "the tensors lie where they should");
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
 
     for (int n = 0; n < 40; n++) { // every remainder of the header's length modulo 8
         char name[64];
         memset(name, 'n', sizeof name);
         name[n] = 0;
         SafeTensor t = tensor_of(name, SAFE_F64, 1, 1, 0, 0);
-        if (!safetensors_plan(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
+        if (!safetensors_layout(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
         if (plan.header_bytes % 8 != 0 || t.offset != plan.header_bytes)
             check(false, "a name of %d bytes: data at %lld", n, (long long)t.offset);
-        safetensors_plan_free(&plan);
+        safetensors_layout_free(&plan);
     }
-    check(safetensors_plan(&plan, NULL, 0, NULL, 0, &error) && plan.file_bytes == 16 &&
+    check(safetensors_layout(&plan, NULL, 0, NULL, 0, &error) && plan.file_bytes == 16 &&
               memcmp(plan.header + 8, "{}      ", 8) == 0,
           "a plan of nothing");
-    safetensors_plan_free(&plan);
-    check(safetensors_plan(&plan, NULL, 0, metadata, 1, &error) &&
+    safetensors_layout_free(&plan);
+    check(safetensors_layout(&plan, NULL, 0, metadata, 1, &error) &&
               strncmp(plan.header + 8, "{\"__metadata__\":{\"format\":\"pt\"}}", 31) == 0,
           "a plan of metadata alone");
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
 }
 
 static void plan_refused(SafeTensor* tensors, int64_t n, const SafeMetadata* metadata, int64_t metadata_count,
                          const char* expected) {
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     Error error = {""};
-    const bool refused = !safetensors_plan(&plan, tensors, n, metadata, metadata_count, &error);
+    const bool refused = !safetensors_layout(&plan, tensors, n, metadata, metadata_count, &error);
     check(refused && strstr(error.text, expected) && !plan.header, "no plan: %s", error.text);
-    if (!refused) safetensors_plan_free(&plan);
+    if (!refused) safetensors_layout_free(&plan);
 }
 
 static void test_plan_refused(void) {
@@ -530,12 +530,12 @@ static void test_round_trip(uint64_t seed) {
         tensors[i] = tensor_of(names[i], (SafeDtype)(r.word[0] % SAFE_F6_E2M3), (int)(r.word[1] % 4), r.word[2] % 7,
                                r.word[2] / 7 % 11, r.word[3] % 13);
     }
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensorsFile file;
     Error error = {""};
     const SafeMetadata metadata = {"format", "pt"};
     const char* path = in_folder("round.safetensors");
-    if (!safetensors_plan(&plan, tensors, N, &metadata, 1, &error) || !safetensors_create(&file, path, &plan, &error))
+    if (!safetensors_layout(&plan, tensors, N, &metadata, 1, &error) || !safetensors_create(&file, path, &plan, &error))
         die("%s", error.text);
     // byte b of the file is a function of b
     unsigned char* content = (unsigned char*)checked_malloc((size_t)plan.file_bytes, "a file");
@@ -604,18 +604,18 @@ static void test_round_trip(uint64_t seed) {
     }
     check(wrong == 0, "seed %llu: %d tensors, %d wrong after reading", (unsigned long long)seed, N, wrong);
     safetensors_close(&st);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
     free(content);
 }
 
 static void test_faults(void) {
     SafeTensor t = tensor_of("t", SAFE_U8, 1, 1000, 0, 0);
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensorsFile file;
     Error error = {""};
     unsigned char data[1000];
     for (int i = 0; i < 1000; i++) data[i] = (unsigned char)(i * 7);
-    if (!safetensors_plan(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
+    if (!safetensors_layout(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
     const char* path = in_folder("faults.safetensors");
 
     memset(&faults, 0, sizeof faults);
@@ -696,7 +696,7 @@ static void test_faults(void) {
     check(!safetensors_create(&file, in_folder("nowhere/x"), &plan, &error) &&
               strstr(error.text, "cannot create: No such file"),
           "%s", error.text);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
 }
 
 // More than 4 GB, of which only the last bytes are on the disk: no 32-bit number is on the way.
@@ -704,13 +704,13 @@ static void test_large(void) {
     const int64_t n = (1ll << 32) + 12345;
     SafeTensor tensors[] = {tensor_of("first", SAFE_U8, 1, n, 0, 0), tensor_of("wide", SAFE_F16, 2, 3, 1ll << 30, 0),
                             tensor_of("z", SAFE_I8, 1, 77, 0, 0)};
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensorsFile file;
     Error error = {""};
     const char* path = in_folder("large.safetensors");
     memset(&faults, 0, sizeof faults);
     faults.fallocate_errno = EOPNOTSUPP; // a sparse file
-    bool ok = safetensors_plan(&plan, tensors, 3, NULL, 0, &error) && safetensors_create(&file, path, &plan, &error);
+    bool ok = safetensors_layout(&plan, tensors, 3, NULL, 0, &error) && safetensors_create(&file, path, &plan, &error);
     const int64_t element = 3 * (1ll << 30) - 1;
     const uint16_t value = 0x4248; // 3.140625
     const int64_t before = faults.pwrites;
@@ -730,7 +730,7 @@ static void test_large(void) {
     check(safetensors_find(&st, "z")->offset == plan.file_bytes - 77, "its last tensor begins at %lld",
           (long long)safetensors_find(&st, "z")->offset);
     safetensors_close(&st);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
     unlink(path);
     memset(&faults, 0, sizeof faults);
 }
@@ -844,13 +844,13 @@ static void test_many(bool brief) {
         snprintf(names[i], 32, "model.layers.%d.weight", (int)((int64_t)i * 7919 % n));
         tensors[i] = tensor_of(names[i], i % 2 ? SAFE_F16 : SAFE_F32, 1, i % 5, 0, 0);
     }
-    SafeTensorsPlan plan;
+    SafeTensorsLayout plan;
     SafeTensorsFile file;
     SafeTensors st;
     Error error;
     const char* path = in_folder("many.safetensors");
     const double start = cpu_seconds();
-    if (!safetensors_plan(&plan, tensors, n, NULL, 0, &error)) die("%s", error.text);
+    if (!safetensors_layout(&plan, tensors, n, NULL, 0, &error)) die("%s", error.text);
     const double planned = cpu_seconds();
     if (!safetensors_create(&file, path, &plan, &error) || !safetensors_finish(&file, &error)) die("%s", error.text);
     const double written = cpu_seconds();
@@ -868,7 +868,7 @@ static void test_many(bool brief) {
           "planned in %.1f ms, opened in %.1f ms, all found in %.1f ms; bound %.0f ms", 1e3 * (planned - start),
           1e3 * (opened - written), 1e3 * (end - opened), 50e-3 * n);
     safetensors_close(&st);
-    safetensors_plan_free(&plan);
+    safetensors_layout_free(&plan);
     free(tensors);
     free(names);
 }
