@@ -110,7 +110,7 @@ static inline bool rendezvous_read_secret(Rendezvous* r, const char* master, boo
     if (!*r->secret && (torchrun ? here && atoi(here) < r->size : nodes && atoi(nodes) > 1))
         return fail(error,
                     "the ranks are on several machines and THREEFOLD_SECRET is not set: set it to the same random "
-                    "text of %d characters or more for all ranks (README, More machines)",
+                    "text of %d characters or more for all ranks (docs/usage.md)",
                     RENDEZVOUS_SECRET);
     snprintf(r->host, sizeof r->host, "%s", *r->secret ? master : "127.0.0.1");
     r->narrowed = !*r->secret && !rendezvous_is_loopback(master);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# make bench: everything that the README's tables say, on this machine, each contestant in the same run.
+# make bench: everything that the tables in docs/benchmarks.md say, on this machine, each contestant in the same run.
 #   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh] [schedules] [collectives]
 #   default: all
 # Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get install libopenblas0 libdnnl2), PyTorch if
