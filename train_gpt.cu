@@ -20,7 +20,6 @@ statistics of rows and losses are float32 everywhere. What a kernel makes is rea
 #include "comm/collectives/collectives.h"
 #include "parallel/optimizer.h"
 #include "parallel/pipeline.h"
-#include "planner/flags.h"
 #include "trainer/batch.h"
 #include "trainer/checkpointing.h"
 #include "trainer/generate.h"
@@ -615,8 +614,7 @@ int main(int argc, char** argv) {
     DtypeInfo values = native_dtype();
     values.masters &= trains || o->export_to; // what only computes needs what it computes with
     const int T = o->seq ? (int)o->seq : model.T;
-    if (o->mesh == MESH_AUTO) choose_mesh(t, &model, T, table, n);
-    settings_schedule(o, option_given(table, n, "schedule") || o->mesh == MESH_AUTO);
+    settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     const AsyncConfig rounds = settings_async(o, &mesh);
     settings_batch(o);

@@ -650,4 +650,20 @@ static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* pa
     return true;
 }
 
+// A cluster and its measured rates, to which the cluster points: they must not be copied.
+typedef struct {
+    Cluster cluster;
+    Measured measured;
+} Machines;
+
+// what: the name of a known cluster, or a cluster file. x->measured is always to be freed.
+static inline bool machines_open(Machines* x, const char* what, Error* error) {
+    char names[400];
+    measured_init(&x->measured);
+    if (cluster_find(&x->cluster, what)) return true;
+    if (!strchr(what, '/') && access(what, F_OK) != 0)
+        return fail(error, "--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
+    return measured_read_cluster(&x->cluster, &x->measured, what, error);
+}
+
 #endif

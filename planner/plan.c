@@ -4,6 +4,7 @@ plan.c: the planner. Which mesh for this model on these machines? How long does 
     plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
     plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8 --global-batch 32
     plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
+    ./train_gpt $(plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...     the trainer's options alone (flags.h)
     plan --published                                  the model of time beside published results
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt
@@ -12,6 +13,7 @@ It plans with what the trainer runs: the layout of parallel.h, the schedules of 
 memory of parallel/stage.h; step_sim.h puts times to them. The tables are printed; the best row's step can be drawn.
 */
 #include "../util/options.h"
+#include "../trainer/settings.h"
 #include "../dev/plot/schedule_svg.h"
 #include "calibrate.h"
 #include "flags.h"
@@ -28,7 +30,7 @@ typedef struct {
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
     int completion;                                   // choice; -1: none
-    bool no_clip, any_memory, json, inputs, published, clusters, version, help;
+    bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
     double text;
 } PlanOptions;
 
@@ -69,6 +71,7 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_int("rows", &o->rows, 1, 1000, "of the table"),
         option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
         option_flag("json", &o->json, "all of it for programs"),
+        option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
         option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
@@ -142,8 +145,6 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
 // ----------------------------------------------------------------------------------------------------------------
 // What is printed
 
-static const char* const recompute_names[] = {"none", "selective", "full"};
-
 static void print_question(const Question* q) {
     const ModelConfig* m = &q->model;
     const Cluster* c = q->cluster;
@@ -169,14 +170,13 @@ static void die_without_room(const Question* q, const Answer* a) {
         q->ranks, a->least_memory / unit.bytes, unit.name);
 }
 
-static void print_search(const Question* q, const Answer* a, double seconds) {
+static void print_search(const Answer* a, double seconds) {
     char counts[4][32];
     const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
     for (int i = 0; i < 4; i++) text_of_count(counts[i], sizeof counts[i], numbers[i]);
     printf(
         "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
         counts[0], seconds, counts[1], counts[2], counts[3]);
-    if (a->n == 0) die_without_room(q, a);
 }
 
 // Of a step, in percent.
@@ -284,51 +284,6 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
            step_days(s, tokens, c->seconds));
 }
 
-// The options of the trainer for the mesh and the batch of a setup.
-static void print_options(const StepSetup* s) {
-    const Mesh* m = &s->mesh;
-    printf(" --global-batch %lld --micro-batch %d --tp %d --pp %d --dp %d", (long long)s->batch, s->B, m->t, m->p,
-           m->d);
-    if (m->schedule != ONE_F_ONE_B) printf(" --schedule %s", schedule_name(m->schedule));
-    if (m->v != schedule_usual_chunks(m->schedule)) printf(" --vp %d", m->v);
-    if (m->sequence_parallel) printf(" --sequence-parallel");
-    if (m->zero) printf(" --zero %d", m->zero);
-    if (m->sites > 1) printf(" --sites %d", m->sites);
-    if (m->recompute != RECOMPUTE_NONE) printf(" --recompute %s", recompute_names[m->recompute]);
-}
-
-// Of a model with a name: the name, and what was said to change it.
-static void print_named(Option* table, int n) {
-    static const char* const shape[] = {"model",    "arch", "layers", "hidden", "heads",
-                                        "kv-heads", "ffn",  "seq",    "vocab"};
-    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        const Option* o = option_find(table, n, shape[i]);
-        if (!o->given) continue;
-        if (o->type == OPTION_INT) printf(" --%s %lld", o->name, (long long)*(int64_t*)o->value);
-        if (o->type == OPTION_STRING) printf(" --%s %s", o->name, *(const char**)o->value);
-        if (o->type == OPTION_CHOICE) printf(" --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
-    }
-}
-
-// Of one without: all of its shape, as the trainer would take what is not said from another model than this program.
-static void print_shape(const StepSetup* s) {
-    const ModelConfig* m = &s->model;
-    printf(" --arch %s --layers %d --hidden %d --heads %d", m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH);
-    if (m->NKV != m->NH) printf(" --kv-heads %d", m->NKV);
-    printf(" --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
-}
-
-static void print_command(const StepSetup* s, Option* table, int n) {
-    printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&s->mesh));
-    if (option_given(table, n, "model"))
-        print_named(table, n);
-    else
-        print_shape(s);
-    print_options(s);
-    if (!s->clip) printf(" --clip 0");
-    printf("\n");
-}
-
 // What a process on a CPU holds beside that: host_memory.h.
 static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const StepSetup* s = &c->setup;
@@ -394,7 +349,10 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     print_memory(best);
     if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
-    if (best->setup.software->ours) print_command(&best->setup, table, n);
+    if (best->setup.software->ours) {
+        printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&best->setup.mesh));
+        flags_print(stdout, &best->setup, table, n);
+    }
     if (o->svg) draw_step(&best->setup, o->svg);
 }
 
@@ -501,17 +459,18 @@ int main(int argc, char** argv) {
         calibrate(&q, &machines, o.calibrate);
         return 0;
     }
+    if (o.flags && !q.software->ours)
+        die_usage("--flags prints options of this trainer; drop --software %s", q.software->name);
     Answer answer;
-    if (!o.json) print_question(&q);
+    const bool tables = !o.json && !o.flags;
+    if (tables) print_question(&q);
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
-    if (o.json) {
-        if (answer.n == 0) die_without_room(&q, &answer);
-        print_json(&o, &answer);
-    } else {
-        print_search(&q, &answer, seconds_now() - begun);
-        print_answer(&o, &answer, table, n);
-    }
+    if (tables) print_search(&answer, seconds_now() - begun);
+    if (answer.n == 0) die_without_room(&q, &answer);
+    if (tables) print_answer(&o, &answer, table, n);
+    if (o.json) print_json(&o, &answer);
+    if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n);
     answer_free(&answer);
     measured_free(&machines.measured);
     return 0;

@@ -16,10 +16,9 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
-typedef enum { MESH_GIVEN, MESH_AUTO } MeshChoice;
 
 typedef struct {
-    const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *cluster, *config;
+    const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
     const char* generate;  // NULL: not asked for
     int64_t tokens, top_k; // 0: what is usual; all
     double temperature, top_p;
@@ -28,7 +27,6 @@ typedef struct {
     bool documents;
     int64_t document_token; // -1: the data's own
     int64_t micro_batch, global_batch;
-    int mesh; // choice
     int64_t tp, pp, dp, first_layers, last_layers, zero;
     int64_t vp;              // 0: what the schedule has
     int recompute, schedule; // choices
@@ -119,9 +117,6 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("global-batch", &s->global_batch, 1, size,
                    "sequences in one update, over all ranks [16, or what --micro-batch, --dp and --pp need]"),
         option_heading("mesh: ranks = tp x pp x dp"),
-        option_choice("mesh", &s->mesh, "given|auto",
-                      "auto: what is not said below is the planner's choice (planner/)"),
-        option_string("cluster", &s->cluster, "NAME|FILE", "auto: machines that it is made for [what is here]"),
         option_int("tp", &s->tp, 1, 1 << 16, "tensor-parallel ranks: each has a share of every matrix"),
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
         option_choice("schedule", &s->schedule, schedule_choices(),
@@ -544,7 +539,6 @@ static inline void check_settings(Settings* o) {
     if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
         die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
                   o->beta2 != usual.beta2 ? "beta2" : "eps");
-    if (o->cluster && o->mesh != MESH_AUTO) die_usage("--cluster %s is for --mesh auto", o->cluster);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 

@@ -4,7 +4,6 @@ main asks for it:
 
     the command line    is the same on all ranks; --config, --help
     texts               data, vocabulary, model, what is to be evaluated or gone on with: opened, checked, the same on all ranks
-    the mesh            --mesh auto asks the planner
     the schedule        of training steps and of forward passes: built, and proved together with those of the other stages
     sums                --allreduce on --topology: collectives as plans, proved too
     memory and folder   whether there is room, and whether --out is this run's
@@ -15,7 +14,6 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 #define SETUP_H
 
 #include "../comm/collectives/collectives.h"
-#include "../planner/flags.h"
 #include "../checkpoint/pretrained.h"
 #include "../dataloader/jsonl.h"
 #include "trainer.h"
@@ -82,9 +80,9 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (!found) return;
     if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
     memset(held, 0, sizeof held);
-    o->mesh_of_run = !option_given(table, n, "mesh") && !option_given(table, n, "tp") &&
-                     !option_given(table, n, "pp") && !option_given(table, n, "dp");
-    for (Option* row = option_find(table, n, "mesh"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
+    o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") &&
+                     !option_given(table, n, "dp");
+    for (Option* row = option_find(table, n, "tp"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
         if (!row->given) held[row - table] = row->given = true;
     }
     read_config(t, table, n, path, "");
@@ -474,56 +472,6 @@ static inline void read_prompt(Trainer* t) {
     if (is_main(t)) memcpy(t->given, text ? text : given, (size_t)t->given_size);
     free(text);
     comm_broadcast(&t->world, t->given, t->given_size, COMM_BYTE, 0);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// The mesh
-
-// The machines of --mesh auto: --cluster, or what is here.
-static inline bool open_machines(Trainer* t, Machines* machines, Error* error) {
-    const RankPlacement* place = &t->place;
-    char name[160];
-    if (t->settings.cluster) return machines_open(machines, t->settings.cluster, error);
-    device_name(name, sizeof name);
-    if (!DEVICE_IS_HOST) return machines_of_device(machines, name, device_bytes(), place->ranks_here, error);
-    const double peak = device_peak_flops(place->cores_here, place->ranks_here) * place->ranks_here;
-    machines_of_cores(machines, place->cores_here, peak, device_bytes(), place->ranks_here);
-    return true;
-}
-
-// What the planner recommends, of what is not said on the command line.
-static inline bool ask_planner(Trainer* t, const ModelConfig* model, int T, Option* table, int n, Chosen* chosen,
-                               Error* error) {
-    static Machines machines; // stays where it is, see flags.h
-    Software software = *software_find(DEVICE_IS_HOST ? "threefold-cpu" : "threefold");
-    Answer answer;
-    char text[256];
-    software.value_bytes = (int)sizeof(floatX);
-    if (!choose_check(&t->settings, error) || !open_machines(t, &machines, error)) return false;
-    const Question q = choose_question(&t->settings, table, n, model, T, t->world.size, &machines.cluster, &software);
-    if (!search(&answer, &q, error)) return false;
-    const ByteUnit unit = byte_unit(answer.least_memory, true);
-    const bool found =
-        answer.n > 0 || fail(error, "no mesh of %d ranks has room for this model: the smallest needs %.1f %s a rank",
-                             t->world.size, answer.least_memory / unit.bytes, unit.name);
-    if (found) {
-        *chosen = choose_take(answer_recommended(&answer));
-        choose_text(text, sizeof text, chosen);
-        printf("auto      %s\n", text);
-    }
-    answer_free(&answer);
-    measured_free(&machines.measured);
-    return found;
-}
-
-// --mesh auto: the main rank asks, all take its choice.
-static inline void choose_mesh(Trainer* t, const ModelConfig* model, int T, Option* table, int n) {
-    Chosen chosen;
-    Error error;
-    memset(&chosen, 0, sizeof chosen);
-    check_all_ranks_status(t, !is_main(t) || ask_planner(t, model, T, table, n, &chosen, &error) ? 0 : EXIT_ARGUMENTS, &error);
-    comm_broadcast(&t->world, &chosen, sizeof chosen, COMM_BYTE, 0);
-    choose_settle(&t->settings, &chosen);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

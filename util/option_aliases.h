@@ -45,6 +45,7 @@ static const Alias aliases[] = {
      "the number of chunks on a stage"},
     {NULL, "context-parallel-size expert-model-parallel-size num-experts",
      "there are no context or expert parallelism here; --tp, --pp and --dp divide the work"},
+    {NULL, "mesh cluster", "the planner chooses a mesh: ./train_gpt $(./plan --flags --gpus N --cluster NAME)"},
     {"zero", "use-distributed-optimizer zero-stage fsdp deepspeed sharded-ddp", "1 or 2"},
     {"recompute",
      "recompute-granularity recompute-activations recompute-method gradient-checkpointing "

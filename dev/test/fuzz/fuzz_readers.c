@@ -13,6 +13,7 @@ Files of tokens, of tensors, of a vocabulary and of multiple choice have fuzzers
 
 #include "../../../planner/calibrate.h"
 #include "../../../planner/datacenter.h"
+#include "../../../planner/search.h"
 #include "../unit/test.h"
 
 enum { MOST_BYTES = 1 << 15, MOST_SEEDS = 4, PATH_BYTES = 300, CONFIG_BYTES = 103 };
@@ -107,7 +108,8 @@ static bool read_datacenter(const char* path, const char* text, size_t size, Err
 
 // The run of the trace's own seeds (write_trace).
 static bool read_trace(const char* path, const char* text, size_t size, Error* error) {
-    static Machines machines;
+    static Measured measured;
+    Cluster cores;
     RunTrace trace;
     MeasuredRun run;
     if (!run_trace_read(&trace, path, text, size, error)) return false;
@@ -121,9 +123,11 @@ static bool read_trace(const char* path, const char* text, size_t size, Error* e
     if (!ok) return false;
     Mesh mesh = mesh_of_rank(0, 1, 2, 1);
     mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
-    machines_of_cores(&machines, 2, 1e11, 1e10, 2);
-    const StepSetup s = step_setup(&small_model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &machines.cluster);
-    return calibrate_by_text(&machines.measured, &s, path, text, size, error);
+    measured_init(&measured);
+    if (!cluster_find(&cores, "dgx-h100")) die("fuzz_readers: no cluster dgx-h100");
+    cores.cores = 2;
+    const StepSetup s = step_setup(&small_model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &cores);
+    return calibrate_by_text(&measured, &s, path, text, size, error);
 }
 
 static bool read_checkpoint(const char* path, const char* text, size_t size, Error* error) {

@@ -12,9 +12,9 @@ import sys
 
 import mutate
 
-SEARCH, CHOOSE, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+SEARCH, FLAGS, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
     f"planner/{name}.h" for name in "search flags step_sim comm_cost ops cluster memory host_memory measured_device calibrate".split())
-TESTS = {SEARCH: "test_planner_search", CHOOSE: "test_planner_search", STEP: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
+TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
          CLUSTER: "test_planner_step", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory", MEASURED: "test_planner_measured",
          CALIBRATE: "test_planner_measured"}
 
@@ -67,33 +67,22 @@ FAULTS = [
     ("recommended: the first", SEARCH, "if (a->row[i].memory.bytes < best", "if (0 && a->row[i].memory.bytes < best"),
     ("recommended: the smallest of all", SEARCH, "&& a->row[i].cost.seconds <= 1.001 * a->row[0].cost.seconds", ""),
     ("recommended: 1 % slower", SEARCH, "<= 1.001 *", "<= 1.01 *"),
-    # --mesh auto
-    ("auto: --tp 1 is open", CHOOSE, 'option_given(table, n, "tp") ? (int)o->tp : 0', "o->tp > 1 ? (int)o->tp : 0"),
-    ("auto: the usual mesh is settled", CHOOSE, 'option_given(table, n, "pp") ? (int)o->pp : 0', "(int)o->pp"),
-    ("auto: --dp is forgotten", CHOOSE, "q.d = (int)o->dp, ", ""),
-    ("auto: --micro-batch is forgotten", CHOOSE, ", q.B = (int)o->micro_batch;", ";"),
-    ("auto: --zero 0 is open", CHOOSE, 'option_given(table, n, "zero") ?', "o->zero ?"),
-    ("auto: --recompute none is open", CHOOSE, 'option_given(table, n, "recompute") ?', "o->recompute ?"),
-    ("auto: --schedule is forgotten", CHOOSE, 'option_given(table, n, "schedule") ? o->schedule :', ""),
-    ("auto: --vp 2 leaves the schedule open", CHOOSE, "o->vp > 1 ? (int)INTERLEAVED : ANY", "ANY"),
-    ("auto: --sequence-parallel is forgotten", CHOOSE, "o->sequence_parallel ? 1 : ANY", "ANY"),
-    ("auto: clips always", CHOOSE, "q.clip = o->clip > 0 ||", "q.clip = true ||"),
-    ("auto: 16 sequences for any number of ranks", CHOOSE,
-     "return (int64_t)round_up(16, (size_t)(ranks * max_i64(1, o->micro_batch)));", "(void)o, (void)ranks; return 16;"),
-    ("auto: a batch that no micro-batch divides", CHOOSE, "ranks * max_i64(1, o->micro_batch)", "ranks"),
-    ("auto: chunks are not told", CHOOSE, ", o->vp = m->v,", ","),
-    ("auto: the schedule is not told", CHOOSE, "o->schedule = (int)m->schedule;", "(void)0;"),
-    ("auto: ZeRO is not told", CHOOSE, "o->zero = m->zero, ", ""),
-    ("auto: recomputation is not told", CHOOSE, "o->recompute = (int)m->recompute, ", ""),
-    ("auto: sequence parallelism is not told", CHOOSE, ", o->sequence_parallel = m->sequence_parallel;", ";"),
-    ("auto: micro-batches are not told", CHOOSE, "o->micro_batch = c->B, ", ""),
-    ("auto: the batch is not told", CHOOSE, ", o->global_batch = c->batch;", ";"),
-    ("auto: t and p exchanged", CHOOSE, "o->tp = m->t, o->pp = m->p,", "o->tp = m->p, o->pp = m->t,"),
-    ("auto: --allreduce passes", CHOOSE, 'o->allreduce                 ? "allreduce"', '0 ? "allreduce"'),
-    ("auto: an A100 of 40 GB is one of 80", CHOOSE, "memory < 60e9", "false"),
-    ("auto: the memory of the data sheet", CHOOSE, "x->cluster.device.memory = memory;", ""),
-    ("auto: each core has the peak of all", CHOOSE, "peak / computing", "peak"),
-    ("auto: ZeRO is not printed", CHOOSE, "if (m->zero) snprintf", "if (0) snprintf"),
+    # The trainer's options
+    ("flags: chunks are left out", FLAGS, 'if (m->v != schedule_usual_chunks(m->schedule)) fprintf', "if (0) fprintf"),
+    ("flags: usual chunks are one", FLAGS, "m->v != schedule_usual_chunks(m->schedule)", "m->v > 2"),
+    ("flags: the schedule is left out", FLAGS, "if (m->schedule != ONE_F_ONE_B) fprintf", "if (0) fprintf"),
+    ("flags: ZeRO is left out", FLAGS, "if (m->zero) fprintf", "if (0) fprintf"),
+    ("flags: recomputation is left out", FLAGS, "if (m->recompute != RECOMPUTE_NONE) fprintf", "if (0) fprintf"),
+    ("flags: recomputation is always full", FLAGS, "recompute_names[m->recompute]", "recompute_names[2]"),
+    ("flags: sequence parallelism is left out", FLAGS, "if (m->sequence_parallel) fprintf", "if (0) fprintf"),
+    ("flags: micro-batches of one", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch, 1)"),
+    ("flags: the batch is a replica's", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch / m->d, s->B)"),
+    ("flags: t and p exchanged", FLAGS, "m->t, m->p, m->d);", "m->p, m->t, m->d);"),
+    ("flags: sites are left out", FLAGS, "if (m->sites > 1) fprintf", "if (0) fprintf"),
+    ("flags: clips always", FLAGS, "if (!s->clip) fprintf", "if (0) fprintf"),
+    ("flags: as many key heads as query heads", FLAGS, "if (m->NKV != m->NH) fprintf", "if (0) fprintf"),
+    ("flags: a preset without what changes it", FLAGS, "if (o->type == OPTION_INT) fprintf", "if (0) fprintf"),
+    ("flags: the usual model in place of the preset", FLAGS, 'if (option_given(table, n, "model"))', "if (true)"),
     # Time
     ("time: the update is free", STEP, "list_seconds(g, work_optimizer, elements[k] / share) + gather", "gather"),
     ("time: ZeRO divides nothing", STEP, "const double share = mesh->zero ? mesh->d : 1, bytes", "const double share = 1, bytes"),

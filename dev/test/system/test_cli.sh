@@ -573,44 +573,23 @@ plan_refuses 2 "corrects a machine that was measured" --calibrate trace.json
 # shellcheck disable=SC2086
 plan_refuses 1 "no/where.svg" $shape --svg no/where.svg
 
-# ---- the planner, asked by the trainer
-auto="--mesh auto $small --data text.txt --steps 1 --eval-every 0 --sample-every 0"
-# shellcheck disable=SC2086
-"$train" $auto >out 2>err
-check "--mesh auto: $(grep '^auto ' out)" "[ $? = 0 ] && [ ! -s err ] && grep -q '^auto .*t = 1, p = 1, d = 1, micro-batches of 2' out && grep -q '^step ' out"
-# shellcheck disable=SC2086
-"$train" $auto --cluster dgx-h100 --dry-run >out 2>err
-check "of a cluster by its name, as a plan" "[ $? = 0 ] && grep -q '^auto ' out && ! grep -q '^step ' out"
-
-# auto_refused TEXT ARGUMENTS...: alone, and with four ranks
-auto_refused() {
-    text=$1
-    shift
-    # shellcheck disable=SC2086
-    refuses 2 "$text" $auto "$@"
-    [ -n "$ranks" ] || return
-    # shellcheck disable=SC2086
-    timeout 240 "$mpirun" -np 4 "$fast" $auto "$@" >out 2>err
-    check "  and 4 ranks, all of them" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: ' err) = 1 ] && grep '^train_gpt: ' err | grep -qF -- '$text' && ! grep -q '^step ' out"
-}
-ranks=""
-[ -z "${MPIRUN:-}" ] || ranks="2 4"
+# ---- the trainer on a mesh that the planner has chosen: $(./plan --flags ...)
+brief="--data text.txt --steps 1 --eval-every 0 --sample-every 0"
+ranks=1
+[ -z "${MPIRUN:-}" ] || ranks="1 2 4"
 for n in $ranks; do
     # shellcheck disable=SC2086
-    timeout 240 "$mpirun" -np "$n" "$fast" $auto >out 2>err
-    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && [ \$(grep -c '^auto ' out) = 1 ] && grep -q '^step ' out"
-    # shellcheck disable=SC2086
-    timeout 240 "$mpirun" -np "$n" "$fast" $auto --pp 2 --schedule gpipe --zero 0 >out 2>err
-    check "$n ranks: $(grep '^auto ' out)" "[ $? = 0 ] && grep -q '^auto .*p = 2, d = $((n / 2)), gpipe, micro-batches of 2\$' out && grep -q '^step ' out"
+    "$plan" --flags $shape --global-batch 8 --gpus "$n" >flags 2>err
+    check "--flags for $n ranks: $(cat flags)" "[ $? = 0 ] && [ ! -s err ] && [ \$(wc -l <flags) = 1 ]"
+    # shellcheck disable=SC2046,SC2086
+    if [ "$n" = 1 ]; then "$fast" $(cat flags) $brief >out 2>err; else timeout 240 "$mpirun" -np "$n" "$fast" $(cat flags) $brief >out 2>err; fi
+    check "  the trainer takes them" "[ $? = 0 ] && grep -q '^step ' out"
 done
-auto_refused "no mesh of" --tp 8
-auto_refused "has room for this model" --cluster "$work/small.txt" --vocab 50257 --data good.bin
-auto_refused "--cluster nowhere is neither" --cluster nowhere
-auto_refused "wrong.txt:2" --cluster "$work/wrong.txt"
-auto_refused "does not know --dp-mode" --dp-mode diloco --local-steps 1
-auto_refused "does not know --allreduce" --allreduce ring
-# shellcheck disable=SC2086
-refuses 2 "--cluster dgx-h100 is for --mesh auto" $small --data text.txt --cluster dgx-h100
+plan_refuses 1 "no mesh of 8 ranks has room for this model" --flags --cluster small.txt
+plan_refuses 2 "--global-batch 64" --flags --dp 3
+plan_refuses 2 "--software megatron-2021" --flags --software megatron-2021
+refuses 2 "./plan --flags" --mesh auto
+refuses 2 "./plan --flags" --cluster dgx-h100
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -457,7 +457,7 @@ trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --init mesh3/step_00000006 --ou
 verify_py "--init from another mesh's checkpoint:" same init0 init1 1e-5
 
 # --out alone says how a run is resumed, on as many ranks; or a mesh does that is given beside it
-for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--mesh given"; do
+for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--pp 1"; do
     rm -rf on && cp -r mesh5 on && rm -r on/step_00000006
     trains "$resumed" --out on --resume || continue
     verify_py "[${meshes[5]}] resumed with [$resumed] alone:" same mesh0 on 1e-5

@@ -1,9 +1,10 @@
 /*
 test_planner_search.c: planner/search.h and flags.h. The search beside brute force: every choice that the trainer accepts is
 simulated and planned here, without bounds, and the best of each row has to be what the search has found. Then what is
-asked and refused, a trillion parameters, and --mesh auto: its answers have to be settings that the trainer takes.
+asked and refused, a trillion parameters, and ./plan --flags: the trainer has to make the same mesh of its options.
 */
 #include "../../../planner/flags.h"
+#include "../../../trainer/settings.h"
 #include "test.h"
 
 // Whole numbers at random: from low to high.
@@ -18,6 +19,26 @@ static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 
 static Cluster cluster_named(const char* name) {
     Cluster c;
     if (!cluster_find(&c, name)) die("test_planner_search: no cluster %s", name);
+    return c;
+}
+
+// A machine of cores that ranks share; peak: FLOP/s of all cores that compute, memory: bytes of the machine.
+static Cluster cores_cluster(int cores, double peak, double memory, int ranks) {
+    const double rate = 5e9;
+    Cluster c = cluster_empty("these cores", GENERATION_AMPERE);
+    c.cores = cores;
+    c.node_gpus = ranks;
+    c.nics = 1;
+    c.device.peak = c.device.peak_fp32 = peak / fmin(cores, ranks);
+    c.device.memory = memory;
+    c.device.hbm = c.nvlink = c.nic = rate;
+    c.device.sms = 1;
+    c.device.gemm_fraction = 0.75;
+    c.device.sustained = c.device.hbm_fraction = c.nvlink_fraction = c.nic_fraction = c.overlap_cost = 1;
+    c.device.launch = c.device.tile_overhead = 1e-6;
+    c.nvlink_step = 20e-6;
+    c.nic_step = 50e-6;
+    for (int i = 0; i < 4; i++) c.device.attention[i / 2][i % 2] = 0.4;
     return c;
 }
 
@@ -358,14 +379,13 @@ static void test_cores(int questions) {
     Tally tally;
     memset(&tally, 0, sizeof tally);
     for (int i = 0; i < questions; i++) {
-        Machines x;
         const int n = draw(1, 8);
         const ModelConfig model = small_model();
-        machines_of_cores(&x, draw(1, 8), 1e10, 1e12, n);
-        Question q = question(&model, n, n * draw(1, 4), &x.cluster, "threefold-cpu");
+        Cluster cluster = cores_cluster(draw(1, 8), 1e10, 1e12, n);
+        Question q = question(&model, n, n * draw(1, 4), &cluster, "threefold-cpu");
         q.rows = draw(1, 8);
         if (chance(2)) settle_some(&q, 6);
-        if (chance(2)) x.cluster.device.memory = scarce_memory(&q);
+        if (chance(2)) cluster.device.memory = scarce_memory(&q);
         ask(&tally, &q);
     }
     tell(&tally, "cores that ranks share");
@@ -430,19 +450,17 @@ static void test_planner_measured(int questions) {
 // What search.h says of one choice
 
 static void test_shares(void) {
-    Machines x;
     double speed[5] = {0};
     const ModelConfig model = small_model();
-    machines_of_cores(&x, 4, 8e10, 8e9, 8);
+    Cluster cores = cores_cluster(4, 8e10, 8e9, 8);
     const Mesh mesh = mesh_of_rank(0, 2, 4, 1);
-    StepSetup s = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold-cpu"), &x.cluster);
+    StepSetup s = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold-cpu"), &cores);
     setup_share_cores(&s, speed);
     check(s.speed == speed && speed[1] == 1 && speed[2] == 1 && relative(speed[3], 2.0 / 3) < 1e-12 && speed[4] == 0.5,
           "8 ranks in 4 stages on 4 cores: %g, %g, %g, %g of a core each", speed[1], speed[2], speed[3], speed[4]);
     check(setup_room(&s) == 1e9, "8 ranks on 8 GB have %g bytes each", setup_room(&s));
-    x.cluster.device.memory = 0;
+    cores.device.memory = 0;
     check(setup_room(&s) == INFINITY, "memory that nobody has said is not limited");
-    check(x.cluster.device.peak == 2e10, "80 GFLOP/s of 4 cores are %g each", x.cluster.device.peak);
     s.mesh = mesh_of_rank(0, 1, 1, 1), s.speed = NULL;
     setup_share_cores(&s, speed);
     check(s.speed == NULL, "one rank shares its cores with nobody");
@@ -582,74 +600,24 @@ static void test_trillion(bool short_run) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// --mesh auto
+// The trainer's options (flags.h)
 
-enum { MOST_WORDS = 64 };
+enum { MAX_WORDS = 64 };
 
-typedef struct {
-    int n;
-    char text[MOST_WORDS][32];
-    char* word[MOST_WORDS];
-} JsonLine;
-
-static void say(JsonLine* line, const char* option, const char* value) {
-    if (!*option || line->n + 2 > MOST_WORDS) die("test_planner_search: the line is too long");
-    snprintf(line->text[line->n], sizeof line->text[0], "%s", option);
-    line->word[line->n] = line->text[line->n], line->n++;
-    if (!value) return;
-    snprintf(line->text[line->n], sizeof line->text[0], "%s", value);
-    line->word[line->n] = line->text[line->n], line->n++;
+// Splits a line at its blanks; word[0] is a program's name. Returns the number of words.
+static int split_words(char* line, char** word) {
+    static char program[] = "train_gpt";
+    int n = 1;
+    word[0] = program;
+    for (char* at = strtok(line, " \n"); at && n < MAX_WORDS; at = strtok(NULL, " \n")) word[n++] = at;
+    return n;
 }
 
-static void say_number(JsonLine* line, const char* option, int value) {
-    char text[32];
-    snprintf(text, sizeof text, "%d", value);
-    say(line, option, text);
-}
-
-// A command line that asks for a mesh, and settles some of it.
-static void say_some(JsonLine* line, int ranks) {
-    static const char* const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
-    static const char* const recompute[] = {"none", "selective", "full"};
-    const ModelConfig m = small_model();
-    line->n = 0;
-    say(line, "train_gpt", NULL), say(line, "--mesh", "auto");
-    say(line, "--arch", m.arch == ARCH_LLAMA ? "llama" : "gpt2");
-    say_number(line, "--layers", m.L), say_number(line, "--hidden", m.C), say_number(line, "--heads", m.NH);
-    if (m.NKV != m.NH) say_number(line, "--kv-heads", m.NKV);
-    say_number(line, "--seq", 64);
-    if (chance(2)) say_number(line, "--global-batch", ranks * draw(1, 4));
-    if (chance(6)) say_number(line, "--micro-batch", draw(1, 5));
-    if (chance(6)) say_number(line, "--tp", 1 << draw(0, 2));
-    if (chance(6)) say_number(line, "--pp", 1 << draw(0, 2));
-    if (chance(8)) say_number(line, "--dp", 1 << draw(0, 2));
-    if (chance(6)) say_number(line, "--vp", draw(1, 3));
-    if (chance(6)) say(line, "--schedule", schedules[draw(0, 4)]);
-    if (chance(6)) say_number(line, "--zero", draw(0, 2));
-    if (chance(6)) say(line, "--recompute", recompute[draw(0, 2)]);
-    if (chance(6)) say(line, "--sequence-parallel", NULL);
-    if (chance(4)) say_number(line, "--clip", 0);
-}
-
-// What was said is still so. A single replica divides nothing, whatever --zero was.
-static bool is_kept(Option* table, int n, const Settings* said, const Settings* o) {
-    const struct {
-        const char* name;
-        int64_t before, now;
-    } all[] = {{"micro-batch", said->micro_batch, o->micro_batch},
-               {"global-batch", said->global_batch, o->global_batch},
-               {"tp", said->tp, o->tp},
-               {"pp", said->pp, o->pp},
-               {"dp", said->dp, o->dp},
-               {"vp", said->vp, o->vp},
-               {"schedule", said->schedule, o->schedule},
-               {"zero", o->dp > 1 ? said->zero : 0, o->zero},
-               {"recompute", said->recompute, o->recompute},
-               {"sequence-parallel", said->sequence_parallel, o->sequence_parallel}};
-    bool kept = said->clip == o->clip && said->seq == o->seq;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        kept = kept && (!option_given(table, n, all[i].name) || all[i].before == all[i].now);
-    return kept;
+static void parse_line(char* line, Option* table, int n) {
+    char* word[MAX_WORDS];
+    Error error;
+    const int words = split_words(line, word);
+    if (!options_parse(table, n, words, word, &error)) die("test_planner_search: %s", error.text);
 }
 
 static bool same_mesh(const Mesh* a, const Mesh* b) {
@@ -659,12 +627,18 @@ static bool same_mesh(const Mesh* a, const Mesh* b) {
            a->last_layers == b->last_layers && a->sync.ranks == b->sync.ranks;
 }
 
-// The trainer's main after choose_mesh, on every rank; what it refuses ends this program.
-static bool is_accepted(Settings o, const ModelConfig* model, int T, int ranks, const Chosen* c) {
+static bool same_model(const ModelConfig* a, const ModelConfig* b) {
+    return a->arch == b->arch && a->L == b->L && a->C == b->C && a->NH == b->NH && a->NKV == b->NKV && a->F == b->F &&
+           a->V == b->V && a->tied == b->tied;
+}
+
+// What the trainer's main makes of the options, on every rank; what it refuses there ends this program.
+static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepSetup* s, bool schedule_given) {
+    const int ranks = mesh_size(&s->mesh);
     bool ok = true;
     Error error;
-    settings_schedule(&o, true);
-    for (int r = 0; r < ranks; r++) {
+    settings_schedule(&o, schedule_given);
+    for (int r = 0; r < ranks && ok; r++) {
         Settings own = o;
         Stage stage;
         const Mesh mesh = settings_mesh(&own, r, ranks);
@@ -672,9 +646,9 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, int ranks, 
         settings_batch(&own);
         const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
         const Pipeline plan = {mesh.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
-        ok = ok && same_mesh(&mesh, &c->mesh) && own.micro_batch == c->B && own.global_batch == c->batch;
-        ok = ok && mesh_check(&mesh, model, T, &error) && async_schedule_fit(&rounds, model->L, &error);
-        if (!ok || !pipeline_check(&plan, &error)) return false;
+        ok = same_mesh(&mesh, &s->mesh) && own.micro_batch == s->B && own.global_batch == s->batch;
+        ok = ok && (own.clip > 0) == s->clip && mesh_check(&mesh, model, T, &error);
+        if (!ok || !async_schedule_fit(&rounds, model->L, &error) || !pipeline_check(&plan, &error)) return false;
         Schedule schedule = schedule_build(&plan, mesh.pipeline);
         ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, native_dtype(), &error);
         if (ok) stage_free(&stage);
@@ -683,199 +657,69 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, int ranks, 
     return ok;
 }
 
-typedef struct {
-    int lines, settled, refused, lost, rejected, unlike;
-} Autos;
-
-// A line with --schedule interleaved says that of v > 1, and --vp 2 alone says that of the schedule, as without auto.
-static bool is_like_the_trainer(Option* table, int n, const Settings* said, const Settings* o) {
-    return !(said->vp > 1 && !option_given(table, n, "schedule")) || o->schedule == INTERLEAVED;
-}
-
-static void ask_auto(Autos* x, const Machines* machines, const char* software, int ranks) {
-    JsonLine line;
+// given, n: the options that say which model is planned.
+static bool flags_are_taken(const StepSetup* s, Option* given, int n) {
+    char* line = NULL;
+    size_t size = 0;
+    FILE* out = open_memstream(&line, &size);
+    if (!out) die("test_planner_search: out of memory");
+    flags_print(out, s, given, n);
+    fclose(out);
     Option table[MAX_OPTIONS];
     Settings o = settings_default();
-    Error error = {""};
-    Answer a;
-    const int n = settings_table(table, &o);
-    say_some(&line, ranks);
-    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
-    const Settings said = o;
+    char* words = strdup(line);
+    settings_table(table, &o);
+    parse_line(words, table, n);
     const ModelConfig model = settings_model(&o, table, n, 256);
-    if (!choose_check(&o, &error)) die("test_planner_search: %s", error.text);
-    const Question q = choose_question(&o, table, n, &model, 64, ranks, &machines->cluster, software_find(software));
-    x->lines++;
-    if (!search(&a, &q, &error)) {
-        x->refused++;
-        return;
-    }
-    if (a.n > 0) {
-        char text[256];
-        const Choice* best = answer_recommended(&a);
-        const Chosen c = choose_take(best);
-        choose_settle(&o, &c);
-        choose_text(text, sizeof text, &c);
-        const bool lost = !is_kept(table, n, &said, &o) || !row_is_settled(&q, best) || q.clip != (said.clip > 0);
-        const bool rejected = !is_accepted(o, &model, 64, ranks, &c),
-                   unlike = !is_like_the_trainer(table, n, &said, &o);
-        if (lost || rejected || unlike) {
-            for (int i = 0; i < line.n; i++) printf("%s ", line.word[i]);
-            printf("-> %s on %d ranks\n", text, ranks);
-        }
-        x->settled++, x->lost += lost, x->rejected += rejected, x->unlike += unlike;
-    }
-    answer_free(&a);
+    const int T = o.seq ? (int)o.seq : model.T;
+    const bool taken =
+        same_model(&model, &s->model) && T == s->T && is_accepted(o, &model, T, s, option_given(table, n, "schedule"));
+    if (!taken) printf("not taken: %s", line);
+    free(words);
+    free(line);
+    return taken;
 }
 
-static void test_auto(int lines) {
-    Autos x;
-    Error error;
-    memset(&x, 0, sizeof x);
+static void test_flags(int lines) {
+    static const int sizes[] = {1, 2, 3, 4, 4, 6, 8, 8, 12, 16};
+    int printed = 0, wrong = 0;
     for (int i = 0; i < lines; i++) {
-        static const int sizes[] = {1, 2, 3, 4, 4, 6, 8, 8, 12, 16};
-        Machines m;
-        const int ranks = sizes[draw(0, 9)];
-        const bool gpus = chance(2);
-        if (!gpus) machines_of_cores(&m, draw(1, 16), 1e11, 64e9, ranks);
-        if (gpus && !machines_of_device(&m, "NVIDIA H100 80GB HBM3", 80e9, ranks, &error)) die("%s", error.text);
-        ask_auto(&x, &m, gpus ? "threefold" : "threefold-cpu", ranks);
+        Option given[MAX_OPTIONS];
+        Settings said = settings_default();
+        char preset[] = "--model tiny --heads 8 --seq 32";
+        const int n = settings_table(given, &said), ranks = sizes[draw(0, 9)];
+        const bool named = chance(4), gpus = chance(2);
+        if (named) parse_line(preset, given, n);
+        const ModelConfig model = named ? settings_model(&said, given, n, 256) : small_model();
+        Cluster c = gpus ? cluster_named("dgx-h100") : cores_cluster(draw(1, 16), 1e11, 64e9, ranks);
+        if (chance(3)) {
+            c.sites = 2;
+            c.site_rate = 1e10;
+        }
+        Question q = question(&model, ranks, ranks * draw(1, 4), &c, gpus ? "threefold" : "threefold-cpu");
+        Answer a;
+        Error error;
+        q.rows = 2;
+        q.T = named ? 32 : model.T;
+        q.clip = !chance(4);
+        settle_some(&q, 6);
+        if (!search(&a, &q, &error)) continue;
+        if (a.n > 0) {
+            printed++;
+            wrong += !flags_are_taken(&answer_recommended(&a)->setup, given, n);
+        }
+        answer_free(&a);
     }
-    check(x.settled > lines / 2, "--mesh auto: %d command lines, %d answered, %d refused", x.lines, x.settled,
-          x.refused);
-    check(x.lost == 0, "  what was said is kept; %d times it is not", x.lost);
-    check(x.rejected == 0, "  every rank of the trainer accepts the answer as it is; %d are refused", x.rejected);
-    check(x.unlike == 0, "  --vp alone means the interleaved schedule; %d times it does not", x.unlike);
+    check(printed > lines / 3, "options for %d of %d questions", printed, lines);
+    check(wrong == 0, "  every rank of the trainer makes the same mesh of them; %d are taken otherwise", wrong);
 }
 
-// What is asked when nothing was said, and when everything was.
-static void test_question(void) {
-    static const char* const all[][2] = {{"--tp", "2"},   {"--pp", "2"},          {"--dp", "2"},          {"--vp", "1"},
-                                         {"--zero", "0"}, {"--schedule", "1f1b"}, {"--recompute", "none"}};
-    const Cluster cluster = cluster_named("dgx-h100");
-    const Software* software = software_find("threefold");
-    Option table[MAX_OPTIONS];
-    Settings o = settings_default();
-    Error error;
-    JsonLine line;
-    const int n = settings_table(table, &o);
-    const ModelConfig model = small_model();
-    Question q = choose_question(&o, table, n, &model, 32, 6, &cluster, software);
-    check(q.t == 0 && q.p == 0 && q.d == 0 && q.v == 0 && q.B == 0 && q.schedule == ANY && q.zero == ANY &&
-              q.recompute == ANY && q.sequence_parallel == ANY,
-          "nothing was said: everything is open");
-    check(q.batch == 18 && q.ranks == 6 && q.T == 32 && q.clip && q.cluster == &cluster && q.rows > 1,
-          "  6 ranks share %lld sequences", (long long)q.batch);
-    o.micro_batch = 5, q = choose_question(&o, table, n, &model, 32, 4, &cluster, software);
-    check(q.batch == 20 && q.B == 5, "  4 ranks with micro-batches of 5: %lld", (long long)q.batch);
-    line.n = 0, say(&line, "train_gpt", NULL);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) say(&line, all[i][0], all[i][1]);
-    o = settings_default();
-    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
-    o.clip = 0, o.global_batch = 7, o.sequence_parallel = true;
-    q = choose_question(&o, table, n, &model, 32, 8, &cluster, software);
-    check(q.t == 2 && q.p == 2 && q.d == 2 && q.v == 1 && q.schedule == ONE_F_ONE_B && q.zero == 0 &&
-              q.recompute == RECOMPUTE_NONE && q.sequence_parallel == 1 && q.batch == 7 && !q.clip,
-          "what was said is settled, also where it is the usual");
-    line.n = 0, say(&line, "train_gpt", NULL), say(&line, "--tp", "1"), say(&line, "--pp", "1"),
-    say(&line, "--vp", "2");
-    settings_table(table, &o), o = settings_default();
-    if (!options_parse(table, n, line.n, line.word, &error)) die("test_planner_search: %s", error.text);
-    q = choose_question(&o, table, n, &model, 32, 8, &cluster, software);
-    check(q.t == 1 && q.p == 1 && q.d == 0 && q.v == 2 && q.schedule == INTERLEAVED && q.zero == ANY,
-          "  --tp 1 is said, too, and chunks mean the interleaved schedule");
-}
-
-static void test_settle(void) {
-    Settings o = settings_default();
-    Chosen c;
-    memset(&c, 0, sizeof c);
-    c.mesh = mesh_of_rank(0, 2, 3, 5), c.B = 7, c.batch = 70;
-    c.mesh.v = 4, c.mesh.schedule = INTERLEAVED, c.mesh.zero = 1, c.mesh.recompute = RECOMPUTE_FULL;
-    c.mesh.sequence_parallel = true;
-    choose_settle(&o, &c);
-    check(o.tp == 2 && o.pp == 3 && o.dp == 5 && o.vp == 4 && o.schedule == INTERLEAVED && o.zero == 1 &&
-              o.recompute == RECOMPUTE_FULL && o.sequence_parallel && o.micro_batch == 7 && o.global_batch == 70,
-          "all of what is chosen is told");
-}
-
-static void test_check(void) {
-    Settings usual = settings_default(), o = usual;
-    Error error = {""};
-    check(choose_check(&o, &error), "usual settings are known to the planner");
-#define REFUSED(change, name)                                                                                          \
-    o = usual, change;                                                                                                 \
-    check(!choose_check(&o, &error) && strstr(error.text, "--" name ":"), "refused: %s", error.text)
-    REFUSED(o.dp_mode = DP_DILOCO, "dp-mode");
-    REFUSED(o.sites = 2, "sites");
-    REFUSED(o.first_layers = 1, "first-layers");
-    REFUSED(o.last_layers = 1, "last-layers");
-    REFUSED(o.whole_boundary = true, "whole-boundary");
-    REFUSED(o.allreduce = "ring", "allreduce");
-    REFUSED(o.sync = 0.5, "sync");
-    REFUSED(o.sync_ranks = 2, "sync");
-#undef REFUSED
-}
-
-static void test_text(void) {
-    static const struct {
-        int t, p, d, v;
-        ScheduleKind schedule;
-        bool sequence;
-        int zero;
-        Recompute recompute;
-        const char* text;
-    } rows[] = {
-        {1, 1, 4, 1, ONE_F_ONE_B, false, 0, RECOMPUTE_NONE, "t = 1, p = 1, d = 4, micro-batches of 3"},
-        {2, 4, 1, 1, ONE_F_ONE_B, true, 0, RECOMPUTE_FULL,
-         "t = 2, p = 4, d = 1, 1f1b, micro-batches of 3, sequence parallel, full recomputation"},
-        {1, 2, 2, 3, INTERLEAVED, false, 1, RECOMPUTE_SELECTIVE,
-         "t = 1, p = 2, d = 2, interleaved, v = 3, micro-batches of 3, ZeRO-1, selective recomputation"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char text[256];
-        Chosen c;
-        memset(&c, 0, sizeof c);
-        c.mesh = mesh_of_rank(0, rows[i].t, rows[i].p, rows[i].d), c.B = 3;
-        c.mesh.v = rows[i].v, c.mesh.schedule = rows[i].schedule, c.mesh.sequence_parallel = rows[i].sequence;
-        c.mesh.zero = rows[i].zero, c.mesh.recompute = rows[i].recompute;
-        choose_text(text, sizeof text, &c);
-        check(strcmp(text, rows[i].text) == 0, "\"%s\"", text);
-    }
-}
-
-static void test_devices(void) {
-    static const struct {
-        const char* name;
-        double memory;
-        const char* cluster;
-    } rows[] = {{"NVIDIA H100 80GB HBM3", 85e9, "dgx-h100"},
-                {"NVIDIA H200", 141e9, "dgx-h200"},
-                {"NVIDIA B200", 180e9, "dgx-b200"},
-                {"NVIDIA GB200", 186e9, "gb200"},
-                {"NVIDIA A100-SXM4-80GB", 85e9, "dgx-a100"},
-                {"NVIDIA A100-SXM4-40GB", 42e9, "dgx-a100-40"},
-                {"NVIDIA H100 PCIe", 85e9, NULL},
-                {"NVIDIA H100 NVL", 94e9, NULL},
-                {"NVIDIA T4", 16e9, NULL}};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        Machines x;
-        Error error = {""};
-        const bool found = machines_of_device(&x, rows[i].name, rows[i].memory, 4, &error);
-        if (!rows[i].cluster)
-            check(!found && strstr(error.text, rows[i].name) && strstr(error.text, "--cluster"), "refused: %s",
-                  error.text);
-        else
-            check(found && strcmp(x.cluster.name, rows[i].cluster) == 0 && x.cluster.node_gpus == 4 &&
-                      x.cluster.nics <= 4 && x.cluster.device.memory == rows[i].memory && !x.cluster.measured,
-                  "%s: %s", rows[i].name, found ? x.cluster.name : error.text);
-    }
+static void test_machines(void) {
     Machines x;
     Error error = {""};
     check(machines_open(&x, "selene", &error) && x.cluster.nodes == 560, "a cluster by its name");
-    check(!machines_open(&x, "nowhere", &error) && strstr(error.text, "--cluster nowhere is neither"), "refused: %s",
-          error.text);
-    check(!machines_open(&x, "no/where", &error) && strstr(error.text, "cannot open"), "refused: %s", error.text);
+    check(!machines_open(&x, "nowhere", &error) && strstr(error.text, "--cluster nowhere"), "refused: %s", error.text);
+    check(!machines_open(&x, "no/where", &error) && strstr(error.text, "no/where"), "refused: %s", error.text);
     check(machines_open(&x, "planner/clusters/selene.txt", &error) && x.cluster.node_gpus == 8, "and from a file");
 }
 
@@ -891,11 +735,7 @@ int main(int argc, char** argv) {
     test_said();
     test_refusals();
     test_trillion(short_run);
-    test_question();
-    test_settle();
-    test_auto(400 / part);
-    test_check();
-    test_text();
-    test_devices();
+    test_flags(300 / part);
+    test_machines();
     return test_end();
 }
