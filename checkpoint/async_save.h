@@ -199,9 +199,9 @@ typedef struct {
     // By __atomic: this rank's part is over, well (wrote) or not; all ranks' parts are; the main rank is not to publish.
     bool written, all_written, give_up;
     bool wrote;
-    SaveEnd end; // by __atomic; of the main rank's
-    bool known;  // to people
-    Error error; // of what failed first
+    SaveEnd end;   // by __atomic; of the main rank's
+    bool reported; // on stdout and in the log
+    Error error;   // of what failed first
     double started, stall, seconds;
 } Saver;
 
