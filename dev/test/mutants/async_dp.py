@@ -1,20 +1,9 @@
-#!/usr/bin/env python3
-"""
-async_dp.py: are the tests of data parallelism that does not wait able to fail? Plants faults in copies of the sources,
-one at a time, and runs test_async_schedule, some cases of test_async_dp, or some of check_replicas.py there.
+"""Faults of asynchronous data parallelism: a wrong step of the schedule, a wrong sign, factor or buffer of an outer step, a missing
+wait, a value that is not saved or saved for the wrong site, a wrong group or part.
 
-    python3 dev/test/mutants/async_dp.py [WORD]      only the faults whose description contains WORD
-
-A fault is a wrong step of the plan, a wrong sign, factor or buffer of an outer step, something that is not waited for, not
-saved or saved for the wrong site, a wrong group or part. Each has the test that must see it: "rounds"; "sites N TEXT": the
-cases of test_async_dp with TEXT in their command line, on N ranks; "checkpoint": test_checkpoint; "replicas TEXT": the cases of check_replicas.py that have
-TEXT in their name. A crash, or ranks that wait for each other for ever, are seen too, and said.
-
-One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
-caught, N missed. Standard library only.
-"""
-import sys
-
+Tests: "rounds": test_async_schedule. "sites N TEXT": the cases of test_async_dp with TEXT in their command line, on N ranks.
+"checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas TEXT": the cases of check_replicas.py with TEXT in
+their name."""
 import mutate
 
 ROUNDS, SITES, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "checkpoint/async_save.h", "train_gpt.cu"
@@ -140,25 +129,15 @@ FAULTS = [
     ("checkpoint: another plan is taken up", "sites 2 refusals", "trainer/checkpointing.h", "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
 ]
 
-
-def program_of(test):
-    return {"rounds": "build/test_async_schedule", "sites": "build/test_async_dp", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint",
-            "health": "build/test_health"}[test.split()[0]]
+PROGRAMS = {"rounds": "build/test_async_schedule", "sites": "build/test_async_dp", "replicas": "train_gpt",
+            "checkpoint": "build/test_checkpoint", "health": "build/test_health"}
 
 
-def command_of(test):
+def run(test, _planted):
     kind, *words = test.split()
-    command = [program_of(test), "--short"]
+    program = PROGRAMS[kind]
     if kind == "replicas":
-        command = ["python3", "dev/test/system/check_replicas.py", " ".join(words)]
+        return program, ["python3", "dev/test/system/check_replicas.py", " ".join(words)]
     if kind in ("sites", "health"):
-        command += ["--only", " ".join(words[1:])]
-        command = ["scripts/mpirun.sh", "-np", words[0], *command] if words[0] != "1" else command
-    return command
-
-
-# -O0: compiles fast, and the runs are short
-DRIVER = mutate.Driver(program_of, command_of, 120, "FAST=-O0 $(ARCH_FLAG)")
-
-if __name__ == "__main__":
-    sys.exit(mutate.drive(FAULTS, DRIVER))
+        return program, [*mutate.ranks(words[0]), program, "--short", "--only", " ".join(words[1:])]
+    return program, [program, "--short"]

@@ -1,30 +1,9 @@
-#!/usr/bin/env python3
-"""
-collectives.py: is test_equivalence able to fail? Plants faults in copies of the sources, one at a time, and runs
-the test there: a case that passes in the sources as they are has to fail.
-
-    python3 dev/test/mutants/collectives.py [WORD]      only the faults whose description contains WORD
-
-A fault is a missing or a wrong collective, a wrong group, a wrong part of a vector, or a number that is counted on the
-wrong ranks: what a parallel trainer gets wrong without any message. Each has the case on which it must be seen, on as
-few ranks as can see it: two mostly. A crash, or ranks that wait for each other for ever, are seen too, and said.
-
-One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
-caught, N missed. Standard library only.
-"""
-import concurrent.futures
-import os
+"""Faults of the mesh: a missing or wrong collective, a wrong group, a wrong part of a vector, a number that is counted on the wrong
+ranks: faults of a parallel trainer that give no message. Tests: cases of test_equivalence by the beginning of their line, on as
+few ranks as can see the fault, mostly two."""
 import re
-import subprocess
-import sys
-import tempfile
 
-from mutate import copy_sources, mutated
-
-# -O2 compiles in half the time of -O3, and the short runs here are as fast.
-FAST = "FAST=-O2 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
-SECONDS = 120  # for a run; it takes two, and a busy machine is not to look like ranks that wait for ever
-PROGRAM = "build/test_equivalence"
+import mutate
 
 # Cases, by the beginning of their line in test_equivalence's output.
 TENSOR = "t=2 p=1 d=1 gpt2 tied zero 0 B="
@@ -242,81 +221,11 @@ FAULTS = [
     ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
 ]
 
-
-def build(folder):
-    made = subprocess.run(["make", "--no-print-directory", "BUILD=build", FAST, PROGRAM], cwd=folder,
-                          capture_output=True, text=True)
-    if made.returncode != 0:
-        sys.exit(f"collectives.py: does not compile:\n{made.stderr}")
+FAST = "-O2"  # compiles in half the time of -O3, and these short runs are as fast
 
 
-def run(folder, case, *more):
-    """Runs one case, on as many ranks as its mesh has. Returns the exit status and what was printed."""
-    mesh = re.match(r"t=(\d+) p=(\d+) d=(\d+)", case).groups()
-    ranks = int(mesh[0]) * int(mesh[1]) * int(mesh[2])
-    # --foreground: otherwise timeout signals mpirun twice, and Open MPI leaves its ranks behind.
-    done = subprocess.run(["timeout", "--foreground", "-k", "5", str(SECONDS), "scripts/mpirun.sh", "-np", str(ranks),
-                           PROGRAM, "--mesh", *mesh, "--only", case, *more], cwd=folder, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    return done.returncode, done.stdout
-
-
-def verdict(status, output):
-    """What the test had to say, in one line; None if it saw nothing."""
-    if status == 0:
-        return None
-    failed = re.search(r"^FAIL  t=.* B=\d+ of \d+ +(.*)$", output, re.MULTILINE)
-    if failed:
-        return " ".join(failed.group(1).split())
-    if status in (124, 137):
-        return f"did not end within {SECONDS} s: ranks wait for each other"
-    died = re.search(r"^(test_equivalence: .*|.*\*\*\* An error occurred.*|.*Signal: .*)$", output, re.MULTILINE)
-    if not died:
-        sys.exit(f"collectives.py: the test did not run, exit status {status}:\n{output}")
-    return "crashed: " + died.group(1)
-
-
-def prepare(sound, cases):
-    """Builds the sources as they are, in the folder sound. They make the references, and have to pass all cases."""
-    copy_sources(sound)
-    build(sound)
-    for case in cases:
-        status, output = run(sound, case)
-        if status != 0 or "\n1 passed, 0 failed\n" not in output:
-            sys.exit(f"collectives.py: the sources as they are do not pass '{case}':\n{output}")
-    print(f"as they are the sources pass all {len(cases)} cases used here", flush=True)
-
-
-def try_fault(root, fault):
-    """Plants a fault in a copy of the sources. Returns what the test said of it."""
-    _, case, path, *change = fault
-    sound = os.path.join(root, "sound", "build")
-    with tempfile.TemporaryDirectory(dir=root) as folder:
-        copy_sources(folder)
-        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
-            f.write(mutated(path, *change))
-        build(folder)
-        for name in os.listdir(sound):
-            if name.endswith(".ref"):
-                os.symlink(os.path.join(sound, name), os.path.join(folder, "build", name))
-        return verdict(*run(folder, case, "kept"))
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
-    for fault in faults:
-        mutated(*fault[2:])
-    caught = 0
-    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        prepare(os.path.join(root, "sound"), sorted({fault[1] for fault in faults}))
-        said = pool.map(try_fault, [root] * len(faults), faults)
-        for fault, line in zip(faults, said):
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:150]}" if line else f"MISSED  {fault[0]} ({fault[1]})", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(test, planted):
+    """The sources as they are write references, which the planted ones are compared with."""
+    t, p, d = re.match(r"t=(\d+) p=(\d+) d=(\d+)", test).groups()
+    command = ["build/test_equivalence", "--mesh", t, p, d, "--only", test, *(["kept"] if planted else [])]
+    return "build/test_equivalence", mutate.ranks(int(t) * int(p) * int(d)) + command

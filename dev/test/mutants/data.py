@@ -1,17 +1,4 @@
-#!/usr/bin/env python3
-"""
-data.py: is test_dataloader able to fail? Plants faults in copies of dataloader/token_files.h and dataloader.h, one at a time, and runs
-it there: it has to fail, to crash, or to hang (mutate.py).
-
-    python3 dev/test/mutants/data.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
-caught, N missed. Standard library only.
-"""
-import sys
-
-import mutate
-
+"""Faults of reading token files and of the order of sequences. Test: test_dataloader."""
 FORMAT = "dataloader/token_format.h"
 TOKENS, LOADER, LINES = "dataloader/token_files.h", "dataloader.h", "dataloader/jsonl.h"
 
@@ -132,6 +119,4 @@ FAULTS = [
     ("mix: epochs of the run", LOADER, "return (double)blend_count(&mix->blend, source, n) /", "return (double)n /"),
 ]
 
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, {FORMAT: "test_dataloader", TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}))
+TESTS = {TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}

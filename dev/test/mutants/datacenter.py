@@ -1,17 +1,4 @@
-#!/usr/bin/env python3
-"""
-datacenter.py: is test_datacenter able to fail? Plants faults in copies of planner/provenance.h and datacenter.h, one at
-a time, builds the test there and runs it: it has to fail, or to crash.
-
-    python3 dev/test/mutants/datacenter.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N
-faults were caught, N missed. Standard library only.
-"""
-import sys
-
-import mutate
-
+"""Faults of the datacenter planner. Test: test_datacenter."""
 FACTS, PLAN = "planner/provenance.h", "planner/datacenter.h"
 
 # What is wrong; file, exact text, replacement.
@@ -205,6 +192,4 @@ FAULTS = [
     ("rows: every stall is the first", PLAN, "row.at += (size_t)k * sizeof(Fact);", ""),
 ]
 
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, {FACTS: "test_datacenter", PLAN: "test_datacenter"}))
+TESTS = {FACTS: "test_datacenter", PLAN: "test_datacenter"}

@@ -1,15 +1,4 @@
-#!/usr/bin/env python3
-"""
-documents.py: are the tests of documents in sequences able to fail? Plants faults in copies of what finds them, and of the
-CPU's attention and positions, one at a time, as data.py does (mutate.py). Those of the CUDA kernels are in
-kernels.py.
-
-    python3 dev/test/mutants/documents.py [WORD]      only the faults whose description contains WORD
-"""
-import sys
-
-import mutate
-
+"""Faults of the documents in a sequence: finding them, the CPU's attention, positions. (Those of CUDA kernels: kernels.py.)"""
 TOKENS, LOADER, ATTENTION, EMBEDDING = "dataloader/token_files.h", "dataloader.h", "kernels/attention.h", "kernels/embedding.h"
 
 FAULTS = [
@@ -62,6 +51,4 @@ FAULTS = [
     ("positions: of one token too few", LOADER, "inputs, dataloader_begin(loader, n), loader->T);", "inputs, dataloader_begin(loader, n), loader->T - 1);"),
 ]
 
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, {TOKENS: "test_dataloader", LOADER: "test_dataloader", ATTENTION: "test_attention", EMBEDDING: "test_kernels"}))
+TESTS = {TOKENS: "test_dataloader", LOADER: "test_dataloader", ATTENTION: "test_attention", EMBEDDING: "test_kernels"}

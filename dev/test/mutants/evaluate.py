@@ -1,14 +1,7 @@
-#!/usr/bin/env python3
-"""
-evaluate.py: are the tests of evaluations able to fail? Plants faults in dataloader/eval_loader.h and in the trainer's passes, one at a time, as
-async_dp.py does.
+"""Faults of evaluations: their files, rows, scores, and the trainer's passes.
 
-    python3 dev/test/mutants/evaluate.py [WORD]      only the faults whose description contains WORD
-
-"evaluate N LINE": test_evaluate with that mesh, on N ranks; "pure": what needs no trainer. "use": test_evaluations.py.
-"""
-import sys
-
+Tests: "evaluate N TEXT": the cases of test_evaluate with TEXT in their command line, on N ranks ("pure": without a trainer).
+"use": test_evaluations.py."""
 import mutate
 
 EVALUATE, TRAINER, TELL, SETTINGS = "dataloader/eval_loader.h", "train_gpt.cu", "trainer/logger.h", "trainer/settings.h"
@@ -81,19 +74,8 @@ FAULTS = [
 ]
 
 
-def program_of(test):
-    return "train_gpt" if test == USE else "build/test_evaluate"
-
-
-def command_of(test):
+def run(test, _planted):
     if test == USE:
-        return ["python3", "dev/test/system/test_evaluations.py"]
-    _, ranks, only = test.split(" ", 2)
-    return ["scripts/mpirun.sh", "-np", ranks, "build/test_evaluate", "--only", only]
-
-
-# -O0: compiles fast, and the runs are short
-DRIVER = mutate.Driver(program_of, command_of, 120, "FAST=-O0 $(ARCH_FLAG)", died=r"(?:test_evaluate|Traceback).*")
-
-if __name__ == "__main__":
-    sys.exit(mutate.drive(FAULTS, DRIVER))
+        return "train_gpt", ["python3", "dev/test/system/test_evaluations.py"]
+    _, n, only = test.split(" ", 2)
+    return "build/test_evaluate", [*mutate.ranks(n), "build/test_evaluate", "--only", only]

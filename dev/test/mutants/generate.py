@@ -1,14 +1,4 @@
-#!/usr/bin/env python3
-"""
-generate.py: can the tests of generated text fail? Plants faults in trainer/sampler.h and in the cache of attention.h, one at a time, and runs
-test_sampling or test_attention there. (What a mesh does to a text: "reading" in collectives.py.)
-
-    python3 dev/test/mutants/generate.py [WORD]      only the faults whose description contains WORD
-"""
-import sys
-
-import mutate
-
+"""Faults of the sampler and of the cache of keys and values. (On meshes: "reading" in collectives.py.)"""
 SAMPLING, ATTENTION = "trainer/sampler.h", "kernels/attention.h"
 TESTS = {SAMPLING: "test_sampling", ATTENTION: "test_attention"}
 
@@ -35,7 +25,3 @@ FAULTS = [
     ("the cache gets queries", ATTENTION, "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(float));",
      "memcpy(cache + t * stride, qkv + t * row, (size_t)stride * sizeof(float));"),
 ]
-
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, TESTS))

@@ -1,15 +1,5 @@
-#!/usr/bin/env python3
-"""
-health.py: is test_health able to fail? Plants faults in what looks after the health of a run, one at a time, as
-async_dp.py does, and runs some cases of test_health there.
-
-    python3 dev/test/mutants/health.py [WORD]      only the faults whose description contains WORD
-
-"health N TEXT": the cases with TEXT in their command line, on N ranks; "pure": what needs no trainer.
-"""
-import sys
-
-import mutate
+"""Faults of the checks of replicas, the search for NaNs, and the outlier detector. Tests: "health N TEXT": the cases of test_health
+with TEXT in their command line, on N ranks ("pure": without a trainer)."""
 import async_dp
 
 HEALTH, TRAINER, EXCHANGE = "trainer/health.h", "train_gpt.cu", "parallel/data.h"
@@ -83,5 +73,4 @@ FAULTS = [
     ("log: null is nought", PURE, HEALTH, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
 ]
 
-if __name__ == "__main__":
-    sys.exit(mutate.drive(FAULTS, async_dp.DRIVER))
+run = async_dp.run

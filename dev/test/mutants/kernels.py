@@ -1,24 +1,12 @@
-#!/usr/bin/env python3
-"""
-kernels.py: are the tests of the CUDA kernels, and of device memory between ranks, able to fail? Plants faults in copies
-of the sources, one at a time: a missing barrier or wait, an off-by-one, a wrong lane or index, a forgotten tail. Each has the
-test, and the build of it, that has to see it.
+"""Faults of the CUDA kernels and of device memory between ranks: a missing barrier or wait, an off-by-one, a wrong lane or index, a
+forgotten tail.
 
-    python3 dev/test/mutants/kernels.py [WORD]      only the faults whose line contains WORD
-
-Builds: plain; quick, for what takes long to optimise; asan (AddressSanitizer and UBSan); tsan (ThreadSanitizer); fake (with the imitation of cuBLASLt); "nccl 2",
-"mpi 2": two ranks, by the imitation of NCCL and a loop, or by MPI. First each test and build runs without a fault, which has to
-pass. One line a fault: "caught" with what the test said, or "MISSED". Last line "N passed, N failed". Two at a time. Standard
-library only; make kernel_faults.
-"""
-import concurrent.futures
-import glob
+Tests: "PROGRAM BUILD PRECISION", on the emulator. Builds: plain; quick: -O0; asan: AddressSanitizer and UBSan; tsan:
+ThreadSanitizer; fake: with the imitation of cuBLASLt; "nccl 2", "mpi 2": two ranks, by the imitation of NCCL or by MPI."""
 import os
-import shutil
 import subprocess
-import sys
-import tempfile
-import time
+
+import mutate
 
 COMMON = "g++ -std=gnu++17 -march=native -w -pthread -DUSE_CUDA -x c++".split()
 BUILDS = {
@@ -30,15 +18,14 @@ BUILDS = {
     "nccl": ["-O1", "-DUSE_NCCL", "-Idev/test/fake", "-DRENDEZVOUS_SECONDS=20"],
     "mpi": ["-O1", "-DUSE_MPI"],
 }
-SECONDS = 240  # for a run
 
 ATTENTION, ROWS, UPDATE, MATMUL, COMM = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul", "cuda_comm"
 HOPPER, HOPPER_BUGS = "cuda_hopper", "cuda_hopper_bugs"
 MODEL = "test_gpt"  # the whole model beside PyTorch's numbers, a row for every tensor, as make compare shows them
-REFERENCES = [os.path.abspath(f"dev/test/reference/{name}.safetensors") for name in ("gpt2_tied", "llama_grouped")]
+REFERENCES = [f"dev/test/reference/{name}.safetensors" for name in ("gpt2_tied", "llama_grouped")]
 
 # File, exact text, replacement; test, build, precision.
-FAULTS = [
+PLANTED = [
     # barriers and waits
     ("kernels/row_sum.cuh", "    if (blockDim.x == 32) return;\n    __syncthreads();\n    for (int k = 0; k < K; k++) {",
      "    if (blockDim.x == 32) return;\n    for (int k = 0; k < K; k++) {", ROWS, "tsan", "BF16"),
@@ -271,14 +258,22 @@ FAULTS = [
      "rmsnorm_backward(dx, gradient(s, layer, w), dout, x, weight(s, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
 ]
 
+FAULTS = []
+for file, text, replacement, program, build, precision in PLANTED:
+    what = f"{file}: {' '.join(text.split())[:60]} -> {' '.join(replacement.split())[:60] or 'nothing'}"
+    FAULTS.append((what, f"{program} {build} {precision.lower()}", file, text, replacement))
 
-def describe(fault):
-    file, old, new, test, build, precision = fault
-    if not old:
-        return f"no fault ({test} {precision.lower()} {build})"
-    short = " ".join(old.split())
-    to = " ".join(new.split()) or "nothing"
-    return f"{file}: {short[:60]} -> {to[:60]} ({test} {precision.lower()} {build})"
+SECONDS = 240
+ENV = dict(ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2", OMP_NUM_THREADS="1", FAKE_NCCL_DIR=".",
+           FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1")
+# NCCL's ranks: PROGRAM N. The first rank that fails ends the others.
+NCCL_RANKS = """
+export WORLD_SIZE=$2 MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 30000))
+pids=""
+trap 'kill -9 $pids 2>/dev/null' EXIT
+for rank in $(seq 0 $(($2 - 1))); do RANK=$rank LOCAL_RANK=$rank "$1" --short & pids="$pids $!"; done
+for pid in $pids; do wait $pid || exit; done
+"""
 
 
 def mpi_flags():
@@ -287,80 +282,15 @@ def mpi_flags():
     return [w for w in words if w[:2] in ("-I", "-D")], [w for w in words if w[:2] in ("-L", "-l")]
 
 
-def execute(build, folder, port, words):
-    """Runs ./test as the build wants it, with these words. Returns the exit status and the output of the first rank that failed, or 0."""
-    environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2",
-                       FAKE_NCCL_DIR=folder, FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1", OMP_NUM_THREADS="1")
-    name, ranks = (build + " 1").split()[:2]
-    if name == "mpi":
-        commands = [["scripts/mpirun.sh", "-np", ranks, "./test", "--short"]]
-    else:
-        commands = [["./test", *words] + ([] if name in ("plain", "quick", "fake") else ["--short"])] * int(ranks)
-    started = []
-    for rank, command in enumerate(commands):
-        own = dict(environment)
-        if name == "nccl":
-            own.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, MASTER_ADDR="localhost", MASTER_PORT=str(port))
-        log = open(f"{folder}/log{rank}", "w+", errors="replace")
-        started.append((subprocess.Popen(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=log,
-                                         stderr=subprocess.STDOUT), log))
-    end = time.monotonic() + SECONDS
-    try:
-        for process, log in started:
-            if process.wait(max(0.1, end - time.monotonic())) != 0:
-                log.seek(0)
-                return process.returncode, log.read()
-        return 0, ""
-    except subprocess.TimeoutExpired:
-        return 124, "waits for ever: exit status 124"
-    finally:
-        for process, log in started:
-            process.kill()
-            process.wait()
-            log.close()
-
-
-def run(fault, port):
-    """Returns (caught, what was seen)."""
-    file, old, new, test, build, precision = fault
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("checkpoint", "comm", "dataloader", "kernels", "methods", "parallel", "planner", "trainer", "util", "dev/emulator", "dev/test", "dev/bench", "scripts"):
-            shutil.copytree(name, f"{folder}/{name}", ignore=shutil.ignore_patterns("reference"))
-        for name in [*glob.glob("*.h"), "train_gpt.cu", "test_gpt.c"]:
-            shutil.copy(name, folder)
-        text = open(f"{folder}/{file}").read()
-        if old and text.count(old) != 1:
-            return False, f"the text occurs {text.count(old)} times: the list is out of date"
-        open(f"{folder}/{file}", "w").write(text.replace(old, new))
-        name = build.split()[0]
-        flags, libraries = mpi_flags() if name == "mpi" else ([], [])
-        command = COMMON + BUILDS[name] + flags + [f"-DPRECISION_{precision}", "test_gpt.c" if test == MODEL else f"dev/test/cuda/{test}.cu", "-x", "none", "-o", "test"]
-        made = subprocess.run(command + libraries + ["-lm", "-ldl"], cwd=folder, capture_output=True, text=True)
-        if made.returncode != 0:
-            return not old, "does not compile: " + made.stderr[:200]
-        status, said = execute(build, folder, port, ["--compare", *REFERENCES] if test == MODEL else [])
-        if status == 0:
-            return False, "the test passes"
-        signs = ("FAIL", "ERROR: AddressSanitizer", "runtime error", "WARNING: ThreadSanitizer", ".cuh:", "cuda_comm:", "fake",
-                 "exit status")
-        seen = next((line for line in said.splitlines() if any(s in line for s in signs)), f"exit status {status}")
-        return True, " ".join(seen.split())[:110]
-
-
-def main():
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    faults = [f for f in FAULTS if word in describe(f)]
-    passed, controls = 0, [("util/base.h", "", "") + which for which in sorted({f[3:] for f in faults})]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        ports = range(20000 + os.getpid() % 10000, 65535, 2)  # each run has one of its own
-        for fault, (caught, seen) in zip(controls + faults, pool.map(run, controls + faults, ports)):
-            right = caught == (fault[1] != "")
-            passed += right
-            print(f"{'MISSED' if not right else 'caught' if caught else 'ok    '}  {describe(fault)}: {seen}", flush=True)
-    total = len(controls) + len(faults)
-    print(f"{passed} passed, {total - passed} failed")
-    sys.exit(passed < total or not faults)
-
-
-if __name__ == "__main__":
-    main()
+def run(test, _planted):
+    name, build, *n, precision = test.split()
+    program = "build/" + test.replace(" ", "_")
+    flags, libraries = mpi_flags() if build == "mpi" else ([], [])
+    source = "test_gpt.c" if name == MODEL else f"dev/test/cuda/{name}.cu"
+    compile_line = [*COMMON, *BUILDS[build], *flags, f"-DPRECISION_{precision.upper()}", source, "-x", "none", "-o", program, *libraries,
+                    "-lm", "-ldl"]
+    if build == "nccl":
+        return compile_line, ["bash", "-c", NCCL_RANKS, "nccl", program, *n]
+    words = ["--compare", *REFERENCES] if name == MODEL else []
+    short = [] if build in ("plain", "quick", "fake") else ["--short"]
+    return compile_line, [*mutate.ranks(*n or [1]), program, *words, *short]

@@ -1,17 +1,4 @@
-#!/usr/bin/env python3
-"""
-planner.py: are the planner's tests able to fail? Plants faults in copies of its sources, one at a time, builds the
-test that should see it there and runs it: it has to fail, or to crash.
-
-    python3 dev/test/mutants/planner.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N
-faults were caught, N missed. Standard library only.
-"""
-import sys
-
-import mutate
-
+"""Faults of the planner. Tests: test_planner_*."""
 SEARCH, FLAGS, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
     f"planner/{name}.h" for name in "search flags step_sim comm_cost ops cluster memory host_memory measured_device calibrate".split())
 TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
@@ -125,7 +112,3 @@ FAULTS = [
     ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),
     ("measured: more ranks are not slower", MEASURED, "fmax(1, k / g->axis[0][r])", "1"),
 ]
-
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, TESTS))

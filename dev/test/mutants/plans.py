@@ -1,26 +1,9 @@
-#!/usr/bin/env python3
-"""
-plans.py: are test_collective and test_comm_planned able to fail? Plants faults in copies of the sources of networks
-and plans (collective/*.h, comm/collectives/collectives.h) and, where there is MPI, of what runs them (comm/comm_planned.h, comm.h), one at a
-time, builds the test there and runs it, the second one on 4 ranks: it has to fail, to crash, or to hang.
-
-    python3 dev/test/mutants/plans.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N
-faults were caught, N missed. Standard library only.
-"""
-import concurrent.futures
+"""Faults of networks and collective plans (test_collective), and of what runs plans between ranks (test_comm_planned, 4 ranks)."""
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 
-from mutate import copy_sources, mutated
+import mutate
 
-SECONDS = 120  # for a run; it takes three
-CC = os.environ.get("CC", "gcc")
-COMPILE = [CC, "-std=gnu11", "-O0", "-w"]  # compiling takes longer than most runs
 ALL, NETWORK, PLAN = "comm/collectives/collectives.h", "comm/collectives/topology.h", "comm/collectives/plan.h"
 RUNNER, COMM = "comm/comm_planned.h", "comm.h"
 RINGS, MULTITREE, FOREST = "comm/collectives/ring.h", "comm/collectives/multitree.h", "comm/collectives/forest.h"
@@ -297,73 +280,14 @@ FAULTS = [
     ("runner: whoever waits for MPI stops all plans", COMM,
      "    while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);\n", ""),
 ]
-MPI_SHOW = subprocess.run([os.environ.get("MPICC", "mpicc"), "-show"], capture_output=True, text=True).stdout.split() \
-    if shutil.which(os.environ.get("MPICC", "mpicc")) else []
+
+RANKS = {RUNNER, COMM}
+if not shutil.which(os.environ.get("MPICC", "mpicc")):
+    FAULTS = [fault for fault in FAULTS if fault[1] not in RANKS]
+TESTS = {fault[1]: "test_comm_planned" if fault[1] in RANKS else "test_collective" for fault in FAULTS}
 
 
-def runs_ranks(file):
-    return file in (RUNNER, COMM)
-
-
-def build(folder, file=""):
-    test, more = "test_collective", ["-lm"]
-    if runs_ranks(file):
-        test, more = "test_comm_planned", ["-DUSE_MPI"] + [w for w in MPI_SHOW[1:] if w[:2] in ("-I", "-L", "-l", "-D")] + ["-lm"]
-    made = subprocess.run(COMPILE + [f"dev/test/unit/{test}.c", "-o", "test"] + more, cwd=folder, capture_output=True, text=True)
-    if made.returncode != 0:
-        sys.exit(f"plans.py: does not compile:\n{made.stderr}")
-
-
-def verdict(folder, file=""):
-    """What the test had to say, in one line; None if it saw nothing."""
-    start = ["timeout", str(SECONDS), "./test", "--short"]
-    if runs_ranks(file):
-        start = ["timeout", "--foreground", "-k", "5", "40", "scripts/mpirun.sh", "-np", "4", "./test"]
-    with subprocess.Popen(start, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors="replace") as test:
-        last = ""
-        for line in test.stdout:
-            last = line.strip() or last
-            if line.startswith("FAIL") and not runs_ranks(file):  # enough is known
-                test.kill()
-                return line[4:].strip()
-        status = test.wait()
-    return f"status {status}: {last}" if status != 0 else None
-
-
-def try_fault(root, fault):
-    """Plants a fault in a copy of the sources. Returns what the test said of it."""
-    with tempfile.TemporaryDirectory(dir=root) as folder:
-        copy_sources(folder)
-        with open(os.path.join(folder, fault[1]), "w", encoding="utf-8") as f:
-            f.write(mutated(*fault[1:]))
-        build(folder, fault[1])
-        return verdict(folder, fault[1])
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    if not MPI_SHOW:
-        faults = [fault for fault in faults if not runs_ranks(fault[1])]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
-    for fault in faults:
-        mutated(*fault[1:])
-    caught = 0
-    with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        sound = os.path.join(root, "sound")
-        copy_sources(sound)
-        for file in ["", RUNNER] if MPI_SHOW else [""]:
-            build(sound, file)
-            line = verdict(sound, file)
-            if line:
-                sys.exit(f"plans.py: the sources as they are do not pass: {line}")
-        said = pool.map(try_fault, [root] * len(faults), faults)
-        for fault, line in zip(faults, said):
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:120]}" if line else f"MISSED  {fault[0]}", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(test, planted):
+    if test == "test_collective":
+        return mutate.unit_test(test, planted)
+    return "build/test_comm_planned", [*mutate.ranks(4), "build/test_comm_planned"]

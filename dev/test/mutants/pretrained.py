@@ -1,13 +1,5 @@
-#!/usr/bin/env python3
-"""
-pretrained.py: are the tests of weights of others able to fail? Plants faults in what reads and writes them, one at a
-time: the first list is seen by test_pretrained.c alone (mutate.main), the second by the trainer's conversions on meshes,
-test_pretrained.py (mutate.drive).
-
-    python3 dev/test/mutants/pretrained.py [WORD]      only the faults whose description contains WORD
-"""
-import sys
-
+"""Faults of importing and exporting weights. PURE: seen by test_pretrained.c; ON_MESHES: by the trainer's conversions on meshes,
+test_pretrained.py."""
 import mutate
 
 CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"
@@ -103,18 +95,12 @@ ON_MESHES = [
     ("whole: exports say nothing of ends", EXPORT, "job->dtype, files->config, error)", "job->dtype, \"\", error)"),
 ]
 
-
-def main():
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    status = 0
-    if any(word in fault[0] for fault in PURE):
-        status |= mutate.main(PURE, {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, PRETRAINED)})
-    if any(word in fault[0] for fault in ON_MESHES):
-        driver = mutate.Driver(lambda test: "train_gpt", lambda test: ["dev/test/system/test_pretrained.py"], 300, "FAST=-O1",
-                               {"OMPI_MCA_mpi_yield_when_idle": "1"})
-        status |= mutate.drive([(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES], driver)
-    return status
+TESTS = {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, CHECKPOINT)}
+FAULTS = PURE + [(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES]
+FAST, SECONDS = "-O1", 300
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(test, planted):
+    if test == "conversions":
+        return "train_gpt", ["dev/test/system/test_pretrained.py"]
+    return mutate.unit_test(test, planted)

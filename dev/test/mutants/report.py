@@ -1,20 +1,6 @@
-#!/usr/bin/env python3
-"""
-report.py: are the tests of the page, the event files and the options able to fail? Plants faults in copies of
-scripts/report.py, report.html, tfevents.py and util/options.h, one at a time, and runs the part of test_report.py, or test_options,
-that has to see it.
-
-    python3 dev/test/mutants/report.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults were
-caught, N missed. Standard library only; the script's faults need node.
-"""
-import os
-import subprocess
-import sys
-import tempfile
-
-from mutate import copy_sources, mutated, verdict
+"""Faults of the report page, its event files, and the options. Tests: a part of test_report.py (the page's script needs node), or
+test_options."""
+import mutate
 
 REPORT, PAGE, EVENTS, OPTIONS = "scripts/report.py", "scripts/report.html", "scripts/tfevents.py", "util/options.h"
 SETTINGS = "trainer/settings.h"
@@ -120,46 +106,7 @@ FAULTS = [
 ]
 
 
-def seen(folder, test):
-    """What the test had to say, in one line; None if it saw nothing."""
+def run(test, planted):
     if test.startswith("test_"):
-        return verdict(folder, test)
-    try:
-        run = subprocess.run([sys.executable, "dev/test/system/test_report.py", test], cwd=folder, capture_output=True, text=True, timeout=120,
-                             env=dict(os.environ, TMPDIR=folder))
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    if run.returncode == 0:
-        return None
-    lines = (run.stdout + run.stderr).splitlines() or [""]
-    return next((line[4:].strip() for line in lines if line.startswith("FAIL")), lines[-1])
-
-
-def main():
-    faults = [fault for fault in FAULTS if len(sys.argv) < 2 or sys.argv[1] in fault[0]]
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
-    changed = [mutated(*fault[2:]) for fault in faults]
-    caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        copy_sources(folder)
-        for test in sorted({fault[1] for fault in faults}):
-            line = seen(folder, test)
-            if line:
-                sys.exit(f"{test}: the sources as they are do not pass: {line}")
-        for fault, source in zip(faults, changed):
-            path = os.path.join(folder, fault[2])
-            with open(path, encoding="utf-8") as f:
-                right = f.read()
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(source)
-            line = seen(folder, fault[1])
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(right)
-            caught += line is not None
-            print(f"caught  {fault[0]}: {line[:120]}" if line else f"MISSED  {fault[0]}", flush=True)
-    print(f"{caught} passed, {len(faults) - caught} failed")
-    return 0 if caught == len(faults) and faults else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return mutate.unit_test(test, planted)
+    return None, ["python3", "dev/test/system/test_report.py", test]

@@ -1,30 +1,9 @@
-#!/usr/bin/env python3
-"""
-survival.py: are the tests of what saves and takes up runs able to fail? Plants faults in copies of the sources, one at a
-time, and runs there the short test that has to see each: test_checkpoint, test_append_log, or a part of torture.py --short.
-
-    python3 dev/test/mutants/survival.py [WORD]      only the faults whose description contains WORD
-
-A fault is a wrong order, something not flushed, not waited for, not compared or not removed, a wrong place of a word, a
-snapshot of the wrong moment, a message that is not heeded. One line a fault: "caught" with what the test said, or "MISSED".
-Last line "N passed, N failed": N faults were caught, N missed. Standard library only.
-"""
-import sys
-
-import mutate
-
+"""Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word, a snapshot of
+the wrong moment, a message that is not heeded. Tests: test_gpt, test_checkpoint, test_append_log, parts of torture.py --short."""
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/async_save.h", "util/append_log.h", "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")
-COMMANDS = {
-    "model": ("build/test_gpt", ["build/test_gpt", "--short"]),
-    "checkpoint": ("build/test_checkpoint", ["build/test_checkpoint", "--short"]),
-    "lines": ("build/test_append_log", ["build/test_append_log"]),
-    "kills": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "kills"]),
-    "broken": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "broken"]),
-    "disks": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "disks"]),
-    "calls": ("train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", "calls"]),
-}
+PROGRAMS = {"model": "build/test_gpt", "checkpoint": "build/test_checkpoint", "lines": "build/test_append_log"}
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -126,9 +105,11 @@ FAULTS = [
     ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(", "if (ok && (what == 1 || local)) set_values("),
 ]
 
+FAST, SECONDS = "-O1", 240
+ENV = {"TORTURE_PATIENCE": "15"}
 
-DRIVER = mutate.Driver(lambda test: COMMANDS[test][0], lambda test: COMMANDS[test][1], 240, "FAST=-O1 $(ARCH_FLAG)",
-                       env={"TORTURE_PATIENCE": "15"}, died=r"(threefold|test_\w+): .*")
 
-if __name__ == "__main__":
-    sys.exit(mutate.drive(FAULTS, DRIVER))
+def run(test, _planted):
+    if test in PROGRAMS:
+        return PROGRAMS[test], [PROGRAMS[test], "--short"]
+    return "train_gpt", ["python3", "dev/test/system/torture.py", "--short", "--seed", "1", "--only", test]

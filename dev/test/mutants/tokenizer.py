@@ -1,17 +1,4 @@
-#!/usr/bin/env python3
-"""
-tokenizer.py: is test_tokenizer able to fail? Plants faults in copies of the tokenizer's sources, one at a time, builds the test there
-and runs it: it has to fail, or to crash.
-
-    python3 dev/test/mutants/tokenizer.py [WORD]      only the faults whose description contains WORD
-
-One line a fault: "caught" with the first line of the test that failed, or "MISSED". Last line "N passed, N failed": N faults were caught, N
-missed. Standard library only.
-"""
-import sys
-
-import mutate
-
+"""Faults of the tokenizer. Test: test_tokenizer."""
 SPLIT, BPE, FILES, LEARN, WRITER = "dataloader/tokenizer/pretokenize.h", "dataloader/tokenizer/bpe.h", "dataloader/tokenizer/vocab_files.h", "dataloader/tokenizer/bpe_train.h", "dataloader/tokenizer.h"
 TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, LEARN, WRITER)}
 
@@ -89,6 +76,3 @@ FAULTS = [
     ("writer: the first byte of a token alone", WRITER, "for (size_t i = 0; i < n; i++) text_writer_put(writer, bytes[i]);", "if (n) text_writer_put(writer, bytes[0]);"),
     ("writer: an unknown token is nothing", WRITER, "if (n == 0) text_writer_put(writer, 256);", ""),
 ]
-
-if __name__ == "__main__":
-    sys.exit(mutate.main(FAULTS, TESTS))

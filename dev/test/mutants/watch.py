@@ -1,19 +1,5 @@
-#!/usr/bin/env python3
-"""
-watch.py: are the tests of runs that survive able to fail? Plants faults in copies of util/heartbeat.h and trainer/watchdog.h, for
-test_watchdog, of comm/rendezvous.h and util/sha256.h, for test_rendezvous, and in scripts/supervise.sh, for what test_stop.sh does
-without MPI, one at a time.
-
-    python3 dev/test/mutants/watch.py [WORD]      only the faults whose description contains WORD
-
-A fault is a wrong field, a missing excuse, a limit that is not kept, a process that is not looked at, a restart too many or
-too few. One line a fault: "caught" with the failing line of the test, or "MISSED". Last line "N passed, N failed": N faults
-were caught, N missed. Standard library only.
-"""
-import os
-import subprocess
-import sys
-
+"""Faults of runs that survive: the heartbeat and the watchdog (test_watchdog), the rendezvous (test_rendezvous), the supervisor
+(test_stop.sh, without MPI)."""
 import mutate
 
 WHERE, WATCH, SUPERVISE = "util/heartbeat.h", "trainer/watchdog.h", "scripts/supervise.sh"
@@ -120,24 +106,10 @@ FAULTS = [
     ("supervise: success is a failure", SUPERVISE, 'if [ "$status" = 0 ]; then', 'if [ "$status" = 255 ]; then'),
 ]
 
-
-def shell_verdict(folder, test):
-    """What test_stop.sh says of the scripts in folder, without MPI; None: nothing."""
-    if test != "test_stop.sh":
-        return program_verdict(folder, test)
-    with open(os.path.join(folder, "train_gpt"), "w", encoding="utf-8") as f:
-        f.write("no trainer\n")
-    try:
-        run = subprocess.run(["bash", "dev/test/system/test_stop.sh"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120, env=dict(os.environ, MPIRUN="", TMPDIR=folder))
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    if run.returncode == 0:
-        return None
-    return next((line[4:].strip() for line in run.stdout.splitlines() if line.startswith("FAIL")), f"status {run.returncode}")
+TESTS = {WHERE: "test_watchdog", WATCH: "test_watchdog", MEET: "test_rendezvous", HASH: "test_rendezvous", SUPERVISE: "test_stop.sh"}
 
 
-if __name__ == "__main__":
-    program_verdict, mutate.verdict = mutate.verdict, shell_verdict
-    sys.exit(mutate.main(FAULTS, {WHERE: "test_watchdog", WATCH: "test_watchdog", MEET: "test_rendezvous", HASH: "test_rendezvous",
-                                    SUPERVISE: "test_stop.sh"}))
+def run(test, planted):
+    if test == "test_stop.sh":  # needs no trainer but its file
+        return None, ["env", "MPIRUN=", "sh", "-c", "echo no trainer >train_gpt && exec bash dev/test/system/test_stop.sh"]
+    return mutate.unit_test(test, planted)

@@ -4,7 +4,7 @@
 #   dev/test/system/equivalence.sh [OPTION...]     other options for test_equivalence than --full, such as --mesh 2 2 2
 #
 # 1. test_equivalence.c with eight ranks: all meshes of up to eight, all settings. A line a case.
-# 2. collectives.py: faults planted in copies of the sources, each of which that test has to see.
+# 2. make mutate SUITE=collectives: faults planted in copies of the sources, each of which that test has to see.
 # Last a table: how far a mesh of so many ranks was from one rank at most, beside the bound. All of it is kept in
 # $BUILD/log/equivalence.log. On two idle cores it takes about forty-five minutes.
 set -u
@@ -49,7 +49,7 @@ status=$?
 meshes=$(counted $status "$log")
 
 echo "Planted faults:"
-shown "$log.faults" python3 dev/test/mutants/collectives.py
+shown "$log.faults" python3 dev/test/mutants/mutate.py collectives
 faults=$(counted $? "$log.faults")
 
 # Of the test's lines: mesh, settings, and pairs "loss 1.2e-08 norm ..."; "same bits" where there was no difference.

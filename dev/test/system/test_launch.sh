@@ -259,15 +259,15 @@ mpi_line() { sed -n 's/^MPI  *//p' "$work/out"; }
 script "$fake/mpicc.wrong" 'echo "gcc -I/none -O9 -L/none -lnothing_of_this_name"'
 script "$fake/mpicc.empty" 'exit 1'
 make_help MPI=no
-is "MPI=no" "left away (MPI=no): one process only" "$(mpi_line)"
+is "MPI=no" "dropped (MPI=no): one process only" "$(mpi_line)"
 for name in mpicc.none mpicc.empty; do
     make_help MPICC=$name
-    is "MPICC=$name" "NOT found: one process only (libopenmpi-dev, or scripts/quickstart.sh)" "$(mpi_line)"
+    is "MPICC=$name" "NOT found (libopenmpi-dev, or scripts/quickstart.sh): one process only" "$(mpi_line)"
     is "nothing is said on stderr" "" "$(cat "$work/err")"
 done
 make_help MPICC=mpicc.wrong
 check "flags that do not work: $(mpi_line)" "mpi_line | grep -q 'mpicc.wrong is there, but .* one process only'"
-check "make help shows targets and options" "grep -q '^make equivalence' $work/out && grep -q '^make MPICC=' $work/out"
+check "make help shows targets and options" "grep -q '^make test-full' $work/out && grep -q '^make MPICC=' $work/out"
 refuses 2 "MPI=maybe is not known" make -s -C "$project" --no-print-directory help MPI=maybe
 would() { env -u MPIRUN make -n BUILD="$work/build" "$@" 2>&1; } # VARIABLES TARGET: the commands that make would run
 cd "$project" || exit 1
