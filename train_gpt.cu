@@ -61,59 +61,60 @@ static void trace_action(Trainer* t, Action action, double started) {
 
 // A chunk's share of one pass over a micro-batch, once its input is there.
 static void run_forward(Trainer* t, const StepInput* pass, Action action) {
-    Stage* s = &t->stage;
-    Activations* a = &s->activations[action.slot];
+    Stage* stage = &t->stage;
+    Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
-    PipelineBuffers* x = &s->boundary[action.chunk];
-    comm_wait(&s->send_forward[action.slot]); // of the micro-batch that used this slot before
-    bind_microbatch(t, a, pass, action.chunk, k);
+    PipelineBuffers* x = &stage->boundary[action.chunk];
+    comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
+    bind_microbatch(t, acts, pass, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
-    if (s->probe) s->probe->microbatch = k, s->probe->backward = false;
+    if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = false;
     const double started = time_of_work(t);
-    if (!a->chunk->first)
-        boundary_unpack(&t->groups, &s->layout.mesh, a->x[0], x->input[i], (int64_t)a->N * s->model.C);
-    chunk_forward(s, a);
-    if (a->chunk->last) losses_add(s->sums + s->layout.tensors, a->head->losses, a->tokens);
-    if (a->chunk->last && pass->losses)
-        device_copy(pass->losses + (int64_t)k * s->B * s->T, a->head->losses, (size_t)a->tokens * sizeof(float));
+    if (!acts->chunk->first)
+        boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], x->input[i], (int64_t)acts->N * stage->model.C);
+    chunk_forward(stage, acts);
+    if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
+    if (acts->chunk->last && pass->losses)
+        device_copy(pass->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
+                    (size_t)acts->tokens * sizeof(float));
     trace_action(t, action, started);
 }
 
 static void run_backward(Trainer* t, Action action) {
-    Stage* s = &t->stage;
-    Activations* a = &s->activations[action.slot];
+    Stage* stage = &t->stage;
+    Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
-    Gradients* g = &s->gradients[action.chunk][k % s->pending[action.chunk]];
-    PipelineBuffers* x = &s->boundary[action.chunk];
-    const int64_t n = (int64_t)a->N * s->model.C;
+    Gradients* g = &stage->gradients[action.chunk][k % stage->pending[action.chunk]];
+    PipelineBuffers* x = &stage->boundary[action.chunk];
+    const int64_t n = (int64_t)acts->N * stage->model.C;
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
     if (input) comm_wait(&x->receive_backward[i]);
     if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
-    if (s->probe) s->probe->microbatch = k, s->probe->backward = true;
+    if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = true;
     const double started = time_of_work(t);
-    if (input && !a->chunk->last) boundary_unpack(&t->groups, &s->layout.mesh, g->dx, x->gradient[i], n);
-    const Backward w = {s, a, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce};
+    if (input && !acts->chunk->last) boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, x->gradient[i], n);
+    const Backward w = {stage, acts, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce};
     chunk_backward(&w);
-    if (input && !a->chunk->first)
-        device_copy(x->gradient_out[i], g->dx + boundary_offset(&s->layout.mesh, n),
-                    (size_t)boundary_elements(&s->layout.mesh, n) * sizeof(floatX));
+    if (input && !acts->chunk->first)
+        device_copy(x->gradient_out[i], g->dx + boundary_offset(&stage->layout.mesh, n),
+                    (size_t)boundary_elements(&stage->layout.mesh, n) * sizeof(floatX));
     trace_action(t, action, started);
 }
 
 // Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these too)
 // and squares them.
 static void run_reduce(Trainer* t, Action action) {
-    Stage* s = &t->stage;
-    const Layout* layout = &s->layout;
+    Stage* stage = &t->stage;
+    const Layout* layout = &stage->layout;
     const double started = seconds_now();
-    finish_grad_sync(&s->grads, layout, action.chunk);
-    if (action.kind == TIE) all_reduce_tied_embedding_grad(&s->grads, &t->groups, layout);
-    if (!defers_inter_site_sync(s)) start_inter_site_syncs(&s->grads, &t->groups, layout, action.chunk);
-    finish_inter_site_sync(&s->grads, &t->groups, layout, action.chunk);
-    for (int b = 0; b < layout->buckets && s->grads.due; b++) {
+    finish_grad_sync(&stage->grads, layout, action.chunk);
+    if (action.kind == TIE) all_reduce_tied_embedding_grad(&stage->grads, &t->groups, layout);
+    if (!defers_inter_site_sync(stage)) start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
+    finish_inter_site_sync(&stage->grads, &t->groups, layout, action.chunk);
+    for (int b = 0; b < layout->buckets && stage->grads.due; b++) {
         if (layout->bucket[b].chunk != action.chunk) continue;
-        if (s->rounds.mode == DP_DC_S3GD) async_dp_advance(&s->sites, b);
-        gradient_squares(s, b);
+        if (stage->rounds.mode == DP_DC_S3GD) async_dp_advance(&stage->sites, b);
+        gradient_squares(stage, b);
     }
     trace_action(t, action, started);
 }
@@ -123,26 +124,27 @@ static void run_schedule(Trainer* t, const StepInput* pass);
 // Where a number that is not finite came from: the step is computed again, summed over no replicas, and looked at. That can be
 // where it changed no weights yet, and where its gradient is the one that is not finite.
 static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, size_t size) {
-    Stage* s = &t->stage;
-    NanProbe probe = probe_begin(&s->model);
+    Stage* stage = &t->stage;
+    NanProbe probe = probe_begin(&stage->model);
     Comm* list[GROUPS];
     int64_t counted[GROUPS];
-    if (!t->schedule.plan.clip || s->grads.late) {
+    if (!t->schedule.plan.clip || stage->grads.late) {
         snprintf(text, size,
-                 s->grads.late ? "the rank cannot be found where gradients are late"
-                               : "the rank can be found with a --clip, also a large one, or --on-nan skip");
+                 stage->grads.late ? "the rank cannot be found where gradients are late"
+                                   : "the rank can be found with a --clip, also a large one, or --on-nan skip");
         return;
     }
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // what follows is no part of training
-    s->probe = &probe;
-    probe_weights(&probe, &s->layout, s->params);
-    stage_begin_gradients(s);
+    stage->probe = &probe;
+    probe_weights(&probe, &stage->layout, stage->params);
+    stage_begin_gradients(stage);
     run_schedule(t, pass);
     comm_synchronize(&t->world);
-    s->probe = NULL;
+    stage->probe = NULL;
     for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
-    origin_text(text, size, &probe, &t->groups, &s->layout.mesh, &s->model, !async_schedule_are_late(&s->rounds));
+    origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model,
+                !async_schedule_are_late(&stage->rounds));
 }
 
 // A loss or a gradient is not a number: ends the run, or leaves the update out, which all ranks decide alike.
@@ -166,7 +168,8 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", SKIPPED_AT_MOST);
     append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
-    const bool alike = !async_schedule_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);
+    const bool alike =
+        !async_schedule_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);
     if (alike) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
 }
@@ -189,22 +192,23 @@ static void reduce_step_stats(Trainer* t, double* sums) {
 // that they have worked.
 static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
     const Settings* o = &t->settings;
-    Stage* s = &t->stage;
-    const Layout* layout = &s->layout;
+    Stage* stage = &t->stage;
+    const Layout* layout = &stage->layout;
     const int tensors = layout->tensors;
     const double started = seconds_now();
     double* sums = (double*)checked_calloc(2 * (size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
-    device_to_host(sums, s->sums, (size_t)(2 * tensors + 1) * sizeof(double));
+    device_to_host(sums, stage->sums, (size_t)(2 * tensors + 1) * sizeof(double));
     if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;
     sums[2 * tensors + 1] = started - progress->started - progress->waited;
     reduce_step_stats(t, sums);
     int not_finite;
-    const double sites = async_schedule_are_late(&s->rounds) ? s->rounds.sites : 1; // that have a loss of their own
-    t->loss = sums[tensors] / ((double)o->global_batch * s->T / sites);
+    const double sites =
+        async_schedule_are_late(&stage->rounds) ? stage->rounds.sites : 1; // that have a loss of their own
+    t->loss = sums[tensors] / ((double)o->global_batch * stage->T / sites);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite) / gradient_factor(t);
-    if (!s->grads.due) t->grad_norm = (double)NAN; // nothing has come yet
-    set_delay_compensation(s, sums, sums + tensors + 1);
+    if (!stage->grads.due) t->grad_norm = (double)NAN; // nothing has come yet
+    set_delay_compensation(stage, sums, sums + tensors + 1);
     const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
     const double rank_seconds = (seconds_now() - progress->started) * ranks;
     t->bubble = layout->mesh.p == 1 ? 0
@@ -226,16 +230,20 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     if (t->health.skipped) return;
     if (t->stage.grads.due)
         chunk_optimizer_step(&t->stage, action.chunk, &t->settings, optimizer_steps_at(t, t->step + 1),
-                     learning_rate(&t->settings, t->step), grad_scale);
+                             learning_rate(&t->settings, t->step), grad_scale);
     trace_action(t, action, started);
 }
 
 static void run_action(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
     switch (action.kind) {
     case RECEIVE_FORWARD:
-    case RECEIVE_BACKWARD: start_receive(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch)); break;
+    case RECEIVE_BACKWARD:
+        start_receive(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch));
+        break;
     case SEND_FORWARD:
-    case SEND_BACKWARD: start_send(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch)); break;
+    case SEND_BACKWARD:
+        start_send(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch));
+        break;
     case FORWARD: run_forward(t, pass, action); break;
     case BACKWARD:
     case BACKWARD_INPUT:
@@ -252,24 +260,25 @@ static void run_action(Trainer* t, const StepInput* pass, Action action, StepClo
 // Executes a schedule; where a step is looked at, its forward and backward passes. The sum of the losses that this rank has
 // seen is the last of stage.sums.
 static void run_schedule(Trainer* t, const StepInput* pass) {
-    Stage* s = &t->stage;
+    Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
     StepClock progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
-    device_zero(s->sums, (size_t)(2 * s->layout.tensors + 1) * sizeof(double));
+    device_zero(stage->sums, (size_t)(2 * stage->layout.tensors + 1) * sizeof(double));
     load_batch(t, pass);
     for (int i = 0; i < pass->schedule->n; i++) {
         const Action action = pass->schedule->actions[i];
         progress.waited = pipeline->waited + embedding->waited - waited;
-        if (s->probe && action.kind >= REDUCE) continue;
+        if (stage->probe && action.kind >= REDUCE) continue;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, pass, action, &progress);
-        buckets_progress(&s->grads, &s->layout);
-        if (async_schedule_are_local(&s->rounds)) async_dp_progress(&s->sites);
+        buckets_progress(&stage->grads, &stage->layout);
+        if (async_schedule_are_local(&stage->rounds)) async_dp_progress(&stage->sites);
     }
-    for (int i = 0; i < s->slots; i++) comm_wait(&s->send_forward[i]);
-    for (int i = 0; i < s->layout.mesh.v * PIPELINE_BUFFERS_PER_DIRECTION; i++)
-        comm_wait(&s->boundary[i / PIPELINE_BUFFERS_PER_DIRECTION].send_backward[i % PIPELINE_BUFFERS_PER_DIRECTION]);
+    for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
+    for (int i = 0; i < stage->layout.mesh.v * PIPELINE_BUFFERS_PER_DIRECTION; i++)
+        comm_wait(
+            &stage->boundary[i / PIPELINE_BUFFERS_PER_DIRECTION].send_backward[i % PIPELINE_BUFFERS_PER_DIRECTION]);
 }
 
 // The bytes that this rank has sent so far.
@@ -337,8 +346,8 @@ static void train_step(Trainer* t) {
 
 // Mean loss over the first sequences of the validation text, the same ones every time.
 static double validate(Trainer* t) {
-    Stage* s = &t->stage;
-    const Mesh* mesh = &s->layout.mesh;
+    Stage* stage = &t->stage;
+    const Mesh* mesh = &stage->layout.mesh;
     const int64_t count = validation_sequences(t);
     Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
     const StepInput pass = {&forward, &t->val, 0, count, false, NULL, NULL};
@@ -347,10 +356,10 @@ static double validate(Trainer* t) {
     run_schedule(t, &pass);
     schedule_free(&forward);
     comm_synchronize(&t->world);
-    device_to_host(&sum, s->sums + s->layout.tensors, sizeof sum);
-    if (!s->layout.last_stage || mesh->tensor > 0) sum = 0;
+    device_to_host(&sum, stage->sums + stage->layout.tensors, sizeof sum);
+    if (!stage->layout.last_stage || mesh->tensor > 0) sum = 0;
     sum_over_mesh(&t->groups, &sum, 1);
-    return sum / ((double)count * s->T);
+    return sum / ((double)count * stage->T);
 }
 
 // The losses of a window's rows, added up, to the evaluation's sums.
@@ -367,11 +376,11 @@ static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, 
 
 // Fills the sums of an evaluation, on all ranks. Each row is one rank's, and zero is added to it: the sums do not depend on d.
 static void evaluate(Trainer* t, Evaluation* e) {
-    const Stage* s = &t->stage;
-    const Mesh* mesh = &s->layout.mesh;
-    const int64_t window = (int64_t)evaluation_window(t) * s->B * mesh->d;
-    const bool head = s->layout.last_stage, mine = head && mesh->tensor == 0;
-    const size_t bytes = (size_t)(window / mesh->d * s->T) * sizeof(float);
+    const Stage* stage = &t->stage;
+    const Mesh* mesh = &stage->layout.mesh;
+    const int64_t window = (int64_t)evaluation_window(t) * stage->B * mesh->d;
+    const bool head = stage->layout.last_stage, mine = head && mesh->tensor == 0;
+    const size_t bytes = (size_t)(window / mesh->d * stage->T) * sizeof(float);
     float* losses = head ? (float*)device_malloc(bytes, "the losses of an evaluation") : NULL;
     float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
     const double started = seconds_now();
@@ -412,13 +421,14 @@ static void evaluate_all(Trainer* t) {
 
 // Opens the groups of the mesh, gives them their plans, and what sites say to each other a thread.
 static void open_groups(Trainer* t) {
-    Stage* s = &t->stage;
-    process_groups_init(&t->groups, &t->world, &s->layout, &s->model);
-    s->groups = s->sites.groups = &t->groups;
+    Stage* stage = &t->stage;
+    process_groups_init(&t->groups, &t->world, &stage->layout, &stage->model);
+    stage->groups = stage->sites.groups = &t->groups;
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (async_schedule_are_late(&s->rounds)) comm_open_thread(&t->groups.far); // before its plans: it looks after them
+    if (async_schedule_are_late(&stage->rounds))
+        comm_open_thread(&t->groups.far); // before its plans: it looks after them
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
         if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
@@ -432,22 +442,22 @@ static void open_groups(Trainer* t) {
 // expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any messages,
 // and before there are weights: of the gradients that this leaves nothing may be taken for one of the run.
 static void warm_up(Trainer* t) {
-    Stage* s = &t->stage;
-    Activations* a = &s->activations[0];
+    Stage* stage = &t->stage;
+    Activations* acts = &stage->activations[0];
     if (DEVICE_IS_HOST) return;
-    batch_reserve(&t->batch, max_tokens(s));
+    batch_reserve(&t->batch, max_tokens(stage));
     device_zero(t->batch.device, batch_bytes(t->batch.tokens));
-    for (int c = 0; c < s->layout.mesh.v; c++) {
-        activations_bind(a, s, c, 0, s->B, s->T, -1);
-        a->inputs = t->batch.device, a->targets = t->batch.device + t->batch.tokens;
-        if (t->settings.documents) a->positions = t->batch.device + 2 * t->batch.tokens;
-        a->scale = s->trains;
-        chunk_forward(s, a);
-        if (!s->trains) continue;
-        const Backward w = {s, a, &s->gradients[c][0], BOTH_HALVES, false};
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        activations_bind(acts, stage, c, 0, stage->B, stage->T, -1);
+        acts->inputs = t->batch.device, acts->targets = t->batch.device + t->batch.tokens;
+        if (t->settings.documents) acts->positions = t->batch.device + 2 * t->batch.tokens;
+        acts->scale = stage->trains;
+        chunk_forward(stage, acts);
+        if (!stage->trains) continue;
+        const Backward w = {stage, acts, &stage->gradients[c][0], BOTH_HALVES, false};
         chunk_backward(&w);
     }
-    if (s->trains) device_zero(s->memory_grads.base, s->memory_grads.size);
+    if (stage->trains) device_zero(stage->memory_grads.base, stage->memory_grads.size);
     comm_synchronize(&t->world);
 }
 
@@ -628,7 +638,8 @@ int main(int argc, char** argv) {
     open_evaluations(t);
     if (trains && o->eval_every) prove_validation(t);
     if (o->export_to)
-        check_all_ranks(t, export_open(&t->export_to, o->export_to, o->export_dtype == 1, &model, &mesh.sync, &error), &error);
+        check_all_ranks(t, export_open(&t->export_to, o->export_to, o->export_dtype == 1, &model, &mesh.sync, &error),
+                        &error);
     prove_evaluations(t);
     double peak = 0;
     if (!o->dry_run && trains) {

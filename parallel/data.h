@@ -21,7 +21,9 @@ buffers and only this rank's shard of its sum is kept.
 
 enum { ZERO2_BUFFERS = 2 };
 
-enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
+enum {
+    MAX_INFLIGHT_REDUCTIONS = 2
+}; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
@@ -41,7 +43,7 @@ typedef struct {
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
     int next;                                               // buffer, or place in recent
-    int recent[MAX_INFLIGHT_REDUCTIONS];                               // ZeRO 0, 1: buckets whose sums were started last, or -1
+    int recent[MAX_INFLIGHT_REDUCTIONS];                    // ZeRO 0, 1: buckets whose sums were started last, or -1
     float** of_bucket;                                      // where each bucket's gradients are computed now
     CommRequest* request;                                   // of each bucket (ZeRO 2: of each buffer)
 } GradientBuckets;
@@ -132,8 +134,9 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
     bucket_sum_partial(grads, g, layout, b);
     if (grads->across) {
         if (grads->parts)
-            grads->request[b] = comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b),
-                                                          grads->of_bucket[b], bucket_site_shard_size(layout, b), COMM_FLOAT);
+            grads->request[b] =
+                comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b), grads->of_bucket[b],
+                                          bucket_site_shard_size(layout, b), COMM_FLOAT);
         else if (!grads->late && bucket->chunk >= 0) // of a tied matrix there is more to add up first
             start_inter_site_sync(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
@@ -176,7 +179,8 @@ static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, Proces
     if (g->embedding.size == 1 || !wte) return;
     const int b = wte->bucket;
     if (grads->across)
-        comm_all_reduce(&g->embedding, inter_site_shard(grads, layout, b), bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
+        comm_all_reduce(&g->embedding, inter_site_shard(grads, layout, b), bucket_site_shard_size(layout, b),
+                        COMM_FLOAT, COMM_SUM);
     else if (layout->mesh.zero)
         comm_all_reduce(&g->embedding, grads->shares + bucket_shard_offset(layout, b), bucket_shard_size(layout, b),
                         COMM_FLOAT, COMM_SUM);

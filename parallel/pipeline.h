@@ -16,7 +16,7 @@ optimization of section 4.1 (--no-scatter-gather: each sends all of them).
 // x: what this rank needs of the boundary, from the message it received.
 static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
     gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
-                mesh->sequence_parallel ? n / mesh->t : n);
+                                mesh->sequence_parallel ? n / mesh->t : n);
 }
 
 // Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of the

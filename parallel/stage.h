@@ -100,8 +100,10 @@ typedef struct {
 
 // Where messages from and to a chunk's neighbours lie, and which are on their way (parallel/schedule.h).
 typedef struct {
-    floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION], *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
-    CommRequest receive_forward[PIPELINE_BUFFERS_PER_DIRECTION], receive_backward[PIPELINE_BUFFERS_PER_DIRECTION], send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
+    floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION],
+        *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
+    CommRequest receive_forward[PIPELINE_BUFFERS_PER_DIRECTION], receive_backward[PIPELINE_BUFFERS_PER_DIRECTION],
+        send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
 } PipelineBuffers;
 
 typedef struct {
@@ -117,334 +119,366 @@ typedef struct {
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
-        *master;   // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
+        *master;        // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
     AsyncConfig rounds; // what sites tell each other, and when
-    AsyncDp sites;   // where they have weights of their own
-    float* before; // like moment1: weights before the last update, where a late gradient is compensated for that
-    float* lambda; // (layout.tensors), host: of the compensation in this step
+    AsyncDp sites;      // where they have weights of their own
+    float* before;      // like moment1: weights before the last update, where a late gradient is compensated for that
+    float* lambda;      // (layout.tensors), host: of the compensation in this step
     float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;           // (T, HS): cosines and sines
     double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
-    NanProbe* probe;                  // where numbers are looked at; NULL: nowhere
+    NanProbe* probe;               // where numbers are looked at; NULL: nowhere
     Activations* activations;      // (slots)
     HeadActivations* head;         // (heads)
     LayerActivations recomputed;   // what the blocks do not keep but compute again
     Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
-    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism: before reduce_from_tensor_region, after gather_from_sequence_region
-    float* shared;      // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
-    floatX* cache;      // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
+    floatX *partial,
+        *gathered; // (N, C) each, only with sequence parallelism: before reduce_from_tensor_region, after gather_from_sequence_region
+    float* shared; // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
+    floatX* cache; // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
     PipelineBuffers* boundary; // (v)
     CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
 // Of tensors that are cut: of one state.
-static inline floatX* weight_of(const Stage* s, int layer, TensorKind kind, int state) {
-    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
-    return slice ? s->params + slice->offset : NULL;
+static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&stage->layout, layer, kind, state);
+    return slice ? stage->params + slice->offset : NULL;
 }
 
-static inline float* gradient_of(const Stage* s, int layer, TensorKind kind, int state) {
-    const Slice* slice = layout_slice_of_state(&s->layout, layer, kind, state);
+static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind, int state) {
+    const Slice* slice = layout_slice_of_state(&stage->layout, layer, kind, state);
     if (!slice) return NULL;
-    return s->grads.of_bucket[slice->bucket] + (slice->offset - s->layout.bucket[slice->bucket].offset);
+    return stage->grads.of_bucket[slice->bucket] + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
 // Of tensors that all states have alike; of the vocabulary's, whose cuts follow each other, those of all states.
-static inline floatX* weight(const Stage* s, int layer, TensorKind kind) { return weight_of(s, layer, kind, 0); }
-static inline float* gradient(const Stage* s, int layer, TensorKind kind) { return gradient_of(s, layer, kind, 0); }
+static inline floatX* weight(const Stage* stage, int layer, TensorKind kind) {
+    return weight_of(stage, layer, kind, 0);
+}
+static inline float* gradient(const Stage* stage, int layer, TensorKind kind) {
+    return gradient_of(stage, layer, kind, 0);
+}
 
-static inline TensorKind lm_head_kind(const Stage* s) { return s->model.tied ? WTE : HEAD_W; }
+static inline TensorKind lm_head_kind(const Stage* stage) { return stage->model.tied ? WTE : HEAD_W; }
 
-static inline int max_layers(const Stage* s) { // of a chunk
+static inline int max_layers(const Stage* stage) { // of a chunk
     int most = 0;
-    for (int c = 0; c < s->layout.mesh.v; c++) most = (int)max_i64(most, s->layout.chunk[c].layers);
+    for (int c = 0; c < stage->layout.mesh.v; c++) most = (int)max_i64(most, stage->layout.chunk[c].layers);
     return most;
 }
 
-static inline bool splits_rows(const Stage* s) { return s->layout.mesh.sequence_parallel; }
-static inline bool is_caat(const Stage* s) { return s->layout.mesh.sync.ranks > 0; }
+static inline bool splits_rows(const Stage* stage) { return stage->layout.mesh.sequence_parallel; }
+static inline bool is_caat(const Stage* stage) { return stage->layout.mesh.sync.ranks > 0; }
 
 // N and R of a whole micro-batch: what memory is taken for.
-static inline int64_t max_tokens(const Stage* s) { return (int64_t)s->layout.states * s->B * s->T; }
-static inline int64_t max_rows(const Stage* s) { return max_tokens(s) / (splits_rows(s) ? s->layout.mesh.t : 1); }
+static inline int64_t max_tokens(const Stage* stage) { return (int64_t)stage->layout.states * stage->B * stage->T; }
+static inline int64_t max_rows(const Stage* stage) {
+    return max_tokens(stage) / (splits_rows(stage) ? stage->layout.mesh.t : 1);
+}
 
 // This rank's channels, or those of each state: of q, k and v together, and of the first matrix of the mlp.
-static inline int qkv_size(const Stage* s) { return (s->layout.NH + 2 * s->layout.NKV) * model_head_size(&s->model); }
-static inline int fc_size(const Stage* s) { return s->model.arch == ARCH_LLAMA ? 2 * s->layout.F : s->layout.F; }
-static inline int64_t kv_cache_layer_elements(const Stage* s) {
-    return (int64_t)s->T * 2 * s->layout.NKV * model_head_size(&s->model);
+static inline int qkv_size(const Stage* stage) {
+    return (stage->layout.NH + 2 * stage->layout.NKV) * model_head_size(&stage->model);
 }
-static inline int64_t kv_cache_elements(const Stage* s) { return s->layout.layers * s->layout.states * kv_cache_layer_elements(s); }
-static inline int attn_out_size(const Stage* s) { return s->layout.NH * model_head_size(&s->model); }
+static inline int fc_size(const Stage* stage) {
+    return stage->model.arch == ARCH_LLAMA ? 2 * stage->layout.F : stage->layout.F;
+}
+static inline int64_t kv_cache_layer_elements(const Stage* stage) {
+    return (int64_t)stage->T * 2 * stage->layout.NKV * model_head_size(&stage->model);
+}
+static inline int64_t kv_cache_elements(const Stage* stage) {
+    return stage->layout.layers * stage->layout.states * kv_cache_layer_elements(stage);
+}
+static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
 // Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens in each state, or (position >= 0) one
 // token at that position.
-static inline void activations_bind(Activations* a, const Stage* s, int chunk, int k, int B, int T, int position) {
-    a->chunk = &s->layout.chunk[chunk];
-    a->head = a->chunk->last ? &s->head[k % s->heads] : NULL;
-    a->B = s->layout.states * B, a->T = T, a->N = a->B * T, a->tokens = B * T, a->position = position;
-    a->remembers = false;
-    a->split = splits_rows(s) && position < 0;
-    a->R = a->split ? a->N / s->layout.mesh.t : a->N;
-    a->positions = NULL;
+static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
+                                    int position) {
+    acts->chunk = &stage->layout.chunk[chunk];
+    acts->head = acts->chunk->last ? &stage->head[k % stage->heads] : NULL;
+    acts->B = stage->layout.states * B, acts->T = T, acts->N = acts->B * T, acts->tokens = B * T,
+    acts->position = position;
+    acts->remembers = false;
+    acts->split = splits_rows(stage) && position < 0;
+    acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
+    acts->positions = NULL;
 }
 
 // What the forward pass keeps of a block, and the residual stream before it; layers are numbered over all chunks of the
 // stage. After the last block of the chunk it is the stream at its number + 1.
-static inline LayerActivations* layer_acts(const Activations* a, int layer) { return &a->layers[layer - a->chunk->begin]; }
+static inline LayerActivations* layer_acts(const Activations* acts, int layer) {
+    return &acts->layers[layer - acts->chunk->begin];
+}
 
-static inline floatX* residual_stream(const Activations* a, int layer) { return a->x[layer - a->chunk->begin]; }
+static inline floatX* residual_stream(const Activations* acts, int layer) {
+    return acts->x[layer - acts->chunk->begin];
+}
 
-static inline floatX* chunk_output(const Activations* a) { return a->x[a->chunk->layers]; }
+static inline floatX* chunk_output(const Activations* acts) { return acts->x[acts->chunk->layers]; }
 
 // ----------------------------------------------------------------------------------------------------------------
 // How large it is
 
-static inline floatX* take_values(const Stage* s, Arena* arena, int64_t n) {
-    return (floatX*)arena_take(arena, n * s->type.bytes);
+static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
+    return (floatX*)arena_take(arena, n * stage->type.bytes);
 }
 
 // One block's activations. Those that are computed again take the place in `again`, which all blocks share; with
 // again = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's
 // input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
 // this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
-static inline void take_layer(LayerActivations* y, const Stage* s, const LayerActivations* again, Arena* arena) {
-    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
-    const Recompute recompute = !again ? RECOMPUTE_NONE : s->trains ? s->layout.mesh.recompute : RECOMPUTE_FULL;
+static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
+    const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
+    const Recompute recompute = !again ? RECOMPUTE_NONE : stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
     if (recompute == RECOMPUTE_FULL) {
         *y = *again;
         return;
     }
     y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
     y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
-    y->qkv = take_values(s, arena, N * qkv_size(s));
-    y->attention = take_values(s, arena, N * attn_out_size(s)), y->lse = arena_floats(arena, N * s->layout.NH);
-    y->middle = take_values(s, arena, R * C), y->fc = take_values(s, arena, N * fc_size(s));
+    y->qkv = take_values(stage, arena, N * qkv_size(stage));
+    y->attention = take_values(stage, arena, N * attn_out_size(stage)),
+    y->lse = arena_floats(arena, N * stage->layout.NH);
+    y->middle = take_values(stage, arena, R * C), y->fc = take_values(stage, arena, N * fc_size(stage));
     const bool keep = recompute == RECOMPUTE_NONE;
-    y->norm1 = keep ? take_values(s, arena, R * C) : again->norm1;
-    y->norm2 = keep ? take_values(s, arena, R * C) : again->norm2;
-    y->act = keep ? take_values(s, arena, N * s->layout.F) : again->act;
+    y->norm1 = keep ? take_values(stage, arena, R * C) : again->norm1;
+    y->norm2 = keep ? take_values(stage, arena, R * C) : again->norm2;
+    y->act = keep ? take_values(stage, arena, N * stage->layout.F) : again->act;
 }
 
-static inline void take_activations(Activations* a, const Stage* s, Arena* arena) {
-    const int64_t R = max_rows(s), C = s->model.C;
+static inline void take_activations(Activations* acts, const Stage* stage, Arena* arena) {
+    const int64_t R = max_rows(stage), C = stage->model.C;
     // Any chunk may use any slot, so each has room for the longest one.
-    for (int l = 0; l <= max_layers(s); l++) a->x[l] = s->trains || l < 2 ? take_values(s, arena, R * C) : a->x[1];
-    for (int l = 0; l < max_layers(s); l++) take_layer(&a->layers[l], s, &s->recomputed, arena);
+    for (int l = 0; l <= max_layers(stage); l++)
+        acts->x[l] = stage->trains || l < 2 ? take_values(stage, arena, R * C) : acts->x[1];
+    for (int l = 0; l < max_layers(stage); l++) take_layer(&acts->layers[l], stage, &stage->recomputed, arena);
 }
 
-static inline void take_head(HeadActivations* h, const Stage* s, Arena* arena) {
-    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
-    h->final_norm = take_values(s, arena, R * C);
+static inline void take_head(HeadActivations* h, const Stage* stage, Arena* arena) {
+    const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
+    h->final_norm = take_values(stage, arena, R * C);
     h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
-    h->logits = take_values(s, arena, N * s->layout.V);
+    h->logits = take_values(stage, arena, N * stage->layout.V);
     h->row_max = arena_floats(arena, N), h->row_sum = arena_floats(arena, 2 * N);
     h->target_logit = h->row_sum ? h->row_sum + N : NULL, h->losses = arena_floats(arena, N);
 }
 
-static inline void take_layer_gradients(LayerGradients* d, const Stage* s, Arena* arena) {
-    const int64_t N = max_tokens(s), C = s->model.C;
-    d->dqkv = take_values(s, arena, N * qkv_size(s)), d->dmiddle = take_values(s, arena, N * C);
-    d->dfc = take_values(s, arena, N * fc_size(s)), d->dout = take_values(s, arena, N * C);
+static inline void take_layer_gradients(LayerGradients* d, const Stage* stage, Arena* arena) {
+    const int64_t N = max_tokens(stage), C = stage->model.C;
+    d->dqkv = take_values(stage, arena, N * qkv_size(stage)), d->dmiddle = take_values(stage, arena, N * C);
+    d->dfc = take_values(stage, arena, N * fc_size(stage)), d->dout = take_values(stage, arena, N * C);
 }
 
 // What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
 // needs any: one block's memory is enough for all.
-static inline void take_gradients(Stage* s, Arena* arena) {
-    const int64_t R = max_rows(s), C = s->model.C;
+static inline void take_gradients(Stage* stage, Arena* arena) {
+    const int64_t R = max_rows(stage), C = stage->model.C;
     LayerGradients shared;
     memset(&shared, 0, sizeof shared);
-    if (!s->split_backward) take_layer_gradients(&shared, s, arena);
-    floatX* dx = s->split_backward ? NULL : take_values(s, arena, R * C);
-    for (int c = 0; c < s->layout.mesh.v; c++) {
-        for (int i = 0; i < s->pending[c]; i++) {
-            Gradients* g = &s->gradients[c][i];
-            g->dx = s->split_backward ? take_values(s, arena, R * C) : dx;
-            for (int l = 0; l < s->layout.chunk[c].layers; l++) {
+    if (!stage->split_backward) take_layer_gradients(&shared, stage, arena);
+    floatX* dx = stage->split_backward ? NULL : take_values(stage, arena, R * C);
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        for (int i = 0; i < stage->pending[c]; i++) {
+            Gradients* g = &stage->gradients[c][i];
+            g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
+            for (int l = 0; l < stage->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
-                if (s->split_backward) take_layer_gradients(&g->layers[l], s, arena);
+                if (stage->split_backward) take_layer_gradients(&g->layers[l], stage, arena);
             }
         }
     }
 }
 
-static inline void take_boundary(Stage* s, Arena* arena) {
-    const int64_t n = boundary_elements(&s->layout.mesh, max_tokens(s) * s->model.C);
-    for (int c = 0; c < s->layout.mesh.v; c++) {
-        PipelineBuffers* x = &s->boundary[c];
+static inline void take_boundary(Stage* stage, Arena* arena) {
+    const int64_t n = boundary_elements(&stage->layout.mesh, max_tokens(stage) * stage->model.C);
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        PipelineBuffers* x = &stage->boundary[c];
         for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) {
-            if (!s->layout.chunk[c].first) x->input[i] = take_values(s, arena, n);
-            if (!s->layout.chunk[c].first && s->trains) x->gradient_out[i] = take_values(s, arena, n);
-            if (!s->layout.chunk[c].last && s->trains) x->gradient[i] = take_values(s, arena, n);
+            if (!stage->layout.chunk[c].first) x->input[i] = take_values(stage, arena, n);
+            if (!stage->layout.chunk[c].first && stage->trains) x->gradient_out[i] = take_values(stage, arena, n);
+            if (!stage->layout.chunk[c].last && stage->trains) x->gradient[i] = take_values(stage, arena, n);
         }
     }
 }
 
 // Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
-static inline bool has_split_embedding_grad(const Stage* s) {
-    return s->model.tied && s->layout.first_stage && s->layout.last_stage && s->layout.mesh.zero < 2;
+static inline bool has_split_embedding_grad(const Stage* stage) {
+    return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage && stage->layout.mesh.zero < 2;
 }
 
-static inline void take_parameters(Stage* s) {
-    const Layout* layout = &s->layout;
+static inline void take_parameters(Stage* stage) {
+    const Layout* layout = &stage->layout;
     const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
-    GradientBuckets* grads = &s->grads;
-    s->params = take_values(s, &s->memory_params, n);
-    if (s->type.masters) s->master = arena_floats(&s->memory_optimizer, share);
-    if (!s->trains) return;
+    GradientBuckets* grads = &stage->grads;
+    stage->params = take_values(stage, &stage->memory_params, n);
+    if (stage->type.masters) stage->master = arena_floats(&stage->memory_optimizer, share);
+    if (!stage->trains) return;
     const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
-    if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&s->memory_grads, n);
-    if (layout->mesh.zero) grads->shares = arena_floats(&s->memory_grads, share);
-    if (parts) grads->parts = grads->due_parts = arena_floats(&s->memory_grads, parts);
-    if (grads->late) grads->due_all = arena_floats(&s->memory_grads, n);
-    if (grads->late && parts) grads->due_parts = arena_floats(&s->memory_grads, parts);
+    if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&stage->memory_grads, n);
+    if (layout->mesh.zero) grads->shares = arena_floats(&stage->memory_grads, share);
+    if (parts) grads->parts = grads->due_parts = arena_floats(&stage->memory_grads, parts);
+    if (grads->late) grads->due_all = arena_floats(&stage->memory_grads, n);
+    if (grads->late && parts) grads->due_parts = arena_floats(&stage->memory_grads, parts);
     for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
-        grads->buffer[i] = arena_floats(&s->memory_grads, largest_bucket(layout));
-        grads->arriving[i] = arena_floats(&s->memory_grads, largest_bucket(layout) / layout->mesh.d);
+        grads->buffer[i] = arena_floats(&stage->memory_grads, largest_bucket(layout));
+        grads->arriving[i] = arena_floats(&stage->memory_grads, largest_bucket(layout) / layout->mesh.d);
     }
     for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
-    if (has_split_embedding_grad(s))
-        s->grad_embedding = arena_floats(&s->memory_grads, (int64_t)layout->states * layout->V * s->model.C);
-    s->moment1 = arena_floats(&s->memory_optimizer, share), s->moment2 = arena_floats(&s->memory_optimizer, share);
-    if (s->rounds.compensation > 0 && grads->late) s->before = arena_floats(&s->memory_optimizer, share);
-    if (async_schedule_are_local(&s->rounds))
-        async_dp_take_memory(&s->sites, &s->memory_optimizer, s->type.masters ? s->master : (float*)s->params);
+    if (has_split_embedding_grad(stage))
+        stage->grad_embedding =
+            arena_floats(&stage->memory_grads, (int64_t)layout->states * layout->V * stage->model.C);
+    stage->moment1 = arena_floats(&stage->memory_optimizer, share),
+    stage->moment2 = arena_floats(&stage->memory_optimizer, share);
+    if (stage->rounds.compensation > 0 && grads->late) stage->before = arena_floats(&stage->memory_optimizer, share);
+    if (async_schedule_are_local(&stage->rounds))
+        async_dp_take_memory(&stage->sites, &stage->memory_optimizer,
+                             stage->type.masters ? stage->master : (float*)stage->params);
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
-static inline void stage_take_memory(Stage* s) {
-    const int64_t N = max_tokens(s), R = max_rows(s), C = s->model.C;
-    Arena *scratch = &s->memory_scratch, *activations = &s->memory_activations;
-    take_parameters(s);
-    if (!s->trains || s->layout.mesh.recompute != RECOMPUTE_NONE) take_layer(&s->recomputed, s, NULL, scratch);
-    for (int i = 0; i < s->slots; i++) take_activations(&s->activations[i], s, activations);
-    for (int i = 0; i < s->heads; i++) take_head(&s->head[i], s, activations);
-    if (s->trains) take_gradients(s, scratch);
-    take_boundary(s, activations);
-    s->branch = take_values(s, scratch, R * C);
-    if (s->trains) s->dact = take_values(s, scratch, N * max_i64(s->layout.F, attn_out_size(s)));
-    if (s->trains) s->dnorm = take_values(s, scratch, R * C);
-    if (splits_rows(s)) s->partial = take_values(s, scratch, N * C), s->gathered = take_values(s, scratch, N * C);
-    if (is_caat(s)) s->shared = arena_floats(scratch, N / s->layout.states * C);
-    if (s->model.arch == ARCH_LLAMA) s->rope = arena_floats(scratch, (int64_t)s->model.T * model_head_size(&s->model));
-    s->sums = (double*)arena_take(scratch, (2 * s->layout.tensors + 1) * (int64_t)sizeof(double));
-    s->checksums = (uint64_t*)arena_take(scratch, s->layout.n * (int64_t)sizeof(uint64_t));
-    s->cache = take_values(s, scratch, kv_cache_elements(s)); // the last: what is not used is not touched
+static inline void stage_take_memory(Stage* stage) {
+    const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
+    Arena *scratch = &stage->memory_scratch, *activations = &stage->memory_activations;
+    take_parameters(stage);
+    if (!stage->trains || stage->layout.mesh.recompute != RECOMPUTE_NONE)
+        take_layer(&stage->recomputed, stage, NULL, scratch);
+    for (int i = 0; i < stage->slots; i++) take_activations(&stage->activations[i], stage, activations);
+    for (int i = 0; i < stage->heads; i++) take_head(&stage->head[i], stage, activations);
+    if (stage->trains) take_gradients(stage, scratch);
+    take_boundary(stage, activations);
+    stage->branch = take_values(stage, scratch, R * C);
+    if (stage->trains) stage->dact = take_values(stage, scratch, N * max_i64(stage->layout.F, attn_out_size(stage)));
+    if (stage->trains) stage->dnorm = take_values(stage, scratch, R * C);
+    if (splits_rows(stage))
+        stage->partial = take_values(stage, scratch, N * C), stage->gathered = take_values(stage, scratch, N * C);
+    if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.states * C);
+    if (stage->model.arch == ARCH_LLAMA)
+        stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
+    stage->sums = (double*)arena_take(scratch, (2 * stage->layout.tensors + 1) * (int64_t)sizeof(double));
+    stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
+    stage->cache = take_values(stage, scratch, kv_cache_elements(stage)); // the last: what is not used is not touched
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Plan, take, free
 
 // Room for pointers: everything of the stage that is not in an arena.
-static inline void stage_take_lists(Stage* s) {
-    const size_t layers = (size_t)max_layers(s), v = (size_t)s->layout.mesh.v, slots = (size_t)s->slots;
-    const size_t buckets = (size_t)max_i64(s->layout.buckets, ZERO2_BUFFERS);
-    s->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
-    s->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
-    s->head = (HeadActivations*)checked_calloc((size_t)s->heads, sizeof(HeadActivations), "the slots");
-    for (int i = 0; i < s->slots; i++) {
-        s->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
-        s->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
+static inline void stage_take_lists(Stage* stage) {
+    const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots;
+    const size_t buckets = (size_t)max_i64(stage->layout.buckets, ZERO2_BUFFERS);
+    stage->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
+    stage->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
+    stage->head = (HeadActivations*)checked_calloc((size_t)stage->heads, sizeof(HeadActivations), "the slots");
+    for (int i = 0; i < stage->slots; i++) {
+        stage->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
+        stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
-    s->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
-    s->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
+    stage->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
+    stage->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
     for (size_t c = 0; c < v; c++) {
-        s->gradients[c] = (Gradients*)checked_calloc((size_t)s->pending[c], sizeof(Gradients), "the chunks");
-        for (int i = 0; i < s->pending[c]; i++)
-            s->gradients[c][i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
+        stage->gradients[c] = (Gradients*)checked_calloc((size_t)stage->pending[c], sizeof(Gradients), "the chunks");
+        for (int i = 0; i < stage->pending[c]; i++)
+            stage->gradients[c][i].layers =
+                (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
     }
-    s->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
-    s->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    s->grads.far = s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    if (s->grads.late) s->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    s->lambda = (float*)checked_calloc((size_t)s->layout.tensors, sizeof(float), "the tensors");
-    if (async_schedule_are_local(&s->rounds)) async_dp_open(&s->sites, &s->rounds, &s->layout, s->model.L);
-    for (int i = 0; i < ZERO2_BUFFERS; i++) s->grads.bucket_in[i] = -1;
-    for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) s->grads.recent[i] = -1;
+    stage->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
+    stage->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    stage->grads.far = stage->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    if (stage->grads.late)
+        stage->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    stage->lambda = (float*)checked_calloc((size_t)stage->layout.tensors, sizeof(float), "the tensors");
+    if (async_schedule_are_local(&stage->rounds))
+        async_dp_open(&stage->sites, &stage->rounds, &stage->layout, stage->model.L);
+    for (int i = 0; i < ZERO2_BUFFERS; i++) stage->grads.bucket_in[i] = -1;
+    for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.recent[i] = -1;
 }
 
 enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
 static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 
-static inline void stage_arenas(Stage* s, Arena* arenas[ARENAS]) {
-    Arena* all[ARENAS] = {&s->memory_params, &s->memory_grads, &s->memory_optimizer, &s->memory_activations,
-                          &s->memory_scratch};
+static inline void stage_arenas(Stage* stage, Arena* arenas[ARENAS]) {
+    Arena* all[ARENAS] = {&stage->memory_params, &stage->memory_grads, &stage->memory_optimizer,
+                          &stage->memory_activations, &stage->memory_scratch};
     memcpy(arenas, all, sizeof all);
 }
 
 // Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
 // sizes of its arenas are known and nothing large is allocated.
-static inline bool stage_plan(Stage* s, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
+static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
                               const AsyncConfig* rounds, DtypeInfo type, Error* error) {
-    memset(s, 0, sizeof *s);
+    memset(stage, 0, sizeof *stage);
     if ((int64_t)B * T > INT32_MAX)
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
     const AsyncConfig sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
-    s->rounds = rounds ? *rounds : sync;
-    s->grads.across = async_schedule_sum_gradients(&s->rounds) && (mesh.sites > 1 || async_schedule_are_late(&s->rounds));
-    s->grads.late = s->rounds.mode == DP_DELAYED && s->rounds.delay > 0;
-    s->grads.due = !s->grads.late;
-    s->model = *m, s->type = type, s->B = B, s->T = T, s->slots = schedule->slots,
-    s->trains = schedule_trains(schedule);
-    s->split_backward = schedule_splits_backward(mesh.schedule);
-    if (!layout_build(&s->layout, m, mesh, T, error)) return false;
-    if (s->layout.last_stage) s->heads = s->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
-    s->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
-    for (int c = 0; c < mesh.v; c++) s->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
-    stage_take_lists(s);
+    stage->rounds = rounds ? *rounds : sync;
+    stage->grads.across =
+        async_schedule_sum_gradients(&stage->rounds) && (mesh.sites > 1 || async_schedule_are_late(&stage->rounds));
+    stage->grads.late = stage->rounds.mode == DP_DELAYED && stage->rounds.delay > 0;
+    stage->grads.due = !stage->grads.late;
+    stage->model = *m, stage->type = type, stage->B = B, stage->T = T, stage->slots = schedule->slots,
+    stage->trains = schedule_trains(schedule);
+    stage->split_backward = schedule_splits_backward(mesh.schedule);
+    if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
+    if (stage->layout.last_stage) stage->heads = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
+    stage->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
+    for (int c = 0; c < mesh.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage_take_lists(stage);
     Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
+    stage_arenas(stage, arenas);
     for (int i = 0; i < ARENAS; i++) arenas[i]->what = arena_names[i];
-    stage_take_memory(s);
+    stage_take_memory(stage);
     return true;
 }
 
 // Bytes of all arenas, known before they are allocated.
-static inline double stage_bytes(Stage* s) {
+static inline double stage_bytes(Stage* stage) {
     Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
+    stage_arenas(stage, arenas);
     double total = 0;
     for (int i = 0; i < ARENAS; i++) total += (double)arenas[i]->used;
     return total;
 }
 
-static inline void stage_allocate(Stage* s) {
+static inline void stage_allocate(Stage* stage) {
     Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
+    stage_arenas(stage, arenas);
     for (int i = 0; i < ARENAS; i++) arena_allocate(arenas[i]);
-    stage_take_memory(s);
-    if (s->rope)
-        rope_table(s->rope, s->model.T, model_head_size(&s->model), s->model.rope_theta, &s->model.rope_scaling);
+    stage_take_memory(stage);
+    if (stage->rope)
+        rope_table(stage->rope, stage->model.T, model_head_size(&stage->model), stage->model.rope_theta,
+                   &stage->model.rope_scaling);
 }
 
-static inline void stage_free(Stage* s) {
+static inline void stage_free(Stage* stage) {
     Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
+    stage_arenas(stage, arenas);
     for (int i = 0; i < ARENAS; i++) arena_free(arenas[i]);
-    for (int i = 0; i < s->slots; i++) {
-        free(s->activations[i].x);
-        free(s->activations[i].layers);
+    for (int i = 0; i < stage->slots; i++) {
+        free(stage->activations[i].x);
+        free(stage->activations[i].layers);
     }
-    for (int c = 0; c < s->layout.mesh.v; c++) {
-        for (int i = 0; i < s->pending[c]; i++) free(s->gradients[c][i].layers);
-        free(s->gradients[c]);
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        for (int i = 0; i < stage->pending[c]; i++) free(stage->gradients[c][i].layers);
+        free(stage->gradients[c]);
     }
-    free(s->gradients);
-    free(s->activations);
-    free(s->head);
-    free(s->boundary);
-    free(s->pending);
-    free(s->send_forward);
-    if (async_schedule_are_local(&s->rounds)) async_dp_close(&s->sites);
-    free(s->lambda);
-    free(s->grads.of_bucket);
-    free(s->grads.request);
-    if (s->grads.late) free(s->grads.due_far);
-    free(s->grads.far);
-    layout_free(&s->layout);
+    free(stage->gradients);
+    free(stage->activations);
+    free(stage->head);
+    free(stage->boundary);
+    free(stage->pending);
+    free(stage->send_forward);
+    if (async_schedule_are_local(&stage->rounds)) async_dp_close(&stage->sites);
+    free(stage->lambda);
+    free(stage->grads.of_bucket);
+    free(stage->grads.request);
+    if (stage->grads.late) free(stage->grads.due_far);
+    free(stage->grads.far);
+    layout_free(&stage->layout);
 }
 
 #endif

@@ -53,19 +53,19 @@ static inline void batch_free(TokenBatch* batch) {
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents begin,
 // which all stages have to know.
 static inline void load_batch(Trainer* t, const StepInput* pass) {
-    const Stage* s = &t->stage;
-    const int64_t room = (int64_t)pass->schedule->plan.m * s->B * s->T;
+    const Stage* stage = &t->stage;
+    const int64_t room = (int64_t)pass->schedule->plan.m * stage->B * stage->T;
     const Evaluation* e = pass->evaluation;
     const bool documents = t->settings.documents;
     Error error;
-    if (!s->layout.first_stage && !s->layout.last_stage && !documents) return;
+    if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
     batch_reserve(&t->batch, room);
     for (int k = 0; k < pass->schedule->plan.m; k++) {
         for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
-            int32_t* inputs = t->batch.host + ((int64_t)k * s->B + b) * s->T;
+            int32_t* inputs = t->batch.host + ((int64_t)k * stage->B + b) * stage->T;
             int32_t *targets = inputs + t->batch.tokens, *positions = targets + t->batch.tokens;
             const int64_t sequence = microbatch_first(t, pass, k) + b;
-            if (!(e ? evaluation_row(inputs, targets, e, s->model.V, sequence, &error)
+            if (!(e ? evaluation_row(inputs, targets, e, stage->model.V, sequence, &error)
                     : mix_sequence(inputs, targets, pass->loader, (uint64_t)sequence, &error)))
                 die("%s", error.text);
             if (documents && e) evaluation_positions(positions, inputs, e, sequence);
@@ -88,20 +88,21 @@ static inline double step_tokens(const Trainer* t) {
 static inline double gradient_factor(const Trainer* t) { return NEEDS_LOSS_SCALE ? step_tokens(t) : 1; }
 
 // Shapes a for micro-batch k in a chunk.
-static inline void bind_microbatch(const Trainer* t, Activations* a, const StepInput* pass, int chunk, int k) {
-    const Stage* s = &t->stage;
-    const int32_t* inputs = t->batch.device + (int64_t)k * s->B * s->T;
-    activations_bind(a, s, chunk, k, microbatch_sequences(t, pass, k), s->T, -1);
-    if (a->chunk->first || a->chunk->last) a->inputs = inputs, a->targets = inputs + t->batch.tokens;
-    if (t->settings.documents) a->positions = inputs + 2 * t->batch.tokens;
-    a->scale = pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
+static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* pass, int chunk, int k) {
+    const Stage* stage = &t->stage;
+    const int32_t* inputs = t->batch.device + (int64_t)k * stage->B * stage->T;
+    activations_bind(acts, stage, chunk, k, microbatch_sequences(t, pass, k), stage->T, -1);
+    if (acts->chunk->first || acts->chunk->last) acts->inputs = inputs, acts->targets = inputs + t->batch.tokens;
+    if (t->settings.documents) acts->positions = inputs + 2 * t->batch.tokens;
+    acts->scale =
+        pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.
 static inline int64_t message_elements(const Trainer* t, const StepInput* pass, int k) {
-    const Stage* s = &t->stage;
+    const Stage* stage = &t->stage;
     const int64_t B = microbatch_sequences(t, pass, k);
-    return boundary_elements(&s->layout.mesh, s->layout.states * B * s->T * s->model.C);
+    return boundary_elements(&stage->layout.mesh, stage->layout.states * B * stage->T * stage->model.C);
 }
 
 #endif

@@ -30,10 +30,12 @@ static inline void die_as_site(Trainer* t, const char* text) {
 // Ends the run where ranks hold different bits of what ought to be the same (trainer/health.h): ranks of a site, or (meets), where sites
 // have the same weights, of all.
 static inline void check_replicas(Trainer* t, bool meets) {
-    Stage* s = &t->stage;
-    const bool far = meets && async_schedule_sum_gradients(&s->rounds);
+    Stage* stage = &t->stage;
+    const bool far = meets && async_schedule_sum_gradients(&stage->rounds);
     char what[1024], text[1536];
-    if (!replicas_differ(what, sizeof what, &t->groups, &s->layout, &s->model, s->params, s->checksums, far)) return;
+    if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
+                         far))
+        return;
     snprintf(text, sizeof text,
              "step %lld: silent data corruption: %s. Go on from the last checkpoint with --resume; if it is the same "
              "rank again, leave its machine out",
@@ -43,7 +45,9 @@ static inline void check_replicas(Trainer* t, bool meets) {
 }
 
 // Updates that have been made by the end of a step. The first gradient that is used late is used in the second.
-static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) { return step - (t->stage.grads.late && step > 0); }
+static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
+    return step - (t->stage.grads.late && step > 0);
+}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Save
@@ -80,14 +84,15 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
 // A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is not finite, and
 // the save, which nobody has asked for at this very step (timed), is put off.
 static inline bool check_late_gradient(Trainer* t, bool timed) {
-    Stage* s = &t->stage;
-    const GradientBuckets* grads = &s->grads;
-    const int64_t n = s->layout.elements;
+    Stage* stage = &t->stage;
+    const GradientBuckets* grads = &stage->grads;
+    const int64_t n = stage->layout.elements;
     double squares;
     char text[256];
-    device_zero(s->sums, sizeof(double));
-    sum_of_squares(s->sums, grads->shares ? grads->shares : grads->all, grads->shares ? n / s->layout.mesh.d : n);
-    device_to_host(&squares, s->sums, sizeof squares);
+    device_zero(stage->sums, sizeof(double));
+    sum_of_squares(stage->sums, grads->shares ? grads->shares : grads->all,
+                   grads->shares ? n / stage->layout.mesh.d : n);
+    device_to_host(&squares, stage->sums, sizeof squares);
     comm_all_reduce(&t->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
     if (isfinite(squares) || timed) return isfinite(squares);
     snprintf(
@@ -119,17 +124,17 @@ static inline void finish_save(Trainer* t) {
 // Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of the run.
 static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     const double started = seconds_now();
-    Stage* s = &t->stage;
+    Stage* stage = &t->stage;
     heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
     finish_save(t);
     const CheckpointState state = checkpoint_state(t);
-    async_dp_drain(s);
+    async_dp_drain(stage);
     if (t->settings.check_every) check_replicas(t, true);
-    if (s->grads.late && !check_late_gradient(t, timed)) return;
+    if (stage->grads.late && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
     Comm *data = &t->groups.data, *far = &t->groups.far;
     const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
-    settle_values(s);
+    settle_values(stage);
     Error error;
     t->saver.timed = timed;
     if (!saver_begin(&t->saver, &t->world, &state, !last && !t->saves_wait, started, &error)) {
@@ -145,20 +150,21 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
 // Writes the weights alone, --export.
 static inline void export_weights(Trainer* t) {
     Export* x = &t->export_to;
-    const Stage* s = &t->stage;
+    const Stage* stage = &t->stage;
     int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
     heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
     settle_values(&t->stage);
     comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
     check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);
-    check_all_ranks(t, !is_main(t) || export_begin(x, &s->model, &error), &error);
-    const bool wrote = export_write(x, s, watchdog_row(&t->watch), &error);
+    check_all_ranks(t, !is_main(t) || export_begin(x, &stage->model, &error), &error);
+    const bool wrote = export_write(x, stage, watchdog_row(&t->watch), &error);
     if (first_failing_rank(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {
         if (is_main(t)) export_abandon(x);
         comm_abort_all(&t->world, EXIT_RUN, error.text);
     }
-    check_all_ranks(t, !is_main(t) || export_publish(x, &s->model, &s->layout.mesh.sync, &t->hub_files, &error), &error);
+    check_all_ranks(t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.mesh.sync, &t->hub_files, &error),
+                    &error);
     if (is_main(t)) printf("exported  %s\n", x->path);
 }
 
@@ -181,7 +187,8 @@ static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* li
 }
 
 // Whether a checkpoint is what was written, or (weights) what --init needs of it.
-static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights, Error* error) {
+static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights,
+                                              Error* error) {
     CheckpointList list;
     const bool loaded = weights ? checkpoint_load_weights_list(&list, folder, folder, error)
                                 : checkpoint_load_list(&list, folder, error);
@@ -266,7 +273,8 @@ static inline void check_same_model(Trainer* t, const char* folder) {
     bool told;
     Error error;
     check_all_ranks(t, checkpoint_model(&then, &told, folder, &error), &error);
-    check_all_ranks_status(t, !told || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS, &error);
+    check_all_ranks_status(t, !told || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS,
+                           &error);
 }
 
 // What a resumed run changes about its updates is reported: it may be what is wanted.
@@ -339,32 +347,33 @@ static inline bool resume_checkpoint(Trainer* t) {
 }
 
 // Host memory for the weights of the stage in float32, zeroed: the parameters themselves where they are that.
-static inline float* weights_begin(const Stage* s) {
-    if (DEVICE_IS_HOST) return (float*)s->params;
-    return (float*)checked_calloc((size_t)s->layout.elements, sizeof(float), "the initial weights");
+static inline float* weights_begin(const Stage* stage) {
+    if (DEVICE_IS_HOST) return (float*)stage->params;
+    return (float*)checked_calloc((size_t)stage->layout.elements, sizeof(float), "the initial weights");
 }
 
 // Gives them to the device.
-static inline void weights_end(const Stage* s, float* weights) {
+static inline void weights_end(const Stage* stage, float* weights) {
     if (DEVICE_IS_HOST) return;
-    for (int b = 0; b < s->layout.buckets; b++) set_bucket_weights(s, b, weights + s->layout.bucket[b].offset);
+    for (int b = 0; b < stage->layout.buckets; b++)
+        set_bucket_weights(stage, b, weights + stage->layout.bucket[b].offset);
     free(weights);
 }
 
-static inline void random_init_weights(const Stage* s, int64_t seed) {
-    float* weights = weights_begin(s);
-    layout_initialize(weights, &s->layout, (uint64_t)seed);
-    weights_end(s, weights);
+static inline void random_init_weights(const Stage* stage, int64_t seed) {
+    float* weights = weights_begin(stage);
+    layout_initialize(weights, &stage->layout, (uint64_t)seed);
+    weights_end(stage, weights);
 }
 
 // Weights from a file or folder, as --init has it.
 static inline void load_weights(Trainer* t, const char* path) {
-    const Stage* s = &t->stage;
+    const Stage* stage = &t->stage;
     Error error;
-    float* weights = weights_begin(s);
-    check_all_ranks(t, checkpoint_check_caat(path, &s->layout.mesh.sync, &error), &error);
-    check_all_ranks(t, checkpoint_init(path, &s->model, &s->layout, weights, &error), &error);
-    weights_end(s, weights);
+    float* weights = weights_begin(stage);
+    check_all_ranks(t, checkpoint_check_caat(path, &stage->layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_init(path, &stage->model, &stage->layout, weights, &error), &error);
+    weights_end(stage, weights);
 }
 
 // Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing is

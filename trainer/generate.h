@@ -34,25 +34,25 @@ typedef struct {
 // the token after it. Where rows are divided over tensor ranks, tokens 0 are added until all have the same number: nothing
 // before them sees them, and their places in the cache are written again before they are read.
 static inline void feed(Trainer* t, const int32_t* tokens, int n, int position) {
-    Stage* s = &t->stage;
-    Activations* a = &s->activations[0];
+    Stage* stage = &t->stage;
+    Activations* acts = &stage->activations[0];
     const bool one = position >= 0;
-    const int T = one ? 1 : (int)round_up((size_t)n, splits_rows(s) ? (size_t)s->layout.mesh.t : 1);
+    const int T = one ? 1 : (int)round_up((size_t)n, splits_rows(stage) ? (size_t)stage->layout.mesh.t : 1);
     batch_reserve(&t->batch, T);
     device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
     device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
-    for (int c = 0; c < s->layout.mesh.v; c++) {
-        const floatX* before = c > 0 ? chunk_output(a) : NULL;
-        activations_bind(a, s, c, 0, 1, T, position);
-        const int64_t values = (int64_t)a->R * s->model.C;
-        a->inputs = t->batch.device, a->remembers = !one;
-        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == s->layout.mesh.pipeline)
-            device_copy(a->x[0], before, (size_t)values * sizeof(floatX));
-        pipeline_hand_over(s, &t->schedule, a->x[0], values, RECEIVE_FORWARD, c);
-        if (a->chunk->first) embedding_forward_tp(s, a);
-        layers_forward(s, a);
-        if (a->chunk->last && one) head_forward(s, a);
-        pipeline_hand_over(s, &t->schedule, chunk_output(a), values, SEND_FORWARD, c);
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        const floatX* before = c > 0 ? chunk_output(acts) : NULL;
+        activations_bind(acts, stage, c, 0, 1, T, position);
+        const int64_t values = (int64_t)acts->R * stage->model.C;
+        acts->inputs = t->batch.device, acts->remembers = !one;
+        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == stage->layout.mesh.pipeline)
+            device_copy(acts->x[0], before, (size_t)values * sizeof(floatX));
+        pipeline_hand_over(stage, &t->schedule, acts->x[0], values, RECEIVE_FORWARD, c);
+        if (acts->chunk->first) embedding_forward_tp(stage, acts);
+        layers_forward(stage, acts);
+        if (acts->chunk->last && one) head_forward(stage, acts);
+        pipeline_hand_over(stage, &t->schedule, chunk_output(acts), values, SEND_FORWARD, c);
     }
 }
 
@@ -63,10 +63,10 @@ static inline int lm_head_rank(const Trainer* t) {
 
 // Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.
 static inline void gather_logits(Trainer* t, float* logits) {
-    const Stage* s = &t->stage;
-    const int64_t n = (int64_t)s->layout.states * s->layout.V;
-    float* mine = logits + s->layout.mesh.tensor * n;
-    device_to_floats(mine, s->head[0].logits, n);
+    const Stage* stage = &t->stage;
+    const int64_t n = (int64_t)stage->layout.states * stage->layout.V;
+    float* mine = logits + stage->layout.mesh.tensor * n;
+    device_to_floats(mine, stage->head[0].logits, n);
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
 
@@ -74,17 +74,17 @@ enum { TOKEN_LATE = -2 }; // in place of a token: the time is over. -1: the logi
 
 // Draws token number i on the last stage and tells it to all.
 static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
-    Stage* s = &t->stage;
+    Stage* stage = &t->stage;
     int32_t next = 0;
     heartbeat_move(watchdog_row(&t->watch));
-    if (s->layout.last_stage) {
+    if (stage->layout.last_stage) {
         gather_logits(t, x->logits);
-        if (s->layout.mesh.tensor == 0) {
+        if (stage->layout.mesh.tensor == 0) {
             const double coarse = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i); // 24 bits each
             const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
             next = seconds_now() > x->deadline
                        ? (int32_t)TOKEN_LATE
-                       : sample_token(&x->how, x->logits, s->model.V, coarse + 0x1p-24 * fine, &x->memory);
+                       : sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, &x->memory);
         }
         comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
     }
@@ -106,7 +106,7 @@ static inline int32_t default_bos_token(const Trainer* t) {
 // soon as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
 // model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no distribution.
 static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sampler, FILE* out) {
-    const Stage* s = &t->stage;
+    const Stage* stage = &t->stage;
     const Tokenizer* tokenizer = &t->tokenizer;
     TextWriter writer = {out, "", 0, 0};
     int begin = 0, fed = 0; // the token at position 0; those that are in the cache end here
@@ -114,7 +114,7 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     const double started = seconds_now();
     for (x->written = 0; x->written < x->most; x->written++) {
         const int n = x->given + x->written;
-        if (n - begin > s->T) begin = fed = n - 1 - s->T / 2;
+        if (n - begin > stage->T) begin = fed = n - 1 - stage->T / 2;
         if (n - fed > 1) feed(t, x->tokens + fed, n - 1 - fed, -1); // the beginning of a sequence
         fed = n;
         feed(t, x->tokens + n - 1, 1, n - 1 - begin);
@@ -158,15 +158,16 @@ static inline TokenList encode_prompt(const Trainer* t) {
 }
 
 // Lets the model go on with these tokens, for `most` more, into out (NULL on ranks that do not write); they become part of the text.
-static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline, FILE* out) {
+static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline,
+                                        FILE* out) {
     const Settings* o = &t->settings;
     const int V = t->stage.model.V, all = t->stage.layout.V * mesh_tp_cuts(&t->stage.layout.mesh);
     const Generation begun = {(int32_t*)checked_malloc((given->count + (size_t)most) * sizeof(int32_t), "a text"),
-                        (int)given->count,
-                        0,
-                        most,
-                        0,
-                        0};
+                              (int)given->count,
+                              0,
+                              most,
+                              0,
+                              0};
     Sampler sampler = {{o->temperature, o->top_p, o->top_k},      sampling_open(V), NULL, (uint64_t)o->seed,
                        hash_string("sample") + (uint64_t)t->step, deadline};
     sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
@@ -199,15 +200,15 @@ static inline void sample(Trainer* t, int most) {
 
 // --generate where nothing is trained: the text and what the model makes of it go to stdout, everything else to stderr.
 static inline void generate(Trainer* t) {
-    const Stage* s = &t->stage;
+    const Stage* stage = &t->stage;
     const int64_t tokens = t->settings.tokens ? t->settings.tokens : 256;
     Generation text;
     heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
     TokenList list = encode_prompt(t);
-    if (s->layout.mesh.data == 0) {
-        if (is_main(t) && (int64_t)list.count > s->T)
+    if (stage->layout.mesh.data == 0) {
+        if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
-                   s->T / 2 + 1, s->T);
+                   stage->T / 2 + 1, stage->T);
         if (is_main(t)) fflush(stdout), fwrite(t->given, 1, (size_t)t->given_size, t->text), fflush(t->text);
         const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
         if (is_main(t)) {

@@ -58,7 +58,8 @@ static inline void start_tracing(Trainer* t) {
     Error error;
     const bool new_file = is_main(t) && stat(path, &st) != 0;
     FILE* out = is_main(t) ? fopen(path, "a") : NULL;
-    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
+                    &error);
     if (out) fclose(out);
     if (new_file) unlink(path);
     Comm* list[GROUPS];
@@ -73,7 +74,8 @@ static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = is_main(t) ? fopen(path, "w") : NULL;
     Error error;
-    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)), &error);
+    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
+                    &error);
     const Pipeline* plan = &t->schedule.plan;
     const Mesh* mesh = &t->stage.layout.mesh;
     char about[256]; // what dev/plot needs to know

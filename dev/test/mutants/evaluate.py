@@ -53,7 +53,7 @@ FAULTS = [
     ("score: bits are nats", PURE, EVALUATE, "sum / 0.69314718055994531 /", "sum /"),
     ("score: 2 to the loss", PURE, EVALUATE, "scores.perplexity = exp(scores.loss)", "scores.perplexity = exp2(scores.loss)"),
     ("passes: sums go on from those before", USE, TRAINER, "    memset(e->sums, 0, (size_t)e->rows * sizeof(double));\n", ""),
-    ("passes: losses of the micro-batch before", ONE, TRAINER, "pass->losses + (int64_t)k * s->B * s->T, a->head", "pass->losses + (int64_t)(k ? k - 1 : 0) * s->B * s->T, a->head"),
+    ("passes: losses of the micro-batch before", ONE, TRAINER, "pass->losses + (int64_t)k * stage->B * stage->T, acts->head", "pass->losses + (int64_t)(k ? k - 1 : 0) * stage->B * stage->T, acts->head"),
     ("passes: the first window only", ONE, TRAINER, "for (int64_t first = 0; first < e->rows; first += window) {", "for (int64_t first = 0; first < e->rows; first += e->rows) {"),
     ("passes: windows overlap", ONE, TRAINER, "first < e->rows; first += window)", "first < e->rows; first += window - 1)"),
     ("passes: a row has the losses of a micro-batch", "evaluate 1 --micro-batch 5 --global-batch 5 --recompute full", TRAINER, "*sum += losses[k * group + b * row + i];", "*sum += losses[k * group + i];"),
