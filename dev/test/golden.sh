@@ -22,7 +22,8 @@ export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
 
 renamed="sync:caat-fraction sync-ranks:caat-ranks sync-scale:caat-scale sync-gradient:caat-grad-dtype vp:vpp
     whole-boundary:no-scatter-gather first-layers:first-stage-layers last-layers:last-stage-layers
-    documents:document-mask tokens:max-new-tokens dp-delay:outer-delay mix:outer-alpha check-every:check-replicas-every"
+    documents:document-mask tokens:max-new-tokens dp-delay:outer-delay mix:outer-alpha check-every:check-replicas-every
+    keep:keep-last"
 
 # NAME | RANKS | OPTIONS [then OPTIONS]: what follows "then" resumes the run, perhaps on another mesh.
 cases() {
@@ -76,7 +77,7 @@ common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --
     --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
     --save-every 0 --save-minutes 0 --keep 0 --check-every 0 --out out"
 
-# Words of a made-up language, in lines; 400 documents of 1 to 40 words as JSON lines.
+# Words of a made-up language in lines, and documents of 1 to 40 of them as JSON lines.
 make_texts() {
     awk 'function draw(n) { seed = seed * 16807 % 2147483647; return seed % n }
         function letter() { return sprintf("%c", 97 + draw(26) * draw(26) / 26) }
