@@ -17,7 +17,7 @@ memory of parallel/stage.h; step_sim.h puts times to them. The tables are printe
 #include "../dev/plot/schedule_svg.h"
 #include "calibrate.h"
 #include "flags.h"
-#include "datacenter.h"
+#include "datacenter_print.h"
 #include "host_memory.h"
 #include "published.h"
 #include "search.h"

@@ -12,7 +12,7 @@ Files of tokens, of tensors, of a vocabulary and of multiple choice have fuzzers
 #include "../../../train_gpt.cu"
 
 #include "../../../planner/calibrate.h"
-#include "../../../planner/datacenter.h"
+#include "../../../planner/datacenter_print.h"
 #include "../../../planner/search.h"
 #include "../unit/test.h"
 

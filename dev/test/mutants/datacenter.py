@@ -1,5 +1,5 @@
 """Faults of the datacenter planner. Test: test_datacenter."""
-FACTS, PLAN = "planner/provenance.h", "planner/datacenter.h"
+FACTS, PLAN, PRINT = "planner/provenance.h", "planner/datacenter.h", "planner/datacenter_print.h"
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -179,17 +179,17 @@ FAULTS = [
     ("checkpoint: of all GPUs", PLAN,
      "use(&w, m->checkpoint) / use(&w, m->used)", "use(&w, m->checkpoint) / use(&w, p->gpus)"),
     # Print
-    ("limits: at least is at most", PLAN, "row->limit == AT_MOST ? value <= limit", "1 ? value <= limit"),
-    ("limits: 0 is one", PLAN,
+    ("limits: at least is at most", PRINT, "row->limit == AT_MOST ? value <= limit", "1 ? value <= limit"),
+    ("limits: 0 is one", PRINT,
      "row->limit != NO_LIMIT && fact_in(base, row->limit_at).value != 0", "row->limit != NO_LIMIT"),
-    ("rows: the limit's mark is forgotten", PLAN,
+    ("rows: the limit's mark is forgotten", PRINT,
      "if (row_is_limited(row, base)) use(&w, fact_in(base, row->limit_at));", ""),
-    ("rows: the mark of the last model", PLAN, "if (m > mark) mark = m;", "mark = m;"),
-    ("rows: the first model twice", PLAN, "&p->model[first + n - 1]", "&p->model[first]"),
-    ("rows: a last model alone is left out", PLAN,
+    ("rows: the mark of the last model", PRINT, "if (m > mark) mark = m;", "mark = m;"),
+    ("rows: the first model twice", PRINT, "&p->model[first + n - 1]", "&p->model[first]"),
+    ("rows: a last model alone is left out", PRINT,
      "first < p->models; first += 2", "first + 1 < p->models; first += 2"),
-    ("rows: not counted", PLAN, "    marks[mark]++;\n", "    marks[ASSUMED]++;\n"),
-    ("rows: every stall is the first", PLAN, "row.at += (size_t)k * sizeof(Fact);", ""),
+    ("rows: not counted", PRINT, "    marks[mark]++;\n", "    marks[ASSUMED]++;\n"),
+    ("rows: every stall is the first", PRINT, "row.at += (size_t)k * sizeof(Fact);", ""),
 ]
 
-TESTS = {FACTS: "test_datacenter", PLAN: "test_datacenter"}
+TESTS = {FACTS: "test_datacenter", PLAN: "test_datacenter", PRINT: "test_datacenter"}

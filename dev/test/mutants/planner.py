@@ -1,7 +1,8 @@
 """Faults of the planner. Tests: test_planner_*."""
-SEARCH, FLAGS, STEP, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
-    f"planner/{name}.h" for name in "search flags step_sim comm_cost ops cluster memory host_memory measured_device calibrate".split())
-TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+    f"planner/{name}.h" for name in "search flags step_sim step_prices formulas comm_cost ops cluster memory host_memory measured_device calibrate".split())
+TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", PRICES: "test_planner_step",
+         FORMULAS: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
          CLUSTER: "test_planner_step", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory", MEASURED: "test_planner_measured",
          CALIBRATE: "test_planner_measured"}
 
@@ -56,7 +57,6 @@ FAULTS = [
     ("recommended: 1 % slower", SEARCH, "<= 1.001 *", "<= 1.01 *"),
     # The trainer's options
     ("flags: chunks are left out", FLAGS, 'if (m->v != schedule_usual_chunks(m->schedule)) fprintf', "if (0) fprintf"),
-    ("flags: usual chunks are one", FLAGS, "m->v != schedule_usual_chunks(m->schedule)", "m->v > 2"),
     ("flags: the schedule is left out", FLAGS, "if (m->schedule != ONE_F_ONE_B) fprintf", "if (0) fprintf"),
     ("flags: ZeRO is left out", FLAGS, "if (m->zero) fprintf", "if (0) fprintf"),
     ("flags: recomputation is left out", FLAGS, "if (m->recompute != RECOMPUTE_NONE) fprintf", "if (0) fprintf"),
@@ -71,15 +71,15 @@ FAULTS = [
     ("flags: a preset without what changes it", FLAGS, "if (o->type == OPTION_INT) fprintf", "if (0) fprintf"),
     ("flags: the usual model in place of the preset", FLAGS, 'if (option_given(table, n, "model"))', "if (true)"),
     # Time
-    ("time: the update is free", STEP, "list_seconds(g, work_optimizer, elements[k] / share) + gather", "gather"),
-    ("time: ZeRO divides nothing", STEP, "const double share = mesh->zero ? mesh->d : 1, bytes", "const double share = 1, bytes"),
-    ("time: three passes in equation 3", STEP, "return 96.0 * batch", "return 72.0 * batch"),
+    ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) + gather", "gather"),
+    ("time: ZeRO divides nothing", PRICES, "const double share = mesh->zero ? mesh->d : 1, bytes", "const double share = 1, bytes"),
+    ("time: three passes in equation 3", FORMULAS, "return 96.0 * batch", "return 72.0 * batch"),
     ("time: a stage's wait is no bubble", STEP, "x->stage[r].spent[STEP_BUBBLE] += wait - message;", ""),
     ("time: sums cost nothing beside computing", STEP, "const double lost = p->overlap_cost *", "const double lost = 0 *"),
     ("time: the bound forgets to drain", STEP, "alone - weights + drain", "alone + weights + drain"),
-    ("time: a head on every stage", STEP, "if (last) price_add(&c->forward, &lists->head[0], 1)",
+    ("time: a head on every stage", PRICES, "if (last) price_add(&c->forward, &lists->head[0], 1)",
      "if (true) price_add(&c->forward, &lists->head[0], 1)"),
-    ("time: messages whole in spite of rows", STEP, "bytes / (rows || scatters ? mesh->t : 1)", "bytes"),
+    ("time: messages whole in spite of rows", PRICES, "bytes / (rows || scatters ? mesh->t : 1)", "bytes"),
     ("links: one pass of an all-reduce", LINKS, "kind == PLAN_ALL_REDUCE ? 2 : 1", "1"),
     ("links: a node's adapters for one group", LINKS, "* g.inside / c->node_gpus;", ";"),
     ("links: oversubscription is free", LINKS, "fmax(1, c->oversubscription * leaving)", "1"),

@@ -5,7 +5,7 @@ run, sums that go round a ring, a training of so many steps, every number of sta
 marks that follow values, by changing every input and looking at what moves; lines that are refused.
 */
 #include "../../../model.h"
-#include "../../../planner/datacenter.h"
+#include "../../../planner/datacenter_print.h"
 #include "test.h"
 
 #define SHIPPED "planner/clusters/next-generation.txt"

@@ -1,0 +1,71 @@
+/*
+formulas.h: FLOPs, parameters, memory and days of a training run by published formulas, for comparison with papers and
+with other trainers. What this trainer itself takes is exact: model.h counts FLOPs, memory.h bytes.
+
+Theory: two conventions for a rate.
+    TFLOP/s of a device   Narayanan et al. 2021, equation 3: what the hardware does in four passes (full recomputation)
+                          with attention in full: 96 B T L C^2 (1 + T/(6C) + V/(16 L C)), whether it recomputes or not
+    MFU                   share of the peak of what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers
+                          count attention in full, 12 L C T (flops_of_model)
+*/
+#ifndef FORMULAS_H
+#define FORMULAS_H
+
+#include "../model.h"
+#include "../parallel.h"
+
+// Narayanan et al. 2021, equation 3: four passes, attention in full.
+static inline double flops_hardware(const ModelConfig* m, int T, double batch) {
+    const double L = m->L, C = m->C;
+    return 96.0 * batch * T * L * C * C * (1 + T / (6 * C) + m->V / (16 * L * C));
+}
+
+// Weights of a block's products.
+static inline double block_weights(const ModelConfig* m) {
+    return (double)m->C * (2.0 * m->C + 2.0 * m->NKV * model_head_size(m)) + (double)m->C * (model_fc_size(m) + m->F);
+}
+
+// Three passes: 6 FLOP a token and weight of the products, and attention in full or its causal half.
+static inline double flops_of_model(const ModelConfig* m, int T, double batch, bool causal) {
+    const double weights = m->L * block_weights(m) + (double)m->V * m->C;
+    return batch * T * (6 * weights + (causal ? 6.0 : 12.0) * m->L * m->C * T);
+}
+
+// Narayanan et al. 2021, equation 2: 12 L C^2 (1 + 13 / (12 C) + (V + T) / (12 L C)).
+static inline double formula_parameters(const ModelConfig* m) {
+    const double L = m->L, C = m->C;
+    return 12 * L * C * C * (1 + 13 / (12 * C) + (m->V + (double)m->T) / (12 * L * C));
+}
+
+// Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of
+// dropout, scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not
+// divide.
+static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int t, bool sequence_parallel,
+                                         Recompute recompute) {
+    const double x = (double)T * B * m->C, scores = recompute == RECOMPUTE_NONE ? 5.0 * m->NH * T / m->C : 0;
+    if (recompute == RECOMPUTE_FULL) return 2 * x;
+    return sequence_parallel ? x * (34 + scores) / t : x * (10 + (24 + scores) / t);
+}
+
+// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one,
+// whatever p is; (1 + (p - 1) / (p v)) times that where chunks are interleaved.
+static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
+    const double more = mesh->v > 1 ? 1 + (mesh->p - 1) / ((double)mesh->p * mesh->v) : 1;
+    return m->L * more * formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
+}
+
+// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16
+// bits, 20 where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the
+// 20).
+static inline double formula_optimizer_bytes(double parameters, bool both_gradients, bool zero, int d) {
+    const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
+    return parameters * (kept + divided / (zero ? d : 1));
+}
+
+// Days to train P parameters on so many tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et
+// al. 2021, equation 4.
+static inline double formula_days(double tokens, double parameters, double n, double flops) {
+    return 8 * tokens * parameters / (n * flops) / 86400;
+}
+
+#endif

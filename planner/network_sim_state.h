@@ -1,0 +1,195 @@
+/*
+network_sim_state.h: what the network simulator (network_sim.h) is told and keeps: settings, results, and its state: the
+links, the messages on them, what depends on what, and the queue of events.
+
+Events are kept in a binary heap by time, those of one time by the order in which they were added: results are always the
+same.
+*/
+#ifndef NETWORK_SIM_STATE_H
+#define NETWORK_SIM_STATE_H
+
+#include "../comm/collectives/plan.h"
+
+typedef enum { SIM_HEADS_NONE, SIM_HEADS_MESSAGE, SIM_HEADS_PACKET } SimHeads;
+typedef enum { SIM_LOCKSTEP, SIM_FREE, SIM_STEPS, SIM_ESTIMATE } SimInjection;
+
+typedef struct {
+    SimHeads heads;
+    SimInjection injection;
+    int element_size;  // bytes; messages are whole elements
+    int payload, flit; // bytes of a packet, and of a head
+    int segments;      // of a message, at most (fewer where packets are fewer)
+    double reduce;     // s a byte added
+    double overhead;   // s a message, at the sender and at the receiver
+    int ports;         // of a rank; 0: it has its links at hand
+    int port_ahead;    // packets
+    double port_fill;  // s a packet
+    int port_buffer;   // bytes behind every link that leads from or to a port; 0: as large as they have to be
+    bool in_order;     // buffers between links are queues
+    double burst;      // bytes that a link lets through at once after a pause
+    bool record;       // keep when every message was on every link
+} SimSettings;
+
+static inline SimSettings sim_settings_default(void) {
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0, false};
+    return s;
+}
+
+// A message on one link: from its first bit's leaving to its last one's.
+typedef struct {
+    int64_t row; // of the plan
+    int link;    // from net->links on: a port
+    double start, end;
+} SimRecord;
+
+typedef struct {
+    double seconds;
+    double* busy;               // (links, then ports): seconds that each carried something
+    int64_t messages, segments; // that were sent; segments on links
+    int64_t events;
+    int64_t records;
+    SimRecord* record; // (records), row by row, link by link of its way; start < 0: nothing was sent
+} SimResult;
+
+static inline void sim_result_free(SimResult* result) {
+    free(result->busy);
+    free(result->record);
+    memset(result, 0, sizeof *result);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What it keeps
+
+typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP } SimEventKind;
+
+typedef struct {
+    double time;
+    int64_t order;
+    int32_t kind, a, b;
+} SimEvent;
+
+typedef struct {
+    int32_t head, tail; // passages that wait
+    bool busy;          // with segments [segment, end) of a passage:
+    int32_t passage, segment, end, version;
+    double start, until;
+    double credit, saved;         // bytes that may pass at once when it begins; seconds that this message gains by that
+    double held;                  // bytes that came over it, or are coming, and have not gone on
+    int32_t came_head, came_tail; // in_order: segments that came over it and have not gone on
+    int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
+} SimLink;
+
+// A message on one link of its way: `ready` segments have come, `served` of them have gone on. It waits, or is being
+// served, while there is one between the two.
+typedef struct {
+    int32_t row, link, ready, served, next; // next: of the link's queue
+} SimPassage;
+
+// in_order: a segment in a buffer. It belongs to the passage that it is to take next.
+typedef struct {
+    int32_t passage, next;
+} SimCame;
+
+// What a rank has of a chunk from some step on. left: arrivals that are missing, and 1 for the version before.
+typedef struct {
+    int32_t left, next, waiting; // next: version; waiting: list of entries
+} SimVersion;
+
+typedef struct {
+    const Plan* plan;
+    const Network* net;
+    SimSettings set;
+    int64_t elements;
+    SimResult* result;
+    double now;
+    int64_t done; // rows
+    // rows
+    int64_t* way;        // (n + 1)
+    SimPassage* passage; // the links of row i: way[i] to way[i + 1] - 1
+    int32_t* missing;    // versions that a row waits for
+    int32_t* send_next;  // (n): list of SimLink
+    // the order in which a link's first vertex sends: rows line[line_first[l]] ...; line_at: the next one
+    int64_t *line_first, *line_at;
+    int32_t* line;
+    // what depends on what: one entry for every chunk of every row
+    int64_t* entry;                                  // (n + 1)
+    int32_t *entry_row, *entry_next, *entry_version; // list of a version; the version that an arrival completes
+    SimVersion* version;
+    int64_t versions, version_capacity;
+    // ranks
+    double *host, *adder;           // when each is free
+    int32_t* rank_step;             // steps, estimate: the step that it is in
+    int64_t *rank_first, *rank_row; // its rows, by step: rank_row[rank_first[r]] ...
+    int64_t *rank_at, *rank_end;    // those of this step; where those of the next one begin
+    int32_t* rank_left;             // rows of the step that have not left
+    double estimate;
+    // ports: links from net->links on, first those out of ranks, then those into them
+    double *port_holds,
+        *port_filled;  // bytes that it has to send; when it will have taken its last message, if it has room
+    int32_t* port_row; // the message that it takes, -1: it is free
+    int32_t *port_head, *port_tail; // (ranks): rows that wait for a port, a list by send_next
+    // lockstep
+    int64_t step_at, step_left;
+    // links, events
+    Link* wire; // the network's, then ports
+    SimLink* link;
+    SimCame* came;
+    int32_t came_n, came_capacity, came_free;
+    SimEvent* heap;
+    int64_t heap_n, heap_capacity, order;
+} Sim;
+
+static inline int64_t sim_bytes(const Sim* s, int64_t row) {
+    return transfer_elements(s->plan, &s->plan->transfers[row], s->elements) * s->set.element_size;
+}
+
+static inline int64_t sim_packets(const Sim* s, int64_t bytes) { return (bytes + s->set.payload - 1) / s->set.payload; }
+
+static inline int sim_segments(const Sim* s, int64_t bytes) {
+    return (int)min_i64(s->set.segments, sim_packets(s, bytes));
+}
+
+// Bytes on the wire of the first k segments of a message.
+static inline double sim_wire(const Sim* s, int64_t bytes, int segments, int k) {
+    const int64_t packets = sim_packets(s, bytes) * k / segments;
+    const int64_t heads = s->set.heads == SIM_HEADS_PACKET ? packets : s->set.heads == SIM_HEADS_MESSAGE ? k > 0 : 0;
+    return (double)(min_i64(bytes, packets * s->set.payload) + heads * s->set.flit);
+}
+
+// A packet of this segment, or all of it where it is smaller.
+static inline double sim_packet(const Sim* s, double segment) {
+    return fmin(segment, s->set.payload + (s->set.heads == SIM_HEADS_PACKET ? s->set.flit : 0));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Events
+
+static inline bool sim_before(const SimEvent* a, const SimEvent* b) {
+    return a->time < b->time || (a->time == b->time && a->order < b->order);
+}
+
+static inline void sim_push(Sim* s, double time, SimEventKind kind, int32_t a, int32_t b) {
+    if (s->heap_n == s->heap_capacity) {
+        s->heap_capacity = max_i64(1024, 2 * s->heap_capacity);
+        s->heap = (SimEvent*)realloc(s->heap, (size_t)s->heap_capacity * sizeof(SimEvent));
+        if (!s->heap) die("out of memory: %.1f MB for events", (double)s->heap_capacity * sizeof(SimEvent) / 1e6);
+    }
+    const SimEvent e = {fmax(time, s->now), s->order++, (int32_t)kind, a, b};
+    int64_t i = s->heap_n++;
+    for (; i > 0 && sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = e;
+}
+
+static inline SimEvent sim_pop(Sim* s) {
+    const SimEvent first = s->heap[0], e = s->heap[--s->heap_n];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < s->heap_n; i = child) {
+        if (child + 1 < s->heap_n && sim_before(&s->heap[child + 1], &s->heap[child])) child++;
+        if (!sim_before(&s->heap[child], &e)) break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = e;
+    return first;
+}
+
+#endif

@@ -1,0 +1,404 @@
+/*
+step_prices.h: what every action of a training step costs. ops.h prices lists of operations; here they become prices of
+the actions in the tables of parallel/schedule.h, which step_sim.h runs.
+
+    step_setup, step_check    one choice of mesh, batch, software and cluster; refused if the trainer could not run it
+    step_prices               the prices; free them with step_prices_free
+
+Theory: a block costs the same on every stage, so it is priced once. A chunk is its blocks, with the embedding on the first
+and the head on the last chunk; the imbalance of stages follows from that. A backward pass is cut into segments, at whose
+ends buckets of gradients are complete (parallel.h) and their sums over the data group can start. ZeRO-1 and 2 scatter the
+gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch.
+*/
+#ifndef STEP_PRICES_H
+#define STEP_PRICES_H
+
+#include "ops.h"
+
+#include "../parallel/schedule.h"
+
+typedef struct {
+    ModelConfig model;
+    Mesh mesh;
+    int B, T;      // of a micro-batch
+    int64_t batch; // sequences of a step
+    bool clip;     // the update waits for the norm of the gradient
+    const Software* software;
+    const Cluster* cluster;
+    int threads, busy;   // of a measured machine (ops.h)
+    const double* speed; // (p + 1); NULL: always 1
+} StepSetup;
+
+static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
+                                   const Software* software, const Cluster* cluster) {
+    StepSetup x;
+    memset(&x, 0, sizeof x);
+    x.model = *model, x.mesh = *mesh, x.B = B, x.T = T, x.batch = batch, x.clip = true;
+    x.software = software, x.cluster = cluster, x.threads = x.busy = 1;
+    return x;
+}
+
+static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / ((int64_t)x->mesh.d * x->B); }
+
+static inline Pipeline step_pipeline(const StepSetup* x) {
+    const Mesh* m = &x->mesh;
+    const Pipeline plan = {m->schedule, m->p, m->v, (int)step_microbatches(x), m->zero == 2, x->model.tied, x->clip};
+    return plan;
+}
+
+// Refuses, by options' names, what the trainer could not run.
+static inline bool step_check(const StepSetup* x, Error* error) {
+    const Mesh* m = &x->mesh;
+    if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
+        return fail(error, "--global-batch %lld is not a multiple of --dp %d x --micro-batch %d", (long long)x->batch,
+                    m->d, x->B);
+    if (m->d % m->sites != 0) return fail(error, "--sites %d does not divide --dp %d", m->sites, m->d);
+    if (m->sites > 1 && (m->zero == 2 || (m->zero && m->sites < m->d)))
+        return fail(error, "--zero %d does not go with --sites %d of %d replicas", m->zero, m->sites, m->d);
+    if (step_microbatches(x) > SCHEDULE_LARGEST)
+        return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
+    const Pipeline plan = step_pipeline(x);
+    const int64_t gpus = cluster_gpus(x->cluster);
+    if (gpus && mesh_size(m) > gpus)
+        return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
+    const char* lacks = software_lacks(x->software, m);
+    if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0 && !x->cluster->measured)
+        return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
+                    x->software->name);
+    if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
+    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && pipeline_check(&plan, error);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// What a rank holds: elements of each bucket, as layout_build lays them out, without the list of the whole model
+
+enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
+
+typedef struct {
+    double elements[HELD_BUCKETS];
+    double partial[HELD_BUCKETS]; // seconds: sums of gradients that tensor ranks have in part, before the data group's
+} Held;
+
+static inline int held_bucket(const Tensor* tensor) {
+    switch (tensor->kind) {
+    case WTE: return HELD_WTE;
+    case WPE: return HELD_WPE;
+    case FINAL_NORM_W:
+    case FINAL_NORM_B: return HELD_NORM;
+    case HEAD_W: return HELD_HEAD;
+    default: return HELD_BLOCK;
+    }
+}
+
+static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rates* rates) {
+    enum { MOST = 3 + 16 };
+    const size_t multiple = 16 * (size_t)mesh->d;
+    ModelConfig one = *model;
+    Tensor list[MOST];
+    Held held;
+    memset(&held, 0, sizeof held);
+    one.L = 1;
+    const int n = model_tensors(list, &one);
+    for (int i = 0; i < n; i++) {
+        const int bucket = held_bucket(&list[i]);
+        Slice s;
+        memset(&s, 0, sizeof s);
+        s.tensor = list[i];
+        if (list[i].kind == QKV_B || (list[i].kind == QKV_W && list[i].parts == 3)) // Nemotron: gpt2, fewer k/v heads
+            s.tensor.rows = model_qkv_size(model);
+        slice_cut(&s, mesh, model);
+        held.elements[bucket] += (double)slice_elements(&s);
+        if (rates->software->ours && needs_tp_grad_reduce(&s, mesh))
+            held.partial[bucket] +=
+                collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
+    }
+    for (int i = 0; i < HELD_BUCKETS; i++) held.elements[i] = (double)round_up((size_t)held.elements[i], multiple);
+    return held;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prices of a step
+
+// A piece of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
+typedef struct {
+    double share[2];      // of the seconds of the whole pass; of those of the weight half alone
+    double elements, sum; // of the bucket; seconds of its sum over the data group
+    double partial;       // and before it, over tensor ranks, while the stage waits
+    bool tied;            // it is the matrix of TIE
+} Segment;
+
+typedef struct {
+    WorkPrice forward, backward;
+    double elements, tied; // of its buckets; of these, in the matrix of TIE
+    int segments, first;   // in StepPrices.segment
+} ChunkPrice;
+
+typedef struct {
+    Pipeline plan;
+    ChunkPrice* chunk; // (virtual stages)
+    int segments;
+    Segment* segment;
+    Costs costs;    // of actions, as parallel/schedule.h has them
+    double* gather; // (virtual stages): of the costs of UPDATE, what gathers parameters; then (p): of UPDATE_TIED
+    double *zero,
+        *whole_sum; // (p) seconds at the begin of a step; (virtual stages) of all sums at once, if not overlapped
+    double overlap_cost;
+    bool standing; // a stage stands still while its messages leave
+} StepPrices;
+
+static inline void step_prices_free(StepPrices* x) {
+    free(x->chunk), free(x->segment), free(x->gather), free(x->zero), free(x->whole_sum);
+    costs_free(&x->costs);
+    memset(x, 0, sizeof *x);
+}
+
+// Prices of the lists that all chunks are made from.
+typedef struct {
+    WorkPrice block[2], block_last[2], embedding[2], head[2]; // forward, backward
+    WorkPrice chunk[2][2][2];                                 // of these, of chunks that receive, that send
+} ListPrices;
+
+static inline ListPrices list_prices(Rates* r, const Job* job) {
+    ListPrices x;
+    for (int b = 0; b < 2; b++) {
+        enum { LISTS = 8 };
+        Work lists[LISTS];
+        memset(lists, 0, sizeof lists);
+        work_block(&lists[0], job, b, false), work_block(&lists[1], job, b, true);
+        work_embedding(&lists[2], job, b), work_head(&lists[3], job, b);
+        for (int i = 0; i < 4; i++) work_chunk(&lists[4 + i], job, b, i / 2, i % 2);
+        WorkPrice* to[LISTS] = {&x.block[b],       &x.block_last[b],  &x.embedding[b],   &x.head[b],
+                                &x.chunk[b][0][0], &x.chunk[b][0][1], &x.chunk[b][1][0], &x.chunk[b][1][1]};
+        for (int i = 0; i < LISTS; i++) *to[i] = work_price(r, &lists[i]), work_free(&lists[i]);
+    }
+    return x;
+}
+
+// A virtual stage's two passes.
+static inline void chunk_price(ChunkPrice* c, const ListPrices* lists, int layers, bool first, bool last) {
+    memset(c, 0, sizeof *c);
+    price_add(&c->forward, &lists->chunk[0][!first][!last], 1);
+    price_add(&c->backward, &lists->chunk[1][!last][!first], 1);
+    if (layers > 0) {
+        price_add(&c->forward, &lists->block[0], layers - 1);
+        price_add(&c->forward, last ? &lists->block[0] : &lists->block_last[0], 1);
+        price_add(&c->backward, &lists->block[1], layers);
+    }
+    if (first) price_add(&c->forward, &lists->embedding[0], 1), price_add(&c->backward, &lists->embedding[1], 1);
+    if (last) price_add(&c->forward, &lists->head[0], 1), price_add(&c->backward, &lists->head[1], 1);
+}
+
+// Sums of gradients over the data group: inside a site, and between sites.
+static inline double sum_seconds(Rates* r, const Mesh* mesh, double bytes) {
+    const int site = mesh_site_size(mesh), ranks = mesh->t * mesh->p * site;
+    const PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
+    if (mesh->d == 1 || bytes <= 0) return 0;
+    if (mesh->sites == 1) return collective_seconds(r, kind, bytes, mesh->d, mesh->t);
+    double seconds = async_dp_seconds(r->cluster, kind, bytes / site, mesh->sites, ranks);
+    if (site > 1)
+        seconds += collective_seconds(r, PLAN_REDUCE_SCATTER, bytes, site, mesh->t) +
+                   collective_seconds(r, PLAN_ALL_GATHER, bytes, site, mesh->t);
+    return seconds;
+}
+
+// ZeRO: the updated parameters come back.
+static inline double gather_seconds(Rates* r, const Mesh* mesh, double bytes) {
+    if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
+    if (mesh->sites == 1) return collective_seconds(r, PLAN_ALL_GATHER, bytes, mesh->d, mesh->t);
+    return async_dp_seconds(r->cluster, PLAN_ALL_GATHER, bytes, mesh->sites, mesh->t * mesh->p * mesh_site_size(mesh));
+}
+
+static inline double parts_of_half(const WorkPrice* w, int half) {
+    return half ? parts_sum(w->half[1]) : parts_sum(w->whole);
+}
+
+static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice* price, double elements, double sum) {
+    Segment* s = &x->segment[x->segments++];
+    memset(s, 0, sizeof *s);
+    for (int h = 0; h < 2; h++) {
+        const double all = parts_of_half(&c->backward, h);
+        s->share[h] = price && all > 0 ? parts_of_half(price, h) / all : 0;
+    }
+    s->elements = elements, s->sum = sum;
+    c->segments++;
+    return s;
+}
+
+typedef struct {
+    const StepSetup* setup;
+    Cluster cluster; // of as many nodes as the ranks fill
+    Job job;
+    Rates rates;
+    Held held;
+    ListPrices lists;
+} StepPricing;
+
+// A segment with one of the rank's buckets.
+static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, const WorkPrice* price, int bucket) {
+    const double elements = g->held.elements[bucket], bytes = elements * g->setup->software->gradient_bytes;
+    Segment* s = segment_add(x, c, price, elements, sum_seconds(&g->rates, &g->setup->mesh, bytes));
+    s->partial = g->held.partial[bucket];
+    c->elements += elements;
+    return s;
+}
+
+// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with
+// the embedding; with ZeRO-2 each use is summed by itself.
+static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, int layers, bool first, bool last) {
+    const StepSetup* s = g->setup;
+    const double wte = g->held.elements[HELD_WTE];
+    const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    const bool apart = s->model.tied && !one_rank;
+    c->first = x->segments;
+    if (last && s->model.tied && one_rank) {
+        const double bytes = s->mesh.zero == 2 ? wte * s->software->gradient_bytes : 0;
+        segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, &s->mesh, bytes));
+    } else if (last) {
+        segment_of(x, g, c, &g->lists.head[1], apart ? HELD_WTE : HELD_HEAD)->tied = apart;
+        c->tied += apart ? wte : 0;
+    }
+    if (last) segment_of(x, g, c, NULL, HELD_NORM);
+    if (layers > 0) {
+        const Segment one = *segment_of(x, g, c, &g->lists.block[1], HELD_BLOCK);
+        for (int i = 1; i < layers; i++, c->segments++, c->elements += one.elements) x->segment[x->segments++] = one;
+    }
+    if (first && g->held.elements[HELD_WPE] > 0) segment_of(x, g, c, NULL, HELD_WPE);
+    if (!first) return;
+    segment_of(x, g, c, &g->lists.embedding[1], HELD_WTE)->tied = apart;
+    c->tied += apart ? wte : 0;
+}
+
+// ZeRO-2: a bucket's buffer is set to zero, and this rank's part of its sum added up, in every micro-batch.
+static inline void chunk_add_zero2(StepPricing* g, ChunkPrice* c) {
+    Work w = {0, 0, NULL};
+    const Mesh* mesh = &g->setup->mesh;
+    if (mesh->zero == 2) {
+        work_memory(&w, "zero", KERNEL_ZERO, c->elements, 4)->weight = true;
+        work_memory(&w, "add", KERNEL_ADD, c->elements / mesh->d, 12)->weight = true;
+        const WorkPrice price = work_price(&g->rates, &w);
+        price_add(&c->backward, &price, 1);
+        work_free(&w);
+    }
+}
+
+static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Job*, double), double elements) {
+    Work w = {0, 0, NULL};
+    list(&w, &g->job, elements);
+    const WorkPrice price = work_price(&g->rates, &w);
+    work_free(&w);
+    return parts_sum(price.whole);
+}
+
+// One rank uses one matrix as embedding and as head, and this trainer keeps their gradients apart.
+static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* s) {
+    const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
+    return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
+}
+
+// What happens once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
+static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const ChunkPrice* c = &x->chunk[i];
+    const double share = mesh->zero ? mesh->d : 1, bytes = s->software->value_bytes;
+    const double elements[2] = {c->elements - c->tied, c->tied};
+    *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
+    if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
+        const Op add = op_memory("add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
+        *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &add);
+    }
+    const int holder =
+        pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, stand at its first one's number
+    for (int k = 0; k < 2; k++) {
+        double gather = gather_seconds(&g->rates, mesh, elements[k] * bytes);
+        if (s->software->gather_overlap) // under the forward pass; it loses overlap_cost of that
+            gather -= (1 - x->overlap_cost) * fmin(gather, parts_sum(c->forward.whole));
+        if (k == 1 && c->tied == 0) break;
+        x->gather[k ? pipeline_last(&x->plan) + 1 + holder : i] = gather;
+        *cost_of(&x->costs, k ? UPDATE_TIED : UPDATE, k ? holder : i) =
+            list_seconds(g, work_optimizer, elements[k] / share) + gather;
+    }
+    if (c->tied > 0) {
+        const double vector = c->tied * s->software->gradient_bytes / share;
+        *cost_of(&x->costs, TIE, holder) =
+            collective_seconds(&g->rates, PLAN_ALL_REDUCE, vector, 2, mesh->t * mesh->d * (mesh->p - 1)) +
+            list_seconds(g, work_squares, c->tied / share);
+    }
+}
+
+// NORM: this trainer adds up the squares of every tensor over its three groups in turn; others do with a number or two.
+static inline double norm_seconds(StepPricing* g) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
+    const double bytes = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
+    double seconds = 0;
+    if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
+    for (int k = 0; k < 3; k++)
+        seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
+    return seconds;
+}
+
+// A message from virtual stage i to the next one, or back.
+static inline double step_message(StepPricing* g, const Pipeline* plan) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const double bytes = (double)s->software->value_bytes * s->B * s->T * s->model.C;
+    const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh->scatter && !rows && mesh->t > 1;
+    if (plan->p == 1) return 0;
+    double seconds = message_seconds(&g->rates, bytes / (rows || scatters ? mesh->t : 1), mesh->t * mesh->d, plan->p);
+    if (scatters && !s->software->ours) // ours gathers in the pass itself
+        seconds += collective_seconds(&g->rates, PLAN_ALL_GATHER, bytes, mesh->t, 1);
+    return seconds;
+}
+
+// Everything that depends on the number i of a virtual stage.
+static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double message) {
+    const StepSetup* s = g->setup;
+    const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);
+    const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
+    ChunkPrice* c = &x->chunk[i];
+    chunk_price(c, &g->lists, layers, i == 0, i == last);
+    chunk_segments(x, g, c, layers, i == 0, i == last);
+    chunk_add_zero2(g, c);
+    if (!s->software->data_overlap)
+        x->whole_sum[i] = sum_seconds(&g->rates, &s->mesh, c->elements * s->software->gradient_bytes);
+    *cost_of(&x->costs, FORWARD, i) = parts_sum(c->forward.whole);
+    *cost_of(&x->costs, BACKWARD, i) = parts_sum(c->backward.whole);
+    *cost_of(&x->costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
+    *cost_of(&x->costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
+    if (i < last && pipeline_holder(&x->plan, i + 1) != holder) *cost_of(&x->costs, SEND_FORWARD, i) = message;
+    if (i > 0 && pipeline_holder(&x->plan, i - 1) != holder) *cost_of(&x->costs, SEND_BACKWARD, i) = message;
+    step_end_prices(x, g, i);
+    const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
+    const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
+    x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
+}
+
+static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
+
+static inline StepPrices step_prices(const StepSetup* s) {
+    StepPrices x;
+    StepPricing g;
+    memset(&x, 0, sizeof x);
+    memset(&g, 0, sizeof g);
+    x.plan = step_pipeline(s);
+    const int stages = x.plan.p * x.plan.v;
+    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
+    x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "prices");
+    x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
+    x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
+    x.costs = costs_equal(stages, 0, 0, 0, 0);
+    g.setup = s, g.cluster = *s->cluster;
+    g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
+    g.rates = rates_of(&g.cluster, s->software);
+    g.rates.threads = s->threads, g.rates.busy = s->busy;
+    g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
+    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
+    g.lists = list_prices(&g.rates, &g.job);
+    const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
+    for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
+    return x;
+}
+
+#endif
