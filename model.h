@@ -22,43 +22,156 @@ they are the one matrix that a single matrix product uses, while a file sees eac
 #include "util/base.h"
 #include "kernels/rope_table.h"
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;
+typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch; // whose names of tensors and whose config.json
+typedef enum { NORM_LAYERNORM, NORM_RMSNORM } NormKind;
+typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
 
+// Made by model_gpt2 or model_llama, or read from options or a config.json; fields are then set by name.
 typedef struct {
     const char* name;
     Arch arch;
+    NormKind norm;
+    PositionKind position;
+    ActivationKind activation;
+    bool biases; // of the linear layers
+    bool tied;   // the head is the token embedding
     int L, C, NH, NKV, F, T, V;
-    bool tied;
     double eps, rope_theta;
     RopeScaling rope_scaling;
 } ModelConfig;
+
+// gate and up are two products.
+static inline bool model_is_gated(const ModelConfig* m) { return m->activation == ACTIVATION_SWIGLU; }
+
+// Channels inside the mlp where nothing says otherwise: as many weights as 4 C without a gate.
+static inline int model_usual_ffn(const ModelConfig* m) {
+    return model_is_gated(m) ? (int)round_up((size_t)m->C * 8 / 3, 64) : 4 * m->C;
+}
+
+// The features of an architecture.
+static inline void model_set_arch(ModelConfig* m, Arch arch) {
+    const bool gpt2 = arch == ARCH_GPT2;
+    m->arch = arch;
+    m->norm = gpt2 ? NORM_LAYERNORM : NORM_RMSNORM;
+    m->position = gpt2 ? POSITION_LEARNED : POSITION_ROPE;
+    m->activation = gpt2 ? ACTIVATION_GELU : ACTIVATION_SWIGLU;
+    m->biases = gpt2;
+    m->tied = gpt2;
+    m->eps = 1e-5;
+    m->rope_theta = gpt2 ? 0 : 10000;
+}
+
+static inline const char* model_arch_name(Arch arch) { return arch == ARCH_GPT2 ? "gpt2" : "llama"; }
+
+static inline ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int F, int T, int V) {
+    ModelConfig m;
+    memset(&m, 0, sizeof m);
+    m.name = "custom";
+    m.L = L;
+    m.C = C;
+    m.NH = NH;
+    m.NKV = NKV;
+    m.F = F;
+    m.T = T;
+    m.V = V;
+    model_set_arch(&m, arch);
+    return m;
+}
+
+static inline ModelConfig model_gpt2(int L, int C, int NH, int T, int V) {
+    return model_of(ARCH_GPT2, L, C, NH, NH, 4 * C, T, V);
+}
+
+static inline ModelConfig model_llama(int L, int C, int NH, int NKV, int F, int T, int V) {
+    return model_of(ARCH_LLAMA, L, C, NH, NKV, F, T, V);
+}
+
+// The fields of a model that decide what is computed, but for its architecture.
+typedef struct {
+    const char *name, *option; // option: NULL where none sets it
+    double value;
+} ModelField;
+enum { MODEL_FIELDS = 18 };
+static inline void model_fields(ModelField list[MODEL_FIELDS], const ModelConfig* m) {
+    const RopeScaling* rope = &m->rope_scaling;
+    const ModelField fields[MODEL_FIELDS] = {{"layers", "layers", (double)m->L},
+                                             {"channels", "hidden", (double)m->C},
+                                             {"heads", "heads", (double)m->NH},
+                                             {"key/value heads", "kv-heads", (double)m->NKV},
+                                             {"channels inside the mlp", "ffn", (double)m->F},
+                                             {"positions", "seq", (double)m->T},
+                                             {"vocabulary", "vocab", (double)m->V},
+                                             {"tied embeddings", NULL, (double)m->tied},
+                                             {"norm", NULL, (double)m->norm},
+                                             {"position", NULL, (double)m->position},
+                                             {"activation", NULL, (double)m->activation},
+                                             {"biases", NULL, (double)m->biases},
+                                             {"epsilon of the norms", NULL, m->eps},
+                                             {"rope_theta", NULL, m->rope_theta},
+                                             {"factor of rope_scaling", NULL, rope->factor},
+                                             {"low_freq_factor of rope_scaling", NULL, rope->low},
+                                             {"high_freq_factor of rope_scaling", NULL, rope->high},
+                                             {"original positions of rope_scaling", NULL, rope->original}};
+    memcpy(list, fields, sizeof fields);
+}
+
+// Whether two models compute the same, with weights of the same shapes.
+static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
+    ModelField x[MODEL_FIELDS], y[MODEL_FIELDS];
+    bool same = a->arch == b->arch;
+    model_fields(x, a);
+    model_fields(y, b);
+    for (int i = 0; i < MODEL_FIELDS; i++) same = same && x[i].value == y[i].value;
+    return same;
+}
 
 // Every published size we know by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et
 // al. 2021 (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama
 // (Zhang et al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: ours, bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
-    static const ModelConfig presets[] = {
-        {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 1024, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-1.7B", ARCH_GPT2, 24, 2304, 24, 24, 9216, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-3.6B", ARCH_GPT2, 30, 3072, 32, 32, 12288, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-7.5B", ARCH_GPT2, 36, 4096, 32, 32, 16384, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-18.4B", ARCH_GPT2, 40, 6144, 48, 48, 24576, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-39.1B", ARCH_GPT2, 48, 8192, 64, 64, 32768, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-76.1B", ARCH_GPT2, 60, 10240, 80, 80, 40960, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-145.6B", ARCH_GPT2, 80, 12288, 96, 96, 49152, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-175B", ARCH_GPT2, 96, 12288, 96, 96, 49152, 2048, 50257, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-310.1B", ARCH_GPT2, 96, 16384, 128, 128, 65536, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-529.6B", ARCH_GPT2, 105, 20480, 128, 128, 81920, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt3-1008B", ARCH_GPT2, 128, 25600, 160, 160, 102400, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
-        {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
-        {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000, false, 1e-5, 10000, {0, 0, 0, 0}},
+    static const struct {
+        const char* name;
+        int L, C, NH, T, V;
+    } gpt2[] = {
+        {"tiny", 4, 128, 4, 128, 256},
+        {"gpt2-124M", 12, 768, 12, 1024, 50257},
+        {"gpt2-350M", 24, 1024, 16, 1024, 50257},
+        {"gpt2-774M", 36, 1280, 20, 1024, 50257},
+        {"gpt2-1558M", 48, 1600, 25, 1024, 50257},
+        {"gpt3-1.7B", 24, 2304, 24, 2048, 51200},
+        {"gpt3-3.6B", 30, 3072, 32, 2048, 51200},
+        {"gpt3-7.5B", 36, 4096, 32, 2048, 51200},
+        {"gpt3-18.4B", 40, 6144, 48, 2048, 51200},
+        {"gpt3-39.1B", 48, 8192, 64, 2048, 51200},
+        {"gpt3-76.1B", 60, 10240, 80, 2048, 51200},
+        {"gpt3-145.6B", 80, 12288, 96, 2048, 51200},
+        {"gpt3-175B", 96, 12288, 96, 2048, 50257},
+        {"gpt3-310.1B", 96, 16384, 128, 2048, 51200},
+        {"gpt3-529.6B", 105, 20480, 128, 2048, 51200},
+        {"gpt3-1008B", 128, 25600, 160, 2048, 51200},
     };
-    *count = (int)(sizeof presets / sizeof presets[0]);
+    static const struct {
+        const char* name;
+        int L, C, NH, NKV, F, T, V;
+    } llama[] = {
+        {"llama-130M", 12, 768, 16, 16, 2048, 1024, 32000},
+        {"llama-1.1B", 22, 2048, 32, 4, 5632, 2048, 32000},
+        {"llama-7B", 32, 4096, 32, 32, 11008, 2048, 32000},
+    };
+    enum { GPT2S = sizeof gpt2 / sizeof gpt2[0], LLAMAS = sizeof llama / sizeof llama[0] };
+    static ModelConfig presets[GPT2S + LLAMAS];
+    *count = GPT2S + LLAMAS;
+    if (presets[0].name) return presets;
+    for (int i = 0; i < LLAMAS; i++) {
+        presets[GPT2S + i] =
+            model_llama(llama[i].L, llama[i].C, llama[i].NH, llama[i].NKV, llama[i].F, llama[i].T, llama[i].V);
+        presets[GPT2S + i].name = llama[i].name;
+    }
+    for (int i = GPT2S - 1; i >= 0; i--) {
+        presets[i] = model_gpt2(gpt2[i].L, gpt2[i].C, gpt2[i].NH, gpt2[i].T, gpt2[i].V);
+        presets[i].name = gpt2[i].name;
+    }
     return presets;
 }
 
@@ -91,7 +204,7 @@ static inline int model_head_size(const ModelConfig* m) { return m->C / m->NH; }
 static inline int model_qkv_size(const ModelConfig* m) { return (m->NH + 2 * m->NKV) * model_head_size(m); }
 
 // Channels of the first matrix of the mlp: gate and up lie side by side in llama.
-static inline int model_fc_size(const ModelConfig* m) { return m->arch == ARCH_LLAMA ? 2 * m->F : m->F; }
+static inline int model_fc_size(const ModelConfig* m) { return model_is_gated(m) ? 2 * m->F : m->F; }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The tensors

@@ -493,14 +493,10 @@ static void draw_reference_weights(float* weights, const Layout* layout) {
 
 // `name` is a preset or one of two small models. One step, of four sequences of 64 tokens.
 static Reference reference_of(const char* name) {
-    static const ModelConfig small[] = {
-        {"gpt2", ARCH_GPT2, 2, 128, 2, 2, 512, 64, 1000, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"llama", ARCH_LLAMA, 2, 128, 2, 1, 352, 64, 1000, false, 1e-5, 10000, {0, 0, 0, 0}},
-    };
+    const ModelConfig gpt2 = model_gpt2(2, 128, 2, 64, 1000), llama = model_llama(2, 128, 2, 1, 352, 64, 1000);
     const ModelConfig* m = model_find_preset(name);
-    for (int i = 0; i < 2; i++) {
-        if (strcmp(name, small[i].name) == 0) m = &small[i];
-    }
+    if (strcmp(name, "gpt2") == 0) m = &gpt2;
+    if (strcmp(name, "llama") == 0) m = &llama;
     if (!m) die_usage("--write FILE %s: there is no such model; gpt2, llama, or one of train_gpt --model", name);
     Reference r;
     memset(&r, 0, sizeof r);
@@ -595,7 +591,8 @@ static double slope_at(Alone* x, const float* params, const float* direction) {
 // leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the worst 2e-5.
 static void test_slopes(Arch arch, int ranks, double share) {
     const bool gpt = arch == ARCH_GPT2;
-    const ModelConfig m = {"", arch, 2, 32, 4, 4, 44, 16, 61, gpt, 1e-5, 10000, {0, 0, 0, 0}};
+    ModelConfig m = model_of(arch, 2, 32, 4, 4, 44, 16, 61);
+    m.tied = gpt;
     const CaatConfig sync = {ranks, share, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -654,7 +651,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
 // At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with either
 // scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation to 10 %.
 static void test_private_channels(SyncScale scale, double expected) {
-    const ModelConfig m = {"", ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig m = model_llama(2, 128, 4, 4, 256, 64, 61);
     const CaatConfig sync = {4, 0.5, scale, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -684,7 +681,7 @@ static void test_private_channels(SyncScale scale, double expected) {
 // A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number all the
 // same. (The maximum of the other states would do for smaller ones.)
 static void test_large_logits(int state) {
-    const ModelConfig m = {"", ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig m = model_llama(1, 32, 4, 4, 44, 16, 61);
     const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -1013,7 +1010,8 @@ static void test_learning_rate(void) {
 // A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; the text that
 // the model writes is the same before and after.
 static void test_large_checkpoint(void) {
-    const ModelConfig m = {"gpt2, 1.6M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+    ModelConfig m = model_gpt2(2, 250, 2, 24, 256);
+    m.name = "gpt2, 1.6M";
     const TestRun run = {&m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
@@ -1113,14 +1111,18 @@ int main(int argc, char** argv) {
     // Where rows are no multiples of 16 bytes, a GPU's kernels add in another order, and one that is fused with its
     // neighbour sees other arrays.
     const int F = DEVICE_IS_HOST ? 100 : 104;
-    const ModelConfig gpt2 = {"gpt2", ARCH_GPT2, 2, 48, 3, 3, F, 24, 256, true, 1e-5, 0, {0, 0, 0, 0}};
-    const ModelConfig llama = {"llama", ARCH_LLAMA, 2, 48, 6, 2, 72, 24, 256, false, 1e-5, 10000, {0, 0, 0, 0}};
+    ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, F, 24, 256);
+    ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
+    gpt2.name = "gpt2";
+    llama.name = "llama";
     write_data_file();
     test_same_bits(&gpt2);
     test_same_bits(&llama);
     const CaatConfig ordinary = {0, 0, SYNC_RUNTIME, false}, two = {2, 0.5, SYNC_RUNTIME, false};
-    const ModelConfig pair = {"llama", ARCH_LLAMA, 2, 48, 4, 4, 72, 24, 100, false, 1e-5, 10000, {0, 0, 0, 0}};
-    const ModelConfig gpt_pair = {"gpt2", ARCH_GPT2, 2, 48, 4, 4, F, 24, 100, true, 1e-5, 0, {0, 0, 0, 0}};
+    ModelConfig pair = model_llama(2, 48, 4, 4, 72, 24, 100);
+    ModelConfig gpt_pair = model_of(ARCH_GPT2, 2, 48, 4, 4, F, 24, 100);
+    pair.name = "llama";
+    gpt_pair.name = "gpt2";
     test_documents(&gpt2, ordinary);
     test_documents(&llama, ordinary);
     test_documents(&gpt_pair, two);

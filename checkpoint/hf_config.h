@@ -124,7 +124,7 @@ static inline bool config_read_rope(ModelConfig* model, const ConfigReader* read
 }
 
 static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader) {
-    model->arch = ARCH_GPT2;
+    model_set_arch(model, ARCH_GPT2);
     return config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
            config_int(&model->NH, reader, "n_head", 1 << 16, 0) &&
            config_int(&model->NKV, reader, "n_head", 1 << 16, 0) &&
@@ -139,7 +139,7 @@ static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* read
 }
 
 static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader) {
-    model->arch = ARCH_LLAMA;
+    model_set_arch(model, ARCH_LLAMA);
     if (!config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
         !config_int(&model->C, reader, "hidden_size", 1 << 20, 0) ||
         !config_int(&model->NH, reader, "num_attention_heads", 1 << 16, 0) ||
@@ -307,36 +307,22 @@ static inline const char* config_decimal(char text[32], double x) {
 
 // Refuses to continue what was trained as model `then`, in path, as model `now`: names the first field that differs, with both values.
 static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
-    const RopeScaling *mine = &now->rope_scaling, *theirs = &then->rope_scaling;
-    const struct {
-        const char *name, *option; // option: NULL where none says it
-        double now, then;
-    } fields[] = {{"layers", "layers", (double)now->L, (double)then->L},
-                  {"channels", "hidden", (double)now->C, (double)then->C},
-                  {"heads", "heads", (double)now->NH, (double)then->NH},
-                  {"key/value heads", "kv-heads", (double)now->NKV, (double)then->NKV},
-                  {"channels inside the mlp", "ffn", (double)now->F, (double)then->F},
-                  {"positions", "seq", (double)now->T, (double)then->T},
-                  {"vocabulary", "vocab", (double)now->V, (double)then->V},
-                  {"tied embeddings", NULL, (double)now->tied, (double)then->tied},
-                  {"epsilon of the norms", NULL, now->eps, then->eps},
-                  {"rope_theta", NULL, now->rope_theta, then->rope_theta},
-                  {"factor of rope_scaling", NULL, mine->factor, theirs->factor},
-                  {"low_freq_factor of rope_scaling", NULL, mine->low, theirs->low},
-                  {"high_freq_factor of rope_scaling", NULL, mine->high, theirs->high},
-                  {"original positions of rope_scaling", NULL, mine->original, theirs->original}};
+    ModelField fields[MODEL_FIELDS], others[MODEL_FIELDS];
+    model_fields(fields, now);
+    model_fields(others, then);
     char here[32], there[32];
     if (now->arch != then->arch)
         return fail(error, "%s is another architecture than this run: give --arch %s", path,
-                    then->arch == ARCH_GPT2 ? "gpt2" : "llama");
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const char* option = fields[i].option;
-        if (fields[i].now == fields[i].then) continue;
+                    model_arch_name(then->arch));
+    for (int i = 0; i < MODEL_FIELDS; i++) {
+        const char *name = fields[i].name, *option = fields[i].option;
+        const double ours = fields[i].value, theirs = others[i].value;
+        if (ours == theirs) continue;
         if (option)
-            return fail(error, "%s: %s %.0f, and %.0f in this run: give --%s %.0f", path, fields[i].name,
-                        fields[i].then, fields[i].now, option, fields[i].then);
+            return fail(error, "%s: %s %.0f, and %.0f in this run: give --%s %.0f", path, name, theirs, ours, option,
+                        theirs);
         return fail(error, "%s: %s %s, and %s in this run: give neither --model nor sizes, and the checkpoint's hold",
-                    path, fields[i].name, config_decimal(there, fields[i].then), config_decimal(here, fields[i].now));
+                    path, name, config_decimal(there, theirs), config_decimal(here, ours));
     }
     return true;
 }

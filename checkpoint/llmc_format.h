@@ -75,10 +75,7 @@ static inline bool llmc_read_header(ModelConfig* model, int* padded_V, SafeDtype
     }
     if (word[7] < word[3])
         return fail(error, "%s: its header says %d tokens in the vocabulary, padded to %d", path, word[3], word[7]);
-    memset(model, 0, sizeof *model);
-    model->arch = ARCH_GPT2, model->T = word[2], model->V = word[3], model->L = word[4],
-    model->NH = model->NKV = word[5], model->C = word[6];
-    model->F = 4 * model->C, model->tied = true, model->eps = 1e-5;
+    *model = model_gpt2(word[4], word[6], word[5], word[2], word[3]);
     model->name = config_known_name(model);
     *padded_V = word[7];
     Error why;

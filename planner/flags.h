@@ -22,16 +22,14 @@ static inline void flags_print_preset(FILE* out, Option* table, int n) {
         if (!o->given) continue;
         if (o->type == OPTION_INT) fprintf(out, " --%s %lld", o->name, (long long)*(int64_t*)o->value);
         if (o->type == OPTION_STRING) fprintf(out, " --%s %s", o->name, *(const char**)o->value);
-        if (o->type == OPTION_CHOICE)
-            fprintf(out, " --%s %s", o->name, *(int*)o->value == ARCH_GPT2 ? "gpt2" : "llama");
+        if (o->type == OPTION_CHOICE) fprintf(out, " --%s %s", o->name, model_arch_name((Arch) * (const int*)o->value));
     }
 }
 
 // The whole shape of a model without a name: the trainer's usual sizes are not those of ./plan.
 static inline void flags_print_shape(FILE* out, const StepSetup* s) {
     const ModelConfig* m = &s->model;
-    fprintf(out, " --arch %s --layers %d --hidden %d --heads %d", m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C,
-            m->NH);
+    fprintf(out, " --arch %s --layers %d --hidden %d --heads %d", model_arch_name(m->arch), m->L, m->C, m->NH);
     if (m->NKV != m->NH) fprintf(out, " --kv-heads %d", m->NKV);
     fprintf(out, " --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
 }

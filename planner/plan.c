@@ -149,7 +149,7 @@ static void print_question(const Question* q) {
     const ModelConfig* m = &q->model;
     const Cluster* c = q->cluster;
     printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.4g B parameters\n", m->name,
-           m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, (double)model_parameters(m) / 1e9);
+           model_arch_name(m->arch), m->L, m->C, m->NH, m->V, (double)model_parameters(m) / 1e9);
     printf("batch     %lld sequences of %d tokens\n", (long long)q->batch, q->T);
     if (c->cores)
         printf("cluster   %s: %d cores, as they were measured; %d ranks\n", c->name, c->cores, q->ranks);

@@ -42,8 +42,14 @@ static const char* const published_softwares[] = {"megatron-2021", "megatron-202
                                                   "llama3",        "llm-foundry",       "llm.c"};
 
 typedef struct {
+    Arch arch;
+    int L, C, NH, NKV, F, T, V;
+    bool tied;
+} PublishedShape;
+
+typedef struct {
     const char *source, *name;
-    ModelConfig model;
+    PublishedShape shape;
     int t, p, d, v, B;
     int64_t batch; // sequences
     Recompute recompute;
@@ -57,29 +63,17 @@ typedef struct {
 } Published;
 
 #define GPT(L, C, NH)                                                                                                  \
-    {                                                                                                                  \
-        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 51200, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
-    }
+    { ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 51200, true }
 #define MPT(L, C, NH)                                                                                                  \
-    {                                                                                                                  \
-        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 50368, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
-    }
+    { ARCH_GPT2, L, C, NH, NH, 4 * (C), 2048, 50368, true }
 #define GPT2(L, C, NH)                                                                                                 \
-    {                                                                                                                  \
-        "", ARCH_GPT2, L, C, NH, NH, 4 * (C), 1024, 50304, true, 1e-5, 0, { 0, 0, 0, 0 }                               \
-    }
+    { ARCH_GPT2, L, C, NH, NH, 4 * (C), 1024, 50304, true }
 #define QWEN(L, C, NH, NKV, F, tied)                                                                                   \
-    {                                                                                                                  \
-        "", ARCH_LLAMA, L, C, NH, NKV, F, 1024, 151936, tied, 1e-6, 1e6, { 0, 0, 0, 0 }                                \
-    }
+    { ARCH_LLAMA, L, C, NH, NKV, F, 1024, 151936, tied }
 #define LLAMA3                                                                                                         \
-    {                                                                                                                  \
-        "", ARCH_LLAMA, 126, 16384, 128, 8, 53248, 8192, 128256, false, 1e-5, 500000, { 0, 0, 0, 0 }                   \
-    }
+    { ARCH_LLAMA, 126, 16384, 128, 8, 53248, 8192, 128256, false }
 #define NEMOTRON                                                                                                       \
-    {                                                                                                                  \
-        "", ARCH_GPT2, 96, 18432, 96, 8, 73728, 4096, 256000, false, 1e-5, 0, { 0, 0, 0, 0 }                           \
-    }
+    { ARCH_GPT2, 96, 18432, 96, 8, 73728, 4096, 256000, false }
 #define FULL RECOMPUTE_FULL, false
 #define SELECTIVE RECOMPUTE_SELECTIVE, true
 #define NONE RECOMPUTE_NONE, false
@@ -201,14 +195,21 @@ enum { PUBLISHED_RESULTS = sizeof published_results / sizeof published_results[0
 #undef MTNLG
 #undef FOUNDRY
 
+static inline ModelConfig published_model(const Published* x) {
+    const PublishedShape* y = &x->shape;
+    ModelConfig m = model_of(y->arch, y->L, y->C, y->NH, y->NKV, y->F, y->T, y->V);
+    m.tied = y->tied;
+    return m;
+}
+
 // The run as a step. cluster is filled from its name.
 static inline StepSetup published_setup(const Published* x, Cluster* cluster) {
+    const ModelConfig model = published_model(x);
     Mesh mesh = mesh_of_rank(0, x->t, x->p, x->d);
     if (!cluster_find(cluster, x->cluster)) die("published.h: there is no cluster %s", x->cluster);
     mesh.v = x->v, mesh.schedule = x->v > 1 ? INTERLEAVED : ONE_F_ONE_B, mesh.zero = x->zero;
     mesh.recompute = x->recompute, mesh.sequence_parallel = x->sequence_parallel;
-    return step_setup(&x->model, &mesh, x->B, x->model.T, x->batch, software_find(published_softwares[x->software]),
-                      cluster);
+    return step_setup(&model, &mesh, x->B, model.T, x->batch, software_find(published_softwares[x->software]), cluster);
 }
 
 // What is ours, in the row's unit, of a step that takes so many seconds.

@@ -295,7 +295,7 @@ static void print_plan(Trainer* t, double peak) {
     device_name(device, sizeof device);
     const double parameters = (double)model_parameters(m);
     printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", m->name,
-           m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, parameters);
+           model_arch_name(m->arch), m->L, m->C, m->NH, m->V, parameters);
     if (s->trains) print_sources(t);
     for (int i = 0; i < t->evaluations.count; i++) {
         char evaluation[512];
@@ -776,7 +776,7 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     fprintf(f, "# version: %s\n# started: %s\n# ranks: %d on %d machine%s\n# device: %s, %s\n", process.version, when,
             t->world.size, t->place.machines, t->place.machines == 1 ? "" : "s", device, FLOATX_NAME);
     fprintf(f, "# model: %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", m->name,
-            m->arch == ARCH_GPT2 ? "gpt2" : "llama", m->L, m->C, m->NH, m->V, (double)model_parameters(m));
+            model_arch_name(m->arch), m->L, m->C, m->NH, m->V, (double)model_parameters(m));
     options_write(table, n, f);
     const bool ok = !ferror(f);
     if (fclose(f) == 0 && ok && rename(temporary, path) == 0) return;

@@ -276,15 +276,13 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
     ModelConfig m = *preset;
     const bool named = option_given(table, n, "model");
     if (option_given(table, n, "arch") && s->arch != (int)m.arch) {
-        m.arch = (Arch)s->arch;
-        m.tied = m.arch == ARCH_GPT2;
-        m.rope_theta = 10000;
-        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
+        model_set_arch(&m, (Arch)s->arch);
+        m.F = model_usual_ffn(&m);
     }
     if (s->layers) m.L = (int)s->layers;
     if (s->hidden) {
         m.C = (int)s->hidden;
-        m.F = m.arch == ARCH_GPT2 ? 4 * m.C : (int)round_up((size_t)m.C * 8 / 3, 64);
+        m.F = model_usual_ffn(&m);
     }
     if (s->heads) m.NH = m.NKV = (int)s->heads;
     if (s->kv_heads) m.NKV = (int)s->kv_heads;
@@ -294,7 +292,7 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
         m.V = (int)s->vocab;
     else if (!named)
         m.V = data_vocab;
-    if (memcmp(&m, preset, sizeof m) != 0) m.name = "custom";
+    if (!model_same(&m, preset)) m.name = "custom";
     Error error;
     if (!model_check(&m, &error)) die_usage("%s", error.text);
     return m;
@@ -320,8 +318,8 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
                  {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, stored->T, stored->T}};
     if ((arch_given ? (Arch)s->arch : meant.arch) != stored->arch)
         die_usage("--%s %s, but %s is a %s: give --arch %s, or drop it", arch_given ? "arch" : "model",
-                  arch_given ? (s->arch ? "llama" : "gpt2") : s->model, path, gpt2 ? "gpt2" : "llama",
-                  gpt2 ? "gpt2" : "llama");
+                  arch_given ? model_arch_name((Arch)s->arch) : s->model, path, model_arch_name(stored->arch),
+                  model_arch_name(stored->arch));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].given && sizes[i].given != sizes[i].stored)
             die_usage("--%s %lld, but %s has %lld: give --%s %lld, or drop it", sizes[i].name,

@@ -452,8 +452,9 @@ static void bench_lengths(Roofline* r) {
     for (int i = 0; i < 7 && wants("attention") && !bench.model; i++) {
         const int HS = i < 3 ? 64 : 128, T = bench.tiny ? 70 << i % 3 : 1024 << (i == 6 ? 2 : i % 3);
         const int C = bench.tiny ? 256 : 2048, NH = C / HS, tokens = bench.tiny ? T : 16384;
-        const ModelConfig m = {"attention", ARCH_LLAMA, 1,    C,   NH,          i == 6 ? (NH + 3) / 4 : NH, C, T,
-                               128,         true,       1e-5, 1e4, {0, 0, 0, 0}};
+        ModelConfig m = model_llama(1, C, NH, i == 6 ? (NH + 3) / 4 : NH, C, T, 128);
+        m.name = "attention";
+        m.tied = true;
         roofline_build(r, &m, tokens / T, T, 1, 0, RECOMPUTE_NONE, false);
         for (int k = 0; k < r->n; k++) {
             if (r->row[k].op.kind == OP_ATTENTION) bench_attention(r, &r->row[k]);
@@ -468,10 +469,9 @@ static void bench_models(Roofline* r) {
         const int micro = roofline_micro_batch(m, k->B, k->T, RECOMPUTE_NONE, 139 * 1073741824.0);
         bench_model(r, m, micro, k->T);
     }
-    const ModelConfig tiny[] = {
-        {"tiny-gpt2", ARCH_GPT2, 2, 64, 1, 1, 256, 70, 300, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"tiny-llama", ARCH_LLAMA, 2, 128, 2, 1, 192, 70, 300, false, 1e-5, 1e4, {0, 0, 0, 0}},
-    };
+    ModelConfig tiny[] = {model_gpt2(2, 64, 1, 70, 300), model_llama(2, 128, 2, 1, 192, 70, 300)};
+    tiny[0].name = "tiny-gpt2";
+    tiny[1].name = "tiny-llama";
     for (int i = 0; i < 2 && bench.tiny; i++) bench_model(r, &tiny[i], 1, 70);
 }
 

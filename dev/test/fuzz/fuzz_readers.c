@@ -44,7 +44,7 @@ static void put_file(const char* path, const void* data, size_t size) {
 // ----------------------------------------------------------------------------------------------------------------
 // The readers: each reads the file at path, in which is text, and uses what it has read. False: refused, with a reason.
 
-static const ModelConfig small_model = {"small", ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+static ModelConfig small_model(void) { return model_gpt2(4, 64, 4, 64, 256); }
 
 static bool read_cluster(const char* path, const char* text, size_t size, Error* error) {
     (void)text, (void)size;
@@ -56,7 +56,7 @@ static bool read_cluster(const char* path, const char* text, size_t size, Error*
     const Cluster* c = &machines.cluster;
     Question q;
     memset(&q, 0, sizeof q);
-    q.model = small_model, q.T = 64, q.batch = 8, q.ranks = 4, q.cluster = c, q.rows = 1;
+    q.model = small_model(), q.T = 64, q.batch = 8, q.ranks = 4, q.cluster = c, q.rows = 1;
     q.software = software_find(c->cores ? "threefold-cpu" : "threefold");
     q.clip = q.any_memory = true;
     q.B = 1, q.schedule = ONE_F_ONE_B, q.zero = ANY, q.recompute = ANY, q.sequence_parallel = 0;
@@ -126,7 +126,8 @@ static bool read_trace(const char* path, const char* text, size_t size, Error* e
     measured_init(&measured);
     if (!cluster_find(&cores, "dgx-h100")) die("fuzz_readers: no cluster dgx-h100");
     cores.cores = 2;
-    const StepSetup s = step_setup(&small_model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &cores);
+    const ModelConfig m = small_model();
+    const StepSetup s = step_setup(&m, &mesh, 2, 64, 8, software_find("threefold-cpu"), &cores);
     return calibrate_by_text(&measured, &s, path, text, size, error);
 }
 
@@ -376,7 +377,7 @@ static void add_checkpoint(void) {
 static void add_llmc(void) {
     static char bytes[MOST_BYTES];
     const int32_t header[8] = {LLMC_MAGIC, LLMC_BF16, 8, 11, 1, 1, 8, 16};
-    ModelConfig m = {"", ARCH_GPT2, 1, 8, 1, 1, 32, 8, 11, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig m = model_gpt2(1, 8, 1, 8, 11);
     int n;
     Tensor* model = llmc_tensors(&m, &n);
     SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "tensors");
@@ -387,10 +388,15 @@ static void add_llmc(void) {
 }
 
 static void add_configs(void) {
-    ModelConfig llama = {"", ARCH_LLAMA, 4, 64, 4, 2, 172, 64, 256, false, 1e-5, 5e5, {8, 1, 4, 8192}};
+    const ModelConfig small = small_model();
+    ModelConfig llama = model_llama(4, 64, 4, 2, 172, 64, 256);
+    llama.rope_theta = 5e5;
+    llama.rope_scaling.factor = 8;
+    llama.rope_scaling.low = 1;
+    llama.rope_scaling.high = 4;
+    llama.rope_scaling.original = 8192;
     char text[CONFIG_TEXT];
-    config_write(text, &small_model, "float32",
-                 ",\n  \"sync_ranks\": 2,\n  \"sync\": 0.5,\n  \"sync_scale\": \"init\"");
+    config_write(text, &small, "float32", ",\n  \"sync_ranks\": 2,\n  \"sync\": 0.5,\n  \"sync_scale\": \"init\"");
     add_text("config", text);
     config_write(text, &llama, "bfloat16", "");
     add_text("config", text);

@@ -51,7 +51,7 @@ PURE = [
     ("llm.c: less padding than vocabulary", LLMC, "if (word[7] < word[3])", "if (false)"),
     ("llm.c: longer files are taken", LLMC, "return bytes == (int64_t)file->file.size ||", "return bytes <= (int64_t)file->file.size ||"),
     ("llm.c: shorter files are taken", LLMC, "return bytes == (int64_t)file->file.size ||", "return true ||"),
-    ("llm.c: positions and vocabulary change places", LLMC, "model->T = word[2], model->V = word[3]", "model->T = word[3], model->V = word[2]"),
+    ("llm.c: positions and vocabulary change places", LLMC, "word[2], word[3]);\n    model->name", "word[3], word[2]);\n    model->name"),
     ("llm.c: the magic is not looked at", LLMC, "if (word[0] != LLMC_MAGIC)", "if (false)"),
     ("llm.c: untied models are written", LLMC, "if (!model->tied) return", "if (false) return"),
     ("llm.c: any eps is written", LLMC, "return model->eps == 1e-5 ||", "return true ||"),

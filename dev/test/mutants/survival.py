@@ -92,8 +92,8 @@ FAULTS = [
     ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
     ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
     # What a resumed run has in common with what it was
-    ("another field of the model is let through", "checkpoint", CONFIG, "if (fields[i].now == fields[i].then) continue;",
-     "if (!option || fields[i].now == fields[i].then) continue;"),
+    ("another field of the model is let through", "checkpoint", CONFIG, "if (ours == theirs) continue;",
+     "if (!option || ours == theirs) continue;"),
     ("older checkpoints were all made with AdamW", "checkpoint", VERIFY, 'at ? "sgd" : "adamw"', '"adamw"'),
     ("a run's best checkpoint is not looked for", "checkpoint", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
     # Two runs

@@ -238,7 +238,7 @@ static bool save(const char* out, int64_t step, const ModelConfig* m, const Size
     return save_state(out, &state, m, z, seed, error);
 }
 
-static const ModelConfig gpt2_tied = {"gpt2 tied", ARCH_GPT2, 5, 24, 4, 4, 40, 7, 21, true, 1e-5, 0, {0, 0, 0, 0}};
+static ModelConfig gpt2_tied, gpt2_untied, llama_tied, llama_untied; // filled by make_models
 
 // What publishing a checkpoint without any of its values needs: the sum of zeros, said to be complete.
 static bool publish_empty(const char* out, int64_t step, Error* error) {
@@ -324,11 +324,18 @@ static bool same_files(const char* a, const char* b, const char* name) {
 // ----------------------------------------------------------------------------------------------------------------
 // Models and meshes
 
-static const ModelConfig gpt2_untied = {"gpt2 untied", ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50, false, 1e-5, 0, {0, 0, 0, 0}};
-static const ModelConfig llama_untied = {"llama untied", ARCH_LLAMA, 4,     32,          8, 2, 48, 8, 23,
-                                         false,          1e-5,       10000, {0, 0, 0, 0}};
-static const ModelConfig llama_tied = {"llama tied", ARCH_LLAMA, 5,    24,    6,           3, 12, 8,
-                                       19,           true,       1e-5, 10000, {0, 0, 0, 0}};
+static void make_models(void) {
+    gpt2_tied = model_of(ARCH_GPT2, 5, 24, 4, 4, 40, 7, 21);
+    gpt2_tied.name = "gpt2 tied";
+    gpt2_untied = model_of(ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50);
+    gpt2_untied.name = "gpt2 untied";
+    gpt2_untied.tied = false;
+    llama_untied = model_llama(4, 32, 8, 2, 48, 8, 23);
+    llama_untied.name = "llama untied";
+    llama_tied = model_llama(5, 24, 6, 3, 12, 8, 19);
+    llama_tied.name = "llama tied";
+    llama_tied.tied = true;
+}
 
 typedef struct {
     const ModelConfig* model;
@@ -408,7 +415,8 @@ static void test_names_of_sites(void) {
 
 // Tensors larger than the writer's buffer, with rows that do not divide it.
 static void test_large(void) {
-    const ModelConfig m = {"gpt2, 2.7M", ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500, true, 1e-5, 0, {0, 0, 0, 0}};
+    ModelConfig m = model_gpt2(2, 250, 2, 24, 4500);
+    m.name = "gpt2, 2.7M";
     const Sizes one = {1, 1, 1, 0, 0}, two = {2, 1, 1, 0, 0};
     Error error = {""};
     new_folder("large");
@@ -1288,7 +1296,11 @@ static void test_older(void) {
 
 // A run is not continued as another model: every field that config.json has and that changes what is computed.
 static void test_same_model(void) {
-    const ModelConfig base = {"", ARCH_LLAMA, 4, 64, 8, 4, 128, 32, 100, false, 1e-5, 10000, {8, 1, 4, 8192}};
+    ModelConfig base = model_llama(4, 64, 8, 4, 128, 32, 100);
+    base.rope_scaling.factor = 8;
+    base.rope_scaling.low = 1;
+    base.rope_scaling.high = 4;
+    base.rope_scaling.original = 8192;
     ModelConfig other[14];
     static const char* const names[14] = {"--layers 4",
                                           "--hidden 64",
@@ -1407,6 +1419,7 @@ static void test_lock(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    make_models();
     const char* tmp = getenv("TMPDIR");
     char folder[512];
     snprintf(folder, sizeof folder, "%s/test_checkpoint_XXXXXX", tmp && *tmp ? tmp : "/tmp");
@@ -1420,8 +1433,7 @@ int main(int argc, char** argv) {
     test_init();
     test_shares();
     test_stopped();
-    const ModelConfig gpt2 = {"gpt2, small", ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3, true, 1e-5, 0, {0, 0, 0, 0}};
-    const ModelConfig llama = {"llama, small", ARCH_LLAMA, 2, 4, 2, 1, 2, 2, 3, false, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig gpt2 = model_of(ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3), llama = model_llama(2, 4, 2, 1, 2, 2, 3);
     const Sizes two = {2, 1, 1, 0, 0}, four = {2, 2, 1, 0, 0};
     test_every_call(&gpt2, &two);
     if (!brief) test_every_call(&llama, &four);

@@ -200,8 +200,7 @@ static void test_formulas(void) {
     for (int k = 0; k < 2; k++) {
         const ModelPlan* m = &p.model[k];
         const int T = 50 * (k + 1), L = (int)m->layers.value, PP = (int)m->pipeline.value, v = (int)m->chunks.value;
-        ModelConfig config = {"",   ARCH_GPT2, L, (int)m->hidden.value, 1, 1, 4 * (int)m->hidden.value, 1, 1,
-                              true, 1e-5,      0, {0, 0, 0, 0}};
+        const ModelConfig config = model_gpt2(L, (int)m->hidden.value, 1, 1, 1);
         check_error("parameters, tensor by tensor (model.h)",
                     relative((double)model_parameters(&config), m->parameters.value), 1e-5);
         check(m->hidden.value == 128 * m->heads.value && fmod(m->heads.value, 64) == 0,

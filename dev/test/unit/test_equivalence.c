@@ -56,7 +56,8 @@ static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
     const int NKV = c->arch == ARCH_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
     const int T = c->family == 1 ? 35 : 24;
-    const ModelConfig m = {"test", c->arch, LAYERS, C, NH, NKV, F, T, V_TEST, c->tied, 1e-5, 10000, {0, 0, 0, 0}};
+    ModelConfig m = model_of(c->arch, LAYERS, C, NH, NKV, F, T, V_TEST);
+    m.tied = c->tied;
     return m;
 }
 

@@ -136,13 +136,8 @@ static void test_holders(void) {
             for (int d = 1; d <= 3; d++) {
                 for (int i = 0; i < 24; i++) { // architecture and key/value heads, tying, schedule
                     const int NKV = i % 4 == 0 ? 4 : 1 << (i % 4 - 1);
-                    const ModelConfig m = {"test",      i % 4 ? ARCH_LLAMA : ARCH_GPT2,
-                                           6,           16,
-                                           4,           NKV,
-                                           16,          8,
-                                           13,          i / 4 % 2 == 0,
-                                           1e-5,        1e4,
-                                           {0, 0, 0, 0}};
+                    ModelConfig m = model_of(i % 4 ? ARCH_LLAMA : ARCH_GPT2, 6, 16, 4, NKV, 16, 8, 13);
+                    m.tied = i / 4 % 2 == 0;
                     Mesh mesh = mesh_of_rank(0, t, p, d);
                     mesh.schedule = p > 1 ? kinds[i / 8] : ONE_F_ONE_B, mesh.v = mesh.schedule == ONE_F_ONE_B ? 1 : 2;
                     const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false}; // of the ordinary ones, too
@@ -225,7 +220,8 @@ static void test_texts(void) {
 
 // Walks through a step as it is computed.
 static void test_places(void) {
-    const ModelConfig m = {"test", ARCH_GPT2, 3, 16, 4, 4, 64, 8, 13, false, 1e-5, 1e4, {0, 0, 0, 0}};
+    ModelConfig m = model_gpt2(3, 16, 4, 8, 13);
+    m.tied = false;
     NanProbe probe = probe_begin(&m);
     int64_t last = -1;
     int wrong = 0, places = 0;

@@ -125,7 +125,7 @@ static bool deal_layers(int* layers, int L, int p, int first, int last) {
 static void test_stages(void) {
     int accepted = 0, refused = 0, named = 0;
     bool same = true, right = true;
-    ModelConfig m = {"", ARCH_GPT2, 0, 4, 1, 1, 4, 8, 8, true, 1e-5, 0, {0, 0, 0, 0}};
+    ModelConfig m = model_of(ARCH_GPT2, 0, 4, 1, 1, 4, 8, 8);
     for (m.L = 1; m.L <= 13; m.L++) {
         for (int stages = 1; stages <= 9; stages++) {
             for (int wish = 0; wish < 15 * 15; wish++) {
@@ -531,8 +531,7 @@ static void test_tensor_parallel(void) {
             if (NH % NKV != 0) continue;
             for (int F = 1; F <= 12; F++) {
                 for (int V = 1; V <= 20; V++) {
-                    const ModelConfig m = {"", ARCH_LLAMA, 1,     2 * NH, NH,    NKV,         F,
-                                           8,  V,          false, 1e-5,   10000, {0, 0, 0, 0}};
+                    const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, V);
                     for (int t = 1; t <= 8; t++) {
                         const Mesh mesh = mesh_of_rank(0, t, 1, 1);
                         Error error = {""};
@@ -558,8 +557,7 @@ static void test_tensor_parallel(void) {
     bool ok = true;
     for (int t = 1; t <= 8; t++) {
         for (int T = 1; T <= 24; T++, sequences++) {
-            const ModelConfig m = {"", ARCH_LLAMA, 1,     2 * 840, 840,   840,         840,
-                                   24, 840,        false, 1e-5,    10000, {0, 0, 0, 0}};
+            const ModelConfig m = model_llama(1, 2 * 840, 840, 840, 840, 24, 840);
             Mesh mesh = mesh_of_rank(0, t, 1, 1);
             mesh.sequence_parallel = true;
             Error error = {""};
@@ -577,7 +575,7 @@ static void test_states_fit(void) {
     for (int i = 0; i < 12 * 12 * 12 * 8 * 8; i++) {
         const int NH = i % 12 + 1, NKV = i / 12 % 12 + 1, F = i / 144 % 12 + 1, t = i / 1728 % 8 + 1, N = i / 13824 + 1;
         if (NH % NKV != 0) continue;
-        const ModelConfig m = {"", ARCH_LLAMA, 1, 2 * NH, NH, NKV, F, 8, 8 * 8, false, 1e-5, 10000, {0, 0, 0, 0}};
+        const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, 8 * 8);
         const Mesh mesh = with_states(mesh_of_rank(0, t, 1, 1), N, 0.5);
         Error error = {""};
         bool without_token;
@@ -635,8 +633,7 @@ static void test_refused(void) {
         {2, 7, 8, 8, 32, 64, 16, 0, 0, false, "--pp 7 stages for --layers 6", 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const ModelConfig m = {"", ARCH_LLAMA, 6,     48,   cases[i].NH, cases[i].NKV, cases[i].F,
-                               32, cases[i].V, false, 1e-5, 10000,       {0, 0, 0, 0}};
+        const ModelConfig m = model_llama(6, 48, cases[i].NH, cases[i].NKV, cases[i].F, 32, cases[i].V);
         Mesh mesh = mesh_of_rank(0, cases[i].t, cases[i].p, 1);
         mesh.first_layers = cases[i].first, mesh.last_layers = cases[i].last;
         mesh.sequence_parallel = cases[i].sequence;
@@ -671,7 +668,7 @@ static void test_refused_schedules(void) {
         {GPIPE, 3, 1, 2, RECOMPUTE_FULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const ModelConfig m = {"", ARCH_LLAMA, 6, 48, 8, 8, 32, 16, 64, false, 1e-5, 10000, {0, 0, 0, 0}};
+        const ModelConfig m = model_llama(6, 48, 8, 8, 32, 16, 64);
         Mesh mesh = mesh_of_rank(0, 1, cases[i].p, 2);
         mesh.v = cases[i].v, mesh.schedule = cases[i].schedule, mesh.zero = cases[i].zero;
         mesh.recompute = cases[i].recompute;
@@ -869,7 +866,7 @@ static void test_traffic_of_states_by_hand(void) {
 
 // A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
 static void test_fused_rows(void) {
-    const ModelConfig m = {"", ARCH_GPT2, 1, 4, 2, 2, 16, 8, 10, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig m = model_gpt2(1, 4, 2, 8, 10);
     Layout layout;
     Error error;
     check(layout_build(&layout, &m, mesh_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
@@ -887,7 +884,7 @@ static void test_fused_rows(void) {
 
 // Four states of a tiny llama on two ranks, by hand: what rank 1 holds, in memory order, with the first row or column.
 static void test_states_by_hand(void) {
-    const ModelConfig m = {"", ARCH_LLAMA, 1, 16, 8, 4, 24, 8, 10, false, 1e-5, 10000, {0, 0, 0, 0}}; // heads of 2
+    const ModelConfig m = model_llama(1, 16, 8, 4, 24, 8, 10); // heads of 2
     static const struct {
         TensorKind kind;
         int state, rows, cols, row, col, used;
@@ -974,7 +971,7 @@ static void test_initial_states(const Layout* whole, const ModelConfig* m, const
 
 // Initial values do not depend on the mesh, have the right spread, and differ between tensors.
 static void test_initial_values(void) {
-    const ModelConfig m = {"", ARCH_LLAMA, 2, 32, 8, 4, 48, 16, 61, false, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig m = model_llama(2, 32, 8, 4, 48, 16, 61);
     Layout whole, part;
     Error error;
     check(layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), 16, &error), "one rank");
@@ -1092,13 +1089,15 @@ static void test_options(void) {
 }
 
 int main(void) {
-    static const ModelConfig models[] = {
-        {"gpt2 tied", ARCH_GPT2, 5, 24, 12, 12, 48, 8, 21, true, 1e-5, 0, {0, 0, 0, 0}},
-        {"gpt2 untied", ARCH_GPT2, 4, 32, 16, 16, 32, 8, 19, false, 1e-5, 0, {0, 0, 0, 0}},
-        {"llama untied", ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23, false, 1e-5, 10000, {0, 0, 0, 0}},
-        {"llama tied", ARCH_LLAMA, 3, 24, 12, 4, 24, 8, 50, true, 1e-5, 10000, {0, 0, 0, 0}},
-        {"llama, one key/value head", ARCH_LLAMA, 2, 30, 15, 1, 15, 8, 9, true, 1e-5, 10000, {0, 0, 0, 0}},
-    };
+    static const char* const names[] = {"gpt2 tied", "gpt2 untied", "llama untied", "llama tied",
+                                        "llama, one key/value head"};
+    ModelConfig models[] = {model_of(ARCH_GPT2, 5, 24, 12, 12, 48, 8, 21),
+                            model_of(ARCH_GPT2, 4, 32, 16, 16, 32, 8, 19), model_llama(4, 32, 8, 2, 48, 8, 23),
+                            model_llama(3, 24, 12, 4, 24, 8, 50), model_llama(2, 30, 15, 1, 15, 8, 9)};
+    for (int i = 0; i < 5; i++) {
+        models[i].name = names[i];
+        models[i].tied = i != 1 && i != 2;
+    }
     test_presets();
     test_groups();
     test_stages();

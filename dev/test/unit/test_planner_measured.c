@@ -266,7 +266,7 @@ static void refuse_trace(const StepSetup* s, const StepCost* cost, const char* f
 }
 
 static void test_traces(void) {
-    const ModelConfig model = {"test", ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig model = model_gpt2(4, 64, 4, 64, 256);
     Mesh mesh = mesh_of_rank(0, 1, 2, 1);
     Measured m;
     Cluster c;

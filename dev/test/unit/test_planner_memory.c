@@ -13,9 +13,9 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
 
 static const DtypeInfo fp32 = {4, false}, bf16 = {2, true};
 
-static ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
+static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
     const bool gpt2 = arch == ARCH_GPT2;
-    const ModelConfig m = {"test", arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V, gpt2, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig m = model_of(arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V);
     return m;
 }
 
@@ -152,8 +152,8 @@ static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, 
 }
 
 static void test_by_hand(void) {
-    const ModelConfig models[] = {model_of(ARCH_GPT2, 4, 64, 4, 4, 32, 101),
-                                  model_of(ARCH_LLAMA, 4, 96, 8, 2, 48, 259)};
+    const ModelConfig models[] = {test_model(ARCH_GPT2, 4, 64, 4, 4, 32, 101),
+                                  test_model(ARCH_LLAMA, 4, 96, 8, 2, 48, 259)};
     int ranks = 0;
     double worst = 0;
     for (int i = 0; i < 2 * 2 * 3 * 3 * 2 * 3 * 3 * 2 * 2; i++) {
@@ -175,7 +175,8 @@ static void test_by_hand(void) {
 
 // Places for a head's activations: what 64 tokens more of a vocabulary add to the last stage.
 static double heads_held(Mesh mesh, int rank) {
-    const ModelConfig m = model_of(ARCH_GPT2, 8, 64, 4, 4, 32, 256), wide = model_of(ARCH_GPT2, 8, 64, 4, 4, 32, 320);
+    const ModelConfig m = test_model(ARCH_GPT2, 8, 64, 4, 4, 32, 256),
+                      wide = test_model(ARCH_GPT2, 8, 64, 4, 4, 32, 320);
     return (memory_of_rank(&wide, mesh, rank, 1, 8, fp32).arena[3] -
             memory_of_rank(&m, mesh, rank, 1, 8, fp32).arena[3]) /
            (32 * 64 * 4);
@@ -195,8 +196,8 @@ static void test_heads(void) {
 // paper's words, whose model has F = 4 C and biases as ours.)
 static double bytes_of_block(int t, bool sequence, Recompute recompute) {
     enum { C = 1024, T = 256, B = 2 };
-    const ModelConfig small = model_of(ARCH_GPT2, 2, C, 16, 16, T, 512),
-                      large = model_of(ARCH_GPT2, 3, C, 16, 16, T, 512);
+    const ModelConfig small = test_model(ARCH_GPT2, 2, C, 16, 16, T, 512),
+                      large = test_model(ARCH_GPT2, 3, C, 16, 16, T, 512);
     Mesh mesh = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
     mesh.sequence_parallel = sequence, mesh.recompute = recompute;
     const double more =
@@ -241,7 +242,7 @@ static void test_published(void) {
     check(two.arena[1] < 0.5 * zero.arena[1] && two.arena[2] == zero.arena[2], "ZeRO-2: gradients are divided too");
 
     // The first stage of 1f1b has L blocks' worth of activations, whatever p is.
-    const ModelConfig deep = model_of(ARCH_GPT2, 16, 256, 4, 4, 64, 256);
+    const ModelConfig deep = test_model(ARCH_GPT2, 16, 256, 4, 4, 64, 256);
     const double stream = 2.0 * 64 * 256, block = 16 * stream + 4 * (4 * 64 + 64 * 4);
     for (int p = 1; p <= 16; p *= 4) {
         const Mesh pipeline = mesh_of(1, p, 1, 1, ONE_F_ONE_B);
@@ -280,7 +281,7 @@ static void test_any_rank(bool quick) {
         for (int L = 5; L <= 12; L += quick ? 7 : 1) {
             // A vocabulary that is large, and one that is small beside a block.
             for (int V = 61; V < 5000; V += 4099) {
-                const ModelConfig m = model_of((Arch)arch, L, 32, 4, arch ? 2 : 4, 16, V);
+                const ModelConfig m = test_model((Arch)arch, L, 32, 4, arch ? 2 : 4, 16, V);
                 for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
                         Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
@@ -314,7 +315,7 @@ static double resident_bytes(void) {
 }
 
 static void test_process(void) {
-    const ModelConfig m = model_of(ARCH_GPT2, 4, 256, 4, 4, 2048, 4096);
+    const ModelConfig m = test_model(ARCH_GPT2, 4, 256, 4, 4, 2048, 4096);
     const Mesh mesh = mesh_of(1, 1, 1, 1, ONE_F_ONE_B);
     const Pipeline plan = pipeline_of(&m, &mesh, 2);
     Error error;
@@ -345,7 +346,7 @@ static void test_process(void) {
 
 // What a process of 3 stages and 4 replicas holds beside its arenas.
 static ProcessMemory process_of(int pipeline, int zero) {
-    const ModelConfig m = model_of(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
+    const ModelConfig m = test_model(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
     const ProcessSetup setup = {14e6, 0, 0, 2, false};
     Mesh mesh = mesh_of(1, 3, 4, 1, ONE_F_ONE_B);
     const Pipeline plan = pipeline_of(&m, &mesh, 6);

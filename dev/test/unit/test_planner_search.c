@@ -46,13 +46,8 @@ static ModelConfig small_model(void) {
     static const int heads[] = {2, 4, 4, 6, 8};
     const bool llama = chance(2);
     const int NH = heads[draw(0, 4)], C = 16 * NH * draw(1, 3), L = draw(1, 8);
-    const ModelConfig m = {"small",     llama ? ARCH_LLAMA : ARCH_GPT2,
-                           L,           C,
-                           NH,          llama && chance(2) ? NH / 2 : NH,
-                           4 * C,       64,
-                           256,         !llama,
-                           1e-5,        10000,
-                           {0, 0, 0, 0}};
+    const ModelConfig m =
+        model_of(llama ? ARCH_LLAMA : ARCH_GPT2, L, C, NH, llama && chance(2) ? NH / 2 : NH, 4 * C, 64, 256);
     return m;
 }
 

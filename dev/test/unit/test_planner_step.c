@@ -25,7 +25,7 @@ static Cluster cluster_named(const char* name) {
 }
 
 static ModelConfig gpt(int L, int C, int NH) {
-    const ModelConfig m = {"", ARCH_GPT2, L, C, NH, NH, 4 * C, 2048, 51200, true, 1e-5, 0, {0, 0, 0, 0}};
+    const ModelConfig m = model_gpt2(L, C, NH, 2048, 51200);
     return m;
 }
 
@@ -68,8 +68,9 @@ static void test_table1(void) {
         const Published* x = &published_results[i];
         const int n = x->t * x->p * x->d;
         char ours[16], formula[16];
-        snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(&x->model) / 1e9);
-        snprintf(formula, sizeof formula, "%.1f", formula_parameters(&x->model) / 1e9);
+        const ModelConfig m = published_model(x);
+        snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(&m) / 1e9);
+        snprintf(formula, sizeof formula, "%.1f", formula_parameters(&m) / 1e9);
         check(strcmp(ours, billions[i]) == 0 && strcmp(formula, billions[i]) == 0,
               "table 1: %s billion parameters counted, %s by equation 2, %s printed", ours, formula, billions[i]);
         check(fabs(x->value * n / 1e3 - aggregate[i]) <= 0.5 * n / 1e3 + 0.05 && lround(x->value / 3.12) == percent[i],
@@ -281,27 +282,17 @@ static void test_operations(void) {
     for (int i = 0; i < PUBLISHED_TABLE1; i++) {
         const Published* x = &published_results[i];
         const Mesh mesh = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
-        const double counted = step_flops(&x->model, &mesh, software_find("megatron-2021"), 1, 2048);
-        check(relative(counted, flops_hardware(&x->model, 2048, 1)) < 1e-12,
+        const ModelConfig m = published_model(x);
+        const double counted = step_flops(&m, &mesh, software_find("megatron-2021"), 1, 2048);
+        check(relative(counted, flops_hardware(&m, 2048, 1)) < 1e-12,
               "%s: the operations of a sequence are the %.3e FLOP of equation 3", x->name, counted);
     }
     bool ok = true;
     for (int round = 0; round < 200; round++) { // three passes, whatever the software and the mesh
         const bool llama = draw(0, 1);
         const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = llama ? 8 : NH, C = 64 * NH;
-        const ModelConfig m = {"",
-                               llama ? ARCH_LLAMA : ARCH_GPT2,
-                               draw(1, 9),
-                               C,
-                               NH,
-                               NKV,
-                               8 * draw(10, 99),
-                               512,
-                               8 * draw(10, 99),
-                               !llama,
-                               1e-5,
-                               1e4,
-                               {0, 0, 0, 0}};
+        const ModelConfig m =
+            model_of(llama ? ARCH_LLAMA : ARCH_GPT2, draw(1, 9), C, NH, NKV, 8 * draw(10, 99), 512, 8 * draw(10, 99));
         Mesh mesh = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
         mesh.sequence_parallel = t > 1 && draw(0, 1);
         const Software* s = &softwares[draw(0, SOFTWARES - 1)];
@@ -342,8 +333,8 @@ static void test_kernels(void) {
                                       2 + 4}; // none; selective: two norms; full: one, and a residual with one
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const bool llama = rows[i].arch == ARCH_LLAMA;
-        const ModelConfig m = {"",  rows[i].arch, 3,    512,  8,   llama ? 2 : 8, 1536,
-                               256, 1000,         true, 1e-5, 1e4, {0, 0, 0, 0}};
+        ModelConfig m = model_of(rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000);
+        m.tied = true;
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
             const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256};
@@ -361,7 +352,7 @@ static void test_kernels(void) {
                   llama ? "llama" : "gpt2", k);
         }
     }
-    const ModelConfig m = {"", ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000, true, 1e-5, 1e4, {0, 0, 0, 0}};
+    const ModelConfig m = model_gpt2(3, 512, 8, 256, 1000);
     Mesh halves = mesh_of(1, 2, 1, 1, RECOMPUTE_NONE);
     double back[2], more;
     for (int i = 0; i < 2; i++) {
@@ -644,19 +635,9 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     Error error;
     const bool llama = draw(0, 1);
     const int NH = 8 * draw(1, 8);
-    const ModelConfig model = {"",
-                               llama ? ARCH_LLAMA : ARCH_GPT2,
-                               draw(1, 24),
-                               64 * NH,
-                               NH,
-                               llama ? 8 : NH,
-                               256 * NH,
-                               1024,
-                               1000 * draw(8, 64),
-                               draw(0, 2) > 0,
-                               1e-5,
-                               1e4,
-                               {0, 0, 0, 0}};
+    ModelConfig model = model_of(llama ? ARCH_LLAMA : ARCH_GPT2, draw(1, 24), 64 * NH, NH, llama ? 8 : NH, 256 * NH,
+                                 1024, 1000 * draw(8, 64));
+    model.tied = draw(0, 2) > 0;
     const Pipeline plan = random_pipeline(8);
     Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
     mesh.v = plan.v, mesh.schedule = plan.kind;

@@ -49,23 +49,26 @@ static const char llama3_text[] =
 static const char small_text[] = "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 8,"
                                  "\"num_attention_heads\": 2, \"intermediate_size\": 12, \"vocab_size\": 5";
 
-static bool same_config(const ModelConfig* a, const ModelConfig* b) {
-    const RopeScaling *x = &a->rope_scaling, *y = &b->rope_scaling;
-    return a->arch == b->arch && a->L == b->L && a->C == b->C && a->NH == b->NH && a->NKV == b->NKV && a->F == b->F &&
-           a->T == b->T && a->V == b->V && a->tied == b->tied && a->eps == b->eps && a->rope_theta == b->rope_theta &&
-           x->factor == y->factor && x->low == y->low && x->high == y->high && x->original == y->original;
-}
-
 static void test_published(void) {
     ModelConfig m, again;
     Error error;
     char text[4 * CONFIG_TEXT];
     const ModelConfig gpt2 = *model_find_preset("gpt2-124M");
-    const ModelConfig smollm = {"", ARCH_LLAMA, 30, 576, 9, 3, 1536, 8192, 49152, true, 1e-5, 1e5, {0, 0, 0, 0}};
-    const ModelConfig llama3 = {"",  ARCH_LLAMA,      16, 2048, 32, 8, 8192, 131072, 128256, true, 1e-5,
-                                5e5, {32, 1, 4, 8192}};
-    const ModelConfig linear = {"", ARCH_LLAMA, 2, 8, 2, 2, 12, 2048, 5, false, 1e-6, 1e4, {2.5, 0, 0, 0}};
-    const ModelConfig plain = {"", ARCH_LLAMA, 2, 8, 2, 2, 12, 2048, 5, false, 1e-6, 1e4, {0, 0, 0, 0}};
+    ModelConfig smollm = model_llama(30, 576, 9, 3, 1536, 8192, 49152);
+    smollm.tied = true;
+    smollm.rope_theta = 1e5;
+    ModelConfig llama3 = model_llama(16, 2048, 32, 8, 8192, 131072, 128256);
+    llama3.tied = true;
+    llama3.rope_theta = 5e5;
+    llama3.rope_scaling.factor = 32;
+    llama3.rope_scaling.low = 1;
+    llama3.rope_scaling.high = 4;
+    llama3.rope_scaling.original = 8192;
+    ModelConfig linear = model_llama(2, 8, 2, 2, 12, 2048, 5);
+    linear.eps = 1e-6;
+    linear.rope_scaling.factor = 2.5;
+    ModelConfig plain = model_llama(2, 8, 2, 2, 12, 2048, 5);
+    plain.eps = 1e-6;
     ModelConfig theta = plain, wide = gpt2;
     theta.rope_theta = 777, wide.F = 512, wide.tied = false, wide.eps = 1.0 / 3, wide.T = 1024;
     const struct {
@@ -86,14 +89,14 @@ static void test_published(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         snprintf(text, sizeof text, "%s%s", cases[i].text, cases[i].more);
         bool ok = read_text(&m, text, &error);
-        check(ok && same_config(&m, cases[i].expected), "config.json of %s%s%s", cases[i].name, ok ? "" : ": ",
+        check(ok && model_same(&m, cases[i].expected), "config.json of %s%s%s", cases[i].name, ok ? "" : ": ",
               ok ? "" : error.text);
         config_write(text, &m, "float32", "");
-        ok = ok && read_text(&again, text, &error) && same_config(&again, &m);
+        ok = ok && read_text(&again, text, &error) && model_same(&again, &m);
         check(ok, "config.json of %s, written and read again", cases[i].name);
     }
     config_write(text, &wide, "bfloat16", ",\n  \"sync\": 1");
-    check(read_text(&m, text, &error) && same_config(&m, &wide) && strcmp(m.name, "custom") == 0,
+    check(read_text(&m, text, &error) && model_same(&m, &wide) && strcmp(m.name, "custom") == 0,
           "an untied gpt2 with an mlp and an eps of its own");
     check(read_text(&m, gpt2_text, &error) && strcmp(m.name, "gpt2-124M") == 0, "a published shape has its name");
     check(read_text(

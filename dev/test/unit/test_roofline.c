@@ -68,8 +68,7 @@ static void test_flops(void) {
 // L 3, C 10, 5 heads of 2, F 14 or 40, V 384, T 7; B 4: N 28 rows.
 static ModelConfig odd_model(Arch arch) {
     const bool gpt2 = arch == ARCH_GPT2;
-    const ModelConfig m = {"odd", arch, 3,    10,   5,     gpt2 ? 5 : 1, gpt2 ? 40 : 14,
-                           7,     384,  gpt2, 1e-5, 10000, {0, 0, 0, 0}};
+    const ModelConfig m = model_of(arch, 3, 10, 5, gpt2 ? 5 : 1, gpt2 ? 40 : 14, 7, 384);
     return m;
 }
 
@@ -142,31 +141,27 @@ static void test_bytes(void) {
 
 // What the notes have: floors in ms of their own list of operations (one decimal; the first in two), and sizes.
 typedef struct {
-    ModelConfig model;
+    const char* name;
+    Arch arch;
+    int L, C, NH, NKV, F, V;
     int T, rows;
     double floor_ms, half_unit;
 } Noted;
 
-#define NOTED_GPT2(name, L, C, NH)                                                                                     \
-    {                                                                                                                  \
-        name, ARCH_GPT2, L, C, NH, NH, 4 * (C), 1024, 50304, true, 1e-5, 0, { 0, 0, 0, 0 }                             \
-    }
 static const Noted noted[] = {
-    {NOTED_GPT2("gpt2-124M", 12, 768, 12), 1024, 65536, 77.90, 0.005},
-    {NOTED_GPT2("gpt2-350M", 24, 1024, 16), 1024, 32768, 108.4, 0.05},
-    {NOTED_GPT2("gpt2-774M", 36, 1280, 20), 1024, 32768, 229.9, 0.05},
-    {NOTED_GPT2("gpt2-1558M", 48, 1600, 25), 1024, 32768, 450.6, 0.05},
-    {{"llama-1.5B", ARCH_LLAMA, 28, 2048, 16, 8, 5632, 2048, 32000, false, 1e-5, 1e4, {0, 0, 0, 0}},
-     2048,
-     32768,
-     430.85,
-     0.005},
-    {{"llama3-8B", ARCH_LLAMA, 32, 4096, 32, 8, 14336, 2048, 128256, false, 1e-5, 5e5, {0, 0, 0, 0}},
-     2048,
-     16384,
-     1083.1,
-     0.05},
+    {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 50304, 1024, 65536, 77.90, 0.005},
+    {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 50304, 1024, 32768, 108.4, 0.05},
+    {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 50304, 1024, 32768, 229.9, 0.05},
+    {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 50304, 1024, 32768, 450.6, 0.05},
+    {"llama-1.5B", ARCH_LLAMA, 28, 2048, 16, 8, 5632, 32000, 2048, 32768, 430.85, 0.005},
+    {"llama3-8B", ARCH_LLAMA, 32, 4096, 32, 8, 14336, 128256, 2048, 16384, 1083.1, 0.05},
 };
+
+static ModelConfig noted_model(const Noted* x) {
+    ModelConfig m = model_of(x->arch, x->L, x->C, x->NH, x->NKV, x->F, x->T, x->V);
+    m.name = x->name;
+    return m;
+}
 
 // Bytes that our kernels move and the notes' do not, where nothing else sets the floor.
 static double bytes_more(const ModelConfig* m, double N) {
@@ -188,23 +183,25 @@ static void test_notes(void) {
     const Ceilings c = ceilings_h200();
     for (size_t i = 0; i < sizeof noted / sizeof *noted; i++) {
         const Noted* x = &noted[i];
-        Roofline* r = build(&x->model, x->rows / x->T, x->T, 1, RECOMPUTE_NONE, false);
+        const ModelConfig m = noted_model(x);
+        Roofline* r = build(&m, x->rows / x->T, x->T, 1, RECOMPUTE_NONE, false);
         const RooflineTotals t = roofline_totals(r, &c);
-        const double more = 1e3 * bytes_more(&x->model, x->rows) / c.copy, here = 1e3 * t.floor;
+        const double more = 1e3 * bytes_more(&m, x->rows) / c.copy, here = 1e3 * t.floor;
         bool by_products = true;
         for (int k = 0; k < r->n; k++) {
             Bound bound;
             row_floor(&r->row[k], &c, &bound);
             by_products &= (bound == BOUND_PRODUCT) == (r->row[k].flops > 0);
         }
-        check(by_products, "%s: products and attention are bound by FLOP, all else by bytes", x->model.name);
+        check(by_products, "%s: products and attention are bound by FLOP, all else by bytes", x->name);
         check(fabs(here - more - x->floor_ms) <= x->half_unit + 1e-9,
-              "%s: floor %.3f ms; the notes' %.2f %+.3f for what our kernels do otherwise", x->model.name, here,
-              x->floor_ms, more);
+              "%s: floor %.3f ms; the notes' %.2f %+.3f for what our kernels do otherwise", x->name, here, x->floor_ms,
+              more);
         free(r);
     }
     // MFU of the notes: 0.8035 GFLOP a token of GPT-2 124M, 68.3 % at 77.90 ms
-    Roofline* r = build(&noted[0].model, 64, 1024, 1, RECOMPUTE_NONE, false);
+    const ModelConfig m = noted_model(&noted[0]);
+    Roofline* r = build(&m, 64, 1024, 1, RECOMPUTE_NONE, false);
     const RooflineTotals t = roofline_totals(r, &c);
     check(fabs(t.per_token - 0.8035e9) < 0.00005e9, "GPT-2 124M: %.4f GFLOP a token", t.per_token / 1e9);
     check(fabs(roofline_mfu(r, &t, &c, 77.90e-3, false) - 0.683) < 0.0005, "its MFU at the notes' floor: %.2f %%",
