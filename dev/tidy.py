@@ -61,7 +61,7 @@ MENTIONS = {  # rule: (files, what they mention, on how many lines they may)
 COUNTED = {"product_lines": r"(?!dev/test/).*\.(c|h|cu|cuh)", "test_lines": r"dev/test/.*\.(c|h|cu|cuh|py|sh)"}
 MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 FUNCTION = re.compile(r"^(?!struct|union|enum|typedef|extern \"|namespace|else)(?=[A-Za-z_])"
-                      r"(?:__launch_bounds__\([^)]*\)|[^;{}=(])*?(\w+)\([^;{}]*\)\s*\{", re.M)
+                      r"(?:__launch_bounds__\([^)]*\)|[^;{}=(])*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\)\s*\{", re.M)
 SETS = r"\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)"
 ASSIGNMENT = re.compile(r"\s*(?!float\b)\**\w*(?:\s*(?:->|\.)\s*\w+|\+\+)*" + SETS)
 LOOP = re.compile(r"^( *)(?:\S.*)?\bfor \(([^;{}]*);([^;|{}]*&&[^;|{}]*);([^\n]*(?:\n(?:\1 +[^\n]*)?)*)", re.M)
