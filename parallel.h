@@ -41,7 +41,6 @@ element), are the same on every mesh.
 
 #include "util/base.h"
 #include "model.h"
-#include "parallel/schedule.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
@@ -59,8 +58,8 @@ typedef struct {
 
 typedef struct {
     int t, p, d;                   // sizes: tensor, pipeline, data
-    int v;                         // chunks, virtual stages, that each pipeline rank holds; see parallel/schedule.h
-    ScheduleKind schedule;         // says which ones, and the order of the work
+    int v;                         // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
+    bool folded;                   // the chunks of a rank lie in a V, not in a loop
     int tensor, pipeline, data;    // this rank's coordinates
     int first_layers, last_layers; // blocks of the first and of the last virtual stage; 0: their even share
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
@@ -94,7 +93,7 @@ static inline double sync_initial_factor(const CaatConfig* sync) { return sync->
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
     Mesh mesh;
     memset(&mesh, 0, sizeof mesh);
-    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.sites = 1, mesh.schedule = ONE_F_ONE_B;
+    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.sites = 1;
     mesh.tensor = rank % t, mesh.data = rank / t % d, mesh.pipeline = rank / (t * d);
     mesh.scatter = true;
     return mesh;
@@ -104,11 +103,21 @@ static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
 }
 
+// The virtual stage that a chunk of a pipeline rank is: in a loop, or (folded) up and down, so that two chunks make a V.
+static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
+    return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);
+}
+
+// The pipeline rank that holds virtual stage `number`, as its chunk number / p.
+static inline int virtual_stage_holder(int p, bool folded, int number) {
+    return folded && number / p % 2 ? p - 1 - number % p : number % p;
+}
+
 // Virtual stages into which the pipeline cuts the model, and the number of the one that is a chunk of this rank.
 static inline int mesh_virtual_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
 
 static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
-    return virtual_stage(mesh->p, schedule_is_folded(mesh->schedule), mesh->pipeline, chunk);
+    return virtual_stage(mesh->p, mesh->folded, mesh->pipeline, chunk);
 }
 
 // The first block of a virtual stage. Those without a wish of their own share the rest evenly, earlier ones get the remainder.
@@ -133,7 +142,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Err
         snprintf(what, sizeof what, "--pp %d x --vp %d stages", mesh->p, mesh->v);
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
-    const bool shorter = mesh->schedule == INTERLEAVED && m->L / mesh->p > 1; // fewer chunks would do
+    const bool shorter = mesh->v > 1 && !mesh->folded && m->L / mesh->p > 1; // fewer chunks would do
     if (sharing ? left < sharing : left != 0) {
         return wishes ? fail(error,
                              "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
@@ -142,28 +151,6 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Err
                       : fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what,
                              m->L, shorter ? "--vp" : "--pp", shorter ? m->L / mesh->p : m->L / mesh->v);
     }
-    return true;
-}
-
-// What the schedule has to do with the rest of the mesh; the number of micro-batches is pipeline_check's.
-static inline bool mesh_check_schedule(const Mesh* mesh, Error* error) {
-    const char* name = schedule_name(mesh->schedule);
-    const Pipeline some = {mesh->schedule, mesh->p, mesh->v, mesh->p, false, false, false}; // p micro-batches suit all
-    if (!pipeline_check(&some, error)) return false;
-    if (mesh->p == 1 && mesh->v > 1)
-        return fail(error, "--schedule %s with --vp %d needs a pipeline, --pp 2 or more", name, mesh->v);
-    if (!schedule_splits_backward(mesh->schedule)) return true;
-    if (mesh->zero == 2)
-        return fail(
-            error,
-            "--schedule %s leaves weight gradients for later, which --zero 2 has no memory for; use --zero 1, or "
-            "--schedule gpipe, 1f1b or interleaved",
-            name);
-    if (mesh->recompute == RECOMPUTE_FULL)
-        return fail(error,
-                    "--schedule %s would run every block's forward pass again for each half of the backward pass with "
-                    "--recompute full; use --recompute selective, or --schedule gpipe, 1f1b or interleaved",
-                    name);
     return true;
 }
 
@@ -201,7 +188,7 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Err
     if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
     if (mesh->sequence_parallel && T % t != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
-    return mesh_check_schedule(mesh, error) && mesh_check_stages(mesh, m, error);
+    return mesh_check_stages(mesh, m, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -563,8 +550,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
         const int neighbours[2] = {stage - 1, stage + 1};
         for (int i = 0; i < 2; i++) {
             if (neighbours[i] < 0 || neighbours[i] == stages) continue;
-            const bool folded = schedule_is_folded(mesh->schedule);
-            boundaries++, away += virtual_stage_holder(mesh->p, folded, neighbours[i]) != mesh->pipeline;
+            boundaries++, away += virtual_stage_holder(mesh->p, mesh->folded, neighbours[i]) != mesh->pipeline;
         }
     }
     if (!sequence && mesh->scatter) traffic.ends += k * boundaries * half * x;

@@ -199,7 +199,7 @@ typedef struct {
 
 static void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, int B, int T) {
     memset(x, 0, sizeof *x);
-    const Pipeline plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     Error error;
     mesh.sync = sync;
@@ -738,7 +738,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     comm_open(&t->world);
     open_files(t);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
-    mesh.schedule = run->schedule, mesh.recompute = run->recompute;
+    mesh.recompute = run->recompute, o->schedule = (int)run->schedule;
     if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
         !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, native_dtype(), &error))
         die("%s", error.text);

@@ -52,7 +52,7 @@ static void trace_action(Trainer* t, Action action, double started) {
     char name[TRACE_NAME_BYTES];
     if (!t->tracing) return;
     device_synchronize();
-    if (action.chunk >= 0 && t->schedule.plan.v > 1)
+    if (action.chunk >= 0 && t->schedule.config.v > 1)
         snprintf(name, sizeof name, "chunk %d %s", action.chunk, action_name(action.kind));
     else
         snprintf(name, sizeof name, "%s", action_name(action.kind));
@@ -128,7 +128,7 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     NanProbe probe = probe_begin(&stage->model);
     Comm* list[GROUPS];
     int64_t counted[GROUPS];
-    if (!t->schedule.plan.clip || stage->grads.late) {
+    if (!t->schedule.config.clip || stage->grads.late) {
         snprintf(text, size,
                  stage->grads.late ? "the rank cannot be found where gradients are late"
                                    : "the rank can be found with a --clip, also a large one, or --on-nan skip");
@@ -158,7 +158,7 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     snprintf(text, sizeof text, "step %lld: the loss is %g and the gradient of %s is not finite; ",
              (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
     append_text(text, sizeof text, "%s; %s",
-                t->schedule.plan.clip ? "nothing was updated" : "checkpoints are from before it", origin);
+                t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it", origin);
     free(list);
     t->health.skipped = skips;
     t->health.skipped_in_row++;
@@ -365,8 +365,8 @@ static double validate(Trainer* t) {
 // The losses of a window's rows, added up, to the evaluation's sums.
 static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, double* sums) {
     const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
-    device_to_host(losses, pass->losses, (size_t)(pass->schedule->plan.m * group) * sizeof(float));
-    for (int k = 0; k < pass->schedule->plan.m; k++) {
+    device_to_host(losses, pass->losses, (size_t)(pass->schedule->config.m * group) * sizeof(float));
+    for (int k = 0; k < pass->schedule->config.m; k++) {
         for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
             double* sum = sums + microbatch_first(t, pass, k) + b;
             for (int64_t i = 0; i < row; i++) *sum += losses[k * group + b * row + i];

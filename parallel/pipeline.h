@@ -24,7 +24,7 @@ static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 
 static inline int message_tag(const Schedule* schedule, int chunk, int k, int direction) {
-    return (k * schedule->plan.v + chunk) % 8192 * 2 + direction;
+    return (k * schedule->config.v + chunk) % 8192 * 2 + direction;
 }
 
 // Starts to receive n elements, for the action's chunk. The two ends of a boundary number its messages by the chunk that

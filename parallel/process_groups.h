@@ -40,7 +40,7 @@ static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layo
     g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
     g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
-    comm_open_lanes(&g->pipeline, schedule_is_folded(mesh->schedule));
+    comm_open_lanes(&g->pipeline, mesh->folded);
     g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
     g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
 }

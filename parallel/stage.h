@@ -422,7 +422,7 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int
     stage->grads.due = !stage->grads.late;
     stage->model = *m, stage->type = type, stage->B = B, stage->T = T, stage->slots = schedule->slots,
     stage->trains = schedule_trains(schedule);
-    stage->split_backward = schedule_splits_backward(mesh.schedule);
+    stage->split_backward = schedule_splits_backward(schedule->config.kind);
     if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
     if (stage->layout.last_stage) stage->heads = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
     stage->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");

@@ -31,7 +31,7 @@ static inline double seconds_of_run(const MeasuredRun* run) {
 
 // The trace is one of this setup.
 static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* error) {
-    const Pipeline plan = step_pipeline(s), *have = &run->plan;
+    const PipelineConfig plan = step_pipeline(s), *have = &run->plan;
     if (have->kind != plan.kind || have->p != plan.p || have->v != plan.v || have->m != plan.m)
         return fail(error, "%s: a run of %s, %d stages of %d chunks, %d micro-batches; the options say %s, %d, %d, %d",
                     run->path, schedule_name(have->kind), have->p, have->v, have->m, schedule_name(plan.kind), plan.p,

@@ -103,11 +103,11 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
 
 // The largest of a mesh, as plan_memory: what log.jsonl has as peak_bytes.
 static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                                const Pipeline* plan, const ProcessSetup* setup, Error* error) {
+                                const PipelineConfig* plan, const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
-    if (!pipeline_check(plan, error)) return false;
+    if (!pipeline_config_check(plan, mesh->recompute, error)) return false;
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
         if (!plan_stage(&s, m, &at, B, T, plan, native_dtype(), error)) return false;

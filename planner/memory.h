@@ -42,7 +42,7 @@ static inline StageMemory memory_of_stage(Stage* s) {
 }
 
 // The stage of the rank at mesh's coordinates, to be freed.
-static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const Pipeline* plan,
+static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const PipelineConfig* plan,
                               DtypeInfo type, Error* error) {
     Schedule schedule = schedule_build(plan, mesh->pipeline);
     const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, NULL, type, error);
@@ -51,7 +51,7 @@ static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, 
 }
 
 // The number behind `stage` of a stage that may be the largest of a mesh.
-static inline int next_distinct_stage(const Pipeline* plan, int stage) {
+static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
     if (schedule_splits_backward(plan->kind)) return stage + 1;
     return stage == 1 ? (int)max_i64(2, plan->p - 1) : stage + 1;
 }
@@ -61,11 +61,11 @@ static inline int next_distinct_stage(const Pipeline* plan, int stage) {
 // tokens. A shape that does not fit together is refused, in the words of the trainer's options.
 
 static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const Pipeline* plan, DtypeInfo type, Error* error) {
+                               const PipelineConfig* plan, DtypeInfo type, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
-    if (!pipeline_check(plan, error)) return false; // the mesh is checked by stage_plan
+    if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by stage_plan
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
         if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;

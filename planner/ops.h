@@ -198,11 +198,11 @@ static inline const Software* software_find(const char* name) {
 }
 
 // What of a mesh a software cannot do, or NULL.
-static inline const char* software_lacks(const Software* s, const Mesh* mesh) {
+static inline const char* software_lacks(const Software* s, const Mesh* mesh, bool halves) {
     if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
     if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
     if ((s->lacks & LACKS_ZERO) && mesh->zero) return "ZeRO";
-    if ((s->lacks & LACKS_HALVES) && schedule_splits_backward(mesh->schedule)) return "backward passes in halves";
+    if ((s->lacks & LACKS_HALVES) && halves) return "backward passes in halves";
     return NULL;
 }
 
@@ -213,7 +213,8 @@ typedef struct {
     const ModelConfig* model;
     const Mesh* mesh;
     const Software* software;
-    int B, T; // of a micro-batch: sequences, tokens of each
+    int B, T;    // of a micro-batch: sequences, tokens of each
+    bool halves; // backward passes in halves
 } Job;
 
 // What lists are made from: sizes that many of them need.
@@ -237,7 +238,7 @@ static inline Lists lists_of(const Job* j, Work* w) {
     Lists x;
     memset(&x, 0, sizeof x);
     x.w = w, x.s = j->software, x.t = t, x.rows = j->mesh->sequence_parallel && t > 1;
-    x.halves = schedule_splits_backward(j->mesh->schedule);
+    x.halves = j->halves;
     x.gpt2 = m->arch == ARCH_GPT2, x.recompute = j->mesh->recompute;
     x.N = (double)j->B * j->T, x.R = x.rows ? x.N / t : x.N, x.C = m->C, x.T = j->T, x.e = j->software->value_bytes;
     x.NH = m->NH / t > 0 ? m->NH / t : 1, x.NKV = m->NKV > t ? m->NKV / t : 1, x.HS = model_head_size(m);

@@ -38,6 +38,8 @@ enum { PLAN_OPTIONS = 48 };
 
 static int plan_table(Option* table, PlanOptions* o) {
     Settings* m = &o->model;
+    static char any_schedule[128];
+    snprintf(any_schedule, sizeof any_schedule, "any|%s", schedule_choices());
     const Option rows[] = {
         option_heading("model"),
         option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
@@ -61,7 +63,7 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_int("dp", &o->d, 1, 1 << 20, "data-parallel replicas"),
         option_int("vp", &o->v, 1, 1000, "chunks of a stage"),
         option_int("micro-batch", &o->B, 1, 1 << 20, "sequences in one forward pass"),
-        option_choice("schedule", &o->schedule, "any|gpipe|1f1b|interleaved|zb-h1|zb-v", "order of a pipeline's work"),
+        option_choice("schedule", &o->schedule, any_schedule, "order of a pipeline's work"),
         option_choice("zero", &o->zero, "any|0|1|2", "what is divided over the replicas"),
         option_choice("recompute", &o->recompute, "any|none|selective|full", "what the backward pass computes again"),
         option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
@@ -195,7 +197,7 @@ static void print_rows(const Answer* a) {
         const StepCost* c = &a->row[i].cost;
         const Mesh* m = &s->mesh;
         printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->t, m->p, m->d,
-               m->v, schedule_name(m->schedule), s->B, (long long)step_microbatches(s),
+               m->v, schedule_name(s->schedule), s->B, (long long)step_microbatches(s),
                m->sequence_parallel ? "yes" : "no", m->zero, recompute_names[m->recompute]);
         print_time(c->seconds);
         printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f\n", c->tokens_per_second, 100 * c->mfu,
@@ -288,7 +290,7 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
 static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const StepSetup* s = &c->setup;
     const Measured* m = s->cluster->measured;
-    const Pipeline plan = step_pipeline(s);
+    const PipelineConfig plan = step_pipeline(s);
     const int threads = m && m->cores > mesh_size(&s->mesh) ? m->cores / mesh_size(&s->mesh) : 1;
     const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
     ProcessMemory x;
@@ -302,7 +304,7 @@ static void print_json_choice(const PlanOptions* o, const Choice* c) {
     const Mesh* m = &s->mesh;
     printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
            "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.6g",
-           m->t, m->p, m->d, m->v, schedule_name(m->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
+           m->t, m->p, m->d, m->v, schedule_name(s->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
            recompute_names[m->recompute], c->cost.seconds);
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
     printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
@@ -326,7 +328,7 @@ static void draw_step(const StepSetup* s, const char* path) {
     const Mesh* m = &s->mesh;
     snprintf(title, sizeof title, "%s on %d ranks of %s: t = %d, p = %d, d = %d", s->model.name, mesh_size(m),
              s->cluster->name, m->t, m->p, m->d);
-    snprintf(caption, sizeof caption, "%s, %lld micro-batches of %d: bubble %.1f %%", schedule_name(m->schedule),
+    snprintf(caption, sizeof caption, "%s, %lld micro-batches of %d: bubble %.1f %%", schedule_name(s->schedule),
              (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
     SvgPicture picture =
         svg_picture(title, c.seconds < 1 ? "time (ms)" : "time (s)", c.seconds * (c.seconds < 1 ? 1e3 : 1), m->v);

@@ -66,6 +66,7 @@ static inline void answer_free(Answer* a) {
 // A choice that has not been looked at.
 typedef struct {
     Mesh mesh;
+    ScheduleKind schedule;
     int B;
     double bound;
 } Bounded;
@@ -77,9 +78,9 @@ typedef struct {
     Bounded* list;
 } Choices;
 
-static inline StepSetup question_setup(const Question* q, const Mesh* mesh, int B) {
+static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B) {
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
-    setup.clip = q->clip;
+    setup.schedule = schedule, setup.clip = q->clip;
     return setup;
 }
 
@@ -146,7 +147,7 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh, c->B = setup->B, c->bound = bound;
+    c->mesh = setup->mesh, c->schedule = setup->schedule, c->B = setup->B, c->bound = bound;
 }
 
 // What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out
@@ -188,10 +189,11 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
         if (!is_chosen(q->schedule, kind) || (q->schedule == ANY && kind == GPIPE)) continue;
         if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
         const int first = schedule_usual_chunks((ScheduleKind)kind);
-        for (int v = first; v <= (kind == INTERLEAVED ? most : first); v++) {
+        for (int v = first; v <= (schedules[kind].grouped ? most : first); v++) {
             // Chunks of equal length: others make every slot as large as the longest one.
             if (!is_wanted(q->v, v) || (v > first && q->v <= 0 && q->model.L % (mesh->p * v) != 0)) continue;
-            mesh->schedule = (ScheduleKind)kind, mesh->v = v;
+            setup.schedule = (ScheduleKind)kind;
+            mesh_set_schedule(mesh, setup.schedule, v);
             choices_of_batch(x, setup);
         }
     }
@@ -212,7 +214,7 @@ static inline void choices_of_mesh(Choices* x) {
             if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
             Mesh mesh = mesh_of_rank(0, t, p, d);
             mesh.sites = question_sites(q);
-            choices_of_schedule(x, question_setup(q, &mesh, 1));
+            choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1));
         }
     }
 }
@@ -228,7 +230,7 @@ static inline int compare_bounds(const void* a, const void* b) {
 // Rows of the answer differ in mesh or schedule: of the same with other chunks, micro-batches, ZeRO, ..., the best is shown.
 static inline bool same_row(const Choice* a, const Choice* b) {
     const Mesh *x = &a->setup.mesh, *y = &b->setup.mesh;
-    return x->t == y->t && x->p == y->p && x->schedule == y->schedule;
+    return x->t == y->t && x->p == y->p && a->setup.schedule == b->setup.schedule;
 }
 
 static inline bool choice_is_better(const Choice* a, const Choice* b) {
@@ -267,7 +269,7 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;
-    const Pipeline plan = step_pipeline(s);
+    const PipelineConfig plan = step_pipeline(s);
     const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float)};
     if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
     memset(&c->memory, 0, sizeof c->memory);
@@ -282,7 +284,7 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     Choice c;
     Error error;
     memset(&c, 0, sizeof c);
-    c.setup = question_setup(q, &bounded->mesh, bounded->B), c.bound = bounded->bound;
+    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B), c.bound = bounded->bound;
     if (a->n == q->rows && c.bound > a->row[q->rows - 1].cost.seconds) return false;
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;

@@ -15,11 +15,12 @@ gradients and gather the parameters after the update; ZeRO-2 sums in every micro
 
 #include "ops.h"
 
-#include "../parallel/schedule.h"
+#include "../parallel/schedule_time.h"
 
 typedef struct {
     ModelConfig model;
     Mesh mesh;
+    ScheduleKind schedule;
     int B, T;      // of a micro-batch
     int64_t batch; // sequences of a step
     bool clip;     // the update waits for the norm of the gradient
@@ -34,15 +35,17 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
     StepSetup x;
     memset(&x, 0, sizeof x);
     x.model = *model, x.mesh = *mesh, x.B = B, x.T = T, x.batch = batch, x.clip = true;
+    x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
     x.software = software, x.cluster = cluster, x.threads = x.busy = 1;
     return x;
 }
 
 static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / ((int64_t)x->mesh.d * x->B); }
 
-static inline Pipeline step_pipeline(const StepSetup* x) {
+static inline PipelineConfig step_pipeline(const StepSetup* x) {
     const Mesh* m = &x->mesh;
-    const Pipeline plan = {m->schedule, m->p, m->v, (int)step_microbatches(x), m->zero == 2, x->model.tied, x->clip};
+    const PipelineConfig plan = {x->schedule,  m->p,          m->v,   (int)step_microbatches(x),
+                                 m->zero == 2, x->model.tied, x->clip};
     return plan;
 }
 
@@ -57,16 +60,17 @@ static inline bool step_check(const StepSetup* x, Error* error) {
         return fail(error, "--zero %d does not go with --sites %d of %d replicas", m->zero, m->sites, m->d);
     if (step_microbatches(x) > SCHEDULE_LARGEST)
         return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
-    const Pipeline plan = step_pipeline(x);
+    const PipelineConfig plan = step_pipeline(x);
     const int64_t gpus = cluster_gpus(x->cluster);
     if (gpus && mesh_size(m) > gpus)
         return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
-    const char* lacks = software_lacks(x->software, m);
+    const char* lacks = software_lacks(x->software, m, schedule_splits_backward(x->schedule));
     if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0 && !x->cluster->measured)
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
-    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && pipeline_check(&plan, error);
+    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) &&
+           pipeline_config_check(&plan, m->recompute, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -134,11 +138,11 @@ typedef struct {
 } ChunkPrice;
 
 typedef struct {
-    Pipeline plan;
+    PipelineConfig plan;
     ChunkPrice* chunk; // (virtual stages)
     int segments;
     Segment* segment;
-    Costs costs;    // of actions, as parallel/schedule.h has them
+    Costs costs;    // of actions, as parallel/schedule_time.h has them
     double* gather; // (virtual stages): of the costs of UPDATE, what gathers parameters; then (p): of UPDATE_TIED
     double *zero,
         *whole_sum; // (p) seconds at the begin of a step; (virtual stages) of all sums at once, if not overlapped
@@ -340,7 +344,7 @@ static inline double norm_seconds(StepPricing* g) {
 }
 
 // A message from virtual stage i to the next one, or back.
-static inline double step_message(StepPricing* g, const Pipeline* plan) {
+static inline double step_message(StepPricing* g, const PipelineConfig* plan) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const double bytes = (double)s->software->value_bytes * s->B * s->T * s->model.C;
@@ -394,6 +398,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
     g.rates = rates_of(&g.cluster, s->software);
     g.rates.threads = s->threads, g.rates.busy = s->busy;
     g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
+    g.job.halves = schedule_splits_backward(s->schedule);
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, &g.job);
     const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);

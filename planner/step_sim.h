@@ -75,7 +75,7 @@ typedef struct {
     const Schedule* tables;
     const StepPrices* prices;
     const double* speed; // (p + 1) or NULL
-    Simulation sim;      // of parallel/schedule.h: messages, slots and meetings
+    Simulation sim;      // of parallel/schedule_time.h: messages, slots and meetings
     StageRun* stage;     // (p)
     int *queue, queued;  // stages to be looked at
     Timeline* timeline;  // NULL: not kept
@@ -389,7 +389,7 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
-// keep: the tables and the timeline, too. The setup has passed step_check, or at least pipeline_check.
+// keep: the tables and the timeline, too. The setup has passed step_check, or at least pipeline_config_check.
 static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     StepCost cost;
     memset(&cost, 0, sizeof cost);
@@ -430,7 +430,7 @@ static inline double step_days(const StepSetup* x, double tokens, double seconds
 // to be done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last)
 // not.
 static inline double stage_bound(const StepPrices* x, int r) {
-    const Pipeline* plan = &x->plan;
+    const PipelineConfig* plan = &x->plan;
     const bool folded = schedule_is_folded(plan->kind), split = schedule_splits_backward(plan->kind);
     double fill = x->zero[0], drain = 0, work = 0, weights = 0, squares = 0, sums = 0;
     for (int i = 0; i < r; i++) {

@@ -21,7 +21,7 @@ typedef struct {
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* pass, int k) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const int m = pass->schedule->plan.m;
+    const int m = pass->schedule->config.m;
     const int64_t number = pass->trains ? (int64_t)mesh->data * m + k : (int64_t)k * mesh->d + mesh->data;
     return pass->first + number * t->stage.B;
 }
@@ -54,13 +54,13 @@ static inline void batch_free(TokenBatch* batch) {
 // which all stages have to know.
 static inline void load_batch(Trainer* t, const StepInput* pass) {
     const Stage* stage = &t->stage;
-    const int64_t room = (int64_t)pass->schedule->plan.m * stage->B * stage->T;
+    const int64_t room = (int64_t)pass->schedule->config.m * stage->B * stage->T;
     const Evaluation* e = pass->evaluation;
     const bool documents = t->settings.documents;
     Error error;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
     batch_reserve(&t->batch, room);
-    for (int k = 0; k < pass->schedule->plan.m; k++) {
+    for (int k = 0; k < pass->schedule->config.m; k++) {
         for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
             int32_t* inputs = t->batch.host + ((int64_t)k * stage->B + b) * stage->T;
             int32_t *targets = inputs + t->batch.tokens, *positions = targets + t->batch.tokens;

@@ -58,7 +58,7 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int position) 
 
 // The pipeline rank that has the head.
 static inline int lm_head_rank(const Trainer* t) {
-    return pipeline_holder(&t->schedule.plan, pipeline_last(&t->schedule.plan));
+    return pipeline_holder(&t->schedule.config, pipeline_last(&t->schedule.config));
 }
 
 // Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.

@@ -87,7 +87,7 @@ static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool fa
 typedef enum { HELD_BY_REPLICAS, HELD_IN_PART, HELD_BY_ALL_TENSOR, HELD_AT_BOTH_ENDS, HOLDERS } ReplicaGroup;
 
 static inline ReplicaGroup tensor_holders(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
-    if (tensor->kind == WTE && m->tied && mesh->p > 1 && !schedule_is_folded(mesh->schedule)) return HELD_AT_BOTH_ENDS;
+    if (tensor->kind == WTE && m->tied && mesh->p > 1 && !mesh->folded) return HELD_AT_BOTH_ENDS;
     if (tensor->parallel == REPLICATED) return HELD_BY_ALL_TENSOR;
     return is_key_or_value(tensor) && mesh_tp_cuts(mesh) > m->NKV ? HELD_IN_PART : HELD_BY_REPLICAS;
 }

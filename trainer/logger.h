@@ -11,6 +11,7 @@ the main rank's to call.
 #define LOGGER_H
 
 #include "../util/json.h"
+#include "../parallel/schedule_draw.h"
 #include "trainer.h"
 
 #include <sys/ioctl.h>
@@ -72,11 +73,11 @@ static void plan_rank(Stage* s, const Trainer* t, int rank, int* m) {
     Mesh mesh = mine->layout.mesh;
     mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
     Error error;
-    Schedule schedule = mine->trains ? schedule_build(&t->schedule.plan, mesh.pipeline)
-                                     : schedule_build_untrained(&t->schedule.plan, mesh.pipeline);
+    Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, mesh.pipeline)
+                                     : schedule_build_untrained(&t->schedule.config, mesh.pipeline);
     if (!stage_plan(s, &mine->model, mesh, mine->B, mine->T, &schedule, &mine->rounds, mine->type, &error))
         die("%s", error.text);
-    *m = schedule.plan.m;
+    *m = schedule.config.m;
     schedule_free(&schedule);
 }
 
@@ -208,7 +209,7 @@ static void print_mesh(const Trainer* t) {
     print_sums(t);
     if (!s->trains) return;
     printf("schedule  ");
-    const Pipeline* plan = &t->schedule.plan;
+    const PipelineConfig* plan = &t->schedule.config;
     Schedule* stages = schedules_build(plan);
     if (mesh->p > 1) {
         printf("%s", schedule_name(plan->kind));
@@ -281,7 +282,7 @@ static void print_optimizer(const Settings* o) {
 static void print_batch(const Trainer* t) {
     const Settings* o = &t->settings;
     const Stage* s = &t->stage;
-    const int d = s->layout.mesh.d, m = t->schedule.plan.m;
+    const int d = s->layout.mesh.d, m = t->schedule.config.m;
     printf("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d",
            (long long)o->global_batch, s->T, m, m == 1 ? "" : "es", s->B);
     printf(d > 1 ? " on each of %d replicas\n" : "\n", d);
@@ -342,7 +343,7 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         Layout layout;
         Error error;
         if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
-        const Traffic one = traffic_of_stage(mine, &layout, t->schedule.plan.m);
+        const Traffic one = traffic_of_stage(mine, &layout, t->schedule.config.m);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
         if (sites) {

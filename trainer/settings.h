@@ -11,7 +11,7 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 #include "../dataloader.h"
 #include "../model.h"
 #include "../util/options.h"
-#include "../parallel.h"
+#include "../parallel/schedule.h"
 #include "../methods/async_schedule.h"
 
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
@@ -567,7 +567,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
-    mesh.v = (int)o->vp, mesh.schedule = (ScheduleKind)o->schedule;
+    mesh_set_schedule(&mesh, (ScheduleKind)o->schedule, (int)o->vp);
     mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
     mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to divide
@@ -596,7 +596,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
 // times as many of them as stages if it can.
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
-    const int64_t groups = o->schedule == INTERLEAVED ? o->pp : 1; // a replica has a multiple of so many micro-batches
+    const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
     if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
     if (!o->global_batch) {
         o->global_batch =

@@ -16,6 +16,7 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 #include "../comm/collectives/collectives.h"
 #include "../checkpoint/pretrained.h"
 #include "../dataloader/jsonl.h"
+#include "../parallel/schedule_check.h"
 #include "trainer.h"
 #include "logger.h"
 
@@ -498,10 +499,10 @@ static inline void check_schedule_or_die(const Schedule* stages, int p) {
 }
 
 // The tables of all stages: of training steps, or of forward passes where nothing is trained.
-static inline Schedule* stages_build(const Trainer* t, const Pipeline* plan) {
-    if (settings_is_training(&t->settings)) return schedules_build(plan);
-    Schedule* stages = (Schedule*)checked_malloc((size_t)plan->p * sizeof(Schedule), "the schedule");
-    for (int i = 0; i < plan->p; i++) stages[i] = schedule_build_untrained(plan, i);
+static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* config) {
+    if (settings_is_training(&t->settings)) return schedules_build(config);
+    Schedule* stages = (Schedule*)checked_malloc((size_t)config->p * sizeof(Schedule), "the schedule");
+    for (int i = 0; i < config->p; i++) stages[i] = schedule_build_untrained(config, i);
     return stages;
 }
 
@@ -513,25 +514,26 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
     // Whether the update needs the norm of the whole gradient.
     const bool norm_first = o->clip > 0 || o->on_nan == ON_NAN_SKIP || (rounds && rounds->compensation > 0);
-    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
-    if (!pipeline_check(&plan, error)) {
+    const PipelineConfig config = {
+        (ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
+    if (!pipeline_config_check(&config, mesh->recompute, error)) {
         char nearest[64];
-        if (plan.kind != INTERLEAVED || plan.m % plan.p == 0) return false;
+        if (m % schedule_group(config.kind, config.p) == 0) return false;
         const Error why = *error;
         return fail(error, "%.800s, that is --global-batch %s", why.text,
-                    pipeline_nearest(nearest, &plan, o->micro_batch * mesh->d));
+                    pipeline_nearest(nearest, &config, o->micro_batch * mesh->d));
     }
     const bool trains = settings_is_training(o);
-    Schedule* stages = stages_build(t, &plan);
+    Schedule* stages = stages_build(t, &config);
     check_schedule_or_die(stages, mesh->p);
     schedules_free(stages, mesh->p);
-    t->schedule = trains ? schedule_build(&plan, mesh->pipeline) : schedule_build_untrained(&plan, mesh->pipeline);
+    t->schedule = trains ? schedule_build(&config, mesh->pipeline) : schedule_build_untrained(&config, mesh->pipeline);
     return true;
 }
 
 // The same of m forward passes, of a validation or an evaluation.
 static inline void prove_forward(const Trainer* t, int m) {
-    const Pipeline* plan = &t->schedule.plan;
+    const PipelineConfig* plan = &t->schedule.config;
     if (m == 0) return;
     Schedule* stages = stages_build(t, plan);
     for (int i = 0; i < plan->p; i++) {
@@ -544,7 +546,7 @@ static inline void prove_forward(const Trainer* t, int m) {
 }
 
 static inline void prove_validation(const Trainer* t) {
-    const Pipeline* plan = &t->schedule.plan;
+    const PipelineConfig* plan = &t->schedule.config;
     const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
     const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
     if (most * plan->p * plan->v > SCHEDULE_LARGEST)

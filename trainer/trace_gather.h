@@ -76,7 +76,7 @@ static inline void write_trace(Trainer* t) {
     Error error;
     check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
                     &error);
-    const Pipeline* plan = &t->schedule.plan;
+    const PipelineConfig* plan = &t->schedule.config;
     const Mesh* mesh = &t->stage.layout.mesh;
     char about[256]; // what dev/plot needs to know
     snprintf(about, sizeof about,

@@ -221,8 +221,8 @@ static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, 
     r->software = *software_find("threefold");
     r->software.epilogues = !separate;
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
-    mesh.v = 1, mesh.schedule = ONE_F_ONE_B, mesh.recompute = recompute;
-    const Job job = {&r->model, &mesh, &r->software, B, T};
+    mesh.recompute = recompute;
+    const Job job = {&r->model, &mesh, &r->software, B, T, false};
     const double parameters = (double)model_parameters(&r->model), wte = (double)r->model.V * r->model.C;
     const int tensors = model_tensors(NULL, &r->model), m = micro_batches, blocks = m * r->model.L;
     Work w[10];
@@ -299,8 +299,8 @@ static inline double roofline_mfu(const Roofline* r, const RooflineTotals* t, co
 // memory of kernels.
 static inline bool roofline_memory(StageMemory* memory, const Roofline* r, Error* error) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
-    mesh.v = 1, mesh.schedule = ONE_F_ONE_B, mesh.recompute = r->recompute;
-    const Pipeline plan = {ONE_F_ONE_B, 1, 1, r->micro_batches, false, r->model.tied, true};
+    mesh.recompute = r->recompute;
+    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, r->micro_batches, false, r->model.tied, true};
     const DtypeInfo type = {r->software.value_bytes, r->software.value_bytes < 4};
     return plan_memory(memory, &r->model, &mesh, r->B, r->T, &plan, type, error);
 }

@@ -8,7 +8,7 @@ The first draws the timeline of the tables at given costs. The second lays what 
 what the tables predict at the costs that were measured, on one time scale, and prints the numbers.
 */
 #include "../../util/options.h"
-#include "../../parallel/schedule.h"
+#include "../../parallel/schedule_check.h"
 #include "trace_run.h"
 #include "schedule_svg.h"
 
@@ -63,7 +63,7 @@ static inline int most_slots(const Schedule* stages, int p) {
     return most;
 }
 
-static inline SvgPicture predicted_picture(const Pipeline* plan, const DrawOptions* o) {
+static inline SvgPicture predicted_picture(const PipelineConfig* plan, const DrawOptions* o) {
     char title[128], caption[320], backward[64], transfer[64] = "";
     Schedule* stages = schedules_build(plan);
     Costs costs = costs_equal(plan->p * plan->v, o->forward, o->input, o->weight, o->transfer);
@@ -89,8 +89,8 @@ static inline SvgPicture predicted_picture(const Pipeline* plan, const DrawOptio
 
 static inline int draw_predicted(const DrawOptions* o, Error* error) {
     const int usual = schedule_usual_chunks((ScheduleKind)o->kind);
-    const Pipeline plan = {(ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : usual, (int)o->m, false, false, false};
-    if (!pipeline_check(&plan, error)) return EXIT_ARGUMENTS;
+    const PipelineConfig plan = {(ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : usual, (int)o->m, false, false, false};
+    if (!pipeline_config_check(&plan, RECOMPUTE_NONE, error)) return EXIT_ARGUMENTS;
     if (!o->out) return fail(error, "--out FILE.svg is missing: where the picture goes"), EXIT_ARGUMENTS;
     SvgPicture picture = predicted_picture(&plan, o);
     const bool ok = write_picture(&picture, o->out, error);
@@ -112,11 +112,11 @@ static inline void print_cost(FILE* out, double seconds) {
 static inline void print_others(FILE* out, const MeasuredRun* x, const Prices* prices) {
     fprintf(out, "\nother schedules at the mean times of all stages\n");
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        Pipeline plan = x->stages[0].plan;
+        PipelineConfig plan = x->stages[0].config;
         Error error;
         plan.kind = (ScheduleKind)kind;
-        plan.v = kind == INTERLEAVED ? (int)max_i64(2, plan.v) : schedule_usual_chunks(plan.kind);
-        if (plan.p == 1 || !pipeline_check(&plan, &error)) continue;
+        plan.v = schedules[kind].grouped ? (int)max_i64(2, plan.v) : schedule_usual_chunks(plan.kind);
+        if (plan.p == 1 || !pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;
         Schedule* stages = schedules_build(&plan);
         Timeline t = predicted_with(x, prices, stages);
         fprintf(out, "as %-12s step %10.3f   bubble %7.2f %%\n", schedule_name(plan.kind), 1e3 * t.length,
@@ -128,7 +128,7 @@ static inline void print_others(FILE* out, const MeasuredRun* x, const Prices* p
 }
 
 static inline void print_measured(FILE* out, const MeasuredRun* x, const Prices* prices, const Summary* run) {
-    const Pipeline* plan = &x->stages[0].plan;
+    const PipelineConfig* plan = &x->stages[0].config;
     const ActionKind kinds[] = {FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, REDUCE, UPDATE};
     char title[128];
     plan_title(title, sizeof title, plan);
@@ -177,10 +177,10 @@ static inline void step_without_meetings(const MeasuredRun* x, MeasuredStep* ste
 static inline SvgPicture measured_picture(const MeasuredRun* x, MeasuredStep* step, const Timeline* predicted) {
     char title[160], caption[320], plan[128];
     double length = predicted->length;
-    plan_title(plan, sizeof plan, &x->stages[0].plan);
+    plan_title(plan, sizeof plan, &x->stages[0].config);
     snprintf(title, sizeof title, "%s; step %lld", plan, (long long)step->number);
     for (int r = 0; r < step->times.p; r++) length = fmax(length, step->finish[r]);
-    SvgPicture picture = svg_picture(title, "time (ms)", 1e3 * length, x->stages[0].plan.v);
+    SvgPicture picture = svg_picture(title, "time (ms)", 1e3 * length, x->stages[0].config.v);
     snprintf(caption, sizeof caption, "step %.4g ms, bubble %.1f %%: idle / computing time", 1e3 * step->times.length,
              100 * timeline_bubble(x->stages, &step->times));
     step_without_meetings(x, step);

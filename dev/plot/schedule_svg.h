@@ -5,7 +5,7 @@ as a file.
 #ifndef SCHEDULE_SVG_H
 #define SCHEDULE_SVG_H
 
-#include "../../parallel/schedule.h"
+#include "../../parallel/schedule_time.h"
 #include "svg_timeline.h"
 
 static inline SvgKind picture_kind(ActionKind kind) {
@@ -45,7 +45,7 @@ static inline void draw_panel(SvgPicture* picture, const char* title, const char
 }
 
 // "zb-v: 4 stages of 2 chunks, 8 micro-batches"
-static inline void plan_title(char* text, size_t size, const Pipeline* plan) {
+static inline void plan_title(char* text, size_t size, const PipelineConfig* plan) {
     char chunks[32] = "";
     if (plan->v > 1) snprintf(chunks, sizeof chunks, " of %d chunks", plan->v);
     snprintf(text, size, "%s: %d stage%s%s, %d micro-batch%s", schedule_name(plan->kind), plan->p,

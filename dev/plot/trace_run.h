@@ -23,7 +23,7 @@ steps that are not the same for all stages.
 #define TRACE_RUN_H
 
 #include "../../util/json.h"
-#include "../../parallel/schedule.h"
+#include "../../parallel/schedule_time.h"
 #include "../../util/trace.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ typedef struct {
 
 typedef struct {
     const char* path;
-    Pipeline plan;
+    PipelineConfig plan;
     StageTrace* stage; // (p)
 } RunTrace;
 
@@ -98,7 +98,7 @@ static inline void run_trace_free(RunTrace* run) {
 }
 
 // otherData, against the number of events in the file, so that nothing larger than the file is built from it.
-static inline bool trace_plan(Pipeline* plan, const Json* json, int64_t events, Error* error) {
+static inline bool trace_plan(PipelineConfig* plan, const Json* json, int64_t events, Error* error) {
     const JsonNode* node = json_require(json, json->nodes, "otherData", JSON_OBJECT, error);
     const char* name = NULL;
     int64_t p = 0, v = 0, m = 0;
@@ -119,7 +119,7 @@ static inline bool trace_plan(Pipeline* plan, const Json* json, int64_t events, 
                          (long long)p, (long long)v, (long long)m, (long long)events);
     plan->kind = (ScheduleKind)kind, plan->p = (int)p, plan->v = (int)v, plan->m = (int)m;
     Error why;
-    return pipeline_check(plan, &why) || json_fail(json, node, error, "%s", why.text);
+    return pipeline_config_check(plan, RECOMPUTE_NONE, &why) || json_fail(json, node, error, "%s", why.text);
 }
 
 // The string at object.args.name, "" where there is none.
@@ -320,12 +320,12 @@ typedef struct {
 } MeasuredRun;
 
 static inline int* action_place(const MeasuredRun* x, int r, int kind, int chunk, int microbatch) {
-    const Pipeline* plan = &x->stages[0].plan;
+    const PipelineConfig* plan = &x->stages[0].config;
     return &x->place[r][(kind * plan->v + (int)max_i64(chunk, 0)) * (plan->m + 1) + microbatch + 1];
 }
 
 static inline void measured_run_begin(MeasuredRun* x, const Schedule* stages) {
-    const Pipeline* plan = &stages[0].plan;
+    const PipelineConfig* plan = &stages[0].config;
     const size_t size = (size_t)ACTION_KINDS * (size_t)plan->v * ((size_t)plan->m + 1);
     memset(x, 0, sizeof *x);
     x->stages = stages;
@@ -342,7 +342,7 @@ static inline void measured_run_begin(MeasuredRun* x, const Schedule* stages) {
 
 static inline void measured_run_free(MeasuredRun* x) {
     for (int i = 0; i < x->n; i++) timeline_free(&x->step[i].times), free(x->step[i].begin);
-    for (int r = 0; r < x->stages[0].plan.p; r++) free(x->place[r]);
+    for (int r = 0; r < x->stages[0].config.p; r++) free(x->place[r]);
     free(x->step), free(x->place);
     memset(x, 0, sizeof *x);
 }
@@ -369,7 +369,7 @@ static inline const char* traced_label(char text[80], int kind, int chunk, int m
 // Fills in what stage r did in one of its steps, a span [from, to) of its actions.
 static inline bool step_take(MeasuredStep* step, const MeasuredRun* x, const RunTrace* run, int r, const Traced* from,
                              const Traced* to, double zero, Error* error) {
-    const Pipeline* plan = &run->plan;
+    const PipelineConfig* plan = &run->plan;
     const Schedule* s = &x->stages[r];
     double *start = step->times.start[r], *end = step->times.end[r];
     char text[80];
@@ -531,7 +531,7 @@ static inline double price_of(const MeasuredRun* x, Steps steps, Sample* sample,
     const bool computes = action_computes(kind);
     for (int n = steps.first; n < steps.end; n++) {
         const Timeline* t = &x->step[n].times;
-        for (int k = computes ? 0 : -1; k < (computes ? x->stages[r].plan.m : 0); k++) {
+        for (int k = computes ? 0 : -1; k < (computes ? x->stages[r].config.m : 0); k++) {
             const int i = *action_place(x, r, kind, chunk, k);
             if (i >= 0) sample_add(sample, t->end[r][i] - t->start[r][i]);
         }
@@ -564,7 +564,7 @@ static inline void add_transfers(Sample* sample, const MeasuredRun* x, const Mea
         const ActionKind receive = action_receive(s, a);
         if (receive != ACTION_KINDS && schedule_peer(s, receive, a.chunk) != r) {
             const int other = transfer_other_end(s, receive, a.chunk), peer = schedule_peer(s, receive, a.chunk);
-            const int maker = *action_place(x, peer, a.kind, other / s->plan.p, a.microbatch);
+            const int maker = *action_place(x, peer, a.kind, other / s->config.p, a.microbatch);
             const double made = t->end[peer][maker];
             if (idle_since <= made) sample_add(sample, t->start[r][i] - made);
         }
@@ -586,7 +586,7 @@ static inline void step_overhead(const MeasuredRun* x, const MeasuredStep* step,
 }
 
 static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
-    const Pipeline* plan = &x->stages[0].plan;
+    const PipelineConfig* plan = &x->stages[0].config;
     Sample sample = {0, 0, NULL}, after = {0, 0, NULL};
     Prices prices;
     memset(&prices, 0, sizeof prices);
@@ -621,7 +621,7 @@ static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
 
 // The timeline of the tables at these prices, with the overhead before and after it.
 static inline Timeline predicted_step(const Schedule* stages, const Prices* prices) {
-    Timeline t = schedule_times(stages, stages[0].plan.p, &prices->costs, false);
+    Timeline t = schedule_times(stages, stages[0].config.p, &prices->costs, false);
     for (int r = 0; r < t.p; r++) {
         for (int i = 0; i < t.done[r]; i++) t.start[r][i] += prices->before, t.end[r][i] += prices->before;
     }
@@ -641,7 +641,7 @@ static inline Timeline predicted_from_itself(const MeasuredRun* x, int n) {
 // What a step would take with another schedule at these prices: the mean of the stages, cut evenly into chunks, and whole
 // backward passes into halves.
 static inline Timeline predicted_with(const MeasuredRun* x, const Prices* prices, const Schedule* others) {
-    const Pipeline *was = &x->stages[0].plan, *plan = &others[0].plan;
+    const PipelineConfig *was = &x->stages[0].config, *plan = &others[0].config;
     double sum[ACTION_KINDS] = {0};
     for (int kind = 0; kind < ACTION_KINDS; kind++) {
         for (int i = 0; i < was->p * was->v; i++) sum[kind] += *cost_of(&prices->costs, (ActionKind)kind, i);

@@ -28,7 +28,7 @@ Whoever ends well says "closed".
 #include "../../../comm/collectives/collectives.h"
 #include "../../../comm.h"
 #include "../../../comm/cpu_affinity.h"
-#include "../../../parallel/schedule.h"
+#include "../../../parallel/schedule_check.h"
 #include "cuda_test.h"
 
 #include <signal.h>
@@ -639,7 +639,7 @@ static void run_action(Run* x, Action a) {
     case BACKWARD_INPUT:
         comm_wait(&x->receive_backward[i]);
         comm_wait(&x->send_backward[i]);
-        if (here < pipeline_last(&s->plan)) x->wrong += !message_is(&x->gradient[i], here + 1, 1, k);
+        if (here < pipeline_last(&s->config)) x->wrong += !message_is(&x->gradient[i], here + 1, 1, k);
         set_message(&x->gradient_out[i], here, 1, k);
         break;
     default: break;
@@ -648,7 +648,7 @@ static void run_action(Run* x, Action a) {
 }
 
 static int run_schedule(Comm* pipeline, const Schedule* s) {
-    const int buffers = s->plan.v * PIPELINE_BUFFERS_PER_DIRECTION;
+    const int buffers = s->config.v * PIPELINE_BUFFERS_PER_DIRECTION;
     Run x = {s, pipeline, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
     Buffer** lists[4] = {&x.output, &x.input, &x.gradient, &x.gradient_out};
     CommRequest** requests[4] = {&x.send_forward, &x.receive_forward, &x.receive_backward, &x.send_backward};
@@ -675,11 +675,11 @@ static void test_schedules(int most_v) {
         comm_open_lanes(&pipeline, schedule_is_folded((ScheduleKind)kind));
         for (int v = 1; v <= most_v; v++) {
             for (int m = 1; m <= 9; m += v == 1 ? 1 : 2) {
-                const Pipeline plan = {
+                const PipelineConfig plan = {
                     (ScheduleKind)kind, world.size, v, kind == INTERLEAVED ? m * world.size : m, false, false,
                     m % 2 == 1};
                 Error error;
-                if (!pipeline_check(&plan, &error)) continue;
+                if (!pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;
                 Schedule s = schedule_build(&plan, world.rank), forward = schedule_build_forward(&s, m);
                 wrong += run_schedule(&pipeline, &s) + run_schedule(&pipeline, &forward);
                 run += 2;

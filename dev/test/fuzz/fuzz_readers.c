@@ -122,7 +122,7 @@ static bool read_trace(const char* path, const char* text, size_t size, Error* e
     run_trace_free(&trace);
     if (!ok) return false;
     Mesh mesh = mesh_of_rank(0, 1, 2, 1);
-    mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
+
     measured_init(&measured);
     if (!cluster_find(&cores, "dgx-h100")) die("fuzz_readers: no cluster dgx-h100");
     cores.cores = 2;
@@ -315,7 +315,7 @@ static void add_measured_machine(void) {
 
 // The trace of three steps of two stages.
 static void add_trace(void) {
-    const Pipeline plan = {ONE_F_ONE_B, 2, 1, 4, false, true, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 2, 1, 4, false, true, true};
     Schedule* tables = schedules_build(&plan);
     Costs costs = costs_equal(2, 1e-3, 1e-3, 1e-3, 1e-4);
     for (int i = 0; i < 2; i++) {

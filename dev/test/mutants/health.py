@@ -9,7 +9,7 @@ TENSOR, PIPES, SITES = "health 4 --tp 2 --zero 1", "health 8 --tp 2 --pp 2 --sch
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
     ("copies: the last stage of two has no copy of the embedding", PURE, HEALTH, "m->tied && mesh->p > 1 &&", "m->tied && mesh->p > 2 &&"),
-    ("copies: in a V the last stage has one", PURE, HEALTH, "mesh->p > 1 && !schedule_is_folded(mesh->schedule)) return HELD_AT",
+    ("copies: in a V the last stage has one", PURE, HEALTH, "mesh->p > 1 && !mesh->folded) return HELD_AT",
      "mesh->p > 1) return HELD_AT"),
     ("copies: heads are shared by the wrong ranks", PURE, HEALTH, "at->tensor / sharing : at->tensor;", "at->tensor % sharing : at->tensor;"),
     ("copies: norms are cut", PURE, HEALTH, "if (tensor->parallel == REPLICATED) return HELD_BY_ALL_TENSOR;", ""),
@@ -54,7 +54,7 @@ FAULTS = [
     ("origin: of micro-batch 0", TENSOR, TRAINER, "if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = false;", "if (stage->probe) stage->probe->backward = false;"),
     ("origin: the way back is taken for the way there", TENSOR, TRAINER, "if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = false;", "if (stage->probe) stage->probe->microbatch = k;"),
     ("origin: sites that do not wait meet", SITES, TRAINER, "                !async_schedule_are_late(&stage->rounds));", "                true);"),
-    ("origin: looked for where weights are new", "health 4 --zero 1 --clip 0", TRAINER, "if (!t->schedule.plan.clip || stage->grads.late) {", "if (stage->grads.late) {"),
+    ("origin: looked for where weights are new", "health 4 --zero 1 --clip 0", TRAINER, "if (!t->schedule.config.clip || stage->grads.late) {", "if (stage->grads.late) {"),
     ("origin: counted as traffic", SKIP, TRAINER, "    for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];\n    origin", "    origin"),
     ("skip: the update is made", SKIP, TRAINER, "    if (t->health.skipped) return;\n", ""),
     ("skip: for ever", SKIP, TRAINER, "    t->health.skipped = false;\n    if (not_finite", "    if (not_finite"),

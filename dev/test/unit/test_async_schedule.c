@@ -416,7 +416,7 @@ static int wrong_fragments(const ModelConfig* m, int t, int p, int d, int v, int
         Mesh mesh = mesh_of_rank(rank, t, p, d);
         Layout layout;
         Error error;
-        mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+        mesh.v = v;
         if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
         for (int b = 0; b < layout.buckets; b++) {
             const Bucket* bucket = &layout.bucket[b];
@@ -443,7 +443,7 @@ static void test_fragments(bool few) {
             const int *x = meshes[j], v = x[3];
             Mesh mesh = mesh_of_rank(0, x[0], x[1], x[2]);
             Error error;
-            mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+            mesh.v = v;
             if (!mesh_check(&mesh, m, m->T, &error)) continue;
             for (size_t k = 0; k < sizeof fragments / sizeof fragments[0]; k++, walks++) {
                 int* held = (int*)checked_calloc((size_t)tensors, sizeof(int), "test");

@@ -245,7 +245,7 @@ static DrawOptions options_of(ScheduleKind kind, int p, int v, int m) {
 }
 
 static void test_predicted_picture(ScheduleKind kind, int p, int v, int m, double transfer) {
-    const Pipeline plan = {kind, p, v, m, false, false, false};
+    const PipelineConfig plan = {kind, p, v, m, false, false, false};
     DrawOptions o = options_of(kind, p, v, m);
     o.input = 1.25, o.weight = 0.75, o.transfer = transfer;
     char what[128];
@@ -300,7 +300,7 @@ static void test_predicted(void) {
 static void test_numbers(void) {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         const int v = kind == INTERLEAVED || kind == ZB_V ? 2 : 1;
-        const Pipeline plan = {(ScheduleKind)kind, 4, v, 8, false, false, false};
+        const PipelineConfig plan = {(ScheduleKind)kind, 4, v, 8, false, false, false};
         const DrawOptions o = options_of(plan.kind, 4, v, 8);
         SvgPicture picture = predicted_picture(&plan, &o);
         Text text = text_of_picture(&picture);
@@ -319,7 +319,7 @@ static void test_numbers(void) {
 // Where boxes are narrow the numbers are smaller, not left out.
 static void test_small_numbers(void) {
     const DrawOptions o = options_of(ONE_F_ONE_B, 4, 1, 20);
-    const Pipeline plan = {ONE_F_ONE_B, 4, 1, 20, false, false, false};
+    const PipelineConfig plan = {ONE_F_ONE_B, 4, 1, 20, false, false, false};
     SvgPicture picture = predicted_picture(&plan, &o);
     const SvgLayout layout = svg_layout(&picture);
     Text text = text_of_picture(&picture);
@@ -372,7 +372,7 @@ static void test_ticks(void) {
 enum { STEPS = 6 };
 
 typedef struct {
-    Pipeline plan;
+    PipelineConfig plan;
     double transfer, tie, norm, zero, after; // seconds
     double scale[STEPS];                     // of each step
     int64_t dropped;                         // spans that the last stage lacks at the end
@@ -400,7 +400,7 @@ static double origin_cost(const Origin* o, ActionKind kind, int stage) {
 }
 
 static Costs origin_costs(const Origin* o) {
-    const Pipeline* plan = &o->plan;
+    const PipelineConfig* plan = &o->plan;
     Costs costs = costs_equal(plan->p * plan->v, 0, 0, 0, o->transfer);
     for (int i = 0; i < plan->p * plan->v; i++) {
         for (int kind = 0; kind < ACTION_KINDS; kind++) {
@@ -415,7 +415,7 @@ static Costs origin_costs(const Origin* o) {
 
 static void add_action(Trace* trace, const Schedule* s, Action a, double start, double end) {
     char name[64];
-    if (s->plan.v > 1 && a.chunk >= 0)
+    if (s->config.v > 1 && a.chunk >= 0)
         snprintf(name, sizeof name, "chunk %d %s", a.chunk, action_name(a.kind));
     else
         snprintf(name, sizeof name, "%s", action_name(a.kind));
@@ -610,13 +610,13 @@ static void test_planner_measured(void) {
     test_measured_plan(ZB_V, 2, 2, 1, true, true);
     test_measured_plan(ONE_F_ONE_B, 1, 1, 2, true, true);
     test_measured_plan(ONE_F_ONE_B, 2, 1, 1, true, true);
-    test_measured_plan(ZB_V, 1, 2, 3, true, true);
+    test_measured_plan(ZB_H1, 1, 1, 3, true, true);
 }
 
 // A run with 1F1B, passes of 1 and 2 s: foretold for the schedules that cut these evenly, against their formulas.
 static void test_other_schedules(void) {
     const int p = 4, m = 8;
-    const Pipeline was = {ONE_F_ONE_B, p, 1, m, false, false, true};
+    const PipelineConfig was = {ONE_F_ONE_B, p, 1, m, false, false, true};
     Schedule* stages = schedules_build(&was);
     MeasuredRun x;
     memset(&x, 0, sizeof x);
@@ -629,7 +629,7 @@ static void test_other_schedules(void) {
         *cost_of(&prices.costs, UPDATE, i) = 0.125;
     }
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        const Pipeline plan = {
+        const PipelineConfig plan = {
             (ScheduleKind)kind, p, kind == INTERLEAVED || kind == ZB_V ? 2 : 1, m, false, false, true};
         Schedule* others = schedules_build(&plan);
         Timeline t = predicted_with(&x, &prices, others);
@@ -704,7 +704,7 @@ static void test_refused(void) {
         {"\"v\":2", 0, "\"v\":3", "has --vp 2 chunks"},
         {"\"v\":2,", 0, "", "\"v\" is missing"},
         {"\"p\":2", 0, "\"p\":3", "stage 2 is missing"},
-        {"\"p\":2", 0, "\"p\":1", "is stage 1, but"},
+        {"\"p\":2", 0, "\"p\":1", "needs a pipeline"},
         {"\"p\":2", 0, "\"p\":0", "it has to be from 1"},
         {"\"p\":2", 0, "\"p\":\"2\"", "has to be an integer"},
         {"\"m\":4", 0, "\"m\":5", "is missing"},
@@ -842,7 +842,7 @@ static void test_command_line(void) {
                  {"--trace /nowhere/trace.json --out %s", 1, "/nowhere/trace.json: cannot open"},
                  {"--schedule zb-v --out /nowhere/x.svg", 1, "/nowhere/x.svg.part: cannot write"},
                  {"--out /dev/full", 1, "/dev/full: writing failed"},
-                 {"--schedule zb-v --pp 1 --microbatches 1 --transfer 2.5 --out %s", 0, ""},
+                 {"--schedule zb-h1 --pp 1 --microbatches 1 --transfer 2.5 --out %s", 0, ""},
                  {"--schedule interleaved --pp 256 --vp 3 --microbatches 256 --forward 1e-6 --out %s", 0, ""},
                  {"--help", 0, ""}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -933,7 +933,7 @@ static Text mutated(const Text* text, uint64_t round) {
 
 static void test_mutations(void) {
     int accepted = 0, refused = 0, wrong = 0;
-    const Origin origins[] = {origin_of(ONE_F_ONE_B, 2, 1, 2, true, true), origin_of(ZB_V, 1, 2, 2, false, false)};
+    const Origin origins[] = {origin_of(ONE_F_ONE_B, 2, 1, 2, true, true), origin_of(ZB_H1, 1, 1, 2, false, false)};
     Text texts[] = {origin_trace(&origins[0]), origin_trace(&origins[1])};
     for (uint64_t round = 0; round < 3000; round++) {
         Text text = mutated(&texts[round % 2], round), printed;

@@ -48,6 +48,7 @@ typedef struct {
     int B, G;  // micro-batch; global batch
     int steps;
     bool clip;
+    ScheduleKind schedule;
 } Case;
 
 // Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3, for
@@ -83,7 +84,8 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
                       1,
                       global_batch_of(p, d),
                       STEPS,
-                      true};
+                      true,
+                      ONE_F_ONE_B};
             c.mesh.sequence_parallel = sequence, c.mesh.zero = zero, c.mesh.recompute = (Recompute)recompute;
             c.mesh.scatter = (setting + model + p) % 3 != 0;
             c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
@@ -108,8 +110,9 @@ static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int cho
               1,
               global_batch_of(p, d),
               STEPS,
-              choice % 3 > 0};
-    c.mesh.schedule = kind, c.mesh.v = v;
+              choice % 3 > 0,
+              kind};
+    mesh_set_schedule(&c.mesh, kind, v);
     c.mesh.sequence_parallel = t > 1 && choice / 2 % 2, c.mesh.scatter = choice % 5 > 0;
     c.mesh.zero = d == 1 ? 0 : splits && zero == 2 ? 1 : zero;
     c.mesh.recompute = splits && recompute == 2 ? RECOMPUTE_SELECTIVE : (Recompute)recompute;
@@ -164,8 +167,8 @@ static void case_name(char name[256], const Case* c) {
     if (mesh->sync.ranks)
         snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->sync.share, mesh->sync.ranks,
                  sync_scale_names[mesh->sync.scale]);
-    if (mesh->schedule != ONE_F_ONE_B)
-        snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(mesh->schedule), mesh->v);
+    if (c->schedule != ONE_F_ONE_B)
+        snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
@@ -213,11 +216,12 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     o->data = tokens_path, o->micro_batch = c->B, o->global_batch = c->G, o->steps = STEPS, o->warmup = 3;
     o->lr = 2e-4, o->min_lr = 2e-5, o->eps = 1e-3, o->eval_sequences = 7;
     o->clip = c->clip ? 0.5 : 0;
+    o->schedule = (int)c->schedule;
     t->world = *world;
     Mesh mesh = mesh_of_rank(world->rank, c->mesh.t, c->mesh.p, c->mesh.d);
     mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
     mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
-    mesh.last_layers = c->mesh.last_layers, mesh.schedule = c->mesh.schedule, mesh.v = c->mesh.v;
+    mesh.last_layers = c->mesh.last_layers, mesh.v = c->mesh.v, mesh.folded = c->mesh.folded;
     mesh.sync = c->mesh.sync;
     const ModelConfig m = case_model(&c->model);
     Error error;
@@ -312,7 +316,7 @@ static void reference_path(char path[128], const Case* c) {
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
-    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip};
+    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip, ONE_F_ONE_B};
     if (!is_ordinary(&c->mesh.sync)) one.mesh.sync = c->mesh.sync;
     return one;
 }

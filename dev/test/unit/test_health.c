@@ -139,7 +139,7 @@ static void test_holders(void) {
                     ModelConfig m = model_of(i % 4 ? ARCH_LLAMA : ARCH_GPT2, 6, 16, 4, NKV, 16, 8, 13);
                     m.tied = i / 4 % 2 == 0;
                     Mesh mesh = mesh_of_rank(0, t, p, d);
-                    mesh.schedule = p > 1 ? kinds[i / 8] : ONE_F_ONE_B, mesh.v = mesh.schedule == ONE_F_ONE_B ? 1 : 2;
+                    if (p > 1) mesh_set_schedule(&mesh, kinds[i / 8], schedule_usual_chunks(kinds[i / 8]));
                     const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false}; // of the ordinary ones, too
                     if (NKV == 4 && i % 3 == 0) mesh.sync = sync;
                     wrong += wrong_colors(&m, mesh, &pairs);
@@ -450,7 +450,7 @@ static void planted_attention_forward(floatX* out, float* lse, const floatX* qkv
         const Activations* a = &s->activations[i];
         for (int l = 0; a->chunk && l < a->chunk->layers; l++) {
             if (a->layers[l].qkv != qkv) continue;
-            const int layer = a->chunk->first_layer + l, k = planted.calls[layer]++ % planted.t->schedule.plan.m;
+            const int layer = a->chunk->first_layer + l, k = planted.calls[layer]++ % planted.t->schedule.config.m;
             if (plants(PLANT_ATTENTION) && layer == planted.layer && k == planted.microbatch)
                 device_from_host(out, &nan, sizeof nan);
             return;
@@ -626,7 +626,7 @@ static int origins(Trainer* t, int rounds, int* wrong) {
     int n = 0;
     char place[160], name[128];
     for (int round = 0; round < rounds; round++) {
-        const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), m = t->schedule.plan.m;
+        const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), m = t->schedule.config.m;
         const bool mine = t->world.rank == rank;
         const Chunk* chunk = &layout->chunk[number % layout->mesh.v];
         int32_t where[3] = {chunk->first_layer + number / 8 % chunk->layers, number / 64 % layout->n, 0};
@@ -677,7 +677,7 @@ static void case_run(const Comm* world, const char* line, bool few) {
     }
     const int copies = (async_schedule_are_late(&t.stage.rounds) ? mesh_site_size(mesh) : mesh->d) * mesh->t;
     const bool two = copies < 2 || flip_two(&t);
-    if (!t.schedule.plan.clip || late) {
+    if (!t.schedule.config.clip || late) {
         rerun_to_find_nan(&t, NULL, text, sizeof text);
         wrong_origins = !strstr(text, late ? "gradients are late" : "with a --clip");
     } else

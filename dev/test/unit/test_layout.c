@@ -5,7 +5,6 @@ refused for, against their definitions, by brute force; traffic against the pape
 */
 #include "../../../util/options.h"
 #include "../../../parallel.h"
-#include "../../../parallel/schedule.h"
 #include "test.h"
 
 static void test_presets(void) {
@@ -132,7 +131,7 @@ static void test_stages(void) {
                 const int v = stages % 3 == 0 && wish % 2 ? 3 : stages % 2 == 0 && wish % 4 > 1 ? 2 : 1, p = stages / v;
                 if (v > 1 && p == 1) continue;
                 Mesh mesh = mesh_of_rank(0, 1, p, 1);
-                mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+                mesh.v = v;
                 mesh.first_layers = wish / 15, mesh.last_layers = wish % 15;
                 int layers[9], first = 0;
                 Error error = {""};
@@ -206,7 +205,7 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
 static int count_out(const Layout* layout, const ModelConfig* m, int local, int* chunk) {
     const Mesh* mesh = &layout->mesh;
     for (*chunk = 0; *chunk < mesh->v; (*chunk)++) {
-        const bool back = mesh->schedule == ZB_V && *chunk == 1;
+        const bool back = mesh->folded && *chunk == 1;
         const int part = *chunk * mesh->p + (back ? mesh->p - 1 - mesh->pipeline : mesh->pipeline);
         const int first = stage_first_layer(mesh, m->L, part), layers = stage_first_layer(mesh, m->L, part + 1) - first;
         if (local < layers) return first + local;
@@ -380,7 +379,7 @@ static void test_layout(const ModelConfig* m, Mesh like) {
         layout_free(&layout);
     }
     for (int i = 0; i < e.n; i++) {
-        const int stages = e.list[i].kind == WTE && m->tied && p > 1 && like.schedule != ZB_V ? 2 : 1; // first and last
+        const int stages = e.list[i].kind == WTE && m->tied && p > 1 && !like.folded ? 2 : 1; // first and last
         const int held = d * stages * expected_copies(&e.list[i], m, t);
         for (int64_t k = 0; k < e.list[i].rows * e.list[i].cols; k++)
             ok = ok && e.held[i][k] == held && e.owned[i][k] == d;
@@ -388,7 +387,7 @@ static void test_layout(const ModelConfig* m, Mesh like) {
     char states[32] = "";
     if (N) snprintf(states, sizeof states, ", %d states", N);
     check(ok, "%s on t=%d p=%d d=%d, %s of %d%s: every element is held as often as it should be, and owned once",
-          m->name, t, p, d, schedule_name(like.schedule), like.v, states);
+          m->name, t, p, d, like.folded ? "folded" : "looped", like.v, states);
     elements_free(&e);
 }
 
@@ -411,9 +410,9 @@ static void test_layouts(const ModelConfig* m) {
     for (int p = 2; p <= 4; p++) { // chunks
         for (int v = 2; p * v <= m->L; v++) {
             Mesh mesh = mesh_of_rank(0, m->NH % 2 == 0 && m->F % 2 == 0 ? 2 : 1, p, 2);
-            mesh.v = v, mesh.schedule = INTERLEAVED;
+            mesh.v = v, mesh.folded = false;
             if (mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
-            mesh.schedule = ZB_V;
+            mesh.folded = true;
             if (v == 2 && mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
         }
     }
@@ -433,9 +432,9 @@ static int test_layouts_of_states(const ModelConfig* m, int N) {
                 if (!mesh_check(&mesh, m, m->T, &error)) continue;
                 test_layout(m, mesh), several += t < N;
                 if (p == 1 || 2 * p > m->L) continue;
-                mesh.v = 2, mesh.schedule = INTERLEAVED;
+                mesh.v = 2, mesh.folded = false;
                 test_layout(m, mesh);
-                mesh.schedule = ZB_V;
+                mesh.folded = true;
                 test_layout(m, mesh);
             }
         }
@@ -647,31 +646,23 @@ static void test_refused(void) {
     }
 }
 
-// What a schedule has to do with the rest of the mesh.
-static void test_refused_schedules(void) {
+// Stages that are too many for the layers.
+static void test_refused_stages(void) {
     static const struct {
-        ScheduleKind schedule;
-        int p, v, zero;
-        Recompute recompute;
+        int p, v;
+        bool folded;
         const char* message; // NULL: it fits
     } cases[] = {
-        {INTERLEAVED, 2, 3, 2, RECOMPUTE_FULL, NULL},
-        {INTERLEAVED, 2, 4, 0, RECOMPUTE_NONE,
-         "--pp 2 x --vp 4 stages for --layers 6: a stage needs at least one, so --vp can be at most 3"},
-        {INTERLEAVED, 1, 2, 0, RECOMPUTE_NONE, "--schedule interleaved with --vp 2 needs a pipeline"},
-        {ZB_V, 3, 2, 1, RECOMPUTE_SELECTIVE, NULL},
-        {ZB_V, 4, 2, 1, RECOMPUTE_SELECTIVE,
-         "--pp 4 x --vp 2 stages for --layers 6: a stage needs at least one, so --pp can be at most 3"},
-        {ZB_V, 3, 2, 2, RECOMPUTE_NONE, "--schedule zb-v leaves weight gradients for later, which --zero 2"},
-        {ZB_H1, 3, 1, 2, RECOMPUTE_NONE, "--schedule zb-h1 leaves weight gradients for later, which --zero 2"},
-        {ZB_H1, 3, 1, 0, RECOMPUTE_FULL, "--schedule zb-h1 would run every block's forward pass again for each half"},
-        {GPIPE, 3, 1, 2, RECOMPUTE_FULL, NULL},
+        {2, 3, false, NULL},
+        {2, 4, false, "--pp 2 x --vp 4 stages for --layers 6: a stage needs at least one, so --vp can be at most 3"},
+        {3, 2, true, NULL},
+        {4, 2, true, "--pp 4 x --vp 2 stages for --layers 6: a stage needs at least one, so --pp can be at most 3"},
+        {7, 1, false, "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const ModelConfig m = model_llama(6, 48, 8, 8, 32, 16, 64);
         Mesh mesh = mesh_of_rank(0, 1, cases[i].p, 2);
-        mesh.v = cases[i].v, mesh.schedule = cases[i].schedule, mesh.zero = cases[i].zero;
-        mesh.recompute = cases[i].recompute;
+        mesh.v = cases[i].v, mesh.folded = cases[i].folded;
         Error error = {""};
         const bool ok = mesh_check(&mesh, &m, 16, &error);
         check(cases[i].message ? !ok && strstr(error.text, cases[i].message) : ok, "p=%d v=%d: %s", cases[i].p,
@@ -735,7 +726,7 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     double ends = t * d * k * part * (whole + 3 * 2 * 4 * b * s);
     // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts in
     // the middle lie on one rank.
-    const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.schedule == ZB_V ? 1 : 0);
+    const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.folded ? 1 : 0);
     double messages = 2 * away * d * k * bsh;
     if (!sequence && !caat && !mesh.scatter) messages *= t;
     if (caat) messages *= mesh.sync.ranks;
@@ -750,7 +741,7 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
     const double cuts = caat ? mesh.sync.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
     const double bucket = ceil(rows * h / (16 * d)) * 16 * d;
-    const double tied = m->tied && p > 1 && mesh.schedule != ZB_V ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
+    const double tied = m->tied && p > 1 && !mesh.folded ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
     const double expected[] = {layers, ends, messages, tied, data};
     const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
     double worst = 0;
@@ -766,7 +757,7 @@ static const double TRAFFIC_BOUND = 1e-12; // sums of fewer than 1000 numbers, e
 static void test_traffic(const ModelConfig* m, Mesh mesh) {
     char what[128];
     snprintf(what, sizeof what, "%s t=%d p=%d d=%d %s %s%s%s zero %d: bytes of %d ranks", m->name, mesh.t, mesh.p,
-             mesh.d, schedule_name(mesh.schedule), mesh.sequence_parallel ? "sequence " : "",
+             mesh.d, mesh.folded ? "folded" : "looped", mesh.sequence_parallel ? "sequence " : "",
              mesh.scatter ? "scatter " : "", mesh.recompute == RECOMPUTE_FULL ? "full" : "", mesh.zero,
              mesh_size(&mesh));
     check_error(what, traffic_error(m, mesh, sizeof(float)), TRAFFIC_BOUND);
@@ -783,7 +774,7 @@ static bool test_traffic_of_states(const ModelConfig* m, Mesh mesh, int N) {
         Mesh like = with_states(mesh, N, shares[(way + way / 4) % 4]);
         like.scatter = way & 1, like.sync.narrow = way >> 2 & 1, like.zero = way / 8 % 3;
         like.recompute = way >> 1 & 1 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-        like.v = way >= 48 ? 2 : 1, like.schedule = way < 48 ? ONE_F_ONE_B : way % 2 ? ZB_V : INTERLEAVED;
+        like.v = way >= 48 ? 2 : 1, like.folded = way >= 48 && way % 2;
         Error error;
         if (!mesh_check(&like, m, 8, &error)) continue;
         worst = fmax(worst, traffic_error(m, like, way / 24 % 2 ? sizeof(float) : 2)), cases++;
@@ -806,8 +797,9 @@ static void test_traffics(const ModelConfig* m) {
             if (mesh.sequence_parallel && mesh.t == 1) continue;
             test_traffic(m, mesh);
             Error error;
-            mesh.v = 2, mesh.schedule = way % 2 ? INTERLEAVED : ZB_V;
-            if (mesh_check(&mesh, m, 8, &error)) test_traffic(m, mesh);
+            mesh.v = 2, mesh.folded = way % 2 == 0;
+            const bool refused = mesh.p == 1 || (mesh.folded && mesh.zero == 2); // by pipeline_config_check
+            if (!refused && mesh_check(&mesh, m, 8, &error)) test_traffic(m, mesh);
         }
     }
     int several = 0;
@@ -1113,7 +1105,7 @@ int main(void) {
     test_tensor_parallel();
     test_states_fit();
     test_refused();
-    test_refused_schedules();
+    test_refused_stages();
     for (int i = 0; i < 4; i++) test_traffics(&models[i]);
     test_traffic_by_hand();
     test_traffic_of_states_by_hand();

@@ -279,7 +279,6 @@ static void test_traces(void) {
     if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
     measured_free(&m);
     if (!check(measured_read_cluster(&c, &m, path, &error), "a measured cluster")) return;
-    mesh.schedule = ONE_F_ONE_B, mesh.v = 1;
     StepSetup s = step_setup(&model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &c);
     if (!check(step_check(&s, &error), "a setup")) return;
     StepCost cost = step_cost_with(&s, true);

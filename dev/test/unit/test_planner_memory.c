@@ -19,14 +19,17 @@ static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, i
     return m;
 }
 
+static ScheduleKind schedule_of_mesh; // of the one that mesh_of made last
+
 static Mesh mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
     Mesh mesh = mesh_of_rank(0, t, p, d);
-    mesh.v = v, mesh.schedule = schedule;
+    schedule_of_mesh = schedule;
+    mesh_set_schedule(&mesh, schedule, v);
     return mesh;
 }
 
-static Pipeline pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_batches) {
-    const Pipeline plan = {mesh->schedule, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied, true};
+static PipelineConfig pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_batches) {
+    const PipelineConfig plan = {schedule_of_mesh, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied, true};
     return plan;
 }
 
@@ -34,7 +37,7 @@ static Pipeline pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_ba
 static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
     Stage s;
     Error error;
-    const Pipeline plan = pipeline_of(m, &mesh, micro_batches);
+    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
     mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
     if (!plan_stage(&s, m, &mesh, B, m->T, &plan, type, &error)) die("%s", error.text);
     const StageMemory memory = memory_of_stage(&s);
@@ -121,7 +124,7 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
 
 static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int B, int micro_batches, DtypeInfo type) {
     const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
-    const int early = mesh->schedule == GPIPE ? micro_batches : mesh->p - pipeline;
+    const int early = schedule_of_mesh == GPIPE ? micro_batches : mesh->p - pipeline;
     ByHand x;
     x.m = m, x.mesh = mesh, x.B = B, x.slots = fmin(early, micro_batches), x.w = type.bytes;
     x.N = (double)B * m->T, x.C = m->C;
@@ -252,7 +255,7 @@ static void test_published(void) {
         check(first == 16 * block + ends, "1f1b, p = %2d: the first stage has 16 blocks' activations", p);
     }
     // Interleaving: times 1 + (p - 1) / (p v).
-    const Pipeline plan = {INTERLEAVED, 4, 2, 32, false, true, true};
+    const PipelineConfig plan = {INTERLEAVED, 4, 2, 32, false, true, true};
     Schedule schedule = schedule_build(&plan, 0);
     check(schedule.slots == 4 * 2 + 3,
           "interleaved, p 4, v 2: the first stage has 1 + (p - 1) / (p v) of p stages' slots");
@@ -264,7 +267,7 @@ static void test_published(void) {
 
 // Compares plan_memory with all ranks of a mesh; counts the meshes that fit.
 static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batches, int* meshes, int* wrong) {
-    const Pipeline plan = pipeline_of(m, mesh, micro_batches);
+    const PipelineConfig plan = pipeline_of(m, mesh, micro_batches);
     StageMemory largest;
     Error error;
     double most = 0;
@@ -285,7 +288,7 @@ static void test_any_rank(bool quick) {
                 for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
                         Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
-                        mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(mesh.schedule);
+                        mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(schedule_of_mesh);
                         mesh.zero = size % 3, mesh.recompute = (Recompute)((size + L) % 3);
                         if (size % 4 == 3) mesh.first_layers = 1, mesh.last_layers = 1 + size % 2;
                         for (int k = 1; k <= 3; k++) look_at_all(&m, &mesh, k * mesh.p - (k == 1), &meshes, &wrong);
@@ -317,7 +320,7 @@ static double resident_bytes(void) {
 static void test_process(void) {
     const ModelConfig m = test_model(ARCH_GPT2, 4, 256, 4, 4, 2048, 4096);
     const Mesh mesh = mesh_of(1, 1, 1, 1, ONE_F_ONE_B);
-    const Pipeline plan = pipeline_of(&m, &mesh, 2);
+    const PipelineConfig plan = pipeline_of(&m, &mesh, 2);
     Error error;
     Stage s;
     if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, native_dtype(), &error)) die("%s", error.text);
@@ -349,7 +352,7 @@ static ProcessMemory process_of(int pipeline, int zero) {
     const ModelConfig m = test_model(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
     const ProcessSetup setup = {14e6, 0, 0, 2, false};
     Mesh mesh = mesh_of(1, 3, 4, 1, ONE_F_ONE_B);
-    const Pipeline plan = pipeline_of(&m, &mesh, 6);
+    const PipelineConfig plan = pipeline_of(&m, &mesh, 6);
     Error error;
     Stage s;
     mesh.pipeline = pipeline, mesh.zero = zero;
@@ -372,7 +375,7 @@ static void test_process_parts(void) {
 // Refused; fast
 
 static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, int T, int micro_batches) {
-    const Pipeline plan = pipeline_of(m, &mesh, micro_batches);
+    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
     StageMemory memory;
     Error error = {""};
     const bool ok = plan_memory(&memory, m, &mesh, B, T, &plan, bf16, &error);
@@ -383,10 +386,10 @@ static void test_refused(void) {
     const ModelConfig* m = model_find_preset("gpt2-124M");
     Mesh mesh = mesh_of(1, 2, 2, 1, ZB_H1);
     mesh.zero = 2;
+    refuses("--zero 2", m, mesh, 1, 1024, 8);
     refuses("--tp 5", m, mesh_of(5, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 8);
     refuses("--pp", m, mesh_of(1, 13, 1, 1, ONE_F_ONE_B), 1, 1024, 13);
     refuses("multiple", m, mesh_of(1, 4, 1, 2, INTERLEAVED), 1, 1024, 6);
-    refuses("--zero 2", m, mesh, 1, 1024, 8);
     refuses("2^31", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1 << 20, 1 << 20, 1);
     refuses("micro-batch", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 1 << 30);
 }
@@ -397,7 +400,7 @@ static void test_speed(void) {
     double slowest = 0;
     for (int p = 8; p <= 64; p *= 2) {
         const Mesh mesh = mesh_of(8, p, 384 / p, 1, ONE_F_ONE_B);
-        const Pipeline plan = pipeline_of(m, &mesh, 3072 / mesh.d);
+        const PipelineConfig plan = pipeline_of(m, &mesh, 3072 / mesh.d);
         double best = INFINITY;
         for (int i = 0; i < 5; i++) {
             StageMemory memory;

@@ -66,6 +66,7 @@ static Question question(const ModelConfig* model, int ranks, int64_t batch, con
 
 typedef struct {
     Mesh mesh;
+    ScheduleKind schedule;
     double seconds, bytes;
     bool tie; // another choice of the row takes as long, up to rounding
 } Row;
@@ -107,8 +108,8 @@ static double brute_room(const Question* q) {
 // Bytes of the largest rank; infinite where there is no such stage.
 static double brute_bytes(const StepSetup* s) {
     const Mesh* m = &s->mesh;
-    const Pipeline plan = {m->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
-                           m->zero == 2, s->model.tied, s->clip};
+    const PipelineConfig plan = {s->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
+                                 m->zero == 2, s->model.tied, s->clip};
     const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4};
     const double parameters = (double)model_parameters(&s->model) / m->t / m->p;
     Mesh without = *m; // scores, where attention is fused
@@ -121,14 +122,14 @@ static double brute_bytes(const StepSetup* s) {
            formula_activation_bytes(&s->model, s->B, s->T, &without);
 }
 
-static void brute_keep(Brute* x, const Mesh* m, double seconds, double bytes) {
+static void brute_keep(Brute* x, const Mesh* m, ScheduleKind schedule, double seconds, double bytes) {
     int i = 0;
     for (; i < x->n; i++) {
         const Mesh* o = &x->row[i].mesh;
-        if (o->t == m->t && o->p == m->p && o->schedule == m->schedule) break;
+        if (o->t == m->t && o->p == m->p && x->row[i].schedule == schedule) break;
     }
     if (i == 200) die("test_planner_search: more than 200 rows");
-    const Row now = {*m, seconds, bytes, false};
+    const Row now = {*m, schedule, seconds, bytes, false};
     Row* row = &x->row[i];
     if (i == x->n) {
         x->n++, *row = now;
@@ -139,11 +140,11 @@ static void brute_keep(Brute* x, const Mesh* m, double seconds, double bytes) {
     }
 }
 
-static void brute_look(Brute* x, const Mesh* mesh, int B) {
+static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B) {
     const Question* q = x->q;
     StepSetup s = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     Error error;
-    s.clip = q->clip;
+    s.schedule = schedule, s.clip = q->clip;
     if (!step_check(&s, &error)) return;
     const double bytes = brute_bytes(&s), room = brute_room(q);
     if (bytes == INFINITY) return;
@@ -156,7 +157,7 @@ static void brute_look(Brute* x, const Mesh* mesh, int B) {
         return;
     }
     x->fitting++;
-    brute_keep(x, mesh, seconds, bytes);
+    brute_keep(x, mesh, schedule, seconds, bytes);
 }
 
 static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
@@ -169,7 +170,7 @@ static bool brute_chunks(const Question* q, int kind, int p, int v) {
     return q->v ? q->v == v : v == usual || q->model.L % (p * v) == 0;
 }
 
-static void brute_mesh(Brute* x, Mesh mesh) {
+static void brute_mesh(Brute* x, Mesh mesh, ScheduleKind schedule) {
     const Question* q = x->q;
     for (int64_t i = 0; i < q->batch * 18; i++) {
         const int B = (int)(i / 18) + 1, sequence = (int)(i % 2), zero = (int)(i / 2 % 3), again = (int)(i / 6 % 3);
@@ -178,7 +179,7 @@ static void brute_mesh(Brute* x, Mesh mesh) {
         if (mesh.d == 1 ? zero > 0 : !open_or(q->zero, ANY, zero)) continue;
         if (q->batch % ((int64_t)B * mesh.d)) continue;
         mesh.sequence_parallel = sequence, mesh.zero = zero, mesh.recompute = (Recompute)again;
-        brute_look(x, &mesh, B);
+        brute_look(x, &mesh, schedule, B);
     }
 }
 
@@ -200,8 +201,8 @@ static void brute_force(Brute* x, const Question* q) {
                 if (q->schedule == ANY ? kind == GPIPE : kind != q->schedule) continue;
                 if (!brute_chunks(q, kind, p, v)) continue;
                 Mesh mesh = mesh_of_rank(0, t, p, d);
-                mesh.schedule = (ScheduleKind)kind, mesh.v = v;
-                brute_mesh(x, mesh);
+                mesh_set_schedule(&mesh, (ScheduleKind)kind, v);
+                brute_mesh(x, mesh, (ScheduleKind)kind);
             }
         }
     }
@@ -228,7 +229,7 @@ static void settle_some(Question* q, int one_in) {
 static bool row_is_settled(const Question* q, const Choice* c) {
     const Mesh* m = &c->setup.mesh;
     return open_or(q->t, 0, m->t) && open_or(q->p, 0, m->p) && open_or(q->d, 0, m->d) && open_or(q->v, 0, m->v) &&
-           open_or(q->B, 0, c->setup.B) && open_or(q->schedule, ANY, (int)m->schedule) &&
+           open_or(q->B, 0, c->setup.B) && open_or(q->schedule, ANY, (int)c->setup.schedule) &&
            (m->d == 1 || open_or(q->zero, ANY, m->zero)) && open_or(q->recompute, ANY, (int)m->recompute) &&
            open_or(q->sequence_parallel, ANY, m->sequence_parallel);
 }
@@ -515,7 +516,7 @@ static void test_said(void) {
     if (found) answer_free(&a);
     q.v = 0, q.schedule = GPIPE;
     found = search(&a, &q, &error);
-    check(found && a.n == 1 && a.row[0].setup.mesh.schedule == GPIPE, "GPipe, where it is said");
+    check(found && a.n == 1 && a.row[0].setup.schedule == GPIPE, "GPipe, where it is said");
     if (found) answer_free(&a);
     q.schedule = q.recompute = ANY, q.zero = 2, q.d = 1;
     found = search(&a, &q, &error);
@@ -586,7 +587,8 @@ static void test_trillion(bool short_run) {
         return;
     const Mesh* m = &a.row[0].setup.mesh;
     check(m->t == 8, "  t = %d, as many as a node has GPUs", m->t);
-    check(m->schedule == INTERLEAVED && m->p > 8, "  p = %d, %s, v = %d", m->p, schedule_name(m->schedule), m->v);
+    check(a.row[0].setup.schedule == INTERLEAVED && m->p > 8, "  p = %d, %s, v = %d", m->p,
+          schedule_name(a.row[0].setup.schedule), m->v);
     check(answer_is_sound(&q, &a), "  rows are sound");
     const int64_t legal = a.considered - a.refused, looked = a.simulated + a.too_large;
     check(2 * looked < legal, "  of %lld choices that the trainer accepts %lld were looked at", (long long)legal,
@@ -616,7 +618,7 @@ static void parse_line(char* line, Option* table, int n) {
 }
 
 static bool same_mesh(const Mesh* a, const Mesh* b) {
-    return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->schedule == b->schedule &&
+    return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->folded == b->folded &&
            a->zero == b->zero && a->recompute == b->recompute && a->sequence_parallel == b->sequence_parallel &&
            a->scatter == b->scatter && a->sites == b->sites && a->first_layers == b->first_layers &&
            a->last_layers == b->last_layers && a->sync.ranks == b->sync.ranks;
@@ -640,10 +642,12 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepS
         const AsyncConfig rounds = settings_async(&own, &mesh);
         settings_batch(&own);
         const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
-        const Pipeline plan = {mesh.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
+        const PipelineConfig plan = {
+            (ScheduleKind)own.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
         ok = same_mesh(&mesh, &s->mesh) && own.micro_batch == s->B && own.global_batch == s->batch;
         ok = ok && (own.clip > 0) == s->clip && mesh_check(&mesh, model, T, &error);
-        if (!ok || !async_schedule_fit(&rounds, model->L, &error) || !pipeline_check(&plan, &error)) return false;
+        ok = ok && plan.kind == s->schedule && async_schedule_fit(&rounds, model->L, &error);
+        if (!ok || !pipeline_config_check(&plan, mesh.recompute, &error)) return false;
         Schedule schedule = schedule_build(&plan, mesh.pipeline);
         ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, native_dtype(), &error);
         if (ok) stage_free(&stage);

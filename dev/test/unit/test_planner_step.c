@@ -31,7 +31,7 @@ static ModelConfig gpt(int L, int C, int NH) {
 
 static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
     Mesh mesh = mesh_of_rank(0, t, p, d);
-    mesh.v = v, mesh.schedule = v > 1 ? INTERLEAVED : ONE_F_ONE_B, mesh.recompute = recompute;
+    mesh.v = v, mesh.recompute = recompute;
     return mesh;
 }
 
@@ -179,7 +179,7 @@ static void test_block(void) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Mesh mesh = mesh_of(8, 1, 1, 1, rows[i].recompute);
         mesh.sequence_parallel = rows[i].rows;
-        const Job job = {&m, &mesh, rates.software, 4, 2048};
+        const Job job = {&m, &mesh, rates.software, 4, 2048, false};
         Work w = {0, 0, NULL};
         work_block(&w, &job, rows[i].backward, false);
         const WorkPrice price = work_price(&rates, &w);
@@ -267,7 +267,7 @@ static double work_flops(const Work* w) {
 // Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more
 // forward.
 static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software* s, int B, int T) {
-    const Job job = {m, mesh, s, B, T};
+    const Job job = {m, mesh, s, B, T, false};
     double flops = 0;
     for (int backward = 0; backward < 2; backward++) {
         Work block = {0, 0, NULL}, head = {0, 0, NULL};
@@ -337,7 +337,7 @@ static void test_kernels(void) {
         m.tied = true;
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
-            const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256};
+            const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256, false};
             const double e = job.software->value_bytes, again_F = k == 0 ? 0 : llama ? 3 : k == 1 ? 2 : rows[i].F[0];
             bool ok = true;
             for (int b = 0; b < 2; b++) {
@@ -353,11 +353,10 @@ static void test_kernels(void) {
         }
     }
     const ModelConfig m = model_gpt2(3, 512, 8, 256, 1000);
-    Mesh halves = mesh_of(1, 2, 1, 1, RECOMPUTE_NONE);
+    const Mesh halves = mesh_of(1, 2, 1, 1, RECOMPUTE_NONE);
     double back[2], more;
     for (int i = 0; i < 2; i++) {
-        halves.schedule = i ? ZB_H1 : ONE_F_ONE_B;
-        const Job of = {&m, &halves, software_find("threefold"), 2, 256};
+        const Job of = {&m, &halves, software_find("threefold"), 2, 256, i == 1};
         Work w = {0, 0, NULL};
         work_block(&w, &of, true, false);
         back[i] = work_bytes(&w, &more);
@@ -366,8 +365,8 @@ static void test_kernels(void) {
     check(back[1] - back[0] == 512 * 4 * 512 * 2,
           "halves of a backward pass apart: two copies of the stream's gradient");
     const Mesh mesh = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
-    const Job job = {&m, &mesh, software_find("threefold"), 2, 256},
-              half = {&m, &two, software_find("threefold"), 2, 256};
+    const Job job = {&m, &mesh, software_find("threefold"), 2, 256, false},
+              half = {&m, &two, software_find("threefold"), 2, 256, false};
     Work w[8];
     double bytes[8], elements[8];
     memset(w, 0, sizeof w);
@@ -394,7 +393,7 @@ static void test_halves(void) {
     for (int i = 0; i < SOFTWARES; i++) {
         const ModelConfig m = gpt(4, 1024, 16);
         const Mesh mesh = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
-        const Job job = {&m, &mesh, &softwares[i], 2, 512};
+        const Job job = {&m, &mesh, &softwares[i], 2, 512, false};
         Rates rates = rates_of(&c, &softwares[i]);
         Work w = {0, 0, NULL};
         work_block(&w, &job, true, false);
@@ -520,7 +519,7 @@ static void test_algorithms(void) {
 // Events
 
 // Tables with plain costs: nothing but what parallel/schedule.h knows.
-static StepPrices plain_prices(const Pipeline* plan) {
+static StepPrices plain_prices(const PipelineConfig* plan) {
     StepPrices x;
     memset(&x, 0, sizeof x);
     x.plan = *plan;
@@ -544,11 +543,11 @@ static double run_plain(const StepPrices* x, const Schedule* tables, const doubl
     return length;
 }
 
-static Pipeline random_pipeline(int most) {
+static PipelineConfig random_pipeline(int most) {
     const ScheduleKind kind = (ScheduleKind)draw(0, SCHEDULE_KINDS - 1);
     const int p = kind == INTERLEAVED || kind == ZB_V ? draw(2, most) : draw(1, most);
     const int v = kind == ZB_V ? 2 : kind == INTERLEAVED ? draw(2, 4) : 1;
-    const Pipeline plan = {
+    const PipelineConfig plan = {
         kind, p, v, kind == INTERLEAVED ? p * draw(1, 4) : draw(1, 3 * most), false, draw(0, 1) > 0, draw(0, 1) > 0};
     return plan;
 }
@@ -557,7 +556,7 @@ static Pipeline random_pipeline(int most) {
 static void test_times(int rounds) {
     int equal = 0, shared = 0;
     for (int round = 0; round < rounds; round++) {
-        const Pipeline plan = random_pipeline(6);
+        const PipelineConfig plan = random_pipeline(6);
         StepPrices x = plain_prices(&plan);
         Schedule* tables = schedules_build(&plan);
         for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {
@@ -593,7 +592,7 @@ static void test_bubbles(void) {
     static const int sizes[][3] = {{2, 1, 2}, {4, 1, 8}, {8, 1, 3}, {4, 2, 8}, {4, 3, 4}, {8, 2, 64}, {35, 3, 280}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const int p = sizes[i][0], v = sizes[i][1], m = sizes[i][2];
-        const Pipeline plan = {v > 1 ? INTERLEAVED : ONE_F_ONE_B, p, v, m, false, false, true};
+        const PipelineConfig plan = {v > 1 ? INTERLEAVED : ONE_F_ONE_B, p, v, m, false, false, true};
         StepPrices x = plain_prices(&plan);
         for (int k = 0; k < p * v; k++) *cost_of(&x.costs, FORWARD, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 3;
         Schedule* tables = schedules_build(&plan);
@@ -605,7 +604,7 @@ static void test_bubbles(void) {
     }
     bool ok = true;
     for (int round = 0; round < 100; round++) {
-        Pipeline plan = random_pipeline(8);
+        PipelineConfig plan = random_pipeline(8);
         plan.m = plan.m * plan.p; // enough of them
         StepPrices x = plain_prices(&plan);
         const int stages = plan.p * plan.v;
@@ -638,9 +637,9 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     ModelConfig model = model_of(llama ? ARCH_LLAMA : ARCH_GPT2, draw(1, 24), 64 * NH, NH, llama ? 8 : NH, 256 * NH,
                                  1024, 1000 * draw(8, 64));
     model.tied = draw(0, 2) > 0;
-    const Pipeline plan = random_pipeline(8);
+    const PipelineConfig plan = random_pipeline(8);
     Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
-    mesh.v = plan.v, mesh.schedule = plan.kind;
+    mesh_set_schedule(&mesh, plan.kind, plan.v);
     mesh.sequence_parallel = mesh.t > 1 && draw(0, 1), mesh.scatter = draw(0, 1), mesh.zero = draw(0, 2);
     mesh.recompute = (Recompute)draw(0, 2);
     if (draw(0, 5) == 0) mesh.sites = mesh.d;
@@ -648,7 +647,7 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     const int B = 1 << draw(0, 3);
     *s =
         step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
-    s->clip = draw(0, 1);
+    s->schedule = plan.kind, s->clip = draw(0, 1);
     return step_check(s, &error);
 }
 
@@ -672,7 +671,7 @@ static void test_steps(int rounds) {
         below += bound <= 1 + 1e-9, closest = fmax(closest, bound), mean += bound / rounds;
         if (bound > 1 + 1e-9)
             printf("bound %.4f: %s t%d p%d d%d v%d %s zero %d clip %d %s\n", bound, s.software->name, s.mesh.t,
-                   s.mesh.p, s.mesh.d, s.mesh.v, schedule_name(s.mesh.schedule), s.mesh.zero, s.clip,
+                   s.mesh.p, s.mesh.d, s.mesh.v, schedule_name(s.schedule), s.mesh.zero, s.clip,
                    m.tied ? "tied" : "");
         StepPrices x = step_prices(&s);
         bool same = true;
@@ -710,7 +709,7 @@ static double work_sent(const Work* w) {
 
 // All collectives that the lists of this trainer have, of one stage, a micro-batch.
 static double stage_sent(const StepSetup* s, const Layout* layout) {
-    const Job job = {&s->model, &s->mesh, s->software, s->B, s->T};
+    const Job job = {&s->model, &s->mesh, s->software, s->B, s->T, schedule_splits_backward(s->schedule)};
     double bytes = 0;
     for (int c = 0; c < s->mesh.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
@@ -795,7 +794,8 @@ static void test_monotone(int rounds) {
 }
 
 static double with(StepSetup s, int zero, bool clip, ScheduleKind kind, int v) {
-    s.mesh.zero = zero, s.clip = clip, s.mesh.schedule = kind, s.mesh.v = v;
+    s.mesh.zero = zero, s.clip = clip, s.schedule = kind;
+    mesh_set_schedule(&s.mesh, kind, v);
     return seconds_of(&s);
 }
 
@@ -873,7 +873,7 @@ static void test_speed(bool sanitized) {
     seconds_of(&s);
     const double one = cpu_seconds() - started;
     StepSetup large = s;
-    large.mesh.v = 2, large.mesh.schedule = INTERLEAVED;
+    large.mesh.v = 2, large.schedule = INTERLEAVED;
     seconds_of(&large);
     const double two = cpu_seconds() - started - one;
     step_bound(&s);

@@ -1,0 +1,410 @@
+/*
+parallel/schedule_check.h: proves from the tables of all p stages alone that a step is complete and ends.
+
+    schedule_check    the proof
+
+Theory:
+
+    each table    every micro-batch goes through every chunk forward once and backward once, as a whole or as two halves
+                  in order; what an action needs was computed or is being received; a slot holds one micro-batch from
+                  forward to the end of backward; no buffer is overwritten before it was used; a chunk takes the
+                  micro-batches in order; reduce flags; every chunk is reduced and updated once, after what that needs,
+                  and so is a matrix that lies on two stages
+    each pair     every send meets the receive of the same micro-batch at the same boundary
+    all           no deadlock, even if no message is ever buffered and every send waits for its receiver
+
+The first part ignores that actions wait. The last one shows that every wait ends: each stage's own order is fixed and each
+message has one sender and one receiver, so the work that an action waits for does not depend on any stage's speed, and one run to
+the end stands for all. Where sends wait less, or networks buffer messages, each action waits for a part of the same things. Since
+slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, of a backward pass in halves, schedule_in_flight bound
+the memory of a step.
+*/
+#ifndef SCHEDULE_CHECK_H
+#define SCHEDULE_CHECK_H
+
+#include "schedule_time.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Check, first part: every table for itself. It is walked from top to bottom with a picture of the stage's memory;
+// every rule looks at one action and this picture.
+
+enum { INPUT_BUFFER, GRADIENT_BUFFER, SEND_BUFFER, BUFFER_KINDS, NO_BUFFER = -1 };
+
+// What is known of one chunk.
+typedef struct {
+    int forwards, inputs, weights; // done: forward passes, input halves, weight halves
+    unsigned whole;                // a bit for REDUCE and UPDATE, if done
+    int buffer[BUFFER_KINDS]
+              [PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or on its way into it; -1: none
+} ChunkState;
+
+typedef struct {
+    const Schedule* schedule;
+    bool training;     // there are backward passes and an update
+    unsigned* done;    // (v, m) a bit for every kind of action done with the micro-batch
+    Item* kept;        // (slots) what the slot is kept for
+    Item* output;      // (slots) whose output is in the slot
+    ChunkState* chunk; // (v)
+    unsigned whole;    // a bit for TIE, NORM and UPDATE_TIED, if done
+} StageState;
+
+__attribute__((format(printf, 4, 5))) static inline bool schedule_refuse(const Schedule* schedule, int i, Error* error,
+                                                                         const char* format, ...) {
+    char reason[512], which[32] = "", where[32] = "";
+    const Action action = schedule->actions[i];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    if (action.microbatch != -1) snprintf(which, sizeof which, " %d", action.microbatch);
+    if (schedule->config.v > 1 && action.chunk != -1) snprintf(where, sizeof where, " in chunk %d", action.chunk);
+    return fail(error, "schedule of stage %d, action %d, %s%s%s: %s", schedule->stage, i, action_name(action.kind),
+                which, where, reason);
+}
+
+static inline unsigned* item_done(const StageState* state, Action action) {
+    return &state->done[action.chunk * state->schedule->config.m + action.microbatch];
+}
+
+// What a kind of action does, and what it needs, for one micro-batch: as bits. A whole backward pass does both halves.
+static inline unsigned action_effects(ActionKind kind) {
+    return kind == BACKWARD ? 1u << BACKWARD_INPUT | 1u << BACKWARD_WEIGHT : 1u << kind;
+}
+
+static inline unsigned action_needs(const Schedule* schedule, Action action) {
+    const ActionKind receive = action_receive(schedule, action);
+    const unsigned received = receive == ACTION_KINDS ? 0 : 1u << receive;
+    switch (action.kind) {
+    case FORWARD: return received;
+    case SEND_FORWARD: return 1u << FORWARD;
+    case BACKWARD:
+    case BACKWARD_INPUT: return 1u << FORWARD | received;
+    case BACKWARD_WEIGHT:
+    case SEND_BACKWARD: return 1u << BACKWARD_INPUT;
+    default: return 0;
+    }
+}
+
+// All that has to be done with every micro-batch in a chunk.
+static inline unsigned chunk_complete(const Schedule* schedule, int chunk, bool training) {
+    unsigned all = 1u << FORWARD;
+    if (training) all |= 1u << BACKWARD_INPUT | 1u << BACKWARD_WEIGHT;
+    for (int kind = RECEIVE_FORWARD; kind <= (training ? SEND_BACKWARD : SEND_FORWARD); kind++) {
+        if (transfer_other_end(schedule, (ActionKind)kind, chunk) >= 0) all |= 1u << kind;
+    }
+    return all;
+}
+
+static inline const char* first_action_of(unsigned bits) {
+    int kind = 0;
+    while (kind < ACTION_KINDS && !(bits >> kind & 1)) kind++;
+    return action_name((ActionKind)kind);
+}
+
+// Which buffer an action fills, and which one it empties.
+static inline int action_fills(const Schedule* schedule, Action action) {
+    if (action.kind == RECEIVE_FORWARD) return INPUT_BUFFER;
+    if (action.kind == RECEIVE_BACKWARD) return GRADIENT_BUFFER;
+    return action_makes_input_gradient(action.kind) && !chunk_is_first(schedule, action.chunk) ? SEND_BUFFER
+                                                                                               : NO_BUFFER;
+}
+
+static inline int action_empties(ActionKind kind) {
+    if (kind == FORWARD) return INPUT_BUFFER;
+    if (action_makes_input_gradient(kind)) return GRADIENT_BUFFER;
+    return kind == SEND_BACKWARD ? SEND_BUFFER : NO_BUFFER;
+}
+
+// Every field says something or is -1 or false, by the definition at the top.
+static inline bool rule_fields(const StageState* state, int i, Error* error) {
+    const Schedule* schedule = state->schedule;
+    const Action action = schedule->actions[i];
+    if ((unsigned)action.kind >= ACTION_KINDS) return schedule_refuse(schedule, i, error, "kind %d", (int)action.kind);
+    const bool on_item = action.kind < REDUCE, on_chunk = on_item || action.kind == REDUCE || action.kind == UPDATE;
+    const bool in_slot = action_computes(action.kind) || action.kind == SEND_FORWARD;
+    if (on_chunk ? action.chunk < 0 || action.chunk >= schedule->config.v : action.chunk != -1)
+        return schedule_refuse(schedule, i, error, "no chunk %d of %d for it", action.chunk, schedule->config.v);
+    if (on_item ? action.microbatch < 0 || action.microbatch >= schedule->config.m : action.microbatch != -1)
+        return schedule_refuse(schedule, i, error, "no micro-batch %d of %d for it", action.microbatch,
+                               schedule->config.m);
+    if (in_slot ? action.slot < 0 || action.slot >= schedule->slots : action.slot != -1)
+        return schedule_refuse(schedule, i, error, "no slot %d of %d for it", action.slot, schedule->slots);
+    if (action_transfers(action.kind) && transfer_other_end(schedule, action.kind, action.chunk) < 0)
+        return schedule_refuse(schedule, i, error, "there is no such neighbour");
+    if (action.reduce && !action_adds_weight_gradients(action.kind))
+        return schedule_refuse(schedule, i, error, "has the reduce flag and no weight gradients");
+    return true;
+}
+
+// Nothing is done twice.
+static inline bool rule_once(const StageState* state, int i, Error* error) {
+    const Action action = state->schedule->actions[i];
+    const unsigned done = action.microbatch >= 0 ? *item_done(state, action)
+                          : action.chunk >= 0    ? state->chunk[action.chunk].whole
+                                                 : state->whole;
+    if (!(done & action_effects(action.kind))) return true;
+    return schedule_refuse(state->schedule, i, error, "has been done before");
+}
+
+// What an action needs comes before it: the posted receive, the forward pass, the input half.
+static inline bool rule_order(const StageState* state, int i, Error* error) {
+    const Action action = state->schedule->actions[i];
+    if (action.microbatch < 0) return true;
+    const unsigned missing = action_needs(state->schedule, action) & ~*item_done(state, action);
+    if (!missing) return true;
+    return schedule_refuse(state->schedule, i, error, "needs %s %d before it", first_action_of(missing),
+                           action.microbatch);
+}
+
+// A slot holds one micro-batch from its forward pass to the end of its backward pass, and its output until it is sent.
+static inline bool rule_slot(const StageState* state, int i, Error* error) {
+    const Action action = state->schedule->actions[i];
+    if (action.slot < 0) return true;
+    const Item holds = action.kind == SEND_FORWARD ? state->output[action.slot] : state->kept[action.slot];
+    if (same_item(holds, action.kind == FORWARD ? no_item() : item_of(action))) return true;
+    if (holds.chunk < 0) return schedule_refuse(state->schedule, i, error, "slot %d is empty", action.slot);
+    return schedule_refuse(state->schedule, i, error, "slot %d holds micro-batch %d of chunk %d", action.slot,
+                           holds.microbatch, holds.chunk);
+}
+
+// No buffer is overwritten before its content was used.
+static inline bool rule_buffers(const StageState* state, int i, Error* error) {
+    static const char* names[BUFFER_KINDS] = {"receive buffer for inputs", "receive buffer for gradients",
+                                              "send buffer"};
+    const Action action = state->schedule->actions[i];
+    if (action.microbatch < 0) return true;
+    const int kind = action_fills(state->schedule, action);
+    if (kind == NO_BUFFER) return true;
+    const int which = action.microbatch % PIPELINE_BUFFERS_PER_DIRECTION,
+              holds = state->chunk[action.chunk].buffer[kind][which];
+    if (holds < 0) return true;
+    return schedule_refuse(state->schedule, i, error, "overwrites micro-batch %d in %s %d", holds, names[kind], which);
+}
+
+// A chunk takes the micro-batches in order, in each kind of work: losses add up in the order of the forward passes,
+// gradients of norms in the order of the input halves, all others in the order of the weight halves. So every schedule
+// adds the same numbers in the same order, and results are the same bits.
+static inline bool rule_sums(const StageState* state, int i, Error* error) {
+    const Action action = state->schedule->actions[i];
+    if (!action_computes(action.kind)) return true;
+    const ChunkState* c = &state->chunk[action.chunk];
+    if (action.kind == FORWARD && action.microbatch != c->forwards)
+        return schedule_refuse(state->schedule, i, error, "the forward pass of micro-batch %d has to come next",
+                               c->forwards);
+    if (action_makes_input_gradient(action.kind) && action.microbatch != c->inputs)
+        return schedule_refuse(state->schedule, i, error, "the input gradient of micro-batch %d has to come next",
+                               c->inputs);
+    if (action_adds_weight_gradients(action.kind) && action.microbatch != c->weights)
+        return schedule_refuse(state->schedule, i, error, "weight gradients of micro-batch %d have to be added next",
+                               c->weights);
+    return true;
+}
+
+// Where one stage holds a matrix that is embedding and head, the embedding's last gradients, which complete the sum of
+// both, come after the head's.
+static inline bool rule_tied(const StageState* state, int i, Error* error) {
+    const Schedule* schedule = state->schedule;
+    const Action action = schedule->actions[i];
+    const int last = schedule->config.v - 1;
+    if (!schedule->config.tied || !action_adds_weight_gradients(action.kind) ||
+        action.microbatch != schedule->config.m - 1)
+        return true;
+    if (action.chunk == last || !chunk_is_first(schedule, action.chunk) || !chunk_is_last(schedule, last)) return true;
+    if (state->chunk[last].weights == schedule->config.m) return true;
+    return schedule_refuse(schedule, i, error, "the head's gradients of the same matrix have to be added before");
+}
+
+// Gradients go to the data-parallel reduction when the last ones have been added, or after every micro-batch.
+static inline bool rule_reduce_flag(const StageState* state, int i, Error* error) {
+    const Action action = state->schedule->actions[i];
+    if (!action_adds_weight_gradients(action.kind)) return true;
+    const bool last = action.microbatch == state->schedule->config.m - 1;
+    if (action.reduce == (last || state->schedule->config.reduce_every)) return true;
+    return schedule_refuse(state->schedule, i, error,
+                           action.reduce ? "has a reduce flag too many" : "lacks the reduce flag");
+}
+
+// Sums before the norm, and what the configuration says the update depends on before the update.
+static inline bool rule_ending(const StageState* state, int i, Error* error) {
+    const Schedule* schedule = state->schedule;
+    const Action action = schedule->actions[i];
+    const bool tied = state->whole >> TIE & 1, normed = state->whole >> NORM & 1;
+    if ((action.kind == TIE || action.kind == UPDATE_TIED) && !schedule_has_tie(schedule))
+        return schedule_refuse(schedule, i, error, "there is nothing to tie");
+    for (int c = 0; c < schedule->config.v; c++) {
+        const bool sums = action.kind == REDUCE ? c == action.chunk : action.kind == TIE && chunk_is_tied(schedule, c);
+        if (sums && state->chunk[c].weights < schedule->config.m)
+            return schedule_refuse(schedule, i, error, "weight gradients of micro-batch %d are missing",
+                                   state->chunk[c].weights);
+        const bool reduced = state->chunk[c].whole >> REDUCE & 1;
+        if (!reduced && (action.kind == NORM || (action.kind == UPDATE && c == action.chunk)))
+            return schedule_refuse(schedule, i, error, "chunk %d has not been reduced", c);
+    }
+    if (!tied && schedule_has_tie(schedule) && (action.kind == NORM || action.kind == UPDATE_TIED))
+        return schedule_refuse(schedule, i, error, "needs tie before it");
+    if (!normed && schedule->config.clip && (action.kind == UPDATE || action.kind == UPDATE_TIED))
+        return schedule_refuse(schedule, i, error, "needs norm before it");
+    return true;
+}
+
+// What action a changes in the picture.
+static inline void stage_state_apply(StageState* state, Action action) {
+    if (action.microbatch < 0) {
+        *(action.chunk >= 0 ? &state->chunk[action.chunk].whole : &state->whole) |= 1u << action.kind;
+        return;
+    }
+    ChunkState* c = &state->chunk[action.chunk];
+    const int k = action.microbatch, which = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int empties = action_empties(action.kind), fills = action_fills(state->schedule, action);
+    *item_done(state, action) |= action_effects(action.kind);
+    if (empties != NO_BUFFER) c->buffer[empties][which] = -1;
+    if (fills != NO_BUFFER) c->buffer[fills][which] = k;
+    if (action.kind == FORWARD) {
+        c->forwards++;
+        state->output[action.slot] = item_of(action),
+        state->kept[action.slot] = state->training ? item_of(action) : no_item();
+    }
+    c->inputs += action_makes_input_gradient(action.kind);
+    if (action_adds_weight_gradients(action.kind)) c->weights++, state->kept[action.slot] = no_item();
+}
+
+// After the last action: nothing is missing.
+static inline bool schedule_check_complete(const StageState* state, Error* error) {
+    const Schedule* schedule = state->schedule;
+    for (int i = 0; i < schedule->config.v * schedule->config.m; i++) {
+        const int c = i / schedule->config.m, k = i % schedule->config.m;
+        const unsigned all = chunk_complete(schedule, c, state->training);
+        if (state->done[i] != all)
+            return fail(error, "schedule of stage %d: %s %d of chunk %d is missing", schedule->stage,
+                        first_action_of(all & ~state->done[i]), k, c);
+    }
+    const unsigned of_chunk = state->training ? 1u << REDUCE | 1u << UPDATE : 0;
+    for (int c = 0; c < schedule->config.v; c++) {
+        if (state->chunk[c].whole != of_chunk)
+            return fail(error, "schedule of stage %d: %s of chunk %d is missing", schedule->stage,
+                        first_action_of(of_chunk & ~state->chunk[c].whole), c);
+    }
+    const unsigned of_tie = schedule_has_tie(schedule) ? 1u << TIE | 1u << UPDATE_TIED : 0;
+    const unsigned whole = state->training ? 1u << NORM | of_tie : 0;
+    if (state->whole == whole) return true;
+    return fail(error, "schedule of stage %d: %s is missing", schedule->stage, first_action_of(whole & ~state->whole));
+}
+
+static inline bool schedule_check_actions(StageState* state, Error* error) {
+    for (int i = 0; i < state->schedule->n; i++) {
+        if (!rule_fields(state, i, error) || !rule_once(state, i, error) || !rule_order(state, i, error) ||
+            !rule_slot(state, i, error) || !rule_buffers(state, i, error) || !rule_sums(state, i, error) ||
+            !rule_tied(state, i, error) || !rule_reduce_flag(state, i, error) || !rule_ending(state, i, error))
+            return false;
+        stage_state_apply(state, state->schedule->actions[i]);
+    }
+    return schedule_check_complete(state, error);
+}
+
+static inline bool schedule_check_stage(const Schedule* schedule, bool training, Error* error) {
+    const size_t v = (size_t)schedule->config.v, slots = (size_t)schedule->slots;
+    StageState state;
+    memset(&state, 0, sizeof state);
+    state.schedule = schedule, state.training = training;
+    state.done = (unsigned*)checked_calloc(v * (size_t)schedule->config.m, sizeof(unsigned), "checking the schedule");
+    state.kept = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
+    state.output = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
+    state.chunk = (ChunkState*)checked_calloc(v, sizeof(ChunkState), "checking the schedule");
+    for (size_t i = 0; i < slots; i++) state.kept[i] = state.output[i] = no_item();
+    for (size_t c = 0; c < v; c++) memset(state.chunk[c].buffer, -1, sizeof state.chunk[c].buffer);
+    const bool ok = schedule_check_actions(&state, error);
+    free(state.done), free(state.kept), free(state.output), free(state.chunk);
+    return ok;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Check, second part: the tables together
+
+static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b) {
+    return a->kind == b->kind && a->p == b->p && a->v == b->v && a->m == b->m && a->reduce_every == b->reduce_every &&
+           a->tied == b->tied && a->clip == b->clip;
+}
+
+// Table r is that of stage r; all are of the same configuration, whichever order it names.
+static inline bool schedule_check_headers(const Schedule* stages, int p, Error* error) {
+    for (int r = 0; r < p; r++) {
+        const Schedule* schedule = &stages[r];
+        if (schedule->stage != r || schedule->config.p != p)
+            return fail(error, "schedule %d is for stage %d of %d", r, schedule->stage, schedule->config.p);
+        if (schedule->config.m < 1 || schedule->config.v < 1)
+            return fail(error, "schedule of stage %d: %d micro-batches, %d chunks", r, schedule->config.m,
+                        schedule->config.v);
+        if (!same_config(&schedule->config, &stages[0].config))
+            return fail(error, "schedule of stage %d: another configuration", r);
+        if (schedule->slots < 1) return fail(error, "schedule of stage %d: %d slots", r, schedule->slots);
+    }
+    return true;
+}
+
+// A step with anything but forward passes and their transfers is a training step, on every stage.
+static inline bool schedule_is_training(const Schedule* stages, int p) {
+    for (int r = 0; r < p; r++) {
+        for (int i = 0; i < stages[r].n; i++) {
+            const ActionKind kind = stages[r].actions[i].kind;
+            if (kind != FORWARD && kind != RECEIVE_FORWARD && kind != SEND_FORWARD) return true;
+        }
+    }
+    return false;
+}
+
+// The next action of this kind with this stage at its other end, at or after i; s->n if there is none.
+static inline int schedule_next(const Schedule* schedule, int i, ActionKind kind, int peer) {
+    while (i < schedule->n &&
+           (schedule->actions[i].kind != kind || schedule_peer(schedule, kind, schedule->actions[i].chunk) != peer))
+        i++;
+    return i;
+}
+
+// Messages have no tags: the n-th send and the n-th receive of a channel have to be about the same micro-batch and the
+// same boundary between virtual stages. Both tables are complete, so there are as many sends as receives.
+static inline bool schedule_check_messages(const Schedule* from, ActionKind send, const Schedule* to,
+                                           ActionKind receive, Error* error) {
+    int i = schedule_next(from, 0, send, to->stage), j = schedule_next(to, 0, receive, from->stage);
+    while (i < from->n && j < to->n) {
+        const Action sent = from->actions[i], expected = to->actions[j];
+        if (sent.microbatch != expected.microbatch ||
+            transfer_other_end(from, send, sent.chunk) != schedule_virtual_stage(to, expected.chunk))
+            return schedule_refuse(to, j, error, "stage %d sends micro-batch %d of its chunk %d then", from->stage,
+                                   sent.microbatch, sent.chunk);
+        i = schedule_next(from, i + 1, send, to->stage), j = schedule_next(to, j + 1, receive, from->stage);
+    }
+    return true;
+}
+
+// The tables run to their ends, even when every send waits for its message and none is ever kept on its way.
+static inline bool schedule_check_progress(const Schedule* stages, int p, Error* error) {
+    Costs costs = costs_equal(p * stages[0].config.v, 1, 1, 1, 0);
+    Timeline timeline = schedule_times(stages, p, &costs, true);
+    bool ok = true;
+    for (int r = 0; r < p && ok; r++) {
+        if (timeline.done[r] < stages[r].n)
+            ok = schedule_refuse(&stages[r], timeline.done[r], error, "waits for ever: a deadlock");
+    }
+    timeline_free(&timeline);
+    costs_free(&costs);
+    return ok;
+}
+
+// Returns whether the tables of all p stages pass; if not, error says which action breaks which rule.
+static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
+    if (!schedule_check_headers(stages, p, error)) return false;
+    const bool training = schedule_is_training(stages, p);
+    for (int r = 0; r < p; r++) {
+        if (!schedule_check_stage(&stages[r], training, error)) return false;
+    }
+    const int pairs = (int)min_i64(p * stages[0].config.v - 1, 2 * p); // then the channels repeat
+    for (int number = 0; number < pairs; number++) {
+        const Schedule* action = &stages[pipeline_holder(&stages[0].config, number)];
+        const Schedule* b = &stages[pipeline_holder(&stages[0].config, number + 1)];
+        if (!schedule_check_messages(action, SEND_FORWARD, b, RECEIVE_FORWARD, error)) return false;
+        if (!schedule_check_messages(b, SEND_BACKWARD, action, RECEIVE_BACKWARD, error)) return false;
+    }
+    return schedule_check_progress(stages, p, error);
+}
+
+#endif

@@ -1,0 +1,88 @@
+// parallel/schedule_draw.h: the tables of a schedule as text for a terminal: schedule_draw.
+#ifndef SCHEDULE_DRAW_H
+#define SCHEDULE_DRAW_H
+
+#include "schedule_time.h"
+
+static inline char action_letter(ActionKind kind) {
+    return kind == FORWARD ? 'F' : kind == BACKWARD_WEIGHT ? 'W' : 'B';
+}
+
+// F5, or F5a, F5b where there are several chunks; F5.0, F5.1 where there are more than letters.
+static inline int action_label(char* text, size_t size, const Schedule* schedule, Action action) {
+    if (schedule->config.v > 26)
+        return snprintf(text, size, "%c%d.%d", action_letter(action.kind), action.microbatch, action.chunk);
+    const char chunk[2] = {schedule->config.v > 1 ? (char)('a' + action.chunk) : '\0', '\0'};
+    return snprintf(text, size, "%c%d%s", action_letter(action.kind), action.microbatch, chunk);
+}
+
+// One stage: F0 B0 F1 B1 ... update; long tables are cut in the middle.
+static inline void schedule_draw_list(const Schedule* schedule, FILE* out) {
+    const int ends = 8;
+    int shown = 0, all = 0;
+    for (int i = 0; i < schedule->n; i++) all += action_computes(schedule->actions[i].kind);
+    for (int i = 0; i < schedule->n; i++) {
+        char text[32];
+        const Action action = schedule->actions[i];
+        if (action.kind == UPDATE) fprintf(out, "update ");
+        if (!action_computes(action.kind)) continue;
+        action_label(text, sizeof text, schedule, action);
+        shown++;
+        if (all <= 2 * ends + 1 || shown <= ends || shown > all - ends)
+            fprintf(out, "%s ", text);
+        else if (shown == ends + 1)
+            fprintf(out, "... ");
+    }
+    fprintf(out, "\n");
+}
+
+// One action into a line of `cell` characters a unit of time: F5, B5---.
+static inline void schedule_draw_action(char* line, int cell, const Schedule* schedule, Action action, int start,
+                                        int end) {
+    char text[32];
+    memset(line + start * cell, end - start > 1 ? '-' : ' ', (size_t)((end - start) * cell - 1));
+    line[end * cell - 1] = ' ';
+    const int n = action_label(text, sizeof text, schedule, action);
+    memcpy(line + start * cell, text, (size_t)n);
+}
+
+// All stages over time, as in Narayanan et al. 2021, Figure 4: a line a stage, a forward pass 1 unit of time, a
+// backward pass 2 units, half of one 1 unit. No line is wider than 110 characters: a longer step is cut in the middle.
+static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out) {
+    const bool chunks = stages[0].config.v > 1;
+    const int width = 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
+    const Action widest = {FORWARD, stages[0].config.v - 1, stages[0].config.m - 1, 0, false};
+    const int cell = action_label(NULL, 0, &stages[0], widest) + 1;
+    Costs costs = costs_equal(p * stages[0].config.v, 1, 1, 1, 0);
+    Timeline timeline = schedule_times(stages, p, &costs, false);
+    const int units = (int)timeline.length, half = (width - label - 5) / cell / 2; // 5: "... " and "|"
+    const bool cut = label + units * cell + 1 > width;
+    char* line = (char*)checked_malloc((size_t)(units * cell) + 1, "drawing the schedule");
+    for (int r = 0; r < p; r++) {
+        const Schedule* schedule = &stages[r];
+        for (int i = 0; i < units * cell; i++) line[i] = i % cell == 0 ? '.' : ' ';
+        for (int i = 0; i < timeline.done[r]; i++) {
+            if (action_computes(schedule->actions[i].kind))
+                schedule_draw_action(line, cell, schedule, schedule->actions[i], (int)timeline.start[r][i],
+                                     (int)timeline.end[r][i]);
+        }
+        fprintf(out, "stage %-*d", label - 6, r);
+        if (cut) fprintf(out, "%.*s... ", half * cell, line);
+        fprintf(out, "%.*s|\n", (cut ? half : units) * cell, cut ? line + (units - half) * cell : line);
+    }
+    fprintf(out, "%*sF forward  B backward  W its weight half  %s. idle  | end: bubble %.1f %% of the work\n", label,
+            "", chunks ? "a b chunks  " : "", 100 * timeline_bubble(stages, &timeline));
+    free(line);
+    timeline_free(&timeline);
+    costs_free(&costs);
+}
+
+// For a terminal; of tables that pass schedule_check.
+static inline void schedule_draw(const Schedule* stages, int p, FILE* out) {
+    if (p == 1)
+        schedule_draw_list(stages, out);
+    else
+        schedule_draw_stages(stages, p, out);
+}
+
+#endif
