@@ -38,7 +38,7 @@ enum { PLAN_OPTIONS = 48 };
 
 static int plan_table(Option* table, PlanOptions* o) {
     Settings* m = &o->model;
-    static char any_schedule[128];
+    static char any_schedule[160];
     snprintf(any_schedule, sizeof any_schedule, "any|%s", schedule_choices());
     const Option rows[] = {
         option_heading("model"),
