@@ -52,7 +52,7 @@ static Norm next_norm(const Stage* stage, const Activations* acts, int layer) {
 static void norm_forward(const Stage* stage, Norm n, const floatX* x, int R) {
     const int C = stage->model.C;
     const float eps = (float)stage->model.eps;
-    if (stage->model.arch == ARCH_GPT2)
+    if (stage->model.norm == NORM_LAYERNORM)
         layernorm_forward(n.out, n.mean, n.rstd, x, n.w, n.b, R, C, eps);
     else
         rmsnorm_forward(n.out, n.rstd, x, n.w, R, C, eps);
@@ -65,7 +65,7 @@ static void residual_norm_forward(const Stage* stage, Norm n, floatX* sum, const
     const float eps = (float)stage->model.eps;
     if (!n.out)
         residual_forward(sum, x, branch, bias, R, C);
-    else if (stage->model.arch == ARCH_GPT2)
+    else if (stage->model.norm == NORM_LAYERNORM)
         residual_layernorm_forward(sum, n.out, n.mean, n.rstd, x, branch, bias, n.w, n.b, R, C, eps);
     else
         residual_rmsnorm_forward(sum, n.out, n.rstd, x, branch, bias, n.w, R, C, eps);
@@ -73,11 +73,7 @@ static void residual_norm_forward(const Stage* stage, Norm n, floatX* sum, const
 
 static void activation_forward(const Stage* stage, Activations* acts, int layer) {
     const LayerActivations* y = layer_acts(acts, layer);
-    const int F = stage->layout.F;
-    if (stage->model.arch == ARCH_GPT2)
-        gelu_forward(y->act, y->fc, (int64_t)acts->N * F);
-    else
-        swiglu_forward(y->act, y->fc, acts->N, F);
+    activations[stage->model.activation].forward(y->act, y->fc, acts->N, stage->layout.F);
 }
 
 // Attention of whole sequences. Documents are the same in all states, so where there are any these take turns.
@@ -115,15 +111,18 @@ static void attention_block_core(const Stage* stage, Activations* acts, int laye
 static void fc_forward(const Stage* stage, Activations* acts, int layer) {
     const LayerActivations* y = layer_acts(acts, layer);
     const floatX* x = tp_gather_input(stage, acts, y->norm2);
-    const int C = stage->model.C, F = stage->layout.F, states = stage->layout.states;
-    for (int i = 0; i < states && stage->model.arch == ARCH_GPT2; i++) {
-        const int64_t row = (int64_t)i * acts->tokens;
-        linear_gelu_forward(y->act + row * F, y->fc + row * F, x + row * C, weight_of(stage, layer, FC_W, i),
-                            weight_of(stage, layer, FC_B, i), acts->tokens, C, F);
+    const Activation* activation = &activations[stage->model.activation];
+    const int C = stage->model.C, F = stage->layout.F;
+    if (!activation->linear_forward) {
+        tp_linear_forward(stage, acts, y->fc, x, layer, FC_W, FC_B, C, fc_size(stage));
+        activation_forward(stage, acts, layer);
+        return;
     }
-    if (stage->model.arch == ARCH_GPT2) return;
-    tp_linear_forward(stage, acts, y->fc, x, layer, FC_W, FC_B, C, fc_size(stage));
-    activation_forward(stage, acts, layer);
+    for (int i = 0; i < stage->layout.states; i++) {
+        const int64_t row = (int64_t)i * acts->tokens;
+        activation->linear_forward(y->act + row * F, y->fc + row * F, x + row * C, weight_of(stage, layer, FC_W, i),
+                                   weight_of(stage, layer, FC_B, i), acts->tokens, C, F);
+    }
 }
 
 // middle = x[layer] + attention(norm1), norm1 being there; then fc = W norm2(middle) and its activation function:
@@ -167,7 +166,7 @@ static void embedding_forward_tp(const Stage* stage, Activations* acts) {
                       states * stage->layout.V);
     nan_probe(stage, acts, PROBE_EMBEDDING, 0, partial, (int64_t)N * C);
     reduce_from_tensor_region(stage->groups, acts->split, x, partial, (int64_t)N * C);
-    if (stage->model.arch == ARCH_GPT2) {
+    if (stage->model.position == POSITION_LEARNED) {
         const int64_t first = acts->position >= 0 ? acts->position
                               : acts->split       ? (int64_t)stage->layout.mesh.tensor * acts->R
                                                   : 0;
@@ -256,7 +255,7 @@ static void grad_bucket_ready(const Backward* w, int layer, TensorKind kind) {
 static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
                           const float* rstd, int layer, TensorKind w, TensorKind b, int R) {
     const int C = stage->model.C;
-    if (stage->model.arch == ARCH_GPT2) {
+    if (stage->model.norm == NORM_LAYERNORM) {
         layernorm_backward(dx, gradient(stage, layer, w), gradient(stage, layer, b), dout, x, weight(stage, layer, w),
                            mean, rstd, R, C);
     } else {
@@ -267,15 +266,18 @@ static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, co
 // dfc, the gradient before the activation function, from dout, that of the mlp's result.
 static void activation_backward(const Stage* stage, const Activations* acts, floatX* dfc, const floatX* dout,
                                 const LayerActivations* y, int layer) {
-    const int C = stage->model.C, F = stage->layout.F, states = stage->layout.states;
-    for (int i = 0; i < states && stage->model.arch == ARCH_GPT2; i++) {
-        const int64_t row = (int64_t)i * acts->tokens;
-        linear_gelu_backward_input(dfc + row * F, stage->dact + row * F, dout + row * C,
-                                   weight_of(stage, layer, MLP_PROJ_W, i), y->fc + row * F, acts->tokens, F, C);
+    const Activation* activation = &activations[stage->model.activation];
+    const int C = stage->model.C, F = stage->layout.F;
+    if (!activation->linear_backward_input) {
+        tp_linear_backward_input(stage, acts, stage->dact, dout, layer, MLP_PROJ_W, F, C);
+        activation->backward(dfc, stage->dact, y->fc, acts->N, F);
+        return;
     }
-    if (stage->model.arch == ARCH_GPT2) return;
-    tp_linear_backward_input(stage, acts, stage->dact, dout, layer, MLP_PROJ_W, F, C);
-    swiglu_backward(dfc, stage->dact, y->fc, acts->N, F);
+    for (int i = 0; i < stage->layout.states; i++) {
+        const int64_t row = (int64_t)i * acts->tokens;
+        activation->linear_backward_input(dfc + row * F, stage->dact + row * F, dout + row * C,
+                                          weight_of(stage, layer, MLP_PROJ_W, i), y->fc + row * F, acts->tokens, F, C);
+    }
 }
 
 // dqkv, from s->dact.
@@ -414,7 +416,7 @@ static void embed_backward(const Backward* w) {
     const Activations* acts = w->acts;
     const int C = stage->model.C, V = stage->layout.states * stage->layout.V;
     const floatX* dx = is_caat(stage) ? caat_reduce_streams(stage, acts, w->g->dx) : w->g->dx;
-    if (stage->model.arch == ARCH_GPT2) {
+    if (stage->model.position == POSITION_LEARNED) {
         const int64_t first = acts->split ? (int64_t)stage->layout.mesh.tensor * acts->R : 0;
         grad_bucket_begin(w, -1, WPE);
         position_backward(gradient(stage, -1, WPE), dx, acts->positions, first, acts->R / stage->layout.states, acts->T,

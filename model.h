@@ -20,49 +20,75 @@ they are the one matrix that a single matrix product uses, while a file sees eac
 #define MODEL_H
 
 #include "util/base.h"
+#include "kernels/activations.h"
 #include "kernels/rope_table.h"
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch; // whose names of tensors and whose config.json
 typedef enum { NORM_LAYERNORM, NORM_RMSNORM } NormKind;
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
-typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
+typedef enum { HUB_GPT2, HUB_LLAMA } HubFormat; // Hugging Face's names of tensors and members of config.json
+
+// An architecture is a set of features. Code asks for the feature.
+typedef struct {
+    const char* name; // of --arch
+    HubFormat hub;
+    NormKind norm;
+    PositionKind position;
+    ActivationKind activation;
+    bool biases; // of the linear layers
+    bool tied;   // the head is the token embedding, where nothing says otherwise
+} Architecture;
+
+typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCHS } Arch;
+static const Architecture architectures[ARCHS] = {
+    {"gpt2", HUB_GPT2, NORM_LAYERNORM, POSITION_LEARNED, ACTIVATION_GELU, true, true},
+    {"llama", HUB_LLAMA, NORM_RMSNORM, POSITION_ROPE, ACTIVATION_SWIGLU, false, false},
+};
 
 // Made by model_gpt2 or model_llama, or read from options or a config.json; fields are then set by name.
 typedef struct {
     const char* name;
     Arch arch;
+    HubFormat hub;
     NormKind norm;
     PositionKind position;
     ActivationKind activation;
-    bool biases; // of the linear layers
-    bool tied;   // the head is the token embedding
+    bool biases, tied;
     int L, C, NH, NKV, F, T, V;
     double eps, rope_theta;
     RopeScaling rope_scaling;
 } ModelConfig;
 
 // gate and up are two products.
-static inline bool model_is_gated(const ModelConfig* m) { return m->activation == ACTIVATION_SWIGLU; }
+static inline bool model_is_gated(const ModelConfig* m) { return activations[m->activation].gated; }
 
 // Channels inside the mlp where nothing says otherwise: as many weights as 4 C without a gate.
 static inline int model_usual_ffn(const ModelConfig* m) {
     return model_is_gated(m) ? (int)round_up((size_t)m->C * 8 / 3, 64) : 4 * m->C;
 }
 
-// The features of an architecture.
+// Gives m the features of an architecture.
 static inline void model_set_arch(ModelConfig* m, Arch arch) {
-    const bool gpt2 = arch == ARCH_GPT2;
+    const Architecture* from = &architectures[arch];
     m->arch = arch;
-    m->norm = gpt2 ? NORM_LAYERNORM : NORM_RMSNORM;
-    m->position = gpt2 ? POSITION_LEARNED : POSITION_ROPE;
-    m->activation = gpt2 ? ACTIVATION_GELU : ACTIVATION_SWIGLU;
-    m->biases = gpt2;
-    m->tied = gpt2;
+    m->hub = from->hub;
+    m->norm = from->norm;
+    m->position = from->position;
+    m->activation = from->activation;
+    m->biases = from->biases;
+    m->tied = from->tied;
     m->eps = 1e-5;
-    m->rope_theta = gpt2 ? 0 : 10000;
+    m->rope_theta = from->position == POSITION_ROPE ? 10000 : 0;
 }
 
-static inline const char* model_arch_name(Arch arch) { return arch == ARCH_GPT2 ? "gpt2" : "llama"; }
+static inline const char* model_arch_name(Arch arch) { return architectures[arch].name; }
+
+// The values of --arch.
+static inline const char* model_arch_choices(void) {
+    static char text[256];
+    text[0] = 0;
+    for (int i = 0; i < ARCHS; i++) strcat(strcat(text, i ? "|" : ""), architectures[i].name);
+    return text;
+}
 
 static inline ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int F, int T, int V) {
     ModelConfig m;
@@ -190,9 +216,9 @@ static inline bool model_check(const ModelConfig* m, Error* error) {
     if (m->C % m->NH != 0) return fail(error, "--hidden %d cannot be divided into --heads %d equal heads", m->C, m->NH);
     if (m->NH % m->NKV != 0)
         return fail(error, "--heads %d cannot be divided into --kv-heads %d equal groups", m->NH, m->NKV);
-    if (m->arch == ARCH_GPT2 && m->NKV != m->NH)
+    if (m->hub == HUB_GPT2 && m->NKV != m->NH)
         return fail(error, "--kv-heads %d: gpt2 has as many as --heads %d; use --arch llama", m->NKV, m->NH);
-    if (m->arch == ARCH_LLAMA && m->C / m->NH % 2 != 0)
+    if (m->position == POSITION_ROPE && m->C / m->NH % 2 != 0)
         return fail(error, "--hidden %d / --heads %d = %d: rotary positions need an even head size", m->C, m->NH,
                     m->C / m->NH);
     return true;
@@ -257,7 +283,7 @@ enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer stand before th
 // the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1,
 // biases 0.
 static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
-    const bool gpt2 = m->arch == ARCH_GPT2;
+    const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);
     const double std = 0.02, residual_std = 0.02 / sqrt(2.0 * m->L);
     typedef struct {
@@ -271,29 +297,29 @@ static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int la
     } Row;
     const Row block[] = {
         {NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {NORM1_B, gpt2, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {QKV_W, gpt2, "attn.c_attn.weight", "", 3 * (int64_t)C, C, COLUMN_PARALLEL, 3, 0, std},
         {QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
         {K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
         {V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {QKV_B, gpt2, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
+        {QKV_B, m->biases, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
         {ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, residual_std},
-        {ATTN_PROJ_B, gpt2, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {NORM2_B, gpt2, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {UP_W, !gpt2, "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {FC_B, gpt2, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
+        {UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
+        {FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
         {MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, 1, 0, residual_std},
-        {MLP_PROJ_B, gpt2, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
     };
     const Row before[] = {
         {WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
-        {WPE, gpt2, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
+        {WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
     };
     const Row after[] = {
         {FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {FINAL_NORM_B, gpt2, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
     };
     const Row* rows = layer < 0 ? before : layer < m->L ? block : after;

@@ -70,17 +70,26 @@ static inline bool config_switch(const ConfigReader* reader, const char* key, bo
                      "\"%s\" is %s: that is another model than the one here", key, value ? "true" : "false");
 }
 
-// A name has to be one of `ours`, each with a blank behind it.
-static inline bool config_name(const ConfigReader* reader, const char* key, const char* ours) {
-    const char* value = "";
-    char word[128];
-    if (!config_get(reader, key)) return true;
-    if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
-    snprintf(word, sizeof word, "%s ", value);
-    const char* at = strchr(value, ' ') ? NULL : strstr(ours, word);
-    return (at && *value && (at == ours || at[-1] == ' ')) ||
-           json_fail(reader->json, config_get(reader, key), reader->error,
-                     "\"%s\" is %s, which is not supported; there is %s", key, json_quoted(value).text, ours);
+// The architecture with this config's activation function; the format's first one where none is named.
+static inline bool config_read_arch(ModelConfig* model, const ConfigReader* reader, HubFormat hub, const char* key) {
+    const char* value = NULL;
+    char word[128] = "", names[512] = "";
+    if (config_get(reader, key)) {
+        if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
+        snprintf(word, sizeof word, "%s ", value);
+    }
+    for (int arch = 0; arch < ARCHS; arch++) {
+        if (architectures[arch].hub != hub) continue;
+        const char* ours = activations[architectures[arch].activation].hub_names;
+        const char* at = value && strchr(value, ' ') ? NULL : strstr(ours, word);
+        if (!value || (at && *value && (at == ours || at[-1] == ' '))) {
+            model_set_arch(model, (Arch)arch);
+            return true;
+        }
+        strcat(names, ours);
+    }
+    return json_fail(reader->json, config_get(reader, key), reader->error,
+                     "\"%s\" is %s, which is not supported; there is %s", key, json_quoted(value).text, names);
 }
 
 // What must not be there at all, because nothing here computes it.
@@ -124,23 +133,22 @@ static inline bool config_read_rope(ModelConfig* model, const ConfigReader* read
 }
 
 static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader) {
-    model_set_arch(model, ARCH_GPT2);
-    return config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
+    return config_read_arch(model, reader, HUB_GPT2, "activation_function") &&
+           config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
            config_int(&model->NH, reader, "n_head", 1 << 16, 0) &&
            config_int(&model->NKV, reader, "n_head", 1 << 16, 0) &&
            config_int(&model->F, reader, "n_inner", 1 << 22, 4 * model->C) &&
            config_int(&model->T, reader, "n_positions", 1 << 24, 1024) &&
            config_number(&model->eps, reader, "layer_norm_epsilon", 1e-5) &&
            config_bool(&model->tied, reader, "tie_word_embeddings", true) &&
-           config_name(reader, "activation_function", "gelu_new gelu_pytorch_tanh gelu_fast ") &&
            config_switch(reader, "scale_attn_weights", true) &&
            config_switch(reader, "scale_attn_by_inverse_layer_idx", false) &&
            config_switch(reader, "add_cross_attention", false);
 }
 
 static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader) {
-    model_set_arch(model, ARCH_LLAMA);
-    if (!config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
+    if (!config_read_arch(model, reader, HUB_LLAMA, "hidden_act") ||
+        !config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
         !config_int(&model->C, reader, "hidden_size", 1 << 20, 0) ||
         !config_int(&model->NH, reader, "num_attention_heads", 1 << 16, 0) ||
         !config_int(&model->NKV, reader, "num_key_value_heads", 1 << 16, model->NH) ||
@@ -148,9 +156,8 @@ static inline bool config_read_llama(ModelConfig* model, const ConfigReader* rea
         !config_int(&model->T, reader, "max_position_embeddings", 1 << 24, 2048) ||
         !config_number(&model->eps, reader, "rms_norm_eps", 1e-6) ||
         !config_bool(&model->tied, reader, "tie_word_embeddings", false) ||
-        !config_name(reader, "hidden_act", "silu swish ") || !config_switch(reader, "attention_bias", false) ||
-        !config_switch(reader, "mlp_bias", false) || !config_absent(reader, "sliding_window") ||
-        !config_read_rope(model, reader))
+        !config_switch(reader, "attention_bias", false) || !config_switch(reader, "mlp_bias", false) ||
+        !config_absent(reader, "sliding_window") || !config_read_rope(model, reader))
         return false;
     double rotated;
     int HS;
@@ -332,6 +339,8 @@ enum { CONFIG_TEXT = 4096 };
 // config.json of a model. dtype: of its weights, "float32" or "bfloat16"; more: further members, each with a comma before it.
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
+    const char* activation = activations[m->activation].hub_names;
+    const int letters = (int)strcspn(activation, " ");
     char scaling[320] = "", a[32], b[32], c[32];
     if (r->factor > 0 && r->original > 0)
         snprintf(scaling, sizeof scaling,
@@ -342,21 +351,22 @@ static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, co
         snprintf(scaling, sizeof scaling, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %s},\n",
                  config_decimal(a, r->factor));
     config_decimal(a, m->eps), config_decimal(b, m->rope_theta);
-    if (m->arch == ARCH_GPT2)
+    if (m->hub == HUB_GPT2)
         snprintf(text, CONFIG_TEXT,
                  "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"n_layer\": %d,\n"
                  "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n"
-                 "  \"vocab_size\": %d,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %s,\n"
+                 "  \"vocab_size\": %d,\n  \"activation_function\": \"%.*s\",\n  \"layer_norm_epsilon\": %s,\n"
                  "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
-                 m->L, m->C, m->NH, m->F, m->T, m->V, a, m->tied ? "true" : "false", dtype, more);
+                 m->L, m->C, m->NH, m->F, m->T, m->V, letters, activation, a, m->tied ? "true" : "false", dtype, more);
     else
         snprintf(text, CONFIG_TEXT,
                  "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
                  "  \"num_hidden_layers\": %d,\n  \"hidden_size\": %d,\n  \"num_attention_heads\": %d,\n"
                  "  \"num_key_value_heads\": %d,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": %d,\n"
-                 "  \"vocab_size\": %d,\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %s,\n  \"rope_theta\": %s,\n"
+                 "  \"vocab_size\": %d,\n  \"hidden_act\": \"%.*s\",\n  \"rms_norm_eps\": %s,\n  \"rope_theta\": %s,\n"
                  "%s  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
-                 m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, a, b, scaling, m->tied ? "true" : "false", dtype, more);
+                 m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, letters, activation, a, b, scaling,
+                 m->tied ? "true" : "false", dtype, more);
 }
 
 #endif

@@ -148,7 +148,7 @@ static inline bool checkpoint_init(const char* path, const ModelConfig* model, c
     SafeTensorsModel file;
     bool transposed;
     if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
-    const char* prefix = model->arch == ARCH_GPT2 ? "transformer." : "model.";
+    const char* prefix = model->hub == HUB_GPT2 ? "transformer." : "model.";
     const SafeTensors* st;
     bool ok = checkpoint_check_names(&file, model, prefix, error);
     for (int i = 0; i < layout->n && ok; i++) {

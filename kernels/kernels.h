@@ -5,6 +5,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 #ifndef KERNELS_H
 #define KERNELS_H
 
+#include "activations.h"
 #include "device.h"
 #ifdef USE_CUDA
 #include "adamw.cuh"

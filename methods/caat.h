@@ -36,7 +36,7 @@ static inline TensorKind caat_skip_bias(const Stage* stage, TensorKind bias) {
 
 static inline void caat_bias_grad(const Stage* stage, const Activations* acts, int layer, TensorKind bias,
                                   const floatX* dx) {
-    if (is_caat(stage) && stage->model.arch == ARCH_GPT2)
+    if (is_caat(stage) && stage->model.biases)
         linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
 }
 

@@ -185,7 +185,7 @@ static inline int qkv_size(const Stage* stage) {
     return (stage->layout.NH + 2 * stage->layout.NKV) * model_head_size(&stage->model);
 }
 static inline int fc_size(const Stage* stage) {
-    return stage->model.arch == ARCH_LLAMA ? 2 * stage->layout.F : stage->layout.F;
+    return model_is_gated(&stage->model) ? 2 * stage->layout.F : stage->layout.F;
 }
 static inline int64_t kv_cache_layer_elements(const Stage* stage) {
     return (int64_t)stage->T * 2 * stage->layout.NKV * model_head_size(&stage->model);
@@ -357,7 +357,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (splits_rows(stage))
         stage->partial = take_values(stage, scratch, N * C), stage->gathered = take_values(stage, scratch, N * C);
     if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.states * C);
-    if (stage->model.arch == ARCH_LLAMA)
+    if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
     stage->sums = (double*)arena_take(scratch, (2 * stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));

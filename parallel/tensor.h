@@ -92,7 +92,7 @@ static inline void tp_linear_backward_weight(const Stage* stage, const Activatio
     const int N = acts->tokens;
     for (int i = 0; i < stage->layout.states; i++) {
         const floatX *dout_i = dout + (int64_t)i * N * OC, *x_i = x + (int64_t)i * N * C;
-        if (stage->model.arch == ARCH_GPT2 && b != NO_TENSOR)
+        if (stage->model.biases && b != NO_TENSOR)
             linear_backward_weight_and_bias(gradient_of(stage, layer, w, i), gradient_of(stage, layer, b, i), dout_i,
                                             x_i, N, C, OC);
         else

@@ -554,8 +554,9 @@ static inline int measured_kernel(const Op* op) {
                                     {KERNEL_NORM_BACKWARD, KERNEL_RMS_NORM_BACKWARD},
                                     {KERNEL_ACTIVATION, KERNEL_SWIGLU},
                                     {KERNEL_ACTIVATION_BACKWARD, KERNEL_SWIGLU_BACKWARD}};
-    for (size_t i = 0; i < sizeof others / sizeof others[0] && op->arch == ARCH_LLAMA; i++) {
-        if ((int)op->kernel == others[i][0]) return others[i][1];
+    for (int i = 0; i < 5; i++) {
+        const bool other = i < 3 ? !op->layernorm : op->gated;
+        if (other && (int)op->kernel == others[i][0]) return others[i][1];
     }
     // There and back in one pass, a logit is read and written once.
     if (op->kernel == KERNEL_CLASSIFIER && op->bytes / op->elements > 10) return KERNEL_CLASSIFIER_PARTS;

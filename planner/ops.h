@@ -79,7 +79,7 @@ typedef struct Op {
     OpKind kind;
     Kernel kernel;         // of OP_MEMORY
     double elements;       // of OP_MEMORY
-    Arch arch;             // of OP_MEMORY: whose norms and activation functions
+    bool layernorm, gated; // of OP_MEMORY: which norm, which activation function
     double bytes;          // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
     double m, n, k, batch; // of OP_PRODUCT: (m x k) (k x n), batch times
     int transposed;        // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
@@ -226,9 +226,10 @@ typedef struct {
     double heads, HS;  // of this rank: B x heads; size of one
     double T, e;       // tokens of a sequence; bytes of a value
     int NH, NKV, t, V; // of this rank
-    bool gpt2, rows;   // rows: sequence parallel
-    bool halves;       // backward passes in halves
-    bool drop;         // dropout outside attention
+    bool layernorm, learned, biases, gated, fused; // features of the model; fused: the activation and its product
+    bool rows;                                     // sequence parallel
+    bool halves;                                   // backward passes in halves
+    bool drop;                                     // dropout outside attention
     Recompute recompute;
 } Lists;
 
@@ -239,12 +240,17 @@ static inline Lists lists_of(const Job* j, Work* w) {
     memset(&x, 0, sizeof x);
     x.w = w, x.s = j->software, x.t = t, x.rows = j->mesh->sequence_parallel && t > 1;
     x.halves = j->halves;
-    x.gpt2 = m->arch == ARCH_GPT2, x.recompute = j->mesh->recompute;
+    x.layernorm = m->norm == NORM_LAYERNORM;
+    x.learned = m->position == POSITION_LEARNED;
+    x.biases = m->biases;
+    x.gated = model_is_gated(m);
+    x.fused = activations[m->activation].linear_forward && j->software->epilogues;
+    x.recompute = j->mesh->recompute;
     x.N = (double)j->B * j->T, x.R = x.rows ? x.N / t : x.N, x.C = m->C, x.T = j->T, x.e = j->software->value_bytes;
     x.NH = m->NH / t > 0 ? m->NH / t : 1, x.NKV = m->NKV > t ? m->NKV / t : 1, x.HS = model_head_size(m);
     x.F = m->F / t, x.fc = (double)model_fc_size(m) / t, x.qkv = (x.NH + 2 * x.NKV) * x.HS;
     x.heads = (double)j->B * x.NH, x.V = (m->V + t - 1) / t;
-    x.drop = j->software->dropout && x.gpt2;
+    x.drop = j->software->dropout && x.layernorm;
     return x;
 }
 
@@ -268,7 +274,8 @@ static inline void list_hide(const Lists* x, int first) {
 
 static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
     Op* op = work_memory(x->w, name, kernel, elements, each);
-    op->arch = x->gpt2 ? ARCH_GPT2 : ARCH_LLAMA;
+    op->layernorm = x->layernorm;
+    op->gated = x->gated;
     return op;
 }
 
@@ -283,7 +290,7 @@ static inline void list_flash(const Lists* x, bool backward) {
 // with one.
 
 static inline void ours_activation(const Lists* x, bool alone) { // GELU's product writes one matrix more
-    const double values = !x->gpt2 ? 3 : alone || !x->s->epilogues ? 2 : 1;
+    const double values = x->fused && !alone ? 1 : x->gated ? 3 : 2;
     list_memory(x, "activation", KERNEL_ACTIVATION, x->N * x->F, values * x->e);
 }
 
@@ -298,7 +305,7 @@ static inline void ours_residual(const Lists* x, bool norm) {
 static inline void ours_forward_inner(const Lists* x) {
     list_gather(x);
     work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
-    if (!x->gpt2) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    if (!x->learned) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
     list_flash(x, false);
     work_product(x->w, "projection", 0, x->N, x->C, x->NH * x->HS, 1);
     list_sum(x);
@@ -318,7 +325,7 @@ static inline void ours_forward(const Lists* x, bool next_norm) {
 // dW and db of a layer with `in` inputs and `out` outputs. A GPU's product makes db on the way.
 static inline void ours_weight(const Lists* x, const char* name, double in, double out) {
     work_product(x->w, name, 2, out, in, x->N, 1);
-    if (x->gpt2 && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
+    if (x->biases && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }
 
 // Of all rows, for both halves of the backward pass; where these are one it is the stream's own.
@@ -358,9 +365,9 @@ static inline void ours_backward(const Lists* x) {
     ours_branch_gradient(x);
     work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
     list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F,
-                x->e * (!x->gpt2          ? 5
-                        : x->s->epilogues ? 1
-                                          : 3));
+                x->e * (x->fused   ? 1
+                        : x->gated ? 5
+                                   : 3));
     work_product(x->w, "fc dX", 1, x->N, x->C, x->fc, 1);
     list_sum(x);
     ours_weights(x, "mlp projection dW", x->F, "fc dW", x->fc);
@@ -368,7 +375,7 @@ static inline void ours_backward(const Lists* x) {
     ours_branch_gradient(x);
     work_product(x->w, "projection dX", 1, x->N, x->NH * x->HS, x->C, 1);
     list_flash(x, true);
-    if (!x->gpt2) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    if (!x->learned) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
     work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
     list_sum(x);
     ours_weights(x, "projection dW", x->NH * x->HS, "qkv dW", x->qkv);
@@ -420,7 +427,7 @@ static inline void other_attention(const Lists* x, bool backward) {
 
 static inline void other_residual(const Lists* x) {
     const double e = x->e, fused = 3 * e + (x->drop ? 1 : 0);
-    const double apart = 3 * e + (x->gpt2 ? 2 * e : 0) + (x->drop ? 2 * e + 1 : 0);
+    const double apart = 3 * e + (x->biases ? 2 * e : 0) + (x->drop ? 2 * e + 1 : 0);
     other_memory(x, "residual", x->R * x->C, x->s->fused ? fused : apart);
 }
 
@@ -429,8 +436,8 @@ static inline void other_forward(const Lists* x) {
     other_memory(x, "norm 1", x->R * x->C, 2 * e);
     list_gather(x);
     other_linear(x, "qkv", x->C, x->qkv, false);
-    if (x->gpt2 && !x->s->epilogues) other_memory(x, "qkv bias", x->N * x->qkv, 2 * e);
-    if (!x->gpt2) other_memory(x, "rope", x->N * x->qkv, 2 * e);
+    if (x->biases && !x->s->epilogues) other_memory(x, "qkv bias", x->N * x->qkv, 2 * e);
+    if (!x->learned) other_memory(x, "rope", x->N * x->qkv, 2 * e);
     other_attention(x, false);
     if (!x->s->flash) other_memory(x, "merge heads", x->N * x->C / x->t, 2 * e);
     other_linear(x, "projection", x->C / x->t, x->C, false);
@@ -439,7 +446,7 @@ static inline void other_forward(const Lists* x) {
     other_memory(x, "norm 2", x->R * x->C, 2 * e);
     list_gather(x);
     other_linear(x, "fc", x->C, x->fc, false);
-    if (!x->gpt2) {
+    if (x->gated) {
         other_memory(x, "swiglu", x->N * x->F, 3 * e);
     } else if (x->s->fused) {
         other_memory(x, "bias and gelu", x->N * x->F, 2 * e);
@@ -464,7 +471,7 @@ static inline void other_column_backward(const Lists* x, const char* name, doubl
 }
 
 static inline void other_branch_backward(const Lists* x) {
-    const double each = (x->drop ? 2 * x->e + 1 : 0) + (x->gpt2 ? x->e : 0); // and the bias gradient's read
+    const double each = (x->drop ? 2 * x->e + 1 : 0) + (x->biases ? x->e : 0); // and the bias gradient's read
     if (each > 0) other_memory(x, "residual back", x->R * x->C, each);
     list_gather(x);
 }
@@ -479,7 +486,7 @@ static inline void other_backward(const Lists* x) {
     if (x->recompute == RECOMPUTE_FULL) other_forward(x);
     other_branch_backward(x);
     other_linear(x, "mlp projection", x->F, x->C, true);
-    other_memory(x, x->gpt2 ? "bias and gelu back" : "swiglu back", x->N * x->F, (x->gpt2 ? 4 : 5) * e);
+    other_memory(x, x->gated ? "swiglu back" : "bias and gelu back", x->N * x->F, (x->gated ? 5 : 4) * e);
     other_column_backward(x, "fc", x->fc);
     other_norm_backward(x);
 
@@ -488,8 +495,8 @@ static inline void other_backward(const Lists* x) {
     if (!x->s->flash) other_memory(x, "merge heads back", x->N * x->C / x->t, 2 * e);
     if (x->recompute == RECOMPUTE_SELECTIVE && !x->s->flash) other_attention(x, false);
     other_attention(x, true);
-    other_memory(x, x->gpt2 ? "qkv join and bias back" : "rope back", x->N * x->qkv,
-                 !x->gpt2          ? 2 * e
+    other_memory(x, x->learned ? "qkv join and bias back" : "rope back", x->N * x->qkv,
+                 !x->learned       ? 2 * e
                  : x->s->epilogues ? e
                                    : 3 * e);
     other_column_backward(x, "qkv", x->qkv);
@@ -529,12 +536,12 @@ static inline void work_embedding(Work* w, const Job* job, bool backward) {
     } else if (!x.s->ours) {
         other_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
     } else if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
-        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.gpt2 ? 5 : 2));
+        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
         list_sum(&x);
     } else { // read; a row of the float32 table, read and written
         const int first = x.w->n;
         list_gather(&x);
-        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.gpt2 ? 2 : 1) + 8);
+        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
         for (int i = first; i < x.w->n; i++) x.w->op[i].weight = true;
     }
 }

@@ -43,7 +43,7 @@ static int plan_table(Option* table, PlanOptions* o) {
     const Option rows[] = {
         option_heading("model"),
         option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
-        option_choice("arch", &m->arch, "gpt2|llama", "architecture; with the sizes below, or to change a model's"),
+        option_choice("arch", &m->arch, model_arch_choices(), "architecture; with the sizes below, or to change a model's"),
         option_int("layers", &m->layers, 1, 10000, "blocks"),
         option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
         option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
@@ -261,7 +261,7 @@ static void print_rate(const Choice* best) {
     const double half = 6.0 * s->model.L * s->model.C * s->T * tokens / s->cluster->device.peak;
     printf("rate      MFU %.1f %% = (6 N + 6 L C T) tokens/s / peak; %.1f %% with attention in full, 12 L C T",
            100 * best->cost.mfu, 100 * (best->cost.mfu + half));
-    if (s->model.arch == ARCH_GPT2)
+    if (s->model.position == POSITION_LEARNED)
         printf("; %.1f TFLOP/s a GPU by equation 3 of Narayanan et al. 2021: four passes, %s", best->cost.flops / 1e12,
                s->mesh.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
     printf("\n");

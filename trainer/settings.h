@@ -77,7 +77,7 @@ static inline int settings_table(Option* table, Settings* s) {
         option_heading("model"),
         option_string("model", &s->model, "NAME",
                       "tiny, gpt2-124M, llama-1.1B, ...: a published size; a wrong name lists all"),
-        option_choice("arch", &s->arch, "gpt2|llama",
+        option_choice("arch", &s->arch, model_arch_choices(),
                       "architecture; with the sizes below instead of --model, or to change it"),
         option_int("layers", &s->layers, 1, 10000, "blocks"),
         option_int("hidden", &s->hidden, 1, 1 << 20, "channels of the residual stream"),
@@ -302,7 +302,7 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
 // positions may be fewer, and, where they have no table, more.
 static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
                                             const char* path) {
-    const bool gpt2 = stored->arch == ARCH_GPT2, named = option_given(table, n, "model"),
+    const bool learned = stored->position == POSITION_LEARNED, named = option_given(table, n, "model"),
                arch_given = option_given(table, n, "arch");
     const ModelConfig meant =
         named ? settings_model(s, table, n, 0) : *stored; // --model, changed by what is given beside
@@ -315,7 +315,7 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
                  {"kv-heads", s->kv_heads, meant.NKV, stored->NKV},
                  {"ffn", s->ffn, meant.F, stored->F},
                  {"vocab", s->vocab, meant.V, stored->V},
-                 {"seq", gpt2 && s->seq > stored->T ? s->seq : 0, stored->T, stored->T}};
+                 {"seq", learned && s->seq > stored->T ? s->seq : 0, stored->T, stored->T}};
     if ((arch_given ? (Arch)s->arch : meant.arch) != stored->arch)
         die_usage("--%s %s, but %s is a %s: give --arch %s, or drop it", arch_given ? "arch" : "model",
                   arch_given ? model_arch_name((Arch)s->arch) : s->model, path, model_arch_name(stored->arch),

@@ -123,7 +123,7 @@ static void product_weight_bias(const Arrays* a) {
 // As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by the
 // norm behind them.
 static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
-    const bool biases = r->model.arch == ARCH_GPT2 && strncmp(row->op.name, "head", 4) != 0;
+    const bool biases = r->model.biases && strncmp(row->op.name, "head", 4) != 0;
     if (row->op.transposed == 0)
         return row->gelu ? product_gelu : strcmp(row->name, "qkv") == 0 && biases ? product_bias : product;
     if (row->op.transposed == 1) return row->gelu ? product_input_gelu : product_input;
@@ -249,7 +249,7 @@ static void arrays_take(Arrays* a, const char* values, const char* floats, int64
 
 // Norms and what stands beside them: rows of C, weights, statistics of rows, gradients of weights.
 static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
-    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const bool gpt2 = r->model.norm == NORM_LAYERNORM;
     const int most = (int)max_i64(a->N, a->C);
     arrays_take(a, "xyzo", "", (int64_t)a->N * a->C);
     a->w = random_array<floatX>(a->C), a->bias = random_array<floatX>(a->C);
@@ -263,12 +263,13 @@ static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
 }
 
 static Work1 take_activation(Arrays* a, const Roofline* r, bool backward) {
-    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const bool gated = model_is_gated(&r->model);
     a->C = r->model.F, a->n = (int64_t)a->N * a->C;
-    a->out = random_array<floatX>(a->n), a->x = random_array<floatX>(gpt2 ? a->n : 2 * a->n);
-    if (backward && gpt2) a->z = random_array<floatX>(a->n);
-    if (backward && !gpt2) a->y = random_array<floatX>(2 * a->n);
-    return gpt2 ? (backward ? gelu_back : gelu) : backward ? swiglu_back : swiglu;
+    a->out = random_array<floatX>(a->n), a->x = random_array<floatX>(gated ? 2 * a->n : a->n);
+    if (backward && !gated) a->z = random_array<floatX>(a->n);
+    if (backward && gated) a->y = random_array<floatX>(2 * a->n);
+    if (gated) return backward ? swiglu_back : swiglu;
+    return backward ? gelu_back : gelu;
 }
 
 static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
@@ -279,7 +280,7 @@ static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
 }
 
 static Work1 take_embedding(Arrays* a, const Roofline* r, bool backward) {
-    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const bool gpt2 = r->model.position == POSITION_LEARNED;
     const int64_t table = (int64_t)a->V * a->C, places = (int64_t)a->T * a->C;
     a->tokens = random_tokens(a->N, a->V), a->out = random_array<floatX>((int64_t)a->N * a->C);
     if (!backward) {
@@ -434,7 +435,7 @@ static void bench_model(Roofline* r, const ModelConfig* m, int B, int T) {
     if (bench.model && strcmp(bench.model, m->name) != 0) return;
     roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, false);
     bench_rows(r, false);
-    if (m->arch != ARCH_GPT2 || !wants("memory")) return;
+    if (m->norm != NORM_LAYERNORM || !wants("memory")) return;
     roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE,
                    true); // GELU and gradients of biases, where they are not epilogues
     bench_rows(r, true);

@@ -122,7 +122,7 @@ static inline void goal_of_memory(RooflineRow* row) {
 
 // Kernels, copies and settings to zero that one call starts. A product may be one more where cuBLASLt divides its sums.
 static inline int memory_launches(const Roofline* r, Kernel kernel, int tensors) {
-    const bool gpt2 = r->model.arch == ARCH_GPT2;
+    const bool gpt2 = r->model.position == POSITION_LEARNED;
     switch (kernel) {
     case KERNEL_NORM_BACKWARD: return 2;             // and the blocks' sums
     case KERNEL_BIAS: return 2;                      // the same
@@ -141,7 +141,7 @@ static inline void row_of_product(const Roofline* r, RooflineRow* row) {
     row->flops = row->executed = 2 * op->m * op->n * op->k * op->batch;
     row->bytes = op->batch * (e * (op->m * op->k + op->k * op->n) + result * op->m * op->n);
     // A bias's gradient comes from the same product, to scratch memory, and is added by a kernel.
-    const bool bias = op->transposed == 2 && r->model.arch == ARCH_GPT2 && strcmp(op->name, "head dW") != 0;
+    const bool bias = op->transposed == 2 && r->model.biases && strcmp(op->name, "head dW") != 0;
     row->launches = bias && r->software.epilogues ? 2 : 1;
     goal_of_product(row, r->model.C);
 }
@@ -170,7 +170,7 @@ static inline void row_of_memory(const Roofline* r, RooflineRow* row, int tensor
 // GELU that is part of the product before it.
 static inline bool is_epilogue(const Roofline* r, const Op* op) {
     const bool activation = op->kernel == KERNEL_ACTIVATION || op->kernel == KERNEL_ACTIVATION_BACKWARD;
-    return op->kind == OP_MEMORY && activation && r->model.arch == ARCH_GPT2 && r->software.epilogues && r->n > 0 &&
+    return op->kind == OP_MEMORY && activation && activations[r->model.activation].linear_forward && r->software.epilogues && r->n > 0 &&
            r->row[r->n - 1].op.kind == OP_PRODUCT;
 }
 

@@ -20,7 +20,7 @@ PURE = [
     ("config: biases are let through", CONFIG, "!config_switch(reader, \"attention_bias\", false) ||", ""),
     ("config: switches may stand anywhere", CONFIG, "return value == ours ||", "return true ||"),
     ("config: the beginning of a name is enough", CONFIG, 'snprintf(word, sizeof word, "%s ", value);', 'snprintf(word, sizeof word, "%s", value);'),
-    ("config: exact GELU is GPT-2's", CONFIG, '"gelu_new gelu_pytorch_tanh', '"gelu gelu_new gelu_pytorch_tanh'),
+    ("config: exact GELU is GPT-2's", "kernels/activations.h", '"gelu_new gelu_pytorch_tanh', '"gelu gelu_new gelu_pytorch_tanh'),
     ("config: heads of any size", CONFIG, "HS * (int64_t)model->NH == model->C", "true"),
     ("config: windows are let through", CONFIG, "!config_absent(reader, \"sliding_window\") ||", ""),
     ("config: few bits are let through", CONFIG, "config_absent(&reader, \"quantization_config\") &&", ""),

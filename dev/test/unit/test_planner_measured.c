@@ -116,7 +116,7 @@ static void test_operations(void) {
     check(measured_seconds(&m, &product, 1, 1) == measured_product(&m, 1, 1, 128, 512, 32), "a product");
     const Op gelu = *work_memory(&w, "gelu", KERNEL_ACTIVATION, 65536, 8);
     Op swiglu = *work_memory(&w, "swiglu", KERNEL_ACTIVATION, 65536, 12);
-    swiglu.arch = ARCH_LLAMA;
+    swiglu.gated = true;
     check(measured_kernel(&gelu) == KERNEL_ACTIVATION && measured_kernel(&swiglu) == KERNEL_SWIGLU, "two activations");
     check(measured_seconds(&m, &swiglu, 1, 1) == measured_memory(&m, 1, KERNEL_SWIGLU, 65536), "a kernel");
     Op sum = *work_collective(&w, "sum", PLAN_ALL_REDUCE, 65536, 2, 1);

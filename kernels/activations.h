@@ -1,0 +1,53 @@
+/*
+activations.h: the table of the mlp's activation functions, for the device that this program is built for. A new one is a
+pair of kernels (gelu.h and gelu.cuh are an example) and a row here.
+
+    activations[kind].forward(out, fc, N, F)            out (N, F) from fc (N, F), or from (N, 2 F) where it is gated
+    activations[kind].backward(dfc, dout, fc, N, F)     dfc, of fc's shape, from dout (N, F)
+
+linear_forward and linear_backward_input are products fused with them, an optimisation: NULL where there is none.
+*/
+#ifndef ACTIVATIONS_H
+#define ACTIVATIONS_H
+
+#include "device.h"
+#ifdef USE_CUDA
+#include "gelu.cuh"
+#include "matmul.cuh"
+#include "swiglu.cuh"
+#else
+#include "gelu.h"
+#include "matmul.h"
+#include "swiglu.h"
+#endif
+
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
+
+typedef struct {
+    const char* name;
+    const char* hub_names; // in a config.json, each with a blank after it; the first is written
+    bool gated;            // fc is a gate and an up, side by side
+    void (*forward)(floatX* out, const floatX* fc, int N, int F);
+    void (*backward)(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F);
+    // fc = x w^T + bias and out; x (N, C), w (F, C), bias (F) or NULL.
+    void (*linear_forward)(floatX* out, floatX* fc, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
+                           int F);
+    // dfc from dout (N, C) of the product after, w (C, F); dact (N, F) is scratch.
+    void (*linear_backward_input)(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w, const floatX* fc,
+                                  int N, int F, int C);
+} Activation;
+
+static inline void gelu_forward_rows(floatX* out, const floatX* fc, int N, int F) {
+    gelu_forward(out, fc, (int64_t)N * F);
+}
+static inline void gelu_backward_rows(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F) {
+    gelu_backward(dfc, dout, fc, (int64_t)N * F);
+}
+
+static const Activation activations[ACTIVATIONS] = {
+    {"gelu", "gelu_new gelu_pytorch_tanh gelu_fast ", false, gelu_forward_rows, gelu_backward_rows, linear_gelu_forward,
+     linear_gelu_backward_input},
+    {"swiglu", "silu swish ", true, swiglu_forward, swiglu_backward, NULL, NULL},
+};
+
+#endif
