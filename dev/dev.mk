@@ -45,9 +45,10 @@ build_cuda = $(call NVCC_COMPILE,$(PRECISION)) $(VERSION_FLAG) -MMD -MP -MF $(BU
 build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) \
     $(1).cu -o $(1) $(EMULATED_LIBS)
 
-# $(BUILD)/KIND/PRECISION/PROGRAM; KIND: emulated, asan, tsan, or cuda (by nvcc). O: flags with the optimisation of this
-# program, where compiling takes longer than running it or the other way round.
-O = $(subst $(1),$(or $(strip $(foreach o,O0 O1 O2,$(if $(filter $(@:$(BUILD)/%=%),$($(o)_PROGRAMS)),-$(o)))),$(1)),$(2))
+# $(BUILD)/KIND/PRECISION/PROGRAM; KIND: emulated, asan, tsan, or cuda (by nvcc). O: flags with another optimisation
+# for a program whose compilation takes longer than its run, or the other way round.
+own_O = $(strip $(foreach o,O0 O1 O2,$(if $(filter $(@:$(BUILD)/%=%),$($(o)_PROGRAMS)),-$(o))))
+O = $(subst $(1),$(or $(own_O),$(1)),$(2))
 define build_gpu
 @mkdir -p $(@D)
 $(1) -MF $@.d -MT $@ $< -o $@
@@ -99,40 +100,59 @@ precisions = bf16 fp16 fp32
 O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix test_,async_dp async_schedule comm \
     comm_planned comm_progress_thread evaluate health layout planner_measured planner_search safetensors trace)) \
     emulated/bf16/compare $(precisions:%=emulated/%/launches)
-O1_PROGRAMS := $(addprefix test_,async_dp evaluate health planner_measured planner_search) \
+O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search) \
     $(precisions:%=emulated/%/test_gpt) emulated/fp16/train_gpt
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_attention)
 
 # ---- tests
 TESTS := $(patsubst dev/test/unit/%.c,%,$(wildcard dev/test/unit/test_*.c)) test_gpt
-# Of the whole trainer under the sanitizers, test_async_dp and the meshes' tests are enough; LONG=1: all of it.
-SANITIZED_TESTS := $(if $(LONG),$(TESTS),$(filter-out test_equivalence test_gpt,$(TESTS)))
 FUZZERS := $(patsubst dev/test/fuzz/%.c,%,$(wildcard dev/test/fuzz/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 CUDA_TESTS := $(patsubst dev/test/cuda/%.cu,%,$(wildcard dev/test/cuda/cuda_*.cu))
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
-# Every kernel in every precision, with sanitizers in one of them; and the whole trainer.
+# make test: programs with vector code as users build them, all others with sanitizers; the CUDA kernels in one
+# precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
+VECTOR_TESTS := test_attention test_equivalence test_fast_math test_gpt test_kernels test_matmul
+PLAIN_test := $(VECTOR_TESTS)
+SANITIZED_test := $(filter-out $(VECTOR_TESTS),$(TESTS))
+PLAIN_full := $(TESTS)
+SANITIZED_full := $(TESTS)
+CHANGED := $(if $(filter quick,$(MAKECMDGOALS)),$(shell dev/test/changed.py $(TESTS)))
+PLAIN_quick := $(filter $(VECTOR_TESTS),$(CHANGED))
+SANITIZED_quick := $(filter-out $(VECTOR_TESTS),$(CHANGED))
 ifneq ($(shell command -v $(CXX)),)
-GPU_TESTS := $(foreach p,$(precisions),$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
+GPU_test := $(KERNEL_TESTS:%=asan/bf16/%) emulated/bf16/compare
+GPU_full := $(foreach p,$(precisions),$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan tsan,$(s)/bf16/cuda_hopper) \
     $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs $(s)/bf16/cuda_hopper_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs asan/bf16/cuda_matmul_fake \
     $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \
     $(foreach p,$(precisions),emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) \
     emulated/bf16/test_evaluate emulated/bf16/bench_gpu
-GPU_TRAINERS := $(foreach p,fp32 fp16,emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
-    asan/bf16/train_gpt $(if $(LONG),emulated/bf16/train_gpt)
+GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
+    asan/bf16/train_gpt
 endif
-build_tests: train_gpt $(addprefix $(BUILD)/,roofline sanitized/plan $(DATA_TOOLS:%=sanitized/%) encode_file $(TESTS) \
-    $(SANITIZED_TESTS:%=sanitized/%) $(FUZZERS:%=sanitized/%) sanitized/train_gpt $(GPU_TESTS) $(GPU_TRAINERS))
+built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
+built_test := train_gpt plan $(addprefix $(BUILD)/,roofline $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, \
+    $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(if $(wildcard methods/none.h),without_methods))
+built_full := $(built_test) \
+    $(addprefix $(BUILD)/,encode_file $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) $(GPU_full) $(GPU_TRAINERS))
+build_tests: $(built_test)
+# The plain trainer, which has to build and to train without methods/.
+$(BUILD)/without_methods: train_gpt.cu $(BUILD)/flags
+	$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -x c $< -o $@ $(LIBS)
 
-# Beside Hugging Face's library only where it is.
-test: report build_tests
+define run_tier
+@CC="$(CC)" BUILD="$(BUILD)" TIER="$(1)" PLAIN="$(PLAIN_$(1))" SANITIZED="$(SANITIZED_$(1))" FUZZERS="$(FUZZERS)" \
+    MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" GPU_TESTS="$(GPU_$(1))" NVCC="$(NVCC)" dev/test/run.sh
+endef
+quick: report $(built_quick)
+	$(call run_tier,quick)
+test: report $(built_test)
+	$(call run_tier,test)
+test-full: report $(built_full)
 	@! dev/test/system/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
-	@CC="$(CC)" BUILD="$(BUILD)" TESTS="$(TESTS)" SANITIZED_TESTS="$(SANITIZED_TESTS)" FUZZERS="$(FUZZERS)" \
-	    MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" GPU_TESTS="$(GPU_TESTS)" NVCC="$(NVCC)" dev/test/run.sh
-test-full:
-	@LONG=1 $(MAKE) --no-print-directory test
+	$(call run_tier,full)
 
 SUITE ?= all
 mutate:
@@ -196,4 +216,4 @@ pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
 	@dev/plot/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 .PHONY: assembly assembly_check bench build_benches build_tests check_precision check_transformers compare \
-    compare_tokenizers equivalence gpu_check kernel_tests mutate network pictures planner test test-full torture
+    compare_tokenizers equivalence gpu_check kernel_tests mutate network pictures planner quick test test-full torture

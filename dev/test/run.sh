@@ -1,59 +1,63 @@
-#!/bin/sh
-# Runs every test program, most of them also under AddressSanitizer and UndefinedBehaviorSanitizer, the fuzzers for a bounded
-# time, the command line, the launchers, and other compilers. Called by make test, which has built them. A program's
-# whole output goes to $BUILD/log; here it gets one line, and its failures are shown.
+#!/bin/bash
+# Runs the tests of a tier, which make has built. Each program prints its own lines to $BUILD/log; here it gets one:
+# passed, failed, seconds, processor time; failures are shown. The last line is "N passed, N failed".
 #
-# A test program whose first comment has a line "ranks: 1 2 4" is run with 1, 2 and 4 ranks. Rank 0 prints what all of
-# them found, and the status is not 0 if any of them failed. MPIRUN is the mpirun to use, empty where MPI was not found.
+#   TIER=quick   PLAIN, SANITIZED, and one mesh
+#   TIER=test    the above, fuzzers, meshes, the command line, and one short test of each other part
+#   TIER=full    the longest form of every test, launchers, compilers, and the GPU's trainer on the emulator
+#
+# PLAIN, SANITIZED: programs, as users build them and with AddressSanitizer and UBSan. One whose first comment
+# has a line "ranks: 1 2 4" runs with 1, 2 and 4 ranks; "ranks sanitized: 2": those of sanitizers and of TIER=test.
+# MPIRUN: the launcher, empty without MPI.
 set -u
 mkdir -p "$BUILD/log"
 passed=0 failed=0 left_out=0
+[ "$TIER" != full ] || export LONG=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-# Two tests at a time have more threads than there are cores: one that waits must not keep a core from one that works.
+# Two tests at a time have more threads than there are cores: a waiting thread must not keep a core from a working one.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-limit=${RANKS_TIMEOUT:-900} # seconds for a run with several ranks: waiting for each other for ever is a failure
+limit=${RANKS_TIMEOUT:-900} # seconds for a run with several ranks
 
 # run LABEL COMMAND...: its output, exit status and seconds go to files
 run() {
-    file="$BUILD/log/$(echo "$1" | tr ' /' '__')"
-    shift
-    start=$(date +%s)
-    "$@" >"$file.log" 2>&1
-    echo "$? $(($(date +%s) - start))" >"$file.status"
+    local file=$BUILD/log/${1//[ \/]/_} TIMEFORMAT="%R %U %S" status
+    { time "${@:2}" >"$file.log" 2>&1; } 2>"$file.time"
+    status=$?
+    echo "$status $(tail -n 1 "$file.time")" >"$file.status"
+    rm "$file.time"
 }
 
 # tell LABEL: its line, after run; adds up its closing line "N passed, N failed"
 tell() {
-    file="$BUILD/log/$(echo "$1" | tr ' /' '__')"
-    label=$1 log=$file.log
-    read -r status seconds <"$file.status"
-    last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$log" | tail -n 1)
-    p=$(expr "$last" : '\([0-9][0-9]*\) passed, [0-9][0-9]* failed$') || p=0
-    f=$(expr "$last" : '[0-9][0-9]* passed, \([0-9][0-9]*\) failed$') || f=0
-    if [ "$status" -ne 0 ] && [ "$f" = 0 ]; then # crashed, or a sanitizer's report
+    local file=$BUILD/log/${1//[ \/]/_} last status seconds user system p=0 f=0
+    read -r status seconds user system <"$file.status"
+    last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$file.log" | tail -n 1)
+    [ -z "$last" ] || read -r p _ f _ <<<"$last"
+    if [ "$status" -ne 0 ] && [ "$f" = 0 ]; then # it crashed, or a sanitizer ended it
         f=1
-        tail -n 30 "$log"
+        tail -n 30 "$file.log"
     fi
-    if [ "$status" -eq 0 ] && [ "$p" = 0 ]; then
+    if [ "$status" -eq 0 ] && [ "$p" = 0 ] && ! grep -q '^left out' "$file.log"; then
         f=1
         echo "no test was run"
     fi
     passed=$((passed + p)) failed=$((failed + f))
-    [ "$f" = 0 ] || grep -a '^FAIL' "$log"
-    printf '%-34s %5d passed  %3d failed  %4d s\n' "$label" "$p" "$f" "$seconds"
+    [ "$f" = 0 ] || grep -a '^FAIL' "$file.log"
+    printf '%-34s %5d passed  %3d failed  %4.0f s  %4.0f s of CPU\n' "$1" "$p" "$f" "$seconds" \
+        "$(awk "BEGIN { print $user + $system }")"
 }
 
 one() { run "$@" && tell "$1"; }
 
-# twice LABEL COMMAND...: like one, for what starts runs of several ranks: if it fails, it is done once more. Open MPI 4.1's mpirun itself
-# crashes or stays behind now and then when a rank ends the job, and a busy machine can hold a rank up for longer than a test waits for it. Both
-# outcomes are shown, and a fault of ours fails twice.
+# twice LABEL COMMAND...: like one, for runs of several ranks: if it fails, it runs once more. Open MPI 4.1's mpirun
+# itself crashes or stays now and then when a rank ends the job, and a busy machine can stop a rank for longer than a
+# test waits. Both results are shown; a fault of ours fails twice.
 twice() {
     run "$@"
     again "$@"
 }
 again() {
-    file="$BUILD/log/$(echo "$1" | tr ' /' '__')"
+    local file=$BUILD/log/${1//[ \/]/_}
     if ! grep -q '^0 ' "$file.status"; then
         echo "again: $1, which has failed once:"
         grep -a '^FAIL' "$file.log" || tail -n 5 "$file.log"
@@ -74,71 +78,79 @@ both() {
     first=""
 }
 
-# ranks_of TEST [WHEN]: the numbers of ranks that its first comment asks for after "ranks:", or 1; WHEN = " sanitized":
-# after "ranks sanitized:" where it says so, fewer, because that is slow
+# ranks_of TEST WHEN: the numbers after "ranks:" in its first comment, or 1. WHEN " sanitized": after "ranks sanitized:"
 ranks_of() {
-    source=dev/test/unit/$1.c
+    local source=dev/test/unit/$1.c numbers
     [ -f "$source" ] || source=$1.c
-    numbers=$(sed -n '/^[ *\/]*ranks'"${2:-}"':/{s/.*: *//;s/\*\/.*//;p;};/\*\//q' "$source")
-    if [ -z "$numbers" ] && [ -n "${2:-}" ]; then ranks_of "$1"; else echo "${numbers:-1}"; fi
+    numbers=$(sed -n '/^[ *\/]*ranks'"$2"':/{s/.*: *//;s/\*\/.*//;p;};/\*\//q' "$source")
+    if [ -z "$numbers" ] && [ -n "$2" ]; then ranks_of "$1" ""; else echo "${numbers:-1}"; fi
 }
 
-# with_ranks N COMMAND...: several ranks, for a limited time; leaks that MPI itself has are not ours. --foreground, or
-# timeout would signal mpirun twice, which Open MPI takes as "leave at once": its ranks would stay behind for ever.
+# with_ranks N COMMAND...: for a limited time; MPI's own leaks are not ours. --foreground, or timeout would signal
+# mpirun twice, which Open MPI takes as "leave at once": its ranks would stay for ever.
 with_ranks() {
-    n=$1
-    shift
-    ASAN_OPTIONS=detect_leaks=0 timeout --foreground -k 10 "$limit" scripts/mpirun.sh -np "$n" "$@" </dev/null
-    n=$?
-    [ $n != 124 ] || echo "FAIL  stopped after $limit s: do some ranks wait for others that never come?"
-    return $n
+    local status
+    ASAN_OPTIONS=detect_leaks=0 timeout --foreground -k 10 "$limit" scripts/mpirun.sh -np "$1" "${@:2}" </dev/null
+    status=$?
+    [ $status != 124 ] || echo "FAIL  stopped after $limit s: do some ranks wait for others that never come?"
+    return $status
 }
 
-# all LABEL PROGRAM [OPTION]: with every number of ranks that the test asks for; where that is one, two tests at a time
+# all LABEL WHEN PROGRAM [OPTION]: with every number of ranks that the test asks for; two tests of one rank at a time
 all() {
-    name=$1 program=$2 when=""
-    shift 2
-    [ $# = 0 ] || when=" sanitized"
-    for ranks in $(ranks_of "${program##*/}" "$when"); do
-        if [ "$ranks" = 1 ]; then two "$name" "$program" "$@"
+    local ranks
+    for ranks in $(ranks_of "${3##*/}" "$2"); do
+        if [ "$ranks" = 1 ]; then two "$1" "${@:3}"
         elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
-        else both && twice "$name, $ranks ranks" with_ranks "$ranks" "$program" "$@"; fi
+        else both && twice "$1, $ranks ranks" with_ranks "$ranks" "${@:3}"; fi
     done
 }
 
-for test in $TESTS; do all "$test" "$BUILD/$test"; done
-for test in ${SANITIZED_TESTS-$TESTS}; do all "$test sanitized" "$BUILD/sanitized/$test" --short; done
+system=dev/test/system
+few=" sanitized" seconds=2 short=--short
+[ "$TIER" != full ] || few="" seconds=8 short=""
+for test in $PLAIN; do all "$test" "$few" "$BUILD/$test"; done
+for test in $SANITIZED; do all "$test sanitized" " sanitized" "$BUILD/sanitized/$test" --short; done
 both
-# Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
-[ -z "${MPIRUN:-}" ] || run "meshes" dev/test/system/test_mesh.sh &
-for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" 8 "$(date +%j)"; done
-one "command line" dev/test/system/test_cli.sh
-one "compilers" dev/test/system/test_compilers.sh
-one "data tools" dev/test/system/test_data.sh
-twice "GPU check" dev/test/system/test_gpu_check.sh
-twice "launchers" dev/test/system/test_launch.sh
-[ -z "${LONG:-}" ] || twice "launchers with real programs" dev/test/system/test_launch_real.sh
-twice "runs that stop" dev/test/system/test_stop.sh
-twice "evaluations" dev/test/system/test_evaluations.py
-one "a run as a page" dev/test/system/test_report.py
-if dev/test/system/check_generate.py --installed; then one "text beside PyTorch" dev/test/system/check_generate.py
-else echo "without torch texts are not compared with PyTorch's (apt-get install python3-torch)"; fi
-one "weights of others" dev/test/system/test_pretrained.py
-if dev/test/system/check_transformers.py --installed; then one "transformers" dev/test/system/check_transformers.py
-else echo "without torch and transformers models are not compared with theirs (make check_transformers)"; fi
+if [ "$TIER" = quick ]; then
+    one "one mesh" env PARTS=quick $system/test_mesh.sh
+else
+    # Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
+    [ -z "${MPIRUN:-}" ] || run "meshes" $system/test_mesh.sh &
+    for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
+    one "command line" $system/test_cli.sh
+    [ ! -x dev/tidy.py ] || one "tidy" dev/tidy.py
+    one "data tools" $system/test_data.sh
+    one "report page" $system/test_report.py
+    one "imported weights" $system/test_pretrained.py
+    twice "evaluations" $system/test_evaluations.py
+fi
+if [ "$TIER" = full ]; then
+    one "compilers" $system/test_compilers.sh
+    twice "GPU check" $system/test_gpu_check.sh
+    twice "launchers" $system/test_launch.sh
+    twice "launchers with real programs" $system/test_launch_real.sh
+    twice "runs that stop" $system/test_stop.sh
+    if $system/check_generate.py --installed; then one "texts beside PyTorch" $system/check_generate.py
+    else echo "left out: texts beside PyTorch's (apt-get install python3-torch)"; fi
+    if $system/check_transformers.py --installed; then one "transformers" $system/check_transformers.py
+    else echo "left out: models beside transformers' (make check_transformers)"; fi
+fi
 wait
-if [ -n "${MPIRUN:-}" ]; then
-    again "meshes" dev/test/system/test_mesh.sh
-    twice "runs that hang" dev/test/system/test_watch.sh
-    short=--short
-    [ -z "${LONG:-}" ] || short=""
-    twice "replicas beside PyTorch" dev/test/system/check_replicas.py ${short:+"$short"}
-    twice "survival" dev/test/system/torture.py --short --seed "$(date +%j)"
-    [ -z "${LONG:-}" ] || one "replicas on meshes" dev/test/system/check_replicas.py --mesh
-    [ -z "${LONG:-}" ] || one "several paths" dev/experiments/test_paths.sh
-else left_out=$((left_out + 1)); fi
-if [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
-else echo "without a C++ compiler the CUDA kernels are left out (scripts/test.sh installs it)"; fi
+if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
+    again "meshes" $system/test_mesh.sh
+    twice "replicas beside PyTorch" $system/check_replicas.py $short
+fi
+if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
+    twice "failing runs" $system/test_runs.sh
+    twice "hanging runs" $system/test_watch.sh
+    twice "survival" $system/torture.py --short --seed "$(date +%j)"
+    one "replicas on meshes" $system/check_replicas.py --mesh
+    one "several paths" dev/experiments/test_paths.sh
+fi
+if [ "$TIER" = quick ]; then :
+elif [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
+else echo "left out: the CUDA kernels on the emulator, there is no C++ compiler (scripts/test.sh installs it)"; fi
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

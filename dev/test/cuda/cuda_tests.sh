@@ -1,11 +1,12 @@
 #!/bin/bash
-# Everything about GPUs that needs none: each CUDA kernel on the emulator in every precision, under AddressSanitizer, UBSan and
-# ThreadSanitizer (short forms); communication of device memory; the whole trainer; and what nvcc says. Two at a time, the long
-# ones first. Called by dev/test/run.sh; GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
+# The CUDA kernels and the model on the emulator, for machines without a GPU. LONG=1: every precision, AddressSanitizer,
+# UBSan and ThreadSanitizer (short forms), communication of device memory, the whole trainer, and nvcc. Two at a time,
+# the long ones first. Called by dev/test/run.sh; GPU_TESTS: the programs, in $BUILD; NVCC: empty where there is none.
 set -u
 log=$BUILD/log/cuda
 rm -rf "$log"
 mkdir -p "$log"
+references=dev/test/reference
 export BUILD log ASAN_OPTIONS=detect_leaks=0 CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1
 
 # job LABEL COMMAND...: its output to a file, its line to stdout
@@ -29,13 +30,16 @@ job() {
 export -f job
 
 {
-    echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
-    echo "emulated trainer:dev/test/system/test_emulated.sh"
-    [ -z "${NVCC:-}" ] || echo "nvcc:dev/test/system/test_nvcc.sh"
+    if [ -n "${LONG:-}" ]; then
+        echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
+        echo "emulated trainer:dev/test/system/test_emulated.sh"
+        [ -z "${NVCC:-}" ] || echo "nvcc:dev/test/system/test_nvcc.sh"
+    fi
     for test in $GPU_TESTS; do
         case $test in
         tsan/*) echo "$test:env CUDA_ON_CPU_THREADS=2 $BUILD/$test --short" ;; # blocks race on two cores
         asan/*) echo "$test:$BUILD/$test --short" ;;
+        */compare) echo "$test:$BUILD/$test --compare $references/gpt2_tied.safetensors" ;;
         *) echo "$test:$BUILD/$test" ;;
         esac
     done

@@ -23,7 +23,7 @@ with it all combinations are run with 1F1B, twelve choices with every other sche
 of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
 
 ranks: 8
-ranks sanitized: 2
+ranks sanitized: 4
 */
 #define TRAIN_GPT_NO_MAIN
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""check_run.py WHAT ARGUMENT...: looks at the log, output, trace or weights of a run; exit status 0 if they are as they have to be.
+WHAT is a function below."""
+import json, re, struct, sys
+
+def log(folder): return [json.loads(line) for line in open(folder + '/log.jsonl')]
+
+def same(a, b, bound, first=0):
+    """Loss, validation loss and norm of every step after `first`: largest relative difference."""
+    a, b = ([x for x in log(f) if x['step'] > int(first)] for f in (a, b))
+    assert a and [x['step'] for x in a] == [x['step'] for x in b], 'other steps'
+    worst = 0
+    for x, y in zip(a, b):
+        assert (x['val_loss'] is None) == (y['val_loss'] is None)
+        for key in ('loss', 'val_loss', 'grad_norm'):
+            if x[key] is not None: worst = max(worst, abs(x[key] - y[key]) / abs(x[key]))
+    assert worst <= float(bound), f'{worst:.1e}'
+    print(f'{worst:.1e}, bound {float(bound):.0e}')
+
+def printed(a, b):
+    """What people see: the losses of both, of which the last digit may be rounded otherwise."""
+    line = re.compile(r'^step +(\d+)/\d+ \| loss ([\d.]+)(?: \| val ([\d.]+))?', re.M)
+    a, b = (line.findall(open(f).read()) for f in (a, b))
+    assert len(a) == len(b) > 0 and [x[0] for x in a] == [x[0] for x in b], 'other steps'
+    for x, y in zip(a, b):
+        for u, v in zip(x[1:], y[1:]): assert (u == v == '') or abs(float(u) - float(v)) < 1.5e-4, (x, y)
+    print(f'{len(a)} steps')
+
+def skipped(folder):
+    """Lines are JSON, whatever the losses are."""
+    lines = log(folder)
+    for x in lines:
+        assert ('skipped' in x) == (x['loss'] is None or x['grad_norm'] is None), x
+    print(f'{len(lines)} lines, {sum("skipped" in x for x in lines)} skipped')
+
+def unusual(a, b, first):
+    """The scores of two runs after step `first`, of which the second has the losses before it from its log."""
+    a, b = ([[x['step'], x.get('loss_z', 0), x.get('grad_norm_z', 0)] for x in log(f) if x['step'] > int(first)] for f in (a, b))
+    assert len(a) == len(b) > 0 and any(x[1] for x in a) and any(x[2] for x in a)
+    for x, y in zip(a, b): assert all(abs(u - v) < 0.02 for u, v in zip(x, y)), (x, y)
+    print(f'{len(a)} steps')
+
+def keys(folder):
+    expected = 'step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes'.split()
+    lines = log(folder)
+    for x in lines:
+        assert list(x) == expected + ['version'] * (x is lines[0]) and list(x['bytes']) == ['tp', 'pp', 'dp'], list(x)
+        assert x['tokens'] == 8 * 32 and x['peak_bytes'] > 1e6 and x['ms'] > 0
+        assert x['bytes'] == lines[0]['bytes'], 'a step sends what the one before has sent'
+    print(f'{len(lines)} lines')
+
+def traffic(out, folder, t, p, d, options):
+    """The bytes of log.jsonl, the table at the end and its formulas agree; and with the papers' formulas, here."""
+    t, p, d, text = int(t), int(p), int(d), open(out).read()
+    rows = re.findall(r'^  (?:         +together|pipeline .*|data .*?) +([\d.]+) +([\d.]+)$', text, re.M)
+    assert len(rows) == 3, rows
+    counted = log(folder)[-1]['bytes']
+    for (a, b), name in zip(rows, ('tp', 'pp', 'dp')):
+        assert a == b, f'{name}: {a} MB counted, {b} by formula'
+        assert abs(float(a) * 1e6 - counted[name]) <= 501, (name, a, counted)
+    tokens, C, L, V, T = 8 * 32, 32, 4, 256, 32
+    tied = 2 * 4 * V * C * d if p > 1 else 0 # all-reduce over two stages, on each of their ranks 2 (2-1)/2
+    if 'zero' in options and p > 1: tied //= d
+    parts = t if t > 1 and 'whole' not in options or 'sequence' in options else 1
+    boundary = 4 * tokens * C * 2 * (p - 1) * t // parts # forth and back
+    assert abs(counted['pp'] - (boundary + tied)) <= 0.02 * tied, ('pp', counted['pp'], boundary, tied)
+    layers = 4 * 8 * tokens * C * (t - 1) * L # 8 b s h (t-1)/t on each of t ranks
+    halves = (10, 13) if 'sequence' in options else (8, 10) # gatherings and scatterings; a sum is two
+    layers = layers * halves['full' in options] // 8
+    assert layers <= counted['tp'] <= 1.25 * layers, ('tp', counted['tp'], layers)
+    parameters = L * (12 * C * C + 13 * C) + V * C + T * C + 2 * C + (V * C if p > 1 else 0) # a tied head: twice
+    data = 2 * 4 * (d - 1) * parameters # over all shares of the model, which are t p
+    if 'zero 2' in options: data *= (8 // d + 1) / 2 # a sum for each micro-batch, one gathering
+    assert data <= counted['dp'] <= 1.25 * data, ('dp', counted['dp'], data)
+    print(counted)
+
+def trace(path, t, p, d, m, steps):
+    """One process a rank; every stage has a span of each pass over each micro-batch, in its order; and waits."""
+    t, p, d, m, steps = int(t), int(p), int(d), int(m), int(steps)
+    events = json.load(open(path))['traceEvents']
+    names = {e['pid']: e['args']['name'] for e in events if e['name'] == 'process_name'}
+    assert sorted(names) == list(range(t * p * d)), names
+    tracks = {(e['pid'], e['tid']): e['args']['name'] for e in events if e['name'] == 'thread_name'}
+    spans = [e for e in events if e['ph'] == 'X']
+    assert all(e['dur'] >= 0 for e in spans)
+    for rank in names:
+        assert names[rank] == f'rank {rank}: t {rank % t} p {rank // (t * d)} d {rank // t % d}', names[rank]
+        mine = sorted((e for e in spans if e['pid'] == rank), key=lambda e: e['ts'])
+        compute = [e for e in mine if tracks[rank, e['tid']] == 'compute']
+        for what in ('forward', 'backward'):
+            found = [e['name'] for e in compute if e['name'].startswith(what)]
+            assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, found)
+        assert sum(e['name'] == 'update' for e in compute) == steps
+        tied = p > 1 and rank // (t * d) in (0, p - 1)
+        ends = ['reduce', 'tie', 'norm', 'update', 'update tied'] if tied else ['reduce', 'norm', 'update']
+        assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
+        assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
+        passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
+        assert passes.index('b') == min(m, p - rank // (t * d)), (rank, passes) # 1F1B: so many forward passes first
+        for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
+        assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
+        sends = [e for e in mine if e['name'].startswith('send') and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
+        stage = rank // (t * d)
+        assert len(sends) == m * steps * ((stage > 0) + (stage < p - 1)), (rank, len(sends))
+    begins = [tuple(e['ts'] for e in spans if e['pid'] == rank) for rank in names]
+    assert len(set(begins)) == len(names), 'two ranks have the same spans'
+    print(f'{len(spans)} spans')
+
+def chunks(path, p, v, m, steps, halves):
+    """Every stage has spans of both passes of every micro-batch through each of its chunks, in order."""
+    p, v, m, steps = int(p), int(v), int(m), int(steps)
+    file = json.load(open(path))
+    events, about = file['traceEvents'], file['otherData']
+    assert (about['p'], about['v'], about['m']) == (p, v, m), about
+    for rank in range(p):
+        spans = sorted((e for e in events if e['ph'] == 'X' and e['pid'] == rank), key=lambda e: e['ts'])
+        for chunk in range(v):
+            prefix = f'chunk {chunk} ' if v > 1 else ''
+            mine = [e['name'][len(prefix):] for e in spans if e['name'].startswith(prefix)]
+            whats = ('forward', 'backward') if halves == 'whole' else \
+                ('forward', 'backward input half', 'backward weight half')
+            for what in whats:
+                found = [n for n in mine if n.rsplit(' ', 1)[0] == what]
+                assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, chunk, found)
+            assert mine.count('reduce') == steps and mine.count('update') == steps, mine
+    print(f'{p} stages of {v} chunks')
+
+def plan(out, t, p, d, L, C, V, T, zero):
+    """The sum of the ranks' "params": every tensor as often as it is held, four bytes each. Moments: two of each, in d
+    parts with ZeRO. Gradients: as parameters (ZeRO 2, which has two buckets and shares, is not looked at)."""
+    t, p, d, L, C, V, T, zero = map(int, (t, p, d, L, C, V, T, zero))
+    row = re.compile(r'^  (\d+)' + r' +(\d+)' * 3 + r' +(\d+)\.\.(\d+)' + r' +([\d.]+)' * 3, re.M)
+    rows = row.findall(open(out).read())
+    assert [int(r[0]) for r in rows] == list(range(t * p * d)), rows
+    assert all(int(r[1]) + t * (int(r[3]) + d * int(r[2])) == int(r[0]) for r in rows), 'coordinates'
+    assert sorted({(int(r[5]) + 1 - int(r[4])) for r in rows}) == [L // p], 'layers'
+    cut, whole = 12 * C * C + 7 * C, 6 * C # of a block: matrices, biases of qkv and fc; norms, biases of projections
+    held = d * (L * (cut + t * whole) + (2 if p > 1 else 1) * V * C + t * T * C + t * 2 * C)
+    found = sum(float(r[6]) for r in rows)
+    assert abs(found - 4 * held / 1e6) <= len(rows) * 0.06, (found, 4 * held / 1e6) # each is rounded to 0.1
+    for r in rows:
+        params, grads, moments = map(float, r[6:9])
+        assert abs(moments - 2 * params / (d if zero else 1)) < 0.16, r
+        assert abs(grads - params - (params / d if zero else 0)) < 0.16, r
+    print(f'{found:.1f} MB, {4 * held / 1e6:.1f} expected')
+
+def weights(a, b, bound):
+    """Two model.safetensors: the same header, every number alike to bound x the largest of its tensor."""
+    def read(path):
+        data = open(path, 'rb').read()
+        n = struct.unpack('<Q', data[:8])[0]
+        header = json.loads(data[8:8 + n])
+        header.pop('__metadata__', None)
+        return header, memoryview(data)[8 + n:]
+    (ha, da), (hb, db) = read(a), read(b)
+    assert ha == hb, 'other headers'
+    worst = 0
+    for name, x in ha.items():
+        u, v = (d[slice(*x['data_offsets'])].cast('f') for d in (da, db))
+        worst = max(worst, max(abs(i - j) for i, j in zip(u, v)) / max(map(abs, u)))
+    assert worst <= float(bound), f'{worst:.1e}'
+    print(f'{worst:.1e}, bound {float(bound):.0e}')
+
+globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,153 @@
+# shellcheck shell=bash
+# mesh.sh: runs of the trainer with several ranks, for test_mesh.sh and test_runs.sh, which source it. MPIRUN is the mpirun that
+# belongs to the build; train_gpt is built already.
+set -u
+project=$PWD
+train=$project/train_gpt
+sanitized=$project/${BUILD:-build}/sanitized/train_gpt
+mpirun=$project/scripts/mpirun.sh
+check_run=$project/dev/test/system/check_run.py
+if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
+    echo "left out: no MPI"
+    echo "0 passed, 0 failed"
+    exit 0
+fi
+export MPIRUN=${MPIRUN:-mpirun} ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
+work=$(mktemp -d)
+mounted="" building=""
+. dev/test/system/ranks.sh
+program=$train
+clean() {
+    kill_ranks
+    [ -z "$building" ] || kill "$building" 2>/dev/null
+    [ -z "$mounted" ] || umount "$mounted"
+    rm -rf "$work"
+}
+trap clean EXIT
+cd "$work" || exit 1
+export OMPI_MCA_btl_vader_backing_directory=$work # not /dev/shm, where jobs that are killed leave their memory for ever
+mkdir pids
+passed=0 failed=0
+
+full() { [ -n "${LONG:-}" ]; }
+ok() { passed=$((passed + 1)) && echo "ok    $*"; }
+bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
+
+# verify WHAT COMMAND...: succeeds; what it prints (a measured error, a reason) is shown
+verify() {
+    if "${@:2}" >said 2>&1; then ok "$1 $(tail -n 1 said)"; else bad "$1 ($*): $(tail -n 3 said)"; fi
+}
+
+# launch RANKS COMMAND...: its output to out and err, its exit status to $status, how long it took to $seconds.
+# --foreground, or timeout would signal mpirun twice, which Open MPI takes as "leave at once", without its ranks.
+launch() {
+    started=$SECONDS
+    timeout --foreground -k 5 120 "$mpirun" -np "$@" >out 2>err </dev/null
+    status=$? seconds=$((SECONDS - started))
+}
+
+# trains MESH OPTIONS...: MESH is RANKS:OPTIONS; one rank is started without mpirun. Succeeds if the run does.
+trains() {
+    read -ra mesh_options <<<"${1#*:}"
+    if [ "${1%%:*}" = 1 ]; then
+        "$train" "${@:2}" >out 2>err </dev/null
+        status=$?
+    else
+        launch "${1%%:*}" "$train" "${mesh_options[@]}" "${@:2}"
+    fi
+    [ $status = 0 ] && return
+    bad "$*: exit status $status, stderr: $(head -c 600 err)"
+    return 1
+}
+
+# told STATUS TEXT WHAT: the launch ended with STATUS, soon, and the trainer said one line, which has TEXT
+told() {
+    if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(grep -ac '^train_gpt: ' err)" = 1 ] &&
+        grep -a '^train_gpt: ' err | grep -qF -- "$2"; then ok "$3 -> $(grep -a '^train_gpt: ' err)"
+    else bad "$3: exit status $status (expected $1) after $seconds s, stderr (expected \"$2\"): $(head -c 900 err)"; fi
+}
+
+# refuses STATUS TEXT RANKS OPTIONS...
+# Wrong arguments (status 2) are found by every rank alike, by the same function. So after the first ten, where the mesh is one
+# for so many ranks, it is a process alone that plans that mesh; LONG=1: all are started for real.
+refused=0
+refuses() {
+    if [ "$1" = 2 ] && [ $((refused += 1)) -gt 10 ] && ! full && replicas=$(replicas_of "$3" "${@:4}"); then
+        "$train" "${@:4}" --dp "$replicas" --dry-run >out 2>err </dev/null
+        status=$? seconds=0
+    else
+        launch "$3" "$train" "${@:4}"
+    fi
+    told "$1" "$2" "$3 ranks, ${*:4}"
+}
+
+# replicas_of RANKS OPTIONS...: how many replicas such a mesh has; fails where options say so themselves, or it does not fit
+replicas_of() {
+    local ranks=$1 model_ranks=1
+    while shift && [ $# -gt 0 ]; do
+        case $1 in
+        --tp | --pp) [ "$2" -gt 0 ] 2>/dev/null && model_ranks=$((model_ranks * $2)) || return 1 ;;
+        --dp | --dry-run | --out) return 1 ;;
+        esac
+    done
+    [ $((ranks % model_ranks)) = 0 ] && echo $((ranks / model_ranks))
+}
+
+# As a rank: notes its process, starts in a folder of its own where there is one, and rank $full_rank may not write
+# beyond the 10 MB (20 MB where sh is bash) of a file.
+cat >rank.sh <<'SH'
+#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
+echo $$ >"$noted/pids/$rank"
+[ ! -d "${folders:-none}$rank" ] || cd "$folders$rank" || exit 9
+[ "${full_rank:-none}" != "$rank" ] || { trap '' XFSZ && ulimit -f 20000; }
+exec "$@"
+SH
+chmod +x rank.sh
+export noted=$work
+rank="$work/rank.sh"
+
+# begins STEPS RANKS COMMAND...: in the background; returns when it has made so many steps or is over
+begins() {
+    rm -f pids/*
+    : >out
+    timeout --foreground -k 5 200 "$mpirun" -np "${@:2}" >out 2>err </dev/null &
+    launcher=$!
+    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.02; done
+}
+
+# ends: waits for it
+ends() {
+    started=$SECONDS
+    wait $launcher 2>/dev/null
+    status=$? seconds=$((SECONDS - started))
+}
+
+# named RANK: the launcher has said which one died; MPICH's says only that one has (and shows any one's process number)
+named() { grep -aqi "rank $1\|BAD TERMINATION" err out; }
+
+verify_py() { verify "$1" python3 "$check_run" "${@:2}"; }
+
+seq 1 12000 | tr '\n' ' ' >text.txt
+data=(--data text.txt)
+model=(--layers 4 --hidden 32 --heads 4 --seq 32 --warmup 2)
+batch=(--global-batch 8 --micro-batch 1)
+small=("${model[@]}" "${batch[@]}" "${data[@]}")
+quiet=(--eval-every 0 --sample-every 0)
+short=("${small[@]}" "${quiet[@]}")
+# --eps: AdamW divides by the size of the gradient, so that of an entry without a gradient it would make a step out of rounding alone.
+run=("${small[@]}" --eps 1e-5 --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
+
+# finish: no process is left; the closing line, and its exit status
+finish() {
+    left=$(for p in /proc/[0-9]*; do
+        case "$(readlink "$p/cwd") $(readlink "$p/exe")" in
+        "$work"*bash) ;; # this one
+        "$work"*) readlink "$p/exe" ;;
+        esac
+    done 2>/dev/null)
+    check "no process is left behind" "[ -z '$left' ]"
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ]
+}

@@ -1,0 +1,220 @@
+#!/bin/bash
+# Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks, ranks that
+# were not started alike, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong has to end
+# soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and nothing half-written.
+. dev/test/system/mesh.sh
+
+# MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.
+if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! "$MPIRUN" --version 2>&1 | grep -q HYDRA
+then
+    mkdir mpich mpich/dev
+    cp -r "$project"/dev/{emulator,dev.mk} mpich/dev
+    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project"/{checkpoint,comm,dataloader,kernels,methods,parallel,planner,trainer,util} mpich
+    (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
+        FAST=-O1 train_gpt) >mpich.log 2>&1 &
+    building=$!
+fi
+
+trains "1:" "${run[@]}" --out mesh0
+trains "4:--tp 2 --zero 1" "${run[@]}" --out mesh4
+
+# ---- killed at any moment, with a checkpoint a step, again and again, until it is through
+options=("${short[@]}" --steps 24 --save-every 1 --tp 2 --zero 1)
+launch 4 "$train" "${options[@]}" --out whole
+resumed_at=0
+for try in 1 2 3 4 5 6; do
+    begins $((1 + RANDOM % 3)) 4 "$rank" "$train" "${options[@]}" --out parts --resume
+    sleep "0.0$((RANDOM % 4))"
+    if [ $((try % 2)) = 0 ]; then kill -9 "$(cat pids/$((RANDOM % 4)))" 2>/dev/null
+    else cat pids/* | xargs kill -9 2>/dev/null; fi
+    ends
+    gone || bad "killed, try $try: ranks are left"
+    at=$(sed -n 's/^resume .*step \([0-9]*\)$/\1/p' out)
+    [ $try = 1 ] || [ "${at:-0}" -ge "$resumed_at" ] || bad "killed, try $try: resumed at ${at:-none} after $resumed_at"
+    resumed_at=${at:-0}
+done
+launch 4 "$train" "${options[@]}" --out parts --resume
+at=$(sed -n 's/^resume .*step //p' out)
+check "killed six times, last resumed at step ${at:=0}, it ends" "[ $status = 0 ] && [ $at -gt 3 ]"
+verify_py "with the log of the run that was never killed:" same whole parts 0
+for file in model optimizer; do
+    check "with its $file.safetensors" "cmp {whole,parts}/step_00000024/$file.safetensors"
+done
+check "and nothing temporary" "[ -z \"\$(find parts -name '*.tmp*')\" ]"
+
+# ---- files and disks
+refuses 1 "no file is named" 2 "${model[@]}" --data nowhere.txt
+refuses 1 "is not a folder" 2 "${small[@]}" --out text.txt
+refuses 1 "cannot make the folder" 2 "${small[@]}" --out nowhere/deep
+refuses 1 "nowhere" 4 "${small[@]}" --init nowhere --tp 2
+for kind in cut flipped gone; do
+    cp -r mesh4 broken
+    case $kind in
+    cut) truncate -s -4 broken/step_00000006/optimizer.safetensors ;;
+    flipped) python3 -c 'f=open("broken/step_00000006/model.safetensors","r+b");f.seek(30000);b=f.read(1);f.seek(30000);f.write(bytes([b[0]^16]))' ;;
+    gone) rm broken/step_00000006/config.json ;;
+    esac
+    trains "4:--tp 2 --zero 1" "${run[@]}" --out broken --resume
+    check "a checkpoint $kind: $(grep '^resume    not' out)" \
+        "grep -q '^resume    not from step 6: .*broken/step_00000006/' out && grep -q '^resume .*step 3$' out"
+    check "the run goes on from the one before, to the bit" "cmp {mesh4,broken}/step_00000006/model.safetensors"
+    [ $kind = gone ] || rm -r broken
+done
+rm broken/step_00000006/config.json broken/step_00000003/model.safetensors
+refuses 1 "none of the 2 checkpoints in broken is sound" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
+refuses 1 "GB of memory" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
+mkdir full
+if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
+    mounted=$work/full
+    refuses 1 "No space left" 2 "${short[@]}" --steps 2 --tp 2 --out full/run
+    check "a full disk leaves no checkpoint" "[ -z \"\$(find full/run -name 'step_*')\" ]"
+    mount -o remount,ro full
+    refuses 1 "Read-only" 2 "${small[@]}" --out full
+else echo "left out: a full disk (no right to mount one)"; fi
+large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
+full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
+told 1 "rank 1: the checkpoint of step 1 was not saved: large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
+check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
+mkdir -p locked/log.jsonl
+refuses 1 "rank 0: locked/log.jsonl: cannot write" 2 "${short[@]}" --out locked --resume
+refuses 1 "--trace nowhere/trace.json: cannot write" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
+
+# ---- ranks that are not alike
+launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --steps 5
+told 2 'differs from rank 0 in arguments: "--steps 5' "other arguments"
+check "which names the rank, and what it should be" "grep -q 'rank 1 (host .* instead of \"--steps 4' err"
+launch 1 "$train" "${short[@]}" --steps 4 : -np 2 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}"
+told 2 'rank 3 (host ' "the last of four ranks has an option less"
+launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --step 4
+told 2 'rank 1 (host ' "a wrong option on one rank"
+many=$(printf 'text.txt,%.0s' {1..600})text.txt # as where a shell has expanded a pattern
+launch 1 "$train" "${model[@]}" --data "$many" --steps 2 : -np 1 "$train" "${model[@]}" --data "$many" --steps 3
+told 2 'rank 1 (host ' "other arguments, after 5400 characters"
+cp "$train" other && printf x >>other
+launch 1 "$train" "${short[@]}" --steps 4 : -np 1 ./other "${short[@]}" --steps 4
+told 2 'rank 1 (host ' "another executable"
+check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in executable: ' err"
+mkdir on_rank0 on_rank1 on_rank2
+export folders=$work/on_rank
+cp text.txt on_rank0 && cp text.txt on_rank1 && sed 's/9876/9875/' text.txt >on_rank2/text.txt
+launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
+told 2 'rank 2 (host ' "other data, of the same size"
+check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in data: ' err"
+rm on_rank1/text.txt
+launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
+told 1 'rank 1: no file is named "text.txt"' "data that one rank does not have"
+
+# ---- ranks that die
+for signal in KILL SEGV; do
+    unset folders
+    begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --tp 2 --pp 2
+    kill -$signal "$(cat pids/2)"
+    ends
+    check "SIG$signal of rank 2 ends the job: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ]"
+    check "and it is named" "named 2"
+    check "and nobody stays behind" gone
+done
+begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --pp 4
+kill -TERM $launcher
+ends
+check "SIGTERM of mpirun ends all ranks: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ] && gone"
+begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --tp 2
+kill -KILL "$(tr -d ' ' <"/proc/$launcher/task/$launcher/children")" # below timeout: mpirun
+ends
+check "SIGKILL of mpirun as well: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ] && gone"
+export folders=$work/on_rank
+cp text.txt on_rank1 && cp text.txt on_rank0
+begins 2 2 "$rank" "$train" "${short[@]}" --steps 1000000
+truncate -s 0 on_rank1/text.txt
+ends
+check "a file that shrinks under rank 1 ends the job: status $status, $seconds s" \
+    "[ $status != 0 ] && [ $seconds -le 100 ] && named 1 && gone"
+unset folders
+
+# ---- losses that are no numbers
+launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
+told 1 "not finite; nothing was updated" "4 ranks with a learning rate of 1000"
+check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
+check "and where it begins" "grep -q 'it begins with .* on ranks\? [0-3] (t [01], p 0, d [01])' err"
+skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
+launch 2 "$train" "${skips[@]}"
+told 1 "It is number 10 in a row" "ten steps that are skipped"
+check "nine of them are told and logged: $(grep -ac '^skipped ' out)" \
+    "[ \$(grep -ac '^skipped   step .* nothing was updated; it begins with' out) -ge 9 ] &&
+    [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
+verify_py "as JSON:" skipped skips
+grep -a '^train_gpt: ' err >last_words
+launch 2 "$train" "${skips[@]}" --resume
+check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err | cmp - last_words"
+refuses 2 "--on-nan skip needs all ranks in every step" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
+late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
+launch 2 "$train" "${late[@]}"
+told 1 "is not finite; it is not saved" "a late gradient, at a learning rate of 1000"
+launch 2 "$train" "${late[@]}" --resume
+check "what was saved before can be taken up: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
+told 1 "is not finite; it is not saved" "and ends as before"
+launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
+check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
+    "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
+
+# ---- copies that differ, and what is unusual
+mkdir -p build died
+launch 4 "$project/${BUILD:-build}/test_health" --die died
+told 1 "rank 3 (t 1, p 0, d 1) has other bits of transformer.h.0.ln_1.weight than 3 others that hold the same" \
+    "a bit that is flipped on rank 3 of 4"
+check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
+long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier 0.3)
+trains "1:" "${long[@]}" --out unusual
+check "what is unusual is told, and logged: $(grep -m 1 '^outlier' out)" \
+    "[ \$(grep -c '^outlier   step 1[0-3][0-9]: the ' out) -ge 10 ] &&
+    [ \$(grep -c '^outlier' out) = \$(grep -o '_z\":' unusual/log.jsonl | wc -l) ]"
+rm -rf taken && trains "1:" "${long[@]}" --save-every 110 --out taken && rm -rf taken/step_00000130
+trains "1:" "${long[@]}" --out taken --resume
+verify_py "and by a resumed run likewise:" unusual unusual taken 110
+
+# ---- a network of namespaces
+printf 'nodes 4\n0 1 100 0\n1 3 100 0\n3 2 100 0\n2 0 100 0\n' >square.txt
+if "$project/dev/experiments/net_torus.sh" up square.txt 2>err; then # root, Open MPI 4, Linux with namespaces
+    trap '"$project/dev/experiments/net_torus.sh" down; clean' EXIT
+    timeout -k 5 200 "$project/dev/experiments/net_torus.sh" run 4 "$train" "${run[@]}" --out by_net --dp 4 --allreduce multitree \
+        --topology torus:2x2 >out 2>err </dev/null
+    check "on a network of namespaces: trains" "[ $? = 0 ]"
+    verify_py "with the losses of one rank:" same mesh0 by_net 1e-5
+    "$project/dev/experiments/net_torus.sh" bytes >sent
+    check "over its links: $(tr '\n' ';' <sent)" "[ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent"
+    "$project/dev/experiments/net_torus.sh" down
+    trap clean EXIT
+    check "and nothing is left of it" "! ip netns list | grep -q threefold-net"
+else echo "left out: a network of namespaces ($(head -n 1 err))"; fi
+
+# ---- threads, and one process without a launcher
+OMP_NUM_THREADS=3 launch 2 "$train" "${small[@]}" --dry-run
+check "OMP_NUM_THREADS=3 is every rank's" "grep -q '^device .*, 3 threads a rank, 2 ranks here, 1 machine' out"
+(
+    unset OMP_NUM_THREADS
+    launch 2 "$train" "${small[@]}" --dry-run
+)
+cores=$(($(env -u OMP_NUM_THREADS nproc) / 2))
+check "without it the ranks share the cores" "grep -q '^device .*, $((cores > 0 ? cores : 1)) threads\? a rank' out"
+mkdir nothing
+env -i PATH=/nowhere HOME=/nowhere TMPDIR="$work/nothing" "$train" "${run[@]}" --out alone >out 2>err
+check "alone, without mpirun, orted or PATH: trains, and leaves no trace of MPI" \
+    "[ $? = 0 ] && [ ! -s err ] && [ -z \"\$(ls nothing)\" ]"
+verify_py "with the same bits:" same mesh0 alone 0
+launch 1 "$train" "${run[@]}" --out lonely
+verify_py "mpirun -np 1, with the same bits:" same mesh0 lonely 0
+
+# ---- another MPI
+if [ -n "$building" ]; then
+    wait $building
+    check "MPICH's build: $(tail -n 1 mpich.log)" "[ $? = 0 ] && [ -x mpich/train_gpt ]"
+    building=""
+    MPIRUN=mpirun.mpich launch 4 mpich/train_gpt "${run[@]}" --tp 2 --pp 2 --out other_mpi
+    check "MPICH: 4 ranks train" "[ $status = 0 ]"
+    verify_py "MPICH: losses are those of one rank:" same mesh0 other_mpi 1e-5
+    launch 2 mpich/train_gpt "${small[@]}" --steps 1
+    check "MPICH's build under another mpirun: $(grep -m 1 -a '^train_gpt' err)" \
+        "[ $status = 1 ] && grep -q '2 processes were started together but do not find each other' err"
+else echo "left out: a second MPI (mpicc.mpich is not installed, or is the one that is tested)"; fi
+
+finish
