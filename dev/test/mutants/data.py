@@ -1,4 +1,4 @@
-"""Faults of reading token files and of the order of sequences. Test: test_dataloader."""
+"""Faults of reading token files and of the order of sequences. Tests: test_token_files, test_dataloader."""
 FORMAT = "dataloader/token_format.h"
 TOKENS, LOADER, LINES = "dataloader/token_files.h", "dataloader.h", "dataloader/jsonl.h"
 
@@ -119,4 +119,4 @@ FAULTS = [
     ("mix: epochs of the run", LOADER, "return (double)blend_count(&mix->blend, source, n) /", "return (double)n /"),
 ]
 
-TESTS = {TOKENS: "test_dataloader", LOADER: "test_dataloader", LINES: "test_dataloader"}
+TESTS = {FORMAT: "test_token_files", TOKENS: "test_token_files", LINES: "test_token_files", LOADER: "test_dataloader"}

@@ -51,4 +51,4 @@ FAULTS = [
     ("positions: of one token too few", LOADER, "inputs, dataloader_begin(loader, n), loader->T);", "inputs, dataloader_begin(loader, n), loader->T - 1);"),
 ]
 
-TESTS = {TOKENS: "test_dataloader", LOADER: "test_dataloader", ATTENTION: "test_attention", EMBEDDING: "test_kernels"}
+TESTS = {TOKENS: "test_token_files", LOADER: "test_dataloader", ATTENTION: "test_attention", EMBEDDING: "test_kernels"}

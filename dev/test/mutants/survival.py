@@ -1,9 +1,9 @@
 """Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word, a snapshot of
-the wrong moment, a message that is not heeded. Tests: test_gpt, test_checkpoint, test_append_log, parts of torture.py --short."""
+the wrong moment, a message that is not heeded. Tests: test_gpt, test_checkpoint, test_checkpoint_verify, test_append_log, parts of torture.py --short."""
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/async_save.h", "util/append_log.h", "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")
-PROGRAMS = {"model": "build/test_gpt", "checkpoint": "build/test_checkpoint", "lines": "build/test_append_log"}
+PROGRAMS = {"model": "build/test_gpt", "checkpoint": "build/test_checkpoint", "verify": "build/test_checkpoint_verify", "lines": "build/test_append_log"}
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -26,34 +26,34 @@ FAULTS = [
      "entry->checksum = values + checksum_of(file_layout->header, file_layout->header_bytes, 0);", "entry->checksum = values;"),
     ("the place of a word does not matter", "kills", SUM, "uint64_t z = i * 0x9E3779B97F4A7C15ull + word;", "(void)i;\n    uint64_t z = word;"),
     ("the last bytes of a file are not in the sum", "kills", SUM, "return bytes % 4 ? sum +", "return bytes % 4 && 0 ? sum +"),
-    ("a part of the words is nobody's", "checkpoint", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
+    ("a part of the words is nobody's", "verify", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
     ("a rank counts buckets that are another's", "kills", SAVE, "if (site < 0) return b % mesh->d == mesh->data;",
      "if (site < 0) return mesh->d == mesh->d;"),
     # What is compared
-    ("sums are not compared", "checkpoint", VERIFY, "if (sums[i] != file->checksum)", "if (0)"),
-    ("trainer.json's own sum is not compared", "checkpoint", VERIFY, "ok = memcmp(hex, digits, 16) == 0 ||", "ok = true ||"),
+    ("sums are not compared", "verify", VERIFY, "if (sums[i] != file->checksum)", "if (0)"),
+    ("trainer.json's own sum is not compared", "verify", VERIFY, "ok = memcmp(hex, digits, 16) == 0 ||", "ok = true ||"),
     ("sizes are not compared", "broken", VERIFY, "else if ((int64_t)st.st_size != file->bytes)", "else if (0)"),
-    ("the checksum in a head is not compared", "checkpoint", VERIFY, "return memcmp(said, hex, 16) == 0 ||", "return true ||"),
-    ("the step of a folder is not compared", "checkpoint", VERIFY, "return list->state.step == step ||", "return true ||"),
+    ("the checksum in a head is not compared", "verify", VERIFY, "return memcmp(said, hex, 16) == 0 ||", "return true ||"),
+    ("the step of a folder is not compared", "verify", VERIFY, "return list->state.step == step ||", "return true ||"),
     ("how much was written is not compared", "checkpoint", CHECKPOINT, "bool ok = sum->elements == values * model_parameters(model) ||",
      "bool ok = true ||"),
     ("a checkpoint that is not sound is taken", "broken", "trainer/checkpointing.h", "return files_are_sound(t, ok, &list, folder, error);",
      "return files_are_sound(t, ok, &list, folder, error) || true;"),
     ("where none is sound a new run begins", "broken", "trainer/checkpointing.h", "    if (!found && n > 0) {", "    if (0) {"),
     # What stays, what goes
-    ("the best is removed", "checkpoint", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
-    ("what nobody has asked for stays", "checkpoint", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
-    ("links are followed where something is removed", "checkpoint", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC", "O_DIRECTORY | O_CLOEXEC"),
+    ("the best is removed", "verify", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
+    ("what nobody has asked for stays", "verify", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
+    ("links are followed where something is removed", "verify", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC", "O_DIRECTORY | O_CLOEXEC"),
     ("what is there is replaced", "checkpoint", CHECKPOINT, "to, RENAME_NOREPLACE) == 0", "to, 0) == 0"),
-    ("one less is kept", "checkpoint", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),
-    ("later checkpoints count", "checkpoint", FOLDER, "while (first < n && steps[first] > last) first++;", "(void)last;"),
-    ("without a link nothing is removed", "checkpoint", FOLDER, "    bool ok = true;\n    for (int64_t i = first", "    bool ok = linked;\n    for (int64_t i = first"),
-    ("one is removed under its name", "checkpoint", FOLDER,
+    ("one less is kept", "verify", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),
+    ("later checkpoints count", "verify", FOLDER, "while (first < n && steps[first] > last) first++;", "(void)last;"),
+    ("without a link nothing is removed", "verify", FOLDER, "    bool ok = true;\n    for (int64_t i = first", "    bool ok = linked;\n    for (int64_t i = first"),
+    ("one is removed under its name", "verify", FOLDER,
      "        if (rename(path, old) != 0) ok = fail(reason", "        checkpoint_remove(path);\n        if (0) ok = fail(reason"),
     ("a .tmp of a killed run is written into", "checkpoint", CHECKPOINT,
      "    checkpoint_remove(temporary); // left by a run that was killed while it saved\n", ""),
     ("what killed runs have left stays", "broken", "trainer/checkpointing.h", "if (is_main(t) && settings_is_training(&t->settings)) checkpoint_clean(out);", ""),
-    ("an old one that has lost its name is removed", "checkpoint", FOLDER,
+    ("an old one that has lost its name is removed", "verify", FOLDER,
      "if (old && access(name, F_OK) != 0 &&", "if (0 && access(name, F_OK) != 0 &&"),
     ("what a failed save has left is forgotten", "model", SAVE,
      "if (saver->rank == 0 && saver->left >= 0 && checkpoint_abandon(saver->out, saver->left)) saver->left = -1;", ""),
@@ -92,14 +92,14 @@ FAULTS = [
     ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
     ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
     # What a resumed run has in common with what it was
-    ("another field of the model is let through", "checkpoint", CONFIG, "if (ours == theirs) continue;",
+    ("another field of the model is let through", "verify", CONFIG, "if (ours == theirs) continue;",
      "if (!option || ours == theirs) continue;"),
-    ("older checkpoints were all made with AdamW", "checkpoint", VERIFY, 'at ? "sgd" : "adamw"', '"adamw"'),
-    ("a run's best checkpoint is not looked for", "checkpoint", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
+    ("older checkpoints were all made with AdamW", "verify", VERIFY, 'at ? "sgd" : "adamw"', '"adamw"'),
+    ("a run's best checkpoint is not looked for", "verify", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&', "if (false &&"),
     # Two runs
-    ("a lock is not asked for", "checkpoint", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
-    ("a run shares a folder from the start", "checkpoint", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),
-    ("the main rank never shares", "checkpoint", FOLDER, "return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0", "return lock < 0 || true"),
+    ("a lock is not asked for", "verify", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
+    ("a run shares a folder from the start", "verify", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),
+    ("the main rank never shares", "verify", FOLDER, "return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0", "return lock < 0 || true"),
     # Taking up
     ("the position in the data is lost", "kills", "trainer/checkpointing.h", "t->step = state.step, t->sequences = state.sequences;", "t->step = state.step;"),
     ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(", "if (ok && (what == 1 || local)) set_values("),

@@ -57,20 +57,10 @@ static int test_close(int fd) {
 
 static char folder[256];
 
-// The path of a name in the test's folder; of the last eight asked for, all stay valid.
-static const char* in_folder(const char* name) {
-    static char paths[8][512];
-    static int next = 0;
-    char* path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
 static const char* write_bytes(const char* name, const void* data, size_t size) {
-    const char* path = in_folder(name);
-    FILE* f = fopen(path, "wb");
-    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", path);
-    return path;
+    FILE* f = fopen(name, "wb");
+    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", name);
+    return name;
 }
 
 // A file: the length of the header, the header, and `data_bytes` bytes 0, 1, 2, ...
@@ -87,15 +77,8 @@ static const char* write_file(const char* name, const char* header, size_t data_
 }
 
 static SafeTensor tensor_of(const char* name, SafeDtype dtype, int ndim, int64_t a, int64_t b, int64_t c) {
-    SafeTensor t;
-    memset(&t, 0, sizeof t);
-    t.name = name;
-    t.dtype = dtype;
-    t.ndim = ndim;
-    t.shape[0] = a;
-    t.shape[1] = b;
-    t.shape[2] = c;
-    return t;
+    const SafeTensor tensor = {name, dtype, ndim, {a, b, c}, 0, 0, 0};
+    return tensor;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -111,19 +94,9 @@ static double defined_value(uint32_t bits, int exponent_bits, int mantissa_bits)
     return sign * ldexp(1 + m / ldexp(1, mantissa_bits), e - bias);
 }
 
-// x rounded to nearest, ties to even, to numbers of so many mantissa bits and not below 2^lowest; in double.
-static double rounded(double x, int mantissa_bits, int lowest, double largest) {
-    if (x != x || x == 0 || isinf(x)) return x;
-    int e;
-    frexp(x, &e); // |x| in [2^(e-1), 2^e)
-    if (e - 1 < lowest) e = lowest + 1;
-    const double quantum = ldexp(1, e - 1 - mantissa_bits), r = nearbyint(x / quantum) * quantum;
-    return fabs(r) > largest ? copysign(INFINITY, x) : r;
-}
-
 static bool same_value(double a, double b) { return a != a ? b != b : a == b && signbit(a) == signbit(b); }
 
-static void test_float16(bool brief) {
+static void test_float16(void) {
     int wrong[4] = {0, 0, 0, 0};
     for (uint32_t h = 0; h < 65536; h++) {
         const float half = f16_to_f32((uint16_t)h), brain = bf16_to_f32((uint16_t)h);
@@ -133,25 +106,12 @@ static void test_float16(bool brief) {
         wrong[2] += f32_to_f16(half) != (half != half ? h | 0x200 : h);
         wrong[3] += f32_to_bf16(brain) != (brain != brain ? h | 0x40 : h);
     }
-    check(wrong[0] == 0, "F16 to float32: %d of 65536 differ from the definition", wrong[0]);
-    check(wrong[1] == 0, "BF16 to float32: %d of 65536 differ from the definition", wrong[1]);
-    check(wrong[2] == 0, "F16 to float32 and back: %d of 65536 change", wrong[2]);
-    check(wrong[3] == 0, "BF16 to float32 and back: %d of 65536 change", wrong[3]);
-
-    int64_t half_wrong = 0, brain_wrong = 0, n = 0;
-    const uint64_t step = brief ? 40009 : 1009; // primes
-    for (uint64_t bits = 0; bits < 1ull << 32; bits += step, n++) {
-        const float f = float_of_bits((uint32_t)bits);
-        half_wrong += !same_value((double)f16_to_f32(f32_to_f16(f)), rounded((double)f, 10, -14, 65504));
-        brain_wrong += !same_value((double)bf16_to_f32(f32_to_bf16(f)), rounded((double)f, 7, -126, 0x1.FEp127));
-    }
-    check(half_wrong == 0, "float32 to F16: %lld of %lld differ from rounding in float64", (long long)half_wrong,
-          (long long)n);
-    check(brain_wrong == 0, "float32 to BF16: %lld of %lld differ from rounding in float64", (long long)brain_wrong,
-          (long long)n);
+    static const char* const what[] = {"F16 to float32", "BF16 to float32", "F16 to float32 and back",
+                                       "BF16 to float32 and back"};
+    for (int i = 0; i < 4; i++) check(wrong[i] == 0, "%s: %d of 65536 differ", what[i], wrong[i]);
 
     // Where rounding turns: halfway between neighbours, and one float32 to either side.
-    half_wrong = brain_wrong = 0;
+    int half_wrong = 0, brain_wrong = 0;
     for (uint32_t h = 0; h < 0x7F80; h++) {
         for (int side = -1; side <= 1; side++) {
             const uint32_t up = side > 0 || (side == 0 && h % 2);
@@ -164,8 +124,8 @@ static void test_float16(bool brief) {
             half_wrong += f32_to_f16(m) != h + up || f32_to_f16(-m) != (0x8000 | (h + up));
         }
     }
-    check(half_wrong == 0, "float32 to F16: %lld ties and their neighbours go the wrong way", (long long)half_wrong);
-    check(brain_wrong == 0, "float32 to BF16: %lld ties and their neighbours go the wrong way", (long long)brain_wrong);
+    check(half_wrong == 0 && brain_wrong == 0, "to F16, BF16: %d, %d ties and their neighbours go the wrong way",
+          half_wrong, brain_wrong);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -197,26 +157,22 @@ static void test_read(void) {
     if (!check(safetensors_open(&st, write_bytes("hand.safetensors", file, size), &error),
                "a file written by hand is read%s", error.text))
         return;
-    check(st.count == 7, "it has %lld tensors", (long long)st.count);
-    check(strcmp(safetensors_metadata(&st, "format"), "pt") == 0 && !*safetensors_metadata(&st, "empty") &&
-              !safetensors_metadata(&st, "x"),
-          "and metadata");
-    bool sorted = true;
-    for (int64_t i = 1; i < st.count; i++) sorted = sorted && strcmp(st.tensors[i - 1].name, st.tensors[i].name) < 0;
-    check(sorted, "the tensors are sorted by name");
+    check(st.count == 7 && strcmp(safetensors_metadata(&st, "format"), "pt") == 0 &&
+              !*safetensors_metadata(&st, "empty") && !safetensors_metadata(&st, "x"),
+          "it has %lld tensors, and metadata", (long long)st.count);
     int found = 0;
-    for (int64_t i = 0; i < st.count; i++) found += safetensors_find(&st, st.tensors[i].name) == &st.tensors[i];
+    for (int64_t i = 0; i < st.count; i++) {
+        found += safetensors_find(&st, st.tensors[i].name) == &st.tensors[i];
+        found -= i > 0 && strcmp(st.tensors[i - 1].name, st.tensors[i].name) >= 0;
+    }
     check(found == 7 && !safetensors_find(&st, "") && !safetensors_find(&st, "aa") && !safetensors_find(&st, "zz") &&
-              !safetensors_find(&st, "__metadata__"),
-          "each is found by its name, and nothing else");
-    check(safetensors_find(&st, "\xC3\xA9\n") != NULL, "names are decoded");
-
+              !safetensors_find(&st, "__metadata__") && safetensors_find(&st, "\xC3\xA9\n"),
+          "the tensors are sorted by their decoded names, and each is found, and nothing else");
     const SafeTensor* t = safetensors_find(&st, "b");
     char text[64];
-    check(t->dtype == SAFE_F32 && t->ndim == 2 && t->elements == 6 && t->bytes == 24 &&
+    check(t->offset % 2 == 1 && t->dtype == SAFE_F32 && t->ndim == 2 && t->elements == 6 && t->bytes == 24 &&
               strcmp(safetensors_shape_text(text, sizeof text, t), "(2, 3)") == 0,
           "b is %s %s", safe_dtypes[t->dtype].name, safetensors_shape_text(text, sizeof text, t));
-    check(t->offset % 2 == 1, "its data is not aligned");
     check(strcmp(safetensors_shape_text(text, sizeof text, safetensors_find(&st, "a")), "()") == 0 &&
               strcmp(safetensors_shape_text(text, sizeof text, safetensors_find(&st, "d")), "(2)") == 0 &&
               strcmp(safetensors_shape_text(text, 5, t), "(2, ") == 0,
@@ -230,15 +186,20 @@ static void test_read(void) {
                      memcmp(out + 1, b + first, (size_t)count * 4) != 0 || out[0] != 77 || out[1 + count] != 77;
         }
     check(wrong == 0, "every range of F32: %d wrong", wrong);
-    check(safetensors_read_f32(out, &st, safetensors_find(&st, "a"), 0, 1, &error) && out[0] == -3, "a scalar of BF16");
-    check(safetensors_read_f32(out, &st, safetensors_find(&st, "h"), 0, 3, &error) && out[0] == 1 &&
-              out[1] == 0x1p-24f && out[2] == -INFINITY,
-          "F16");
-    check(safetensors_read_f32(out, &st, safetensors_find(&st, "h"), 1, 1, &error) && out[0] == 0x1p-24f, "one of F16");
-    check(safetensors_read_f32(out, &st, safetensors_find(&st, "d"), 0, 2, &error) && out[0] == 1 / 3.0f &&
-              out[1] == INFINITY,
-          "F64");
-    check(safetensors_read_f32(out, &st, safetensors_find(&st, "d"), 1, 1, &error) && out[0] == INFINITY, "one of F64");
+    static const struct {
+        const char* name;
+        int first, count;
+        float values[3];
+    } ranges[] = {{"a", 0, 1, {-3, 0, 0}},
+                  {"h", 0, 3, {1, 0x1p-24f, -INFINITY}},
+                  {"h", 1, 1, {0x1p-24f, 0, 0}},
+                  {"d", 0, 2, {1 / 3.0f, INFINITY, 0}},
+                  {"d", 1, 1, {INFINITY, 0, 0}}};
+    for (int i = 0; i < 5; i++)
+        check(safetensors_read_f32(out, &st, safetensors_find(&st, ranges[i].name), ranges[i].first, ranges[i].count,
+                                   &error) &&
+                  memcmp(out, ranges[i].values, (size_t)ranges[i].count * 4) == 0,
+              "%d of %s from %d on", ranges[i].count, ranges[i].name, ranges[i].first);
     check(safetensors_read_f32(NULL, &st, safetensors_find(&st, "none"), 0, 0, &error), "no elements");
     check(!safetensors_read_f32(out, &st, safetensors_find(&st, "\xC3\xA9\n"), 0, 1, &error) &&
               strstr(error.text, "hand.safetensors: tensor \"\xC3\xA9?\" is I64"),
@@ -277,6 +238,8 @@ typedef struct {
     const char* expected; // in the error; NULL: the file is right
 } Lie;
 
+// A header of one tensor.
+#define A(dtype, shape, offsets) "{\"a\":" T(dtype, shape, offsets) "}"
 #define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void test_lies(void) {
@@ -284,14 +247,14 @@ static void test_lies(void) {
         {"{}", 0, NULL},
         {"{}   ", 0, NULL},
         {"{\"__metadata__\":{}}", 0, NULL},
-        {"{\"a\":" T("F32", "[1]", "[0,4]") "}", 4, NULL},
-        {"{\"a\":" T("F32", "[]", "[0,4]") "}", 4, NULL},
+        {A("F32", "[1]", "[0,4]"), 4, NULL},
+        {A("F32", "[]", "[0,4]"), 4, NULL},
         {"{\"\":" T("F32", "[]", "[0,4]") "}", 4, NULL},
-        {"{\"a\":" T("F32", "[0]", "[0,0]") "}", 0, NULL},
-        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, NULL},
-        {"{\"a\":" T("F4", "[2]", "[0,1]") "}", 1, NULL},
-        {"{\"a\":" T("F6_E2M3", "[4]", "[0,3]") "}", 3, NULL},
-        {"{\"a\":" T("F4", "[4611686018427387904,0]", "[0,0]") "}", 0, NULL},
+        {A("F32", "[0]", "[0,0]"), 0, NULL},
+        {A("F32", "[1,1,1,1,1,1,1,1]", "[0,4]"), 4, NULL},
+        {A("F4", "[2]", "[0,1]"), 1, NULL},
+        {A("F6_E2M3", "[4]", "[0,3]"), 3, NULL},
+        {A("F4", "[4611686018427387904,0]", "[0,0]"), 0, NULL},
         {"{\"a\":" T("F32", "[0]", "[4,4]") ",\"b\":" T("U8", "[4]", "[0,4]") "}", 4, NULL},
         {"{\"c\":" T("U8", "[1]", "[3,4]") ",\"b\":" T("U8", "[2]", "[1,3]") ",\"a\":" T("U8", "[1]", "[0,1]") "}", 4,
          NULL},
@@ -321,64 +284,43 @@ static void test_lies(void) {
         {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"dtype\""},
         {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"shape\""},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor \"a\" has no \"data_offsets\""},
-        {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-         "tensor \"a\" has no \"dtype\" that is a string"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4,
-         "tensor \"a\" has no \"shape\" that is an array"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4,
-         "tensor \"a\" has no \"data_offsets\" that is an array"},
-        {"{\"a\":" T("f32", "[1]", "[0,4]") "}", 4, "lie:1:15: tensor \"a\": the dtype \"f32\" is not known"},
-        {"{\"a\":" T("F128", "[1]", "[0,16]") "}", 16, "the dtype \"F128\" is not known"},
-        {"{\"a\":" T("", "[1]", "[0,4]") "}", 4, "the dtype \"\" is not known"},
-        {"{\"a\":" T("F32\\u0000", "[1]", "[0,4]") "}", 4, "tensor \"a\" has no \"dtype\" that is a string"},
-        {"{\"a\":" T("F32", "[-1]", "[0,4]") "}", 4, "tensor \"a\": a dimension has to be an integer and not negative"},
-        {"{\"a\":" T("F32", "[1.0]", "[0,4]") "}", 4, "a dimension has to be an integer"},
-        {"{\"a\":" T("F32", "[\"1\"]", "[0,4]") "}", 4, "a dimension has to be an integer"},
-        {"{\"a\":" T("F32", "[null]", "[0,4]") "}", 4, "a dimension has to be an integer"},
-        {"{\"a\":" T("F32", "[[1]]", "[0,4]") "}", 4, "a dimension has to be an integer"},
-        {"{\"a\":" T("F32", "[18446744073709551617]", "[0,4]") "}", 4, "a dimension has to be an integer"},
-        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4, "tensor \"a\" has 9 dimensions; 8 are the limit"},
-        {"{\"a\":" T("F4", "[3]", "[0,2]") "}", 2, "tensor \"a\": F4 (3) does not fit"},
-        {"{\"a\":" T("F4", "[3]", "[0,1]") "}", 1, "tensor \"a\": F4 (3) does not fit"},
+        {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"dtype\" that"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "tensor \"a\" has no \"shape\" "},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4, "tensor \"a\" has no \"data_offse"},
+        {A("f32", "[1]", "[0,4]"), 4, "lie:1:15: tensor \"a\": the dtype \"f32\" is not known"},
+        {A("F32\\u0000", "[1]", "[0,4]"), 4, "tensor \"a\" has no \"dtype\" that is a string"},
+        {A("F32", "[-1]", "[0,4]"), 4, "tensor \"a\": a dimension has to be an integer and not negative"},
+        {A("F32", "[1.0]", "[0,4]"), 4, "a dimension has to be an integer"},
+        {A("F32", "[18446744073709551617]", "[0,4]"), 4, "a dimension has to be an integer"},
+        {A("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor \"a\" has 9 dimensions; 8 are the limit"},
+        {A("F4", "[3]", "[0,2]"), 2, "tensor \"a\": F4 (3) does not fit"},
+        {A("F4", "[3]", "[0,1]"), 1, "tensor \"a\": F4 (3) does not fit"},
         // sizes whose product is, modulo 2^64 or 2^63, the size of the data
-        {"{\"a\":" T("F32", "[4294967296,4294967296]", "[0,0]") "}", 0,
-         "tensor \"a\": F32 (4294967296, 4294967296) does not fit"},
-        {"{\"a\":" T("F32", "[4611686018427387905]", "[0,4]") "}", 4, "does not fit"},
-        {"{\"a\":" T("U8", "[9223372036854775807]", "[0,9223372036854775807]") "}", 4, "does not fit"},
-        {"{\"a\":" T("F32", "[4294967296,4294967296,0]", "[0,0]") "}", 0, "does not fit"},
+        {A("F32", "[4294967296,4294967296]", "[0,0]"), 0, "tensor \"a\": F32 (4294967296, 4294967296) does no"},
+        {A("F32", "[4611686018427387905]", "[0,4]"), 4, "does not fit"},
+        {A("U8", "[9223372036854775807]", "[0,9223372036854775807]"), 4, "does not fit"},
+        {A("F32", "[4294967296,4294967296,0]", "[0,0]"), 0, "does not fit"},
         // where it is
-        {"{\"a\":" T("F32", "[1]", "[0]") "}", 4, "tensor \"a\": data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[]") "}", 4, "data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[0,4,4]") "}", 4, "data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[0,4.0]") "}", 4, "data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[\"0\",4]") "}", 4, "data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[0,18446744073709551620]") "}", 4, "data_offsets have to be two integers"},
-        {"{\"a\":" T("F32", "[1]", "[-4,0]") "}", 4, "tensor \"a\": data_offsets [-4, 0] are no range"},
-        {"{\"a\":" T("F32", "[1]", "[4,0]") "}", 4, "data_offsets [4, 0] are no range"},
-        {"{\"a\":" T("F32", "[1]", "[0,4]") "}", 3,
-         "tensor \"a\" ends at byte 4 of the data, but the file has 3 bytes of data"},
-        {"{\"a\":" T("F32", "[1]", "[9223372036854775803,9223372036854775807]") "}", 4,
-         "tensor \"a\" ends at byte 9223372036854775807"},
-        {"{\"a\":" T("F32", "[1]", "[0,3]") "}", 4,
-         "tensor \"a\" has data_offsets for 3 bytes, but F32 (1) is 4 bytes"},
-        {"{\"a\":" T("F16", "[2,1]", "[0,8]") "}", 8,
-         "tensor \"a\" has data_offsets for 8 bytes, but F16 (2, 1) is 4 bytes"},
-        {"{\"a\":" T("F32", "[0]", "[0,4]") "}", 4,
-         "tensor \"a\" has data_offsets for 4 bytes, but F32 (0) is 0 bytes"},
+        {A("F32", "[1]", "[0]"), 4, "tensor \"a\": data_offsets have to be two integers"},
+        {A("F32", "[1]", "[]"), 4, "data_offsets have to be two integers"},
+        {A("F32", "[1]", "[0,4.0]"), 4, "data_offsets have to be two integers"},
+        {A("F32", "[1]", "[0,18446744073709551620]"), 4, "data_offsets have to be two integers"},
+        {A("F32", "[1]", "[-4,0]"), 4, "tensor \"a\": data_offsets [-4, 0] are no range"},
+        {A("F32", "[1]", "[4,0]"), 4, "data_offsets [4, 0] are no range"},
+        {A("F32", "[1]", "[0,4]"), 3, "tensor \"a\" ends at byte 4 of the data, but the file has 3 bytes of data"},
+        {A("F32", "[1]", "[9223372036854775803,9223372036854775807]"), 4, "tensor \"a\" ends at byte 92233720"},
+        {A("F32", "[1]", "[0,3]"), 4, "tensor \"a\" has data_offsets for 3 bytes, but F32 (1) is 4 bytes"},
+        {A("F16", "[2,1]", "[0,8]"), 8, "tensor \"a\" has data_offsets for 8 bytes, but F16 (2, 1) is 4 bytes"},
+        {A("F32", "[0]", "[0,4]"), 4, "tensor \"a\" has data_offsets for 4 bytes, but F32 (0) is 0 bytes"},
         // holes and overlaps
-        {"{\"a\":" T("F32", "[1]", "[4,8]") "}", 8,
-         "bytes 0 to 4 of the data, before tensor \"a\", belong to no tensor"},
-        {"{\"a\":" T("U8", "[4]", "[0,4]") ",\"b\":" T("U8", "[3]", "[5,8]") "}", 8,
-         "bytes 4 to 5 of the data, before tensor \"b\""},
-        {"{\"a\":" T("U8", "[4]", "[0,4]") "}", 5, "the last tensor ends at byte 4 of the data, but the file has 5"},
+        {A("F32", "[1]", "[4,8]"), 8, "bytes 0 to 4 of the data, before tensor \"a\", belong to no tensor"},
+        {"{\"a\":" T("U8", "[4]", "[0,4]") ",\"b\":" T("U8", "[3]", "[5,8]") "}", 8, "bytes 4 to 5 of the dat"},
+        {A("U8", "[4]", "[0,4]"), 5, "the last tensor ends at byte 4 of the data, but the file has 5"},
         {"{}", 1, "the last tensor ends at byte 0 of the data, but the file has 1"},
-        {"{\"a\":" T("U8", "[5]", "[0,5]") ",\"b\":" T("U8", "[4]", "[4,8]") "}", 8,
-         "tensor \"b\" begins at byte 4 of the data, but tensor \"a\" ends at 5"},
-        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[8]", "[0,8]") "}", 8,
-         "tensor \"b\" begins at byte 0 of the data, but tensor \"a\" ends at 8"},
-        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[0]", "[3,3]") "}", 8,
-         "tensor \"b\" begins at byte 3 of the data, but tensor \"a\" ends at 8"},
-        {"{\"a\":" T("U8", "[0]", "[0,0]") "}", 8, "the last tensor ends at byte 0 of the data"},
+        {"{\"a\":" T("U8", "[5]", "[0,5]") ",\"b\":" T("U8", "[4]", "[4,8]") "}", 8, "tensor \"b\" begins at "},
+        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[8]", "[0,8]") "}", 8, "tensor \"b\" begins at "},
+        {"{\"a\":" T("U8", "[8]", "[0,8]") ",\"b\":" T("U8", "[0]", "[3,3]") "}", 8, "tensor \"b\" begins at "},
+        {A("U8", "[0]", "[0,0]"), 8, "the last tensor ends at byte 0 of the data"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         const size_t header_bytes = strlen(lies[i].header), size = 8 + header_bytes + lies[i].data_bytes;
@@ -410,19 +352,14 @@ static void test_lies(void) {
     unsigned char* spaces = (unsigned char*)checked_malloc(large, "a large header");
     memset(spaces, ' ', large);
     memcpy(spaces + 8, "{}", 2);
-    uint64_t length = SAFE_MAX_HEADER + 1;
+    const uint64_t length = SAFE_MAX_HEADER + 1;
     memcpy(spaces, &length, 8);
     check(!safetensors_parse(&st, "lie", spaces, large, &error) && strstr(error.text, "a header of 100000001 bytes"),
           "%s", error.text);
-    length--;
-    memcpy(spaces, &length, 8);
-    check(safetensors_parse(&st, "lie", spaces, large - 1, &error), "a header of 100 MB is read");
-    safetensors_close(&st);
     free(spaces);
 
-    check(!safetensors_open(&st, in_folder("nowhere"), &error) &&
-              strstr(error.text, "nowhere: cannot open: No such file"),
-          "%s", error.text);
+    check(!safetensors_open(&st, "nowhere", &error) && strstr(error.text, "nowhere: cannot open: No such file"), "%s",
+          error.text);
     check(!safetensors_open(&st, folder, &error), "%s", error.text);
     check(!safetensors_open(&st, write_bytes("empty", "", 0), &error) &&
               strstr(error.text, "empty: not a safetensors file: it has 0 bytes"),
@@ -534,7 +471,7 @@ static void test_round_trip(uint64_t seed) {
     SafeTensorsFile file;
     Error error = {""};
     const SafeMetadata metadata = {"format", "pt"};
-    const char* path = in_folder("round.safetensors");
+    const char* path = "round.safetensors";
     if (!safetensors_layout(&plan, tensors, N, &metadata, 1, &error) || !safetensors_create(&file, path, &plan, &error))
         die("%s", error.text);
     // byte b of the file is a function of b
@@ -616,7 +553,7 @@ static void test_faults(void) {
     unsigned char data[1000];
     for (int i = 0; i < 1000; i++) data[i] = (unsigned char)(i * 7);
     if (!safetensors_layout(&plan, &t, 1, NULL, 0, &error)) die("%s", error.text);
-    const char* path = in_folder("faults.safetensors");
+    const char* path = "faults.safetensors";
 
     memset(&faults, 0, sizeof faults);
     faults.most = 7;
@@ -635,30 +572,18 @@ static void test_faults(void) {
     const int codes[] = {ENOSPC, EDQUOT, EFBIG, EIO, EINVAL};
     const char* words[] = {"No space left on device; the whole file has", "quota", "ulimit -f",
                            "failing: do not rely on this file", "Invalid argument"};
-    for (int i = 0; i < 5; i++) {
+    const char* calls[] = {"cannot reserve space: ", "cannot write: ", "cannot flush to the disk: ", "cannot close: "};
+    int* const failing[] = {&faults.fallocate_errno, &faults.pwrite_errno, &faults.fsync_errno, &faults.close_errno};
+    for (int i = 0; i < 20; i++) {
+        const int call = i % 4; // the first two are safetensors_create's, the others safetensors_finish's
         memset(&faults, 0, sizeof faults);
-        faults.fallocate_errno = codes[i];
-        ok = safetensors_create(&file, path, &plan, &error);
-        check(!ok && strstr(error.text, "faults.safetensors: cannot reserve space: ") && strstr(error.text, words[i]) &&
-                  access(path, F_OK) != 0 && file.fd < 0,
+        if (call >= 2 && !safetensors_create(&file, path, &plan, &error)) die("%s", error.text);
+        *failing[call] = codes[i / 4];
+        ok = call < 2 ? safetensors_create(&file, path, &plan, &error) : safetensors_finish(&file, &error);
+        check(!ok && strstr(error.text, "faults.safetensors: ") && strstr(error.text, calls[call]) &&
+                  strstr(error.text, words[i / 4]) && file.fd < 0 && (access(path, F_OK) == 0) == (call >= 2),
               "%s", error.text);
-        faults.fallocate_errno = 0;
-        faults.pwrite_errno = codes[i];
-        ok = safetensors_create(&file, path, &plan, &error);
-        check(!ok && strstr(error.text, "cannot write: ") && strstr(error.text, words[i]) && access(path, F_OK) != 0,
-              "%s", error.text);
-        faults.pwrite_errno = 0;
-        if (!safetensors_create(&file, path, &plan, &error)) die("%s", error.text);
-        faults.fsync_errno = codes[i];
-        ok = safetensors_finish(&file, &error);
-        check(!ok && strstr(error.text, "cannot flush to the disk: ") && strstr(error.text, words[i]) && file.fd < 0,
-              "%s", error.text);
-        faults.fsync_errno = 0;
-        if (!safetensors_join(&file, path, &plan, &error)) die("%s", error.text);
-        faults.close_errno = codes[i];
-        check(!safetensors_finish(&file, &error) && strstr(error.text, "cannot close: ") &&
-                  strstr(error.text, words[i]),
-              "%s", error.text);
+        unlink(path);
     }
     memset(&faults, 0, sizeof faults);
     faults.nothing = true;
@@ -681,20 +606,11 @@ static void test_faults(void) {
                    strstr(error.text, "outside the file's");
     check(refused == 6, "places outside the file: %d of 6 refused; %s", refused, error.text);
     if (!safetensors_finish(&file, &error)) die("%s", error.text);
-    file.fd = open("/dev/full", O_WRONLY);
-    if (file.fd >= 0) {
-        check(!safetensors_write_at(&file, 0, data, 1000, &error) && strstr(error.text, "No space left"),
-              "/dev/full: %s", error.text);
-        close(file.fd);
-    }
     if (truncate(path, 100) != 0) die("cannot truncate %s", path);
     check(!safetensors_join(&file, path, &plan, &error) && strstr(error.text, "has 100 bytes and should have"), "%s",
           error.text);
-    check(!safetensors_join(&file, in_folder("nowhere"), &plan, &error) &&
-              strstr(error.text, "cannot open: No such file"),
-          "%s", error.text);
-    check(!safetensors_create(&file, in_folder("nowhere/x"), &plan, &error) &&
-              strstr(error.text, "cannot create: No such file"),
+    check(!safetensors_join(&file, "nowhere", &plan, &error) && strstr(error.text, "cannot open: No such"), "no file");
+    check(!safetensors_create(&file, "nowhere/x", &plan, &error) && strstr(error.text, "cannot create: No such file"),
           "%s", error.text);
     safetensors_layout_free(&plan);
 }
@@ -707,7 +623,7 @@ static void test_large(void) {
     SafeTensorsLayout plan;
     SafeTensorsFile file;
     Error error = {""};
-    const char* path = in_folder("large.safetensors");
+    const char* path = "large.safetensors";
     memset(&faults, 0, sizeof faults);
     faults.fallocate_errno = EOPNOTSUPP; // a sparse file
     bool ok = safetensors_layout(&plan, tensors, 3, NULL, 0, &error) && safetensors_create(&file, path, &plan, &error);
@@ -741,14 +657,9 @@ static void test_large(void) {
 static void model_refused(const char* name, const char* expected) {
     SafeTensorsModel model;
     Error error = {""};
-    const bool refused = !safetensors_model_open(&model, in_folder(name), &error);
+    const bool refused = !safetensors_model_open(&model, name, &error);
     check(refused && strstr(error.text, expected) && !model.files && !model.path, "%s: %s", name, error.text);
     if (!refused) safetensors_model_close(&model);
-}
-
-static void index_refused(const char* index, const char* expected) {
-    write_bytes("shards/model.safetensors.index.json", index, strlen(index));
-    model_refused("shards", expected);
 }
 
 static void test_models(void) {
@@ -756,14 +667,14 @@ static void test_models(void) {
     Error error = {""};
     const SafeTensors* file;
     float out[4];
-    if (mkdir(in_folder("single"), 0777) != 0 || mkdir(in_folder("shards"), 0777) != 0 ||
-        mkdir(in_folder("bare"), 0777) != 0 || mkfifo(in_folder("pipe"), 0666) != 0)
+    if (mkdir("single", 0777) != 0 || mkdir("shards", 0777) != 0 || mkdir("bare", 0777) != 0 ||
+        mkfifo("pipe", 0666) != 0)
         die("cannot make folders");
     const char* path = write_file("single/model.safetensors",
                                   "{\"b\":" T("BF16", "[2]", "[0,4]") ",\"a\":" T("F32", "[]", "[4,8]") "}", 8);
     for (int i = 0; i < 2; i++) {
         *error.text = 0;
-        if (!check(safetensors_model_open(&model, i ? in_folder("single") : path, &error), "a model that is a %s%s",
+        if (!check(safetensors_model_open(&model, i ? "single" : path, &error), "a model that is a %s%s",
                    i ? "folder" : "file", error.text))
             continue;
         check(model.tensors == 2 && strcmp(safetensors_model_name(&model, 0), "a") == 0 &&
@@ -788,13 +699,13 @@ static void test_models(void) {
                         "safetensors\",\"a\":\"1.safetensors\",\"c\":\"1.safetensors\"}}";
     write_bytes("shards/model.safetensors.index.json", index, strlen(index));
     *error.text = 0;
-    if (check(safetensors_model_open(&model, in_folder("shards"), &error), "a model of shards%s", error.text)) {
+    if (check(safetensors_model_open(&model, "shards", &error), "a model of shards%s", error.text)) {
         bool ok = model.tensors == 4 && model.file_count == 2;
         for (int i = 0; i < 4 && ok; i++) {
             const char name[2] = {(char)('a' + i), 0};
             const SafeTensor* t = safetensors_model_find(&model, name, &file);
             ok = strcmp(safetensors_model_name(&model, i), name) == 0 && t &&
-                 strstr(file->path, i == 1 ? "/shards/2.safetensors" : "/shards/1.safetensors");
+                 strstr(file->path, i == 1 ? "shards/2.safetensors" : "shards/1.safetensors");
         }
         check(ok, "every tensor in its shard");
         check(safetensors_model_find(&model, "c", &file)->elements == 1,
@@ -804,32 +715,34 @@ static void test_models(void) {
               "two of them are read");
         safetensors_model_close(&model);
     }
-    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"2.safetensors\"}}",
-                  "index.json:1:40: tensor \"e\" should be in \"2.safetensors\", but is not");
-    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"3.safetensors\"}}",
-                  "shards/3.safetensors: cannot open: No such file");
-    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"2.safetensors\"}}",
-                  "the name \"a\" is there twice");
-    index_refused("{\"weight_map\":{}}", "\"weight_map\" is empty");
-    index_refused("{\"weight_map\":[]}", "\"weight_map\" has to be an object, not an array");
-    index_refused("{}", "\"weight_map\" is missing");
-    index_refused("[]", "an object with \"weight_map\" expected, not an array");
-    index_refused("", "index.json:1:1: a value expected, but the text ends");
-    index_refused("{\"weight_map\":{\"a\":1}}", "tensor \"a\": this has to be the name of a file");
-    index_refused("{\"weight_map\":{\"a\\u0000\":\"1.safetensors\"}}", "tensor \"a\": a name must not contain a NUL");
-    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\\u0000\"}}",
-                  "tensor \"a\": this has to be the name of a file");
-    index_refused("{\"weight_map\":{\"a\":\"../single/model.safetensors\"}}",
-                  "is not the name of a file in the same folder");
-    index_refused("{\"weight_map\":{\"a\":\"/etc/passwd\"}}",
-                  "tensor \"a\": \"/etc/passwd\" is not the name of a file in the same folder");
-    index_refused("{\"weight_map\":{\"a\":\"..\"}}", "is not the name of a file");
-    index_refused("{\"weight_map\":{\"a\":\".\"}}", "is not the name of a file");
-    index_refused("{\"weight_map\":{\"a\":\"\"}}", "is not the name of a file");
-    index_refused("{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "index.json: ");
-    write_bytes("shards/2.safetensors", "12345678", 8);
-    index_refused("{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}",
-                  "shards/2.safetensors: its first 8 bytes say");
+    static const char* const refused[][2] = {
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"2.safetensors\"}}",
+         "index.json:1:40: tensor \"e\" should be in \"2.safetensors\", but is not"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"3.safetensors\"}}",
+         "shards/3.safetensors: cannot open: No such file"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"2.safetensors\"}}", "the name \"a\" is there twice"},
+        {"{\"weight_map\":{}}", "\"weight_map\" is empty"},
+        {"{\"weight_map\":[]}", "\"weight_map\" has to be an object, not an array"},
+        {"{}", "\"weight_map\" is missing"},
+        {"[]", "an object with \"weight_map\" expected, not an array"},
+        {"", "index.json:1:1: a value expected, but the text ends"},
+        {"{\"weight_map\":{\"a\":1}}", "tensor \"a\": this has to be the name of a file"},
+        {"{\"weight_map\":{\"a\\u0000\":\"1.safetensors\"}}", "tensor \"a\": a name must not contain a NUL"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\\u0000\"}}", "tensor \"a\": this has to be the name of a file"},
+        {"{\"weight_map\":{\"a\":\"../single/model.safetensors\"}}", "is not the name of a file in the same folder"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}",
+         "tensor \"a\": \"/etc/passwd\" is not the name of a file in the same folder"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\".\"}}", "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"\"}}", "is not the name of a file"},
+        {"{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "index.json: "},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"4.safetensors\"}}",
+         "shards/4.safetensors: its first 8 bytes say"}};
+    write_bytes("shards/4.safetensors", "12345678", 8);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        write_bytes("shards/model.safetensors.index.json", refused[i][0], strlen(refused[i][0]));
+        model_refused("shards", refused[i][1]);
+    }
     model_refused("bare", "bare: neither model.safetensors nor model.safetensors.index.json is in this folder");
     model_refused("nowhere", "nowhere: cannot open: No such file");
     model_refused("pipe", "pipe: neither a file nor a folder");
@@ -845,28 +758,22 @@ static void test_many(bool brief) {
         tensors[i] = tensor_of(names[i], i % 2 ? SAFE_F16 : SAFE_F32, 1, i % 5, 0, 0);
     }
     SafeTensorsLayout plan;
-    SafeTensorsFile file;
     SafeTensors st;
     Error error;
-    const char* path = in_folder("many.safetensors");
     const double start = cpu_seconds();
-    if (!safetensors_layout(&plan, tensors, n, NULL, 0, &error)) die("%s", error.text);
-    const double planned = cpu_seconds();
-    if (!safetensors_create(&file, path, &plan, &error) || !safetensors_finish(&file, &error)) die("%s", error.text);
-    const double written = cpu_seconds();
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
-    const double opened = cpu_seconds();
+    if (!safetensors_layout(&plan, tensors, n, NULL, 0, &error) ||
+        !safetensors_parse_header(&st, "many", plan.header + 8, plan.header_bytes - 8,
+                                  plan.file_bytes - plan.header_bytes, &error))
+        die("%s", error.text);
     int found = 0;
     for (int i = 0; i < n; i++) {
         const SafeTensor* t = safetensors_find(&st, names[i]);
         found += t && t->offset == tensors[i].offset && t->elements == i % 5;
     }
-    const double end = cpu_seconds();
-    check(found == n && st.count == n, "%d of %d tensors are found", found, n);
-    // 50 us a tensor is more than any n log n needs on a slow and busy machine; n^2 would be 100,000 comparisons.
-    check(opened - written < 50e-6 * n && planned - start < 50e-6 * n,
-          "planned in %.1f ms, opened in %.1f ms, all found in %.1f ms; bound %.0f ms", 1e3 * (planned - start),
-          1e3 * (opened - written), 1e3 * (end - opened), 50e-3 * n);
+    // 100 us a tensor is more than any n log n needs on a slow and busy machine; n^2 would be 100,000 comparisons.
+    const double seconds = cpu_seconds() - start;
+    check(found == n && st.count == n && seconds < 100e-6 * n, "%d of %d tensors are found, in %.1f ms", found, n,
+          1e3 * seconds);
     safetensors_close(&st);
     safetensors_layout_free(&plan);
     free(tensors);
@@ -877,8 +784,8 @@ int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     const char* tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/test_safetensors_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder)) die("cannot make a folder %s", folder);
-    test_float16(brief);
+    if (!mkdtemp(folder) || chdir(folder) != 0) die("cannot make a folder %s", folder);
+    test_float16();
     test_read();
     test_lies();
     test_plan_bytes();
@@ -890,6 +797,6 @@ int main(int argc, char** argv) {
     test_many(brief);
     char command[512];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0) die("cannot remove %s", folder);
+    if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", folder);
     return test_end();
 }

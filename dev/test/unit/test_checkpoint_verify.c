@@ -1,0 +1,493 @@
+/*
+test_checkpoint_verify.c: reading checkpoints (checkpoint/checkpoint_verify.h) and the folder of a run
+(checkpoint/checkpoint_dir.h). A file that is not what was written is refused with its name: other models, changed values and names, 500
+flipped bits and cut files. Of a run's folder, what is pruned, cleaned, linked and locked.
+*/
+#include "checkpoint_fixture.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files that are not what was written
+
+// Exchanges n bytes of a file at `place` with those at `bytes`.
+static void patch(const char* path, int64_t place, void* bytes, size_t n) {
+    char before[8];
+    const int fd = open(path, O_RDWR);
+    if (fd < 0 || pread(fd, before, n, (off_t)place) != (ssize_t)n || pwrite(fd, bytes, n, (off_t)place) != (ssize_t)n)
+        die("%s: cannot patch", path);
+    memcpy(bytes, before, n);
+    close(fd);
+}
+
+static bool reads(const char* path, const ModelConfig* m, Error* error) {
+    error->text[0] = 0;
+    return read_all(path, m, &one_rank, error);
+}
+
+static void test_other_models(const char* path) {
+    Error error;
+    ModelConfig other = gpt2_tied;
+    other.F = 44;
+    check(!reads(path, &other, &error) && strstr(error.text, "model.safetensors: transformer.h.0.mlp.c_fc.weight has "
+                                                             "shape (24, 40), the model needs (24, 44)"),
+          "other sizes: %s", error.text);
+    other = gpt2_tied, other.V = 22;
+    check(!reads(path, &other, &error) && strstr(error.text, "transformer.wte.weight has shape (21, 24)"),
+          "another vocabulary: %s", error.text);
+    for (int L = 4; L <= 6; L += 2) {
+        other = gpt2_tied, other.L = L;
+        check(!reads(path, &other, &error) && strstr(error.text, "has 64 tensors, the model needs"), "%d layers: %s", L,
+              error.text);
+    }
+    check(!reads(path, &llama_tied, &error) && strstr(error.text, path), "another architecture: %s", error.text);
+}
+
+// A name, or a value, of the files is changed, and changed back.
+static void test_patched(const char* path) {
+    static const struct {
+        int file;
+        const char* tensor;
+        uint32_t bits; // for element 17
+        const char* message;
+    } values[] = {{0, "transformer.h.4.mlp.c_proj.bias", 0x7fc00000, "is nan"},
+                  {0, "transformer.wte.weight", 0xff800000, "is -inf"},
+                  {1, "exp_avg.transformer.wpe.weight", 0x7f800000, "is inf"},
+                  {1, "exp_avg_sq.transformer.h.2.attn.c_attn.weight", 0xffc00000, "nan; weights must be finite"}};
+    Error error;
+    char file[128], expected[128], letter = 'L';
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        SafeTensors st;
+        snprintf(file, sizeof file, "%s/%s", path, checkpoint_files[values[i].file]);
+        if (!safetensors_open(&st, file, &error)) die("%s", error.text);
+        const int64_t place = safetensors_find(&st, values[i].tensor)->offset + 4 * 17;
+        safetensors_close(&st);
+        uint32_t bits = values[i].bits;
+        patch(file, place, &bits, sizeof bits);
+        snprintf(expected, sizeof expected, "element 17 of %s is ", values[i].tensor);
+        check(!reads(path, &gpt2_tied, &error) && strstr(error.text, file) && strstr(error.text, expected) &&
+                  strstr(error.text, values[i].message),
+              "not a finite number: %s", error.text);
+        patch(file, place, &bits, sizeof bits);
+    }
+    MappedFile header;
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    if (!file_map(&header, file, &error)) die("%s", error.text);
+    const void* name = memmem(header.data, header.size, "ln_f.bias", 9);
+    const int64_t place = name ? (const unsigned char*)name - header.data : 0;
+    file_unmap(&header);
+    patch(file, place, &letter, 1);
+    check(!reads(path, &gpt2_tied, &error) && strstr(error.text, file) &&
+              strstr(error.text, "transformer.ln_f.bias is missing"),
+          "another name: %s", error.text);
+    patch(file, place, &letter, 1);
+}
+
+// One thing is wrong with a copy of a checkpoint: it is neither sound nor read. The message names the file.
+static void test_broken(void) {
+    static const struct {
+        const char *command, *part;
+        bool reads; // the values can be read: only the checksums tell
+    } cases[] = {{"truncate -s -4 model.safetensors", "model.safetensors", false},
+                 {"truncate -s -4 optimizer.safetensors", "optimizer.safetensors", false},
+                 {"rm optimizer.safetensors", "optimizer.safetensors", false},
+                 {"rm model.safetensors", "model.safetensors", false},
+                 {"rm config.json", "config.json", false},
+                 {"rm trainer.json", "trainer.json", false},
+                 {"truncate -s 20 trainer.json", "trainer.json", false},
+                 {"sed -i s/global_batch/batch/ trainer.json", "trainer.json", false},
+                 {"sed -i 's/: 7/: -7/' trainer.json", "trainer.json", false},
+                 {"rm trainer.json && mkfifo trainer.json", "trainer.json", false},
+                 {"rm model.safetensors && mkdir model.safetensors", "not a regular file", false},
+                 {"mv optimizer.safetensors model.safetensors", "", false},
+                 {"cp ../broken/step_00000002/model.safetensors .", "model.safetensors", true},
+                 {"cp ../broken/step_00000002/optimizer.safetensors .", "optimizer.safetensors", true},
+                 {"cp ../broken/step_00000002/trainer.json .", "model.safetensors", true},
+                 {"cp ../another/step_00000001/config.json .", "config.json", true}};
+    static const char path[] = "broken/step_00000001";
+    Error error = {""};
+    ModelConfig other = gpt2_tied;
+    other.eps = 2e-5; // as large, but another model
+    make_run("broken", 1, 2);
+    new_folder("another");
+    if (!save("another", 1, &other, &one_rank, 1, &error)) die("%s", error.text);
+    const int before = open_files();
+    test_other_models(path);
+    test_patched(path);
+    check(checkpoint_verify(path, &error) && reads(path, &gpt2_tied, &error), "and the right one is read %s",
+          error.text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run_command("cp -r %s copy && cd copy && %s", path, cases[i].command);
+        const bool sound = checkpoint_verify("copy", &error);
+        check(!sound && strstr(error.text, "copy/") && strstr(error.text, cases[i].part) &&
+                  reads("copy", &gpt2_tied, &error) == cases[i].reads,
+              "%s: %s", cases[i].command, error.text);
+        run_command("rm -r copy");
+    }
+    check(open_files() == before, "no file is left open");
+}
+
+// A byte of a file becomes another one.
+static void damage(const char* path, int64_t place, int bit) {
+    unsigned char byte;
+    const int fd = open(path, O_RDWR);
+    if (fd < 0 || pread(fd, &byte, 1, (off_t)place) != 1) die("%s: cannot read", path);
+    byte ^= (unsigned char)(1 << bit);
+    if (pwrite(fd, &byte, 1, (off_t)place) != 1 || close(fd) != 0) die("%s: cannot patch", path);
+}
+
+static uint64_t random_below(uint64_t* state, uint64_t n) { return philox(11, 0, (*state)++).word[0] % n; }
+
+// Bits flipped and pieces cut off, 500 times: each is refused with the name of the file. Ranks that add up their parts find the
+// same as one process alone.
+static void test_unsound(void) {
+    static const char* names[] = {"model.safetensors", "optimizer.safetensors", "config.json", "trainer.json"};
+    const Sizes z = {2, 2, 1, 0, 0};
+    Error error = {""};
+    char path[128];
+    uint64_t r = 0;
+    int refused = 0, tried = 0;
+    new_folder("unsound");
+    if (!save("unsound", 1, &gpt2_tied, &z, 1, &error)) die("%s", error.text);
+    check(checkpoint_verify("unsound/step_00000001", &error), "as it was written %s", error.text);
+    for (int i = 0; i < 400; i++) { // flipped bits, in every file, there and back
+        const char* name = names[i % 4];
+        snprintf(path, sizeof path, "unsound/step_00000001/%s", name);
+        const int64_t place = (int64_t)random_below(&r, (uint64_t)file_bytes(path));
+        const int bit = (int)random_below(&r, 8);
+        damage(path, place, bit);
+        tried++;
+        error.text[0] = 0;
+        const bool ok = checkpoint_verify("unsound/step_00000001", &error);
+        if (!ok && strstr(error.text, name))
+            refused++;
+        else
+            check(false, "%s: bit %d of byte %lld flipped: %s", name, bit, (long long)place, error.text);
+        damage(path, place, bit);
+    }
+    for (int i = 0; i < 100; i++) { // cut off
+        const char* name = names[i % 4];
+        run_command("cp -r unsound/step_00000001 copy");
+        snprintf(path, sizeof path, "copy/%s", name);
+        const int64_t left = (int64_t)random_below(&r, (uint64_t)file_bytes(path));
+        if (truncate(path, (off_t)left) != 0) die("%s: cannot cut", path);
+        tried++;
+        error.text[0] = 0;
+        if (!checkpoint_verify("copy", &error) && strstr(error.text, name))
+            refused++;
+        else
+            check(false, "%s: cut after %lld bytes: %s", name, (long long)left, error.text);
+        run_command("rm -rf copy");
+    }
+    check(refused == tried, "%d flipped bits and cut files: %d refused with the name of the file", tried, refused);
+    CheckpointList list;
+    bool ok = checkpoint_load_list(&list, "unsound/step_00000001", &error);
+    for (int ranks = 1; ranks <= 7 && ok; ranks++) {
+        uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
+        for (int rank = 0; rank < ranks && ok; rank++)
+            ok = checkpoint_add_up(sums, &list, "unsound/step_00000001", rank, ranks, &error);
+        ok = ok && checkpoint_compare(sums, &list, "unsound/step_00000001", &error);
+    }
+    check(ok, "1 to 7 ranks that add up a part each agree %s", error.text);
+}
+
+// What says of itself that it is another: of another step than its folder's, or of other files than the list's.
+static void test_says(void) {
+    Error error = {""};
+    CheckpointList list;
+    SafeTensors st;
+    make_run("says", 1, 1);
+    check(checkpoint_load_list(&list, "says/step_00000001", &error) &&
+              checkpoint_check_step(&list, "says/step_00000001", 1, &error) &&
+              !checkpoint_check_step(&list, "says/step_00000001", 2, &error) &&
+              strstr(error.text, "trainer.json: is of step 1"),
+          "a folder with another step's name: %s", error.text);
+    if (!safetensors_open(&st, "says/step_00000001/model.safetensors", &error)) die("%s", error.text);
+    const int64_t digits = checkpoint_digits(st.file.data, 4096);
+    safetensors_close(&st);
+    for (int i = 0; i < 16; i += 5) {
+        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
+        check(!checkpoint_verify("says/step_00000001", &error) &&
+                  strstr(error.text, "model.safetensors: says that its checksum"),
+              "digit %d of the checksum in the head: %s", i, error.text);
+        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
+    }
+    check(checkpoint_verify("says/step_00000001", &error), "and changed back it is sound");
+}
+
+// Writes trainer.json of an older program: without "optimizer", with these "rounds".
+static void older_trainer(const char* path, const char* rounds) {
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, path, &error)) die("%s", error.text);
+    char text[4096], hex[17];
+    const char* begin = (const char*)file.data;
+    const char *from = strstr(begin, "  \"rounds\""), *to = strstr(begin, "  \"files\"");
+    const char* last = strstr(to, "\n  \"checksum\"");
+    snprintf(text, sizeof text, "%.*s  \"rounds\": \"%s\",\n%.*s\n  %s", (int)(from - begin), begin, rounds,
+             (int)(last - to), to, checkpoint_last_key);
+    file_unmap(&file);
+    checkpoint_hex(hex, checksum_of(text, (int64_t)strlen(text), 0));
+    if (!checkpoint_write_text(path, &error, "%s%s\"\n}\n", text, hex)) die("%s", error.text);
+}
+
+// Checkpoints from before the optimizer had a field of its own.
+static void test_older(void) {
+    static const char* const cases[][3] = {
+        {"", "", "adamw"},
+        {"--dp-mode sync, sgd", "", "sgd"},
+        {"diloco of 2 sites, merged later, sgd", "diloco of 2 sites, merged later", "sgd"},
+        {"--dp-mode sync, every file is a document", "--dp-mode sync, every file is a document", "adamw"},
+        {"--dp-mode sync, sgd, every file is a document", "--dp-mode sync, every file is a document", "sgd"}};
+    Error error = {""};
+    CheckpointList list;
+    make_run("older", 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        older_trainer("older/step_00000001/trainer.json", cases[i][0]);
+        const bool ok = checkpoint_load_list(&list, "older/step_00000001", &error);
+        check(ok && strcmp(list.state.rounds, cases[i][1]) == 0 && strcmp(list.state.optimizer, cases[i][2]) == 0 &&
+                  list.state.tuning[0] == 0,
+              "an older trainer.json, \"%s\": %s", cases[i][0], ok ? list.state.optimizer : error.text);
+    }
+}
+
+// A run is not continued as another model: every field that config.json has and that changes what is computed.
+static void test_same_model(void) {
+    ModelConfig base = model_llama(4, 64, 8, 4, 128, 32, 100), other;
+    const RopeScaling scaling = {8, 1, 4, 8192};
+    base.rope_scaling = scaling;
+    Error error = {""};
+    const struct {
+        const char* name;
+        int* integer; // one of these is another number
+        double* number;
+        bool* flag;
+    } fields[] = {{"--layers 4", &other.L, NULL, NULL},
+                  {"--hidden 64", &other.C, NULL, NULL},
+                  {"--heads 8", &other.NH, NULL, NULL},
+                  {"--kv-heads 4", &other.NKV, NULL, NULL},
+                  {"--ffn 128", &other.F, NULL, NULL},
+                  {"--seq 32", &other.T, NULL, NULL},
+                  {"--vocab 100", &other.V, NULL, NULL},
+                  {"tied", NULL, NULL, &other.tied},
+                  {"epsilon", NULL, &other.eps, NULL},
+                  {"rope_theta 10000.0", NULL, &other.rope_theta, NULL},
+                  {"factor of rope_scaling 8.0", NULL, &other.rope_scaling.factor, NULL},
+                  {"low_freq_factor of rope_scaling 1.0", NULL, &other.rope_scaling.low, NULL},
+                  {"high_freq_factor of rope_scaling 4.0", NULL, &other.rope_scaling.high, NULL},
+                  {"original positions of rope_scaling 8192.0", NULL, &other.rope_scaling.original, NULL}};
+    check(config_compare(&base, &base, "x", &error), "a model is the same as itself");
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        other = base;
+        if (fields[i].integer) *fields[i].integer *= 2;
+        if (fields[i].number) *fields[i].number *= 2;
+        if (fields[i].flag) *fields[i].flag = true;
+        check(!config_compare(&other, &base, "x", &error) && strstr(error.text, fields[i].name), "another %s: %s",
+              fields[i].name, error.text);
+    }
+    other = base;
+    other.arch = ARCH_GPT2;
+    check(!config_compare(&other, &base, "x", &error) && strstr(error.text, "--arch llama"), "%s", error.text);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The folder of a run
+
+// The folder of a run: the newest stay, and the best; what killed runs have left goes, or comes back.
+static void test_folder(void) {
+    static const double losses[] = {3, 1, 2, (double)NAN, 1.5, 1};
+    Error error = {""};
+    char target[64] = "";
+    int64_t* steps;
+    new_folder("run");
+    for (int i = 0; i < 6; i++) {
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", "adamw", "", losses[i], 0, 0};
+        if (!save_state("run", &state, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
+        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
+        const int n = checkpoint_steps(&steps, "run");
+        const int64_t expected[6][3] = {{1}, {2, 1}, {3, 2}, {4, 3, 2}, {5, 4, 2}, {6}};
+        bool ok = pruned && n == (i == 3 || i == 4 ? 3 : i == 5 || i == 0 ? 1 : 2);
+        for (int k = 0; k < n && ok; k++) ok = steps[k] == expected[i][k];
+        const ssize_t length = readlink("run/best", target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        const int best = i == 0 ? 1 : i == 5 ? 6 : 2;
+        ok = ok && atoi(target + 5) == best;
+        check(ok, "losses 3, 1, 2, none, 1.5, 1; after step %d: the last %d and the best, %s %s", i + 1, i < 5 ? 2 : 1,
+              target, error.text);
+        free(steps);
+    }
+    for (int step = 8; step <= 9; step++) {
+        if (!save("run", step, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
+    }
+    check(checkpoint_prune("run", 0, 9, -1, &error) && checkpoint_steps(&steps, "run") == 3, "--keep 0: all stay");
+    free(steps);
+    check(checkpoint_prune("run", 0, 9, 8, &error) && access("run/step_00000008", F_OK) != 0 &&
+              checkpoint_prune("run", 0, 9, 9, &error) && access("run/step_00000009", F_OK) == 0,
+          "but one that nobody has asked for gives way to the next %s", error.text);
+    run_command("rm -r run/step_00000009");
+    touch("run/step_00000006/notes.txt");
+    if (!save("run", 7, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
+    check(checkpoint_prune("run", 1, 7, -1, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
+          "one with somebody's file in it stays");
+    run_command("rm -rf run/best && touch run/best run/step_00000006/notes.txt");
+    check(checkpoint_prune("run", 1, 7, -1, &error) && file_bytes("run/best") == 0,
+          "somebody's file called best stays");
+    run_command(
+        "cd run && rm -r best step_00000006 && cp -r step_00000007 step_00000008.tmp && touch "
+        "step_00000008.tmp/rank_00003 && mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
+    checkpoint_clean("run");
+    check(entries("run") == 2 && access("run/step_x.tmp", F_OK) == 0 && checkpoint_verify("run/step_00000007", &error),
+          "what killed runs have left is cleared away, and a checkpoint that had lost its name has it again %s",
+          error.text);
+}
+
+// A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its own.
+static void test_prune_later(void) {
+    Error error = {""};
+    make_run("later", 1, 4);
+    damage("later/step_00000004/model.safetensors", 5000, 3);
+    check(checkpoint_prune("later", 1, 3, -1, &error) && access("later/step_00000003", F_OK) == 0 &&
+              access("later/step_00000004", F_OK) == 0 && access("later/step_00000002", F_OK) != 0,
+          "the last that was saved stays, and a later one %s", error.text);
+    char target[64] = "";
+    check(readlink("later/best", target, sizeof target - 1) > 0 && strcmp(target, "step_00000003") == 0,
+          "the best is not one that was not taken: %s", target);
+    run_command("mkdir later/best.tmp && touch later/best.tmp/x"); // no link can be made
+    if (!save("later", 5, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
+    error.text[0] = 0;
+    check(!checkpoint_prune("later", 1, 5, -1, &error) && strstr(error.text, "later/best: cannot link") &&
+              access("later/step_00000003", F_OK) != 0 && access("later/step_00000005", F_OK) == 0,
+          "without a link to the best room is made all the same: %s", error.text);
+}
+
+// Killed at each call while old checkpoints are removed: what still has its name is whole.
+static void test_prune_killed(void) {
+    Error error = {""};
+    char path[64];
+    int64_t* steps;
+    int points = 0, broken = 0;
+    bool killed = true;
+    for (; killed && points < 100; points++) {
+        run_command("rm -rf prune");
+        make_run("prune", 1, 3);
+        fflush(stdout);
+        const pid_t child = fork();
+        int status;
+        if (child < 0) die("cannot fork: %s", strerror(errno));
+        if (child == 0) {
+            calls.count = 0, calls.at = points, calls.kill = true;
+            _exit(checkpoint_prune("prune", 1, 3, -1, &error) ? 0 : 1);
+        }
+        if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that removes has crashed");
+        killed = WEXITSTATUS(status) == 9;
+        const int n = checkpoint_steps(&steps, "prune");
+        for (int i = 0; i < n; i++) {
+            snprintf(path, sizeof path, "prune/step_%08lld", (long long)steps[i]);
+            broken += !checkpoint_verify(path, &error);
+        }
+        free(steps);
+    }
+    check(points > 8 && !killed && broken == 0,
+          "killed at %d calls while two of three are removed: %d halves have a name", points - 1, broken);
+}
+
+// Links in the folder of a run, to a checkpoint that is somebody's: only the links go.
+static void test_links(void) {
+    Error error = {""};
+    new_folder("links"), new_folder("theirs");
+    if (!save("theirs", 1, &gpt2_tied, &one_rank, 1, &error) || !save("links", 3, &gpt2_tied, &one_rank, 1, &error))
+        die("%s", error.text);
+    run_command("ln -s ../theirs/step_00000001 links/step_00000001");
+    check(checkpoint_prune("links", 1, 3, -1, &error) && access("links/step_00000001", F_OK) != 0 &&
+              entries("theirs/step_00000001") == 4,
+          "--keep removes a link to a checkpoint, and not the checkpoint %s", error.text);
+    run_command("for name in step_00000004 step_00000004.tmp step_00000004.old; do ln -s ../theirs/step_00000001 "
+                "links/$name; done");
+    check(save("links", 4, &gpt2_tied, &one_rank, 1, &error) && entries("theirs/step_00000001") == 4 &&
+              entries("links") == 3 && checkpoint_verify("links/step_00000004", &error),
+          "a save under a name that three links have %s", error.text);
+    run_command("ln -s ../theirs/step_00000001 links/step_00000005.tmp; ln -s ../theirs/step_00000001 "
+                "links/step_00000004.old");
+    checkpoint_clean("links");
+    check(entries("links") == 3 && entries("theirs/step_00000001") == 4, "what killed runs have left, as links");
+    run_command("echo mine >links/best.tmp && ln -s ../theirs/step_00000001/config.json links/options.txt.tmp");
+    checkpoint_prune("links", 2, 4, -1, &error);
+    check(file_bytes("links/best.tmp") == 5, "a file called best.tmp stays");
+    FILE* f = folder_create("links/options.txt.tmp");
+    check(f && fclose(f) == 0 && checkpoint_verify("theirs/step_00000001", &error),
+          "a file that is written anew is not what a link leads to %s", error.text);
+}
+
+// The checkpoint that the folder of a run stands for: the best by validation, else the newest.
+static void test_of_run(void) {
+    char path[CHECKPOINT_PATH];
+    const char* kind = "";
+    new_folder("of");
+    check(!checkpoint_of_run(path, &kind, "of") && !checkpoint_of_run(path, &kind, "nowhere") && path[0] == 0,
+          "an empty folder stands for none");
+    static const char* const cases[][3] = {
+        {"true", "newest", "of/step_00000002"},
+        {"ln -s step_00000001 of/best", "best", "of/step_00000001"},
+        {"ln -sfn step_00000003 of/best", "newest", "of/step_00000002"}, // it is gone
+        {"mkdir elsewhere && ln -sfn ../elsewhere of/best", "newest", "of/step_00000002"}};
+    run_command("rmdir of");
+    make_run("of", 1, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run_command("%s", cases[i][0]);
+        check(checkpoint_of_run(path, &kind, "of") && strcmp(kind, cases[i][1]) == 0 && strcmp(path, cases[i][2]) == 0,
+              "the folder of a run stands for the %s: %s", kind, path);
+    }
+    check(!checkpoint_of_run(path, &kind, "of/step_00000002"), "a checkpoint is taken as it is");
+}
+
+// A process holds a lock, alone or not; what another one gets then. Returns that it was given back at the end of the holder.
+static bool lock_beside(bool alone, bool mine_alone, int* got) {
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0) die("pipe: %s", strerror(errno));
+    const pid_t child = fork();
+    if (child == 0) {
+        const int lock = folder_lock("locked", alone, 0);
+        if (write(ready[1], lock >= 0 ? "1" : "0", 1) == 1) pause();
+        _exit(0);
+    }
+    if (child < 0 || read(ready[0], &byte, 1) != 1 || byte != '1') die("a child has no lock");
+    *got = folder_lock("locked", mine_alone, 0.05);
+    if (*got >= 0) close(*got);
+    kill(child, SIGKILL);
+    const int after = folder_lock("locked", true, 10);
+    waitpid(child, NULL, 0);
+    close(ready[0]), close(ready[1]);
+    if (after >= 0) close(after);
+    return after >= 0;
+}
+
+static void test_lock(void) {
+    int got;
+    new_folder("locked");
+    check(lock_beside(true, false, &got) && got == FOLDER_TAKEN,
+          "a folder of which a run has just begun is not shared");
+    check(lock_beside(false, true, &got) && got == FOLDER_TAKEN,
+          "one whose run goes on is not another's, until it is killed");
+    check(lock_beside(false, false, &got) && got >= 0, "the ranks of a run share it");
+    const int mine = folder_lock("locked", true, 0);
+    folder_share(mine);
+    const int other = folder_lock("locked", false, 0);
+    check(mine >= 0 && other >= 0, "the main rank is alone first, and shares then");
+    close(mine), close(other);
+    check(folder_lock("nowhere", true, 0) == FOLDER_UNLOCKED, "no folder, no lock");
+}
+
+int main(void) {
+    fixture_begin("test_checkpoint_verify");
+    test_broken();
+    test_unsound();
+    test_says();
+    test_older();
+    test_same_model();
+    test_folder();
+    test_prune_later();
+    test_prune_killed();
+    test_links();
+    test_of_run();
+    test_lock();
+    return fixture_end();
+}

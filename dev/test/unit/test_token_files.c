@@ -1,0 +1,769 @@
+/*
+test_token_files.c: dataloader/token_format.h, token_files.h and jsonl.h against a second reader: streams against a plain
+concatenation, documents against marks, every kind of damaged file against the message it has to give, every changed byte of an
+index against index_is_true().
+*/
+#include "../../../dataloader/jsonl.h"
+#include "token_fixture.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Streams and sequences
+
+static bool is_sequence(const int32_t* inputs, const int32_t* targets, int T, const uint32_t* stream) {
+    for (int t = 0; t < T; t++)
+        if ((uint32_t)inputs[t] != stream[t] || (uint32_t)targets[t] != stream[t + 1]) return false;
+    return true;
+}
+
+// How many of the sequences of this loader differ from the stream's tokens, laid out plainly; each must come once an
+// epoch.
+static int wrong_sequences(const DataLoader* loader, const uint32_t* stream, uint64_t epoch) {
+    int32_t inputs[128], targets[128];
+    int wrong = 0;
+    Error error;
+    unsigned char* seen = (unsigned char*)checked_calloc((size_t)loader->count, 1, "flags");
+    for (int64_t i = 0; i < loader->count; i++) {
+        uint64_t n = epoch * (uint64_t)loader->count + (uint64_t)i;
+        if (!dataloader_sequence(inputs, targets, loader, n, &error)) {
+            wrong++;
+            continue;
+        }
+        // Shuffled, which one it is is not asked of the loader: one that fits and was not there yet.
+        int64_t k = loader->shuffle ? 0 : i, last = loader->shuffle ? loader->count - 1 : i;
+        while (k <= last &&
+               (seen[k] || !is_sequence(inputs, targets, loader->T, stream + loader->first + k * loader->T)))
+            k++;
+        if (k > last)
+            wrong++;
+        else
+            seen[k] = 1;
+    }
+    free(seen);
+    return wrong;
+}
+
+// Files of odd sizes, some smaller than a sequence, some of one token: in every format and T like one plain array.
+static void test_streams(TokenFormat format) {
+    const int64_t sizes[] = {1, 57, 1, 2, 301, 64, 128, 3, 1, 1, 1000, 7};
+    enum { FILES = sizeof sizes / sizeof sizes[0], TOKENS = 1566 };
+    const bool wide = format == TOKENS_LLAMA3_SHARD || format == TOKENS_MEGATRON;
+    const uint32_t vocab = format == TOKENS_TEXT ? 256 : wide ? 128256 : 50257;
+    uint32_t stream[TOKENS];
+    char paths[FILES][PATH_BYTES];
+    const char* list[FILES];
+    int64_t n = 0;
+    for (int f = 0; f < FILES; f++) {
+        char name[64];
+        snprintf(name, sizeof name, "stream%d_%02d", (int)format, f);
+        for (int64_t i = 0; i < sizes[f]; i++, n++) {
+            stream[n] = some_token((uint64_t)n, vocab);
+            if (format == TOKENS_TEXT) stream[n] = 32 + stream[n] % 90;
+            if (format == TOKENS_RAW_UINT16 && i == 0)
+                stream[n] %= 256; // so that one token alone is not taken for text
+        }
+        snprintf(paths[f], PATH_BYTES, "%s", write_tokens(name, format, stream + n - sizes[f], sizes[f]));
+        list[f] = paths[f];
+    }
+    char globs[PATH_BYTES], text[1024];
+    snprintf(globs, sizeof globs, "stream%d_*", (int)format);
+    TokenFiles files = open_or_die(globs);
+    tokens_describe(text, sizeof text, &files);
+    check(n == TOKENS && files.tokens == TOKENS && files.files == FILES && files.format == format &&
+              strstr(text, token_formats[format].name) && strstr(text, "1566"),
+          "%s", text);
+
+    int wrong = 0, loaders = 0;
+    Error error = {""};
+    for (int T = 1; T <= 128; T += T < 9 ? 1 : 17)
+        for (int part = 0; part < 4; part++)
+            for (int shuffle = 0; shuffle < 2; shuffle++) {
+                const int64_t first[] = {0, 0, 1000, 58}, end[] = {TOKENS, 1000, TOKENS, 1559};
+                DataLoader loader;
+                if (!dataloader_init(&loader, &files, first[part], end[part], T, (int)vocab, 7, shuffle, &error))
+                    die("%s", error.text);
+                wrong += loader.count != (end[part] - first[part] - 1) / T;
+                wrong += wrong_sequences(&loader, stream, 0) + wrong_sequences(&loader, stream, 3);
+                loaders++;
+            }
+    check(wrong == 0, "    %d loaders over ranges of it: %d sequences differ from a plain array", loaders, wrong);
+    tokens_close(&files);
+
+    bool opened = tokens_open_list(&files, list, FILES, &error);
+    int32_t all[TOKENS] = {0};
+    bool read = opened && tokens_read(all, &files, 0, TOKENS, (int)vocab, &error);
+    int differ = 0;
+    for (int i = 0; i < TOKENS; i++) differ += (uint32_t)all[i] != stream[i];
+    check(read && differ == 0, "    the same from a list of paths, in one read");
+    tokens_close(&files);
+    tokens_close(&files); // twice does no harm
+    check(!is_mapped("/stream"), "    closed: none of them is mapped any more");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Documents
+
+// A stream as it is written to files, and where its documents begin.
+typedef struct {
+    uint32_t token[4000];
+    bool begins[4000];
+    int64_t n;
+    int files;
+} Packed;
+
+enum { DOCUMENT_TOKEN = 300 };
+
+// Appends a file: of Megatron's sequences and documents of random length, some empty, or of tokens of which some begin a
+// document, or of text, which does.
+static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_t n) {
+    char name[64];
+    uint32_t* token = p->token + p->n;
+    bool* begins = p->begins + p->n;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t some = some_token((uint64_t)(p->n + i), 250);
+        token[i] = format == TOKENS_TEXT ? 32 + some % 90 : some;
+        begins[i] = format == TOKENS_TEXT && i == 0;
+        if (format == TOKENS_TEXT || format == TOKENS_MEGATRON || some_token((uint64_t)(p->n + i) + 9999, 30)) continue;
+        token[i] = DOCUMENT_TOKEN, begins[i] = true;
+    }
+    snprintf(name, sizeof name, "%s_%d", stem, p->files);
+    if (format == TOKENS_MEGATRON) {
+        int32_t sizes[1000];
+        int64_t ends[1000], S = 0, D = 0, at = 0;
+        IndexBytes bin = {(unsigned char*)checked_calloc((size_t)(4 * n), 1, "tokens"), 0};
+        for (int64_t i = 0; i < n; i++) put(&bin, token[i], p->files % 2 ? 4 : 2);
+        while (at < n || D == 0 || ends[D - 1] < S) {
+            const uint32_t dice = some_token((uint64_t)(p->n + at) * 7 + (uint64_t)(S + D), 20);
+            if (dice < 3) { // the end of a document, which may be empty
+                ends[D++] = S;
+            } else {
+                sizes[S] = (int32_t)min_i64(n - at, dice < 5 ? 0 : dice);
+                at += sizes[S++];
+            }
+        }
+        for (int64_t d = 0, s = 0, from = 0; d < D; d++) {
+            int64_t size = 0;
+            for (; s < ends[d]; s++) size += sizes[s];
+            if (size > 0) begins[from] = true;
+            from += size;
+        }
+        IndexBytes index = index_bytes(p->files % 2 ? 4 : 8, p->files % 2 ? 4 : 2, sizes, S, ends, D);
+        char file[80];
+        snprintf(file, sizeof file, "%s.bin", name);
+        write_bytes(file, bin.bytes, bin.size);
+        snprintf(file, sizeof file, "%s.idx", name);
+        write_bytes(file, index.bytes, index.size);
+        free(bin.bytes), free(index.bytes);
+    } else {
+        write_tokens(name, format, token, n);
+    }
+    p->n += n, p->files++;
+}
+
+// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the begin.
+static int wrong_positions(const DataLoader* loader, const Packed* p, int* inside) {
+    int wrong = 0;
+    for (int64_t n = 0; n < 2 * loader->count; n++) {
+        int32_t inputs[128], targets[128], positions[128];
+        Error error;
+        for (int t = 0; t < 128; t++) positions[t] = -1;
+        if (!dataloader_sequence(inputs, targets, loader, (uint64_t)n, &error)) die("%s", error.text);
+        dataloader_positions(positions, inputs, loader, (uint64_t)n);
+        bool found = false;
+        for (int64_t k = 0; k < loader->count && !found; k++) {
+            const int64_t begin = loader->first + k * loader->T;
+            if (!is_sequence(inputs, targets, loader->T, p->token + begin)) continue;
+            found = true;
+            for (int t = 0; t < loader->T; t++) {
+                int back = 0;
+                while (back < t && !p->begins[begin + t - back]) back++;
+                found = found && positions[t] == back;
+                *inside += t > 0 && back == 0;
+            }
+        }
+        wrong += !found || (loader->T < 128 && positions[loader->T] != -1);
+    }
+    return wrong;
+}
+
+// Files of every kind, small and large, so that sequences go over the ends of several, documents over those of shards.
+static void test_documents(TokenFormat format) {
+    const int64_t sizes[] = {150, 1, 600, 2, 333, 64, 64, 1, 400};
+    static Packed p;
+    char stem[32], globs[PATH_BYTES], text[64];
+    memset(&p, 0, sizeof p);
+    snprintf(stem, sizeof stem, "documents%d", (int)format);
+    for (int f = 0; f < 9; f++) write_packed(&p, stem, format, sizes[f] + (format == TOKENS_RAW_UINT16 ? 3 : 0));
+    snprintf(globs, sizeof globs, "%s_*%s", stem, format == TOKENS_MEGATRON ? ".idx" : "");
+    TokenFiles files = open_or_die(globs);
+    documents_begin_at(&files, DOCUMENT_TOKEN);
+    int wrong = 0, inside = 0, loaders = 0, marks = 0;
+    for (int64_t i = 0; i < p.n; i++) marks += p.begins[i];
+    for (int T = 2; T <= 128; T = T < 8 ? 2 * T : T + 40)
+        for (int shuffle = 0; shuffle < 2; shuffle++) {
+            DataLoader loader;
+            Error error;
+            if (!dataloader_init(&loader, &files, 7 * shuffle, p.n - shuffle, T, 50257, 3, shuffle, &error))
+                die("%s", error.text);
+            wrong += wrong_positions(&loader, &p, &inside);
+            loaders++;
+        }
+    documents_describe(text, sizeof text, &files);
+    check(files.tokens == p.n && files.format == format && marks > 8 && inside > 100 && wrong == 0,
+          "documents, %s: %d in %lld tokens, %d begin within sequences of %d loaders; %d sequences are wrong; \"%s\"",
+          token_formats[format].name, marks, (long long)p.n, inside, loaders, wrong, text);
+    tokens_close(&files);
+}
+
+// By hand: documents of a Megatron data set, of which the second and the last two are empty, and the third begins with an empty
+// sequence. Nothing is written beside the positions that were asked for.
+static void test_documents_by_hand(void) {
+    const int32_t sizes[] = {2, 3, 0, 4};
+    const int64_t ends[] = {2, 2, 4, 4, 4};
+    IndexBytes index = index_bytes(8, 2, sizes, 4, ends, 5);
+    write_bytes("hand.idx", index.bytes, index.size);
+    write_bytes("hand.bin", "1\0002\0003\0004\0005\0006\0007\0008\0009\000", 18);
+    TokenFiles files = open_or_die("hand");
+    const int32_t want[] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
+    int wrong = 0;
+    for (int begin = 0; begin < 9; begin++)
+        for (int n = 1; begin + n <= 9; n++) {
+            int32_t room[40], *positions = room + 16;
+            for (int i = 0; i < 40; i++) room[i] = -7;
+            tokens_positions(positions, &files, NULL, begin, n);
+            for (int i = -16; i < 24; i++) {
+                const int64_t inside = i < 0 ? 0 : min_i64(i, want[min_i64(begin + i, 8)]);
+                wrong += positions[i] != (i < 0 || i >= n ? -7 : inside);
+            }
+        }
+    check(wrong == 0, "documents of an index by hand, from everywhere to everywhere: %d positions are wrong", wrong);
+    tokens_close(&files);
+    free(index.bytes);
+}
+
+// Only a token that stands in the first four million is taken for one that documents begin with.
+static void test_documents_seen(void) {
+    enum { MOST = 1 << 22 };
+    static uint32_t tokens[MOST + 5];
+    for (int i = 0; i < 3; i++) {
+        const int64_t at = i == 0 ? MOST - 1 : i == 1 ? MOST : 1000;
+        memset(tokens, 0, sizeof tokens);
+        tokens[at] = 7;
+        TokenFiles files = open_or_die(write_tokens("seen", TOKENS_RAW_UINT16, tokens, i == 2 ? 1001 : MOST + 5));
+        documents_begin_at(&files, 7);
+        check(documents_are_seen(&files) == (i != 1), "a document that begins at %lld of %lld is %sseen", (long long)at,
+              (long long)files.tokens, i == 1 ? "not " : "");
+        tokens_close(&files);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Formats and lists of files
+
+// What is text and what is not, byte by byte.
+static void test_recognition(void) {
+    static unsigned char bytes[400001];
+    typedef struct {
+        const char* what;
+        int base, every, odd_one; // bytes `base`, and at every `every`-th place `odd_one`
+        size_t size;
+        int expected; // a TokenFormat, or -1: refused
+    } Case;
+    const Case cases[] = {
+        {"ASCII", 'x', 0, 0, 1000, TOKENS_TEXT},
+        {"one byte", 'x', 0, 0, 1, TOKENS_TEXT},
+        {"UTF-8 or any other 8-bit text", 0xC3, 2, 0xA4, 1001, TOKENS_TEXT},
+        {"with tabs, newlines, form feeds", 'x', 3, '\f', 3000, TOKENS_TEXT},
+        {"one control byte in 256", 'x', 256, 1, 2560, TOKENS_TEXT},
+        {"one control byte in 255", 'x', 255, 1, 2550, TOKENS_RAW_UINT16},
+        {"one NUL, even size", 'x', 2000, 0, 2000, TOKENS_RAW_UINT16},
+        {"one NUL, odd size", 'x', 2001, 0, 2001, -1},
+        {"NULs every 64 KB", 'x', 65536, 0, 400000, TOKENS_RAW_UINT16},
+        {"NULs every 64 KB, odd size", 'x', 65536, 0, 400001, -1},
+        {"zeros", 0, 0, 0, 2, TOKENS_RAW_UINT16},
+        {"a zero", 0, 0, 0, 1, -1},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const Case* k = &cases[c];
+        memset(bytes, k->base, k->size);
+        for (size_t i = 0; k->every && i < k->size; i += (size_t)k->every) bytes[i] = (unsigned char)k->odd_one;
+        TokenFormat format = TOKEN_FORMATS;
+        int64_t offset = -1, count = -1;
+        Error error = {""};
+        bool ok = tokens_recognise(&format, &offset, &count, bytes, k->size, "file", &error);
+        bool right = k->expected < 0 ? !ok && strstr(error.text, "file: ") && strstr(error.text, "odd size")
+                                     : ok && (int)format == k->expected && offset == 0 &&
+                                           count == (int64_t)k->size / width_of[format];
+        check(right, "recognised: %s, %lld bytes: %s", k->what, (long long)k->size,
+              ok ? token_formats[format].name : error.text);
+    }
+    // One NUL in a large file: seen at the very end and in the middle 64 KB, not between them.
+    const int nul[] = {0, 65535, 65536, 167232 - 1, 167232, 167232 + 65535, 167232 + 65536, 334463, 334464, 399999};
+    for (size_t i = 0; i < sizeof nul / sizeof nul[0]; i++) {
+        memset(bytes, 'x', 400000);
+        bytes[nul[i]] = 0;
+        TokenFormat format = TOKEN_FORMATS;
+        int64_t offset, count;
+        Error error;
+        bool seen = i % 4 < 2; // pairs of places, inside and outside in turn
+        bool ok = tokens_recognise(&format, &offset, &count, bytes, 400000, "file", &error);
+        check(ok && format == (seen ? TOKENS_RAW_UINT16 : TOKENS_TEXT),
+              "recognised: 400,000 letters with a NUL at %d: %s", nul[i], token_formats[format].name);
+    }
+}
+
+// What a file of no format looks like: tokens of 16 bits, or not.
+static void test_not_tokens(void) {
+    enum { N = 5000 };
+    static unsigned char bytes[4 * N];
+    typedef struct {
+        const char* what;
+        uint32_t vocab;
+        int width;      // bytes
+        const char* no; // why not; NULL: they are tokens
+    } Case;
+    const Case cases[] = {
+        {"uint16 below 50257", 50257, 2, NULL},           {"uint16 below 65, characters", 65, 2, NULL},
+        {"uint16 below 40, characters", 40, 2, NULL},     {"uint16 below 300", 300, 2, NULL},
+        {"int32 below 50257", 50257, 4, "32 or 64 bits"}, {"int32 below 128256", 128256, 4, "32 or 64 bits"},
+        {"int32 below 65", 65, 4, "32 or 64 bits"},       {"int64 below 50257", 50257, 8, "32 or 64 bits"},
+        {"random bytes", 65536, 2, "without any order"}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const Case* k = &cases[c];
+        const size_t n = 4 * N / (size_t)k->width;
+        int wrong = 0;
+        memset(bytes, 0, sizeof bytes);
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t token = some_token(i, k->vocab);
+            memcpy(bytes + i * (size_t)k->width, &token, k->width < 4 ? 2 : 4);
+        }
+        for (size_t size = k->vocab < 65536 ? 128 : 4096; size <= sizeof bytes; size += 1000) {
+            TokenFormat format = TOKEN_FORMATS;
+            int64_t offset, count;
+            Error error = {""};
+            const bool ok = tokens_recognise(&format, &offset, &count, bytes, size, "file", &error);
+            wrong += k->no ? ok || !strstr(error.text, k->no) : !ok || format != TOKENS_RAW_UINT16;
+        }
+        check(wrong == 0, "%s: %s, in all sizes", k->what, k->no ? k->no : "raw uint16");
+    }
+}
+
+// Reads all of a list of texts.
+static void check_reads(const char* list, const char* expected) {
+    TokenFiles files = open_or_die(list);
+    int32_t tokens[512];
+    char text[513] = "";
+    Error error;
+    const bool ok = files.tokens <= 512 && tokens_read(tokens, &files, 0, files.tokens, 256, &error);
+    for (int64_t i = 0; ok && i < files.tokens; i++) {
+        text[i] = (char)tokens[i];
+        text[i + 1] = 0;
+    }
+    check(ok && strcmp(text, expected) == 0, "\"%s\" reads %s", list, text);
+    tokens_close(&files);
+}
+
+// Lists, patterns, folders, and patterns with "**": which files they name, in which order.
+static void test_lists(void) {
+    static const char* const texts[][2] = {{"glob_b.txt", "bb"},          {"glob_a.txt", "a"},
+                                           {"glob_10.txt", "ten"},        {"glob_2.txt", "two"},
+                                           {"glob_[x]*.txt", "literal"},  {"glob_empty.txt", ""},
+                                           {"tree/b.txt", "B"},           {"tree/a/deep/er/c.txt", "C"},
+                                           {"tree/a/d.md", "D"},          {"tree/a/.hidden.txt", "no"},
+                                           {"tree/.git/e.txt", "no"},     {"tree/a.txt", "A"},
+                                           {"tree/tokenizer.json", "no"}, {"tree/a/b/f.txt", "F"},
+                                           {"tree/a/b/empty", ""},        {"shards/tokenizer.json", "{}"}};
+    static const char* const reads[][2] = {{"glob_[ab].txt", "abb"},
+                                           {"glob_b.txt,glob_a.txt", "bba"},
+                                           {"glob_a.txt,glob_a.txt", "aa"},
+                                           {"glob_*.txt", "tentwoliteralabb"},
+                                           {"glob_[x]*.txt", "literal"},
+                                           {"glob_a.txt,glob_empty.txt,glob_[ab].txt", "aabb"},
+                                           {"tree", "AFDCB"},
+                                           {"tree/", "AFDCB"},
+                                           {"tree/**/*.txt", "AFCB"},
+                                           {"**/d.md", "D"},
+                                           {"tr*/**/**/[c-f].*", "FDC"},
+                                           {"tree/a/**/?/*.txt,tree/a.txt", "FA"},
+                                           {"tree/a/deep/**", "C"}};
+    if (system("mkdir -p tree/a/deep/er tree/a/b tree/.git shards/more nothing && ln -s .. tree/a/back && "
+               "ln -s nowhere tree/z") != 0)
+        die("cannot make folders");
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) write_text(texts[i][0], texts[i][1]);
+    write_bytes("tree/a/x.png", "\x89PNG\0\1", 6);
+    for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) check_reads(reads[i][0], reads[i][1]);
+    uint32_t tokens[300];
+    some_tokens(tokens, 300, 50257);
+    write_tokens("shards/train_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
+    TokenFiles opened = open_or_die("shards");
+    check(opened.files == 1 && opened.format == TOKENS_GPT2_SHARD, "a folder of shards, without the vocabulary in it");
+    tokens_close(&opened);
+    write_tokens("shards/more/val_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
+    const Refused refused[] = {{"tree/**/*.jpg", "tree/**/*.jpg", "no file matches"},
+                               {"nowhere/**", "nowhere/**", "no file matches"},
+                               {"tree/**/deep", "tree/**/deep", "no file matches"}, // a folder
+                               {"tree/a/b/**/empty", "empty", "empty"},
+                               {"nothing", "nothing", "without text"},
+                               {"shards", "to validate on", "--val \"shards/val_*.bin\""}};
+    CHECK_REFUSED(refused);
+}
+
+// What another user cannot read.
+static void test_unreadable(void) {
+    write_bytes("locked.bin", "\5\0\6\0", 4);
+    write_text("locked.idx", "MMIDIDX");
+    write_text("unreadable.txt", "text");
+    if (chmod("locked.idx", 0) != 0 || chmod("unreadable.txt", 0) != 0 || mkdir("unreadable", 0) != 0) die("chmod");
+    const uid_t me = geteuid();
+    if (me == 0 && seteuid(65534) != 0) die("cannot act as nobody");
+    const Refused refused[] = {{"unreadable.txt", "unreadable.txt", "Permission denied"},
+                               {"unreadable/*.txt", "unreadable/*.txt", "Permission denied"},
+                               {"locked.bin", "locked.idx", "Permission denied"}}; // not taken for raw uint16
+    CHECK_REFUSED(refused);
+    if (seteuid(me) != 0) die("cannot act as myself again");
+}
+
+static void test_refused_files(void) {
+    uint32_t tokens[200];
+    some_tokens(tokens, 200, 50257);
+    static const struct {
+        const char* name;
+        TokenFormat format;
+        int n, magic, version, count;
+    } headers[] = {{"long.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, 199},
+                   {"short.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 7, 201},
+                   {"negative.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, -200},
+                   {"lowest.bin", TOKENS_LLAMA3_SHARD, 0, 20240801, 7, INT32_MIN},
+                   {"zero.bin", TOKENS_GPT2_SHARD, 0, 20240520, 1, 0},
+                   {"version7.bin", TOKENS_GPT2_SHARD, 200, 20240520, 7, 200},
+                   {"version1.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 1, 200},
+                   {"weights.bin", TOKENS_GPT2_SHARD, 200, 20240326, 3, 1024},
+                   {"tokenizer.bin", TOKENS_GPT2_SHARD, 200, 20240328, 2, 50257},
+                   {"eval.bin", TOKENS_GPT2_SHARD, 200, 20240522, 1, 10042},
+                   {"state.bin", TOKENS_GPT2_SHARD, 200, 20240527, 1, 1}};
+    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
+        write_tokens_with_header(headers[i].name, headers[i].format, tokens, headers[i].n, headers[i].magic,
+                                 headers[i].version, headers[i].count);
+    char shard[3000] = {0};
+    const int32_t header[3] = {20240520, 1, 988};
+    memcpy(shard, header, sizeof header);
+    write_bytes("cut_header.bin", shard, 1023);
+    write_bytes("only_magic.bin", shard, 4);
+    write_bytes("cut.bin", shard, 2999);
+    write_bytes("no_tokens.bin", shard, 1024);
+    write_text("fine.txt", "fine");
+    write_text("empty.txt", "");
+    write_text("empty2.txt", "");
+    write_bytes("odd.bin", "a\0b", 3);
+    write_bytes("text.gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03", 10);
+    write_bytes("a.out",
+                "\x7f"
+                "ELF\2\1\1\0\0\0",
+                10);
+    write_bytes("a.jsonl", "\x89PNG\0\1", 6);
+    if (mkdir("a_folder", 0777) != 0 || mkfifo("a_fifo", 0666) != 0) die("cannot make a folder");
+    // Kinds that do not go together: both files are named.
+    write_tokens("kinds_1.bin", TOKENS_GPT2_SHARD, tokens, 200);
+    write_tokens("kinds_4.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
+    write_text("kinds_2.txt", "text");
+    write_text("kinds_3.txt", "");
+    const Refused refused[] = {
+        {"missing.bin", "missing.bin", "no file"},
+        {"missing*.bin", "missing*.bin", "no file"},
+        {"no_folder/*.bin", "no_folder/*.bin", "no file"},
+        {"", "empty name", "\"\""},
+        {",", "empty name", "\",\""},
+        {"fine.txt,", "empty name", "fine.txt,"},
+        {"fine.txt,missing.bin", "missing.bin", "no file"},
+        {"a_folder", "a_folder", "without text"},
+        {"a_fifo", "a_fifo", "not a file"}, // and does not wait for a writer
+        {"/dev/null", "/dev/null", "not a file"},
+        {"empty.txt", "empty.txt", "empty"},
+        {"empty*.txt", "empty.txt", "and so are all others"},
+        {"odd.bin", "odd.bin", "odd size of 3 bytes"},
+        {"cut_header.bin", "cut_header.bin", "1023 bytes of 1024"},
+        {"only_magic.bin", "only_magic.bin", "4 bytes of 1024"},
+        {"cut.bin", "988 tokens, which makes 3000 bytes", "has 2999"},
+        {"no_tokens.bin", "988 tokens, which makes 3000 bytes", "has 1024"},
+        {"long.bin", "199 tokens, which makes 1422 bytes", "has 1424"},
+        {"short.bin", "201 tokens, which makes 1828 bytes", "has 1824"},
+        {"negative.bin", "negative.bin", "-200 tokens"},
+        {"lowest.bin", "lowest.bin", "-2147483648 tokens"},
+        {"zero.bin", "zero.bin", "0 tokens"},
+        {"version7.bin", "version 7", "reads version 1"},
+        {"version1.bin", "version 1", "reads version 7"},
+        {"weights.bin", "weights.bin", "weights of llm.c"},
+        {"tokenizer.bin", "tokenizer.bin", "a tokenizer"},
+        {"eval.bin", "eval.bin", "multiple-choice"},
+        {"state.bin", "state.bin", "a trainer state"},
+        {"text.gz", "text.gz", "gzip"},
+        {"a.out", "a.out", "a program"},
+        {"a.jsonl", "a.jsonl", "a PNG picture"},
+        {"kinds_1.bin,kinds_2.txt", "kinds_1.bin holds uint16 tokens", "kinds_2.txt holds text"},
+        {"kinds_1.bin,kinds_3.txt", "kinds_1.bin holds uint16 tokens", "kinds_3.txt holds nothing"},
+        {"kinds_1.bin,kinds_4.bin", "kinds_1.bin holds uint16 tokens", "kinds_4.bin holds uint32 tokens"},
+        {"kinds_3.txt,kinds_1.bin", "kinds_3.txt holds nothing", "kinds_1.bin holds uint16 tokens"}};
+    CHECK_REFUSED(refused);
+    check(!is_mapped("/kinds_"), "refused files are not left mapped");
+    TokenFiles files;
+    Error error;
+    check(!tokens_open_list(&files, NULL, 0, &error) && strstr(error.text, "no file"), "refused: %s", error.text);
+}
+
+// JSON lines become bytes, a document each, in one file or several; what is wrong is said with its line.
+static void test_jsonl(void) {
+    Tokenizer bytes;
+    Error error = {""};
+    tokenizer_bytes(&bytes);
+    write_text("l_0.jsonl", "{\"text\":\"one\\n\"}\n\n{\"id\":3,\"text\":\"\"}\n{\"text\":\"tw\\u00e9\"}");
+    write_text("l_1.jsonl", "");
+    write_text("l_2.jsonl", "  {\"more\":[{\"text\":1}], \"text\":\"three\"}\n");
+    TokenFiles files = open_or_die("l_*.jsonl");
+    const int64_t before = files.tokens;
+    check(files.format == TOKENS_JSONL && before > 0 && jsonl_encode(&files, &bytes, &error), "%s", error.text);
+    static const char expected[] = "one\ntw\303\251\nthree\n";
+    enum { N = sizeof expected - 1 };
+    int32_t tokens[N], positions[N];
+    char text[256];
+    int wrong = files.tokens != N || files.documents != 3 || !tokens_read(tokens, &files, 0, N, 256, &error);
+    for (int i = 0; i < N && wrong == 0; i++) wrong += tokens[i] != (unsigned char)expected[i];
+    tokens_positions(positions, &files, tokens, 0, N);
+    for (int i = 0; i < N && wrong == 0; i++) wrong += positions[i] != (i < 4 ? i : i < 9 ? i - 4 : i - 9);
+    tokens_describe(text, sizeof text, &files);
+    check(wrong == 0 && strstr(text, "3 documents, 15 tokens"), "JSON lines: %s", text);
+    tokens_close(&files);
+    check(!is_mapped("/l_"), "    closed: none of them is mapped any more");
+
+    static const char* const refused[][2] = {{"{\"text\":\"a\"}\n{\"txt\":\"b\"}\n", ":2:1: \"text\" is missing"},
+                                             {"{\"text\":\"a\"}\n\n{\"text\":\"b\n", ":3:"},
+                                             {"{\"text\":3}", "\"text\""},
+                                             {"[\"text\"]\n", ":1:"},
+                                             {"plain text\n", ":1:"},
+                                             {"{\"text\":\"\"}\n", "no text in it"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        files = open_or_die(write_text("bad.jsonl", refused[i][0]));
+        check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, "bad.jsonl") &&
+                  strstr(error.text, refused[i][1]),
+              "refused: %s", error.text);
+        tokens_close(&files);
+    }
+    files = open_or_die("l_0.jsonl");
+    files.tokens = jsonl_most + 1;
+    check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, "build/tokenize"), "refused: %s", error.text);
+    tokens_close(&files);
+    tokenizer_free(&bytes);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Megatron's data sets
+
+// Every type, by every name that the two files have: the same tokens; and what is no token is named.
+static void test_megatron(void) {
+    enum { N = 1000 };
+    const int codes[] = {1, 2, 3, 4, 5, 8}, widths[] = {1, 1, 2, 4, 8, 2};
+    const int64_t top[] = {255, 127, 32767, 500000, 500000, 65535};
+    const int64_t bad[] = {0, -1, -1, -1, (int64_t)1 << 32, 0}; // as 8, 16, 32 bits without sign: a token
+    for (int c = 0; c < 6; c++) {
+        int64_t tokens[N];
+        for (int i = 0; i < N; i++) tokens[i] = i == 5 ? top[c] : some_token((uint64_t)i, (uint32_t)top[c]);
+        write_megatron("mega_type", codes[c], widths[c], tokens, N);
+        const char* names[] = {"mega_type.bin", "mega_type.idx", "mega_type", "mega_t*e", "mega_type.*", "mega_*.bin"};
+        int wrong = 0;
+        for (int name = 0; name < 6; name++) {
+            TokenFiles files = open_or_die(names[name]);
+            Error error;
+            int32_t read[N];
+            wrong += files.files != 1 || files.tokens != N || files.format != TOKENS_MEGATRON;
+            wrong += !tokens_read(read, &files, 0, N, 600000, &error);
+            for (int i = 0; i < N; i++) wrong += read[i] != tokens[i];
+            tokens_close(&files);
+        }
+        check(wrong == 0, "Megatron, type %d: the same tokens by six names", codes[c]);
+        if (!bad[c]) continue;
+        tokens[700] = bad[c];
+        write_megatron("mega_type", codes[c], widths[c], tokens, N);
+        TokenFiles files = open_or_die("mega_type");
+        char part[80];
+        int32_t read[N];
+        Error error = {""};
+        snprintf(part, sizeof part, "mega_type.bin: token 700 is %lld,", (long long)bad[c]);
+        check(!tokens_read(read, &files, 0, N, 600000, &error) && strstr(error.text, part), "refused: %s", error.text);
+        tokens_close(&files);
+    }
+    // A list with both halves of two sets, one of which has another file of the same beginning.
+    const int64_t few[] = {1, 2, 300};
+    write_megatron("pair_a", 8, 2, few, 3);
+    write_megatron("pair_a.more", 8, 2, few, 2);
+    TokenFiles files = open_or_die("pair_*");
+    char text[256];
+    tokens_describe(text, sizeof text, &files);
+    check(files.files == 2 && files.tokens == 5 && files.documents == 2 && strstr(text, "2 documents, 5 tokens"), "%s",
+          text);
+    tokens_close(&files);
+    check(!is_mapped("/pair_a"), "    closed: neither tokens nor index are mapped any more");
+}
+
+static int64_t number_at(const IndexBytes* index, size_t at, int width) {
+    uint64_t value = 0;
+    for (int i = width - 1; i >= 0; i--) value = value << 8 | index->bytes[at + (size_t)i];
+    return width == 4 ? (int32_t)value : (int64_t)value;
+}
+
+// A second reader, which knows that the first wrote 12 uint16: whether an index is one of a .bin of 24 bytes.
+static bool index_is_true(const IndexBytes* index, int64_t S, int64_t D) {
+    const size_t sizes = 34, begins = sizes + 4 * (size_t)S, ends = begins + 8 * (size_t)S;
+    const int widths[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
+    if (index->size != ends + 8 * (size_t)D || memcmp(index->bytes, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) != 0)
+        return false;
+    if (index->bytes[17] > 8 || !widths[index->bytes[17]]) return false;
+    if (number_at(index, 18, 8) != S || number_at(index, 26, 8) != D) return false;
+    int64_t sum = 0, before = 0;
+    for (int64_t i = 0; i < S; i++) {
+        const int64_t size = number_at(index, sizes + 4 * (size_t)i, 4);
+        if (size < 0 || number_at(index, begins + 8 * (size_t)i, 8) != sum * widths[index->bytes[17]]) return false;
+        sum += size;
+    }
+    for (int64_t d = 0; d < D; d++) {
+        const int64_t end = number_at(index, ends + 8 * (size_t)d, 8);
+        if (end < before || (d == 0 && end != 0)) return false;
+        before = end;
+    }
+    return before == S && sum * widths[index->bytes[17]] == 24;
+}
+
+// True if index_read() does what the second reader does; *accepted counts.
+static bool readers_agree(const IndexBytes* index, int64_t S, int64_t D, int* accepted) {
+    MegatronIndex read;
+    Error error = {""};
+    unsigned char* exact = (unsigned char*)checked_malloc(index->size, "an index"); // the sanitizer sees its end
+    memcpy(exact, index->bytes, index->size);
+    const bool ok = index_read(&read, exact, index->size, 24, "lie.idx", &error);
+    free(exact);
+    *accepted += ok;
+    return ok == index_is_true(index, S, D) && (ok || (strstr(error.text, "lie.idx: ") && !strchr(error.text, '\n')));
+}
+
+static void test_megatron_lies(void) {
+    const int32_t sizes[] = {3, 0, 4, 5};
+    const int64_t ends[] = {1, 3, 4};
+    enum { S = 4, D = 4 };
+    IndexBytes index = index_bytes(8, 2, sizes, S, ends, D - 1);
+    int wrong = 0, accepted = 0, changes = 0;
+    check(readers_agree(&index, S, D, &accepted) && accepted == 1, "an index that tells the truth");
+    accepted = 0;
+    for (size_t byte = 9; byte < index.size; byte++) // without its magic number it is none
+        for (int value = 0; value < 256; value++) {
+            const unsigned char kept = index.bytes[byte];
+            if (value == kept) continue;
+            index.bytes[byte] = (unsigned char)value;
+            wrong += !readers_agree(&index, S, D, &accepted);
+            index.bytes[byte] = kept;
+            changes++;
+        }
+    // what may change: the type to int16, and where the first two documents end (0..3 and 1..4, less as it was)
+    check(wrong == 0 && accepted == 1 + 3 + 3, "of %d changes of a byte %d are accepted, %d by one reader alone",
+          changes, accepted, wrong);
+    accepted = 0;
+    const size_t whole = index.size;
+    for (index.size = 9; index.size < whole + 20; index.size++)
+        if (index.size != whole) wrong += !readers_agree(&index, S, D, &accepted);
+    check(wrong == 0 && accepted == 0, "an index that is cut or too long anywhere is refused");
+    index.size = whole;
+    const int64_t extremes[] = {-1, 0, 1, INT64_MAX, INT64_MIN, (int64_t)1 << 61, (int64_t)1 << 60, (int64_t)1 << 32};
+    for (int a = 0; a < 8; a++)
+        for (int b = 0; b < 8; b++) {
+            IndexBytes lie = {index.bytes, 18};
+            put(&lie, extremes[a], 8);
+            put(&lie, extremes[b], 8);
+            lie.size = whole;
+            wrong += !readers_agree(&lie, S, D, &accepted);
+        }
+    const int64_t wraps[2][2] = {{S + ((int64_t)1 << 62), D},
+                                 {S, D + ((int64_t)1 << 61)}}; // the right size, in 64 bits
+    for (int w = 0; w < 2; w++) {
+        IndexBytes lie = {index.bytes, 18};
+        put(&lie, wraps[w][0], 8);
+        put(&lie, wraps[w][1], 8);
+        lie.size = whole;
+        MegatronIndex read;
+        Error error = {""};
+        wrong += !readers_agree(&lie, S, D, &accepted);
+        wrong += index_read(&read, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, "do not make an");
+    }
+    check(wrong == 0 && accepted == 0, "and one with absurd numbers of sequences and documents");
+    free(index.bytes);
+
+    index = index_bytes(8, 2, sizes, S, ends, -1); // no list of documents, not even a 0
+    index.size -= 8;
+    wrong += !readers_agree(&index, S, 0, &accepted);
+    free(index.bytes);
+    const int32_t back[] = {8, -3, 7};
+    const int64_t end[] = {3};
+    index = index_bytes(8, 2, back, 3, end, 1);
+    wrong += !readers_agree(&index, 3, 2, &accepted);
+    free(index.bytes);
+    check(wrong == 0 && accepted == 0, "one without documents, and one whose sequences go back");
+}
+
+static void test_megatron_refused(void) {
+    const int64_t tokens[] = {5, 6, 7};
+    const int32_t sizes[] = {3};
+    const int64_t ends[] = {1};
+    static const struct {
+        const char* name;
+        int code, width, n;
+    } sets[] = {{"float6", 6, 8, 3},  {"float7", 7, 4, 3}, {"unknown", 9, 2, 3},  {"typeless", 0, 2, 3},
+                {"none", 8, 2, 0},    {"modes", 8, 2, 3},  {"version2", 8, 2, 3}, {"longer", 8, 2, 3},
+                {"shorter", 8, 2, 3}, {"gone", 8, 2, 3}};
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
+        write_megatron(sets[i].name, sets[i].code, sets[i].width, tokens, sets[i].n);
+    IndexBytes index = index_bytes(8, 2, sizes, 1, ends, 1);
+    write_bytes("alone.idx", index.bytes, index.size);
+    write_bytes("no_idx", index.bytes, index.size);
+    put(&index, 0, 1);
+    write_bytes("modes.idx", index.bytes, index.size--);
+    index.bytes[9] = 2;
+    write_bytes("version2.idx", index.bytes, index.size);
+    free(index.bytes);
+    write_bytes("longer.bin", "\5\0\6\0\7\0\0", 7);
+    write_bytes("shorter.bin", "\5\0\6\0\7", 5);
+    write_bytes("gone.bin", "", 0);
+    write_bytes("old.bin", "\5\0\6\0", 4);
+    write_bytes("old.idx", "TNTIDX\0\0\1\0\0\0\0\0\0", 16);
+    const Refused refused[] = {{"float6.bin", "float6.idx", "floating point (type 6)"},
+                               {"float7.bin", "float7.idx", "floating point (type 7)"},
+                               {"unknown", "unknown.idx", "of type 9"},
+                               {"typeless", "typeless.idx", "of type 0"},
+                               {"none", "none.idx", "an index of 0 sequences"},
+                               {"modes", "modes.idx", "more than text"},
+                               {"version2.bin", "version2.idx", "version 2"},
+                               {"alone.idx", "alone.idx: the index", "alone.bin: cannot open: No such file"},
+                               {"no_idx", "no_idx: the index", "NAME.idx beside NAME.bin"},
+                               {"longer", "longer.idx: 3 tokens of 2 bytes", "has 7 bytes"},
+                               {"shorter", "shorter.idx: at least 3 tokens of 2 bytes", "has 5 bytes"},
+                               {"gone.bin", "gone.idx", "has 0 bytes"},
+                               {"old.bin", "old.idx", "old Megatron or fairseq"},
+                               {"old.idx", "old.idx", "old Megatron or fairseq"}};
+    CHECK_REFUSED(refused);
+    write_text("other.idx", "an index of something else");
+    TokenFiles files = open_or_die(write_bytes("other.bin", "\5\0\6\0", 4));
+    check(files.format == TOKENS_RAW_UINT16 && files.tokens == 2, "a .bin beside the index of something else is raw");
+    tokens_close(&files);
+}
+
+int main(void) {
+    fixture_begin("test_token_files");
+    for (int format = 0; format < TOKENS_JSONL; format++) test_streams((TokenFormat)format);
+    for (int format = 0; format < TOKENS_JSONL; format++) test_documents((TokenFormat)format);
+    test_documents_by_hand();
+    test_documents_seen();
+    test_recognition();
+    test_not_tokens();
+    test_lists();
+    test_unreadable();
+    test_refused_files();
+    test_jsonl();
+    test_megatron();
+    test_megatron_lies();
+    test_megatron_refused();
+    return fixture_end();
+}
