@@ -1,22 +1,27 @@
 /*
-comm/collectives/collectives.h: collectives as plans. How N ranks sum a vector, or gather one, is decided here before anything runs, for the
-network that joins them; the result is a table (comm/collectives/plan.h) that is checked, priced, drawn, simulated (dev/plan/)
-and run (comm/comm_planned.h).
+comm/collectives/collectives.h: collectives as plans. How N ranks sum a vector, or gather one, is decided here before anything
+runs, for the network that joins them; the result is a table (plan.h) that is checked, priced, drawn, simulated (planner/) and
+run (comm/comm_planned.h).
 
-    comm/collectives/topology.h    networks: torus, mesh, fat tree, ..., or from a file
-    comm/collectives/plan.h       the table, its proof, its cost
-    comm/collectives/ring.h      ring, ring-both, 2d-ring, torus-ring, halving-doubling, double-tree
-    comm/collectives/multitree.h  multitree
-    comm/collectives/forest.h     forest
+    algorithms          the table of algorithms; names, messages, planner and tests iterate it
+    algorithm_parse     "multitree:2": an algorithm and its numbers
+    collective_build    the plan of an algorithm on a network, or the reason why there is none
 
-                        all-reduce   reduce-scatter, all-gather   networks
+    topology.h    networks: torus, mesh, fat tree, ..., or from a file
+    plan.h        the table of transfers, its proof, its cost
+    ring.h        ring, ring-both, 2d-ring, torus-ring, halving-doubling, double-tree
+    multitree.h   multitree
+    forest.h      forest
+
+Theory: an all-reduce is a reduce-scatter and an all-gather; ZeRO and sites of several replicas need the two parts by themselves.
+
+                        all-reduce   the two parts                networks
     ring, ring-both     yes          yes                          any
     2d-ring, torus-ring yes          no                           mesh, torus
     halving-doubling    yes          where N is a power of two    any
-    double-tree:P       yes          no                           any; P pieces, 8 if not said
-    multitree:K         yes          yes                          any; K trees a rank, 1 if not said (the paper's)
-    forest:K,P          yes          by multitree:4               links that lead both ways alike, no switches; K trees, 8 if
-                                                                  not said, of P pieces, 32 if not said
+    double-tree:P       yes          no                           any; P pieces
+    multitree:K         yes          yes                          any; K trees a rank (the paper has 1)
+    forest:K,P          yes          by multitree:4               links with an equal way back, no switches; K trees of P pieces
 */
 #ifndef COLLECTIVES_H
 #define COLLECTIVES_H
@@ -27,6 +32,7 @@ and run (comm/comm_planned.h).
 #include "plan.h"
 #include "ring.h"
 
+// Indices into `algorithms`, in its order.
 typedef enum {
     RING,
     RING_BOTH,
@@ -39,82 +45,153 @@ typedef enum {
     ALGORITHMS
 } Algorithm;
 
-static inline const char* algorithm_name(int algorithm) {
-    static const char* const names[] = {"ring",        "ring-both", "2d-ring", "torus-ring", "halving-doubling",
-                                        "double-tree", "multitree", "forest"};
-    return names[algorithm];
+// What a network lacks for an algorithm, or NULL.
+static inline const char* needs_grid(const Network* net) {
+    return net->dimensions < 2 ? "needs a mesh or torus" : NULL;
 }
 
-// For messages.
+static inline const char* needs_trees(const Network* net) {
+    if (network_has_switches(net)) return "is for networks without switches; use multitree";
+    return network_is_symmetric(net) ? NULL : "needs links with an equal way back; use multitree";
+}
+
+// Why reduce-scatter and all-gather are not possible by themselves, or NULL.
+static inline const char* parts_never(const Network* net) {
+    (void)net;
+    return "sums to all ranks, without the reduce-scatter and all-gather that --zero and --sites of several replicas "
+           "need";
+}
+
+static inline const char* parts_of_powers(const Network* net) {
+    return (net->ranks & (net->ranks - 1)) != 0 ? "can scatter and gather between 2, 4, 8, ... ranks only" : NULL;
+}
+
+// Builders. number: those of the name, or the usual ones.
+static inline void build_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
+    plan_ring(plan, kind, net, 1);
+}
+
+static inline void build_ring_both(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
+    plan_ring(plan, kind, net, 2);
+}
+
+static inline void build_2d_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)kind, (void)number;
+    plan_2d_ring(plan, net);
+}
+
+static inline void build_torus_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)kind, (void)number;
+    plan_torus_ring(plan, net);
+}
+
+static inline void build_halving_doubling(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
+    plan_halving_doubling(plan, kind, net->ranks);
+}
+
+static inline void build_double_tree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)kind;
+    plan_double_tree(plan, net->ranks, number[0]);
+}
+
+static inline void build_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    plan_multitree(plan, kind, net, number[0]);
+}
+
+static inline void build_forest(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    if (kind == PLAN_ALL_REDUCE)
+        plan_forest(plan, net, number[0], number[1]);
+    else
+        plan_multitree(plan, kind, net, 4);
+}
+
+// One row an algorithm. A new one is a constant of Algorithm, a builder and a row here.
+typedef struct {
+    const char* name;
+    const char* arguments;                // as messages have them
+    int numbers;                          // that may follow the name
+    int usual[2];                         // their values where they are not given
+    const char* (*needs)(const Network*); // NULL: any network
+    const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
+    void (*build)(Plan*, PlanKind, const Network*, const int* number);
+} AlgorithmRow;
+
+static const AlgorithmRow algorithms[ALGORITHMS] = {
+    {"ring", "", 0, {0, 0}, NULL, NULL, build_ring},
+    {"ring-both", "", 0, {0, 0}, NULL, NULL, build_ring_both},
+    {"2d-ring", "", 0, {0, 0}, needs_grid, parts_never, build_2d_ring},
+    {"torus-ring", "", 0, {0, 0}, needs_grid, parts_never, build_torus_ring},
+    {"halving-doubling", "", 0, {0, 0}, NULL, parts_of_powers, build_halving_doubling},
+    {"double-tree", "[:P]", 1, {8, 0}, NULL, parts_never, build_double_tree},
+    {"multitree", "[:K]", 1, {1, 0}, NULL, NULL, build_multitree},
+    {"forest", "[:K[,P]]", 2, {8, 32}, needs_trees, NULL, build_forest},
+};
+
+static inline const char* algorithm_name(int algorithm) { return algorithms[algorithm].name; }
+
+// "ring, ring-both, ...", for messages and help.
 static inline const char* algorithm_names(void) {
-    return "ring, ring-both, 2d-ring, torus-ring, halving-doubling, double-tree[:P], multitree[:K], forest[:K[,P]]";
+    static char text[160];
+    if (text[0]) return text;
+    for (int a = 0; a < ALGORITHMS; a++)
+        append_text(text, sizeof text, "%s%s%s", a ? ", " : "", algorithms[a].name, algorithms[a].arguments);
+    return text;
 }
 
-// "multitree:2": an algorithm and its numbers (0 where they are not said).
+// "multitree:2": an algorithm and its numbers (0 where they are not given).
 typedef struct {
     Algorithm algorithm;
     int numbers[3];
 } AlgorithmChoice;
+
+static inline bool algorithm_parse_numbers(const char* text, const char* colon, AlgorithmChoice* choice, Error* error) {
+    const AlgorithmRow* row = &algorithms[choice->algorithm];
+    if (!colon) return true;
+    const int n = network_numbers(colon + 1, ',', choice->numbers);
+    for (int i = 0; i < n; i++) {
+        if (choice->numbers[i] > 1024) return fail(error, "%s: a number above 1024", text);
+    }
+    if (n > 0 && n <= row->numbers) return true;
+    if (row->numbers == 0) return fail(error, "%s: \"%s\" takes no numbers", text, row->name);
+    return fail(error, "%s: \"%s:\" takes %d whole number%s", text, row->name, row->numbers,
+                row->numbers == 1 ? "" : "s");
+}
 
 static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Error* error) {
     const char* colon = strchr(text, ':');
     const size_t length = colon ? (size_t)(colon - text) : strlen(text);
     memset(choice, 0, sizeof *choice);
     for (int a = 0; a < ALGORITHMS; a++) {
-        if (strlen(algorithm_name(a)) != length || strncmp(algorithm_name(a), text, length) != 0) continue;
-        const int most = a == FOREST ? 2 : a == MULTITREE || a == DOUBLE_TREE ? 1 : 0;
-        const int n = colon ? network_numbers(colon + 1, ',', choice->numbers) : 0;
+        if (strlen(algorithms[a].name) != length || strncmp(algorithms[a].name, text, length) != 0) continue;
         choice->algorithm = (Algorithm)a;
-        for (int i = 0; i < n; i++) {
-            if (choice->numbers[i] > 1024) return fail(error, "%s: a number above 1024", text);
-        }
-        if (!colon || (n > 0 && n <= most)) return true;
-        return fail(error, most ? "%s: \"%s:\" takes %d whole number%s" : "%s: \"%s\" takes no numbers", text,
-                    algorithm_name(a), most, most == 1 ? "" : "s");
+        return algorithm_parse_numbers(text, colon, choice, error);
     }
     return fail(error, "%s is no algorithm; there are %s", text, algorithm_names());
 }
 
 // Why an algorithm cannot do this on this network, or NULL.
-static inline const char* algorithm_refuses(Algorithm a, PlanKind kind, const Network* net) {
-    const bool parts = kind != PLAN_ALL_REDUCE;
-    if ((a == RING_2D || a == TORUS_RING) && net->dimensions < 2) return "needs a mesh or torus";
-    if ((a == RING_2D || a == TORUS_RING || a == DOUBLE_TREE) && parts)
-        return "sums to all ranks, without the reduce-scatter and all-gather that --zero and --sites of several "
-               "replicas need";
-    if (a == HALVING_DOUBLING && parts && (net->ranks & (net->ranks - 1)) != 0)
-        return "can scatter and gather between 2, 4, 8, ... ranks only";
-    if (a == FOREST && network_has_switches(net)) return "is for networks without switches; take multitree";
-    if (a == FOREST && !network_is_symmetric(net)) return "needs links that lead both ways alike; take multitree";
-    return NULL;
+static inline const char* algorithm_refuses(const AlgorithmRow* row, PlanKind kind, const Network* net) {
+    const char* why = row->needs ? row->needs(net) : NULL;
+    if (!why && row->parts && kind != PLAN_ALL_REDUCE) why = row->parts(net);
+    return why;
 }
 
 // Builds a plan, which is free of errors as far as plan_check knows (the tests prove all that are here). algorithm: as in
-// algorithm_parse.
+// algorithm_parse. Returns false and says why if there is no such plan.
 static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind kind, const Network* net,
                                     Error* error) {
     AlgorithmChoice choice;
     memset(plan, 0, sizeof *plan);
     if (!algorithm_parse(algorithm, &choice, error)) return false;
-    const char* why = algorithm_refuses(choice.algorithm, kind, net);
+    const AlgorithmRow* row = &algorithms[choice.algorithm];
+    const char* why = algorithm_refuses(row, kind, net);
     if (why) return fail(error, "%s on %s, %s: it %s", algorithm, net->name, plan_kind_name(kind), why);
-    const int a = choice.numbers[0], b = choice.numbers[1];
-    switch (choice.algorithm) {
-    case RING: plan_ring(plan, kind, net, 1); break;
-    case RING_BOTH: plan_ring(plan, kind, net, 2); break;
-    case RING_2D: plan_2d_ring(plan, net); break;
-    case TORUS_RING: plan_torus_ring(plan, net); break;
-    case HALVING_DOUBLING: plan_halving_doubling(plan, kind, net->ranks); break;
-    case DOUBLE_TREE: plan_double_tree(plan, net->ranks, a ? a : 8); break;
-    case FOREST:
-        if (kind == PLAN_ALL_REDUCE) {
-            plan_forest(plan, net, a ? a : 8, b ? b : 32);
-            break;
-        }
-        plan_multitree(plan, kind, net, 4);
-        break;
-    default: plan_multitree(plan, kind, net, a ? a : 1); break;
-    }
+    int number[2];
+    for (int i = 0; i < 2; i++) number[i] = choice.numbers[i] ? choice.numbers[i] : row->usual[i];
+    row->build(plan, kind, net, number);
     snprintf(plan->name, sizeof plan->name, "%s", algorithm);
     return true;
 }
