@@ -189,7 +189,8 @@ static inline void blend_build(Blend* blend, const int64_t* weight, int sources)
     for (int i = 0; i < sources; i++) blend->weight[i] = weight[i];
     for (int node = sources; node < 2 * sources - 1; node++) {
         const int a = blend_lightest(blend, node, -1), b = blend_lightest(blend, node, a);
-        blend->half[node][0] = a, blend->half[node][1] = b;
+        blend->half[node][0] = a;
+        blend->half[node][1] = b;
         blend->parent[a] = blend->parent[b] = node;
         blend->weight[node] = blend->weight[a] + blend->weight[b];
     }

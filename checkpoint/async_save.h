@@ -252,9 +252,15 @@ static bool saver_disk_is_there(const Saver* saver, Error* error) {
 static void saver_open(Saver* saver, const Stage* stage, const char* out, int64_t keep, int rank, int ranks,
                        HeartbeatRow* row) {
     memset(saver, 0, sizeof *saver);
-    saver->stage = stage, saver->out = out, saver->keep = keep, saver->rank = rank, saver->ranks = ranks,
+    saver->stage = stage;
+    saver->out = out;
+    saver->keep = keep;
+    saver->rank = rank;
+    saver->ranks = ranks;
     saver->row = row;
-    saver->mounted = folder_is_mount(out), saver->left = -1, saver->passing = -1;
+    saver->mounted = folder_is_mount(out);
+    saver->left = -1;
+    saver->passing = -1;
 }
 
 static void saver_free(Saver* saver) {
@@ -474,8 +480,11 @@ static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state,
                         Error* error) {
     const Stage* stage = saver->stage;
     if (saver->rank == 0 && saver->left >= 0 && checkpoint_abandon(saver->out, saver->left)) saver->left = -1;
-    saver->state = *state, saver->sites = site_values(stage).list;
-    saver->n = 0, saver->used = 0, saver->written = saver->all_written = saver->give_up = saver->reported = false;
+    saver->state = *state;
+    saver->sites = site_values(stage).list;
+    saver->n = 0;
+    saver->used = 0;
+    saver->written = saver->all_written = saver->give_up = saver->reported = false;
     saver->started = started;
     saver->attempt = (int64_t)time(NULL) << 24 ^ getpid();
     if (saver->rank == 0 && !(saver_disk_is_there(saver, error) &&
@@ -483,7 +492,8 @@ static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state,
         saver->attempt = 0;
     comm_broadcast(world, &saver->attempt, 1, COMM_INT64, 0);
     if (!saver->attempt) return false;
-    saver->begun = true, saver->end = SAVE_RUNS;
+    saver->begun = true;
+    saver->end = SAVE_RUNS;
     if (background) {
         const int64_t floats = snapshot_floats(stage);
         if (!saver->snapshot || floats != saver->floats) {

@@ -82,7 +82,10 @@ static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int
     for (int i = 0; i < n; i++) {
         if (!checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)steps[i])) continue;
         const double loss = checkpoint_val_loss(path);
-        if (loss < lowest) lowest = loss, best = steps[i];
+        if (loss < lowest) {
+            lowest = loss;
+            best = steps[i];
+        }
     }
     return best;
 }

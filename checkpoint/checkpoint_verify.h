@@ -139,7 +139,8 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
     const char* hex = "";
-    state->data_checksum = 0, state->held_out = -1;
+    state->data_checksum = 0;
+    state->held_out = -1;
     if (ok && json_get(json->nodes, "data_checksum"))
         ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
              (checkpoint_read_hex(&state->data_checksum, hex) ||

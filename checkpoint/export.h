@@ -70,7 +70,9 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     struct stat st;
     Error why;
     memset(job, 0, sizeof *job);
-    job->path = path, job->dtype = bf16 ? SAFE_BF16 : SAFE_F32, job->llmc = export_ends_with(path, ".bin");
+    job->path = path;
+    job->dtype = bf16 ? SAFE_BF16 : SAFE_F32;
+    job->llmc = export_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
     if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
     if (job->llmc && caat->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
@@ -90,7 +92,8 @@ static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, 
     Tensor* tensors = llmc_tensors(model, &n);
     SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "the list of tensors");
     for (int i = 0; i < n; i++) {
-        list[i].name = tensors[i].name, list[i].dtype = job->dtype;
+        list[i].name = tensors[i].name;
+        list[i].dtype = job->dtype;
         list[i].ndim = tensor_file_shape(list[i].shape, &tensors[i]);
     }
     const bool ok = job->llmc ? llmc_file_layout(file_layout, list, model, job->dtype, error)

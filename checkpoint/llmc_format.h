@@ -40,8 +40,11 @@ static inline int64_t llmc_place(SafeTensor* list, const Tensor* tensors, int n,
         for (int i = 0; i < n; i++) {
             if ((int)tensors[i].kind != kind) continue;
             SafeTensor* tensor = &list[i];
-            tensor->name = tensors[i].name, tensor->dtype = dtype, tensor->ndim = tensors[i].vector ? 1 : 2;
-            tensor->shape[0] = tensors[i].rows, tensor->shape[1] = tensors[i].cols;
+            tensor->name = tensors[i].name;
+            tensor->dtype = dtype;
+            tensor->ndim = tensors[i].vector ? 1 : 2;
+            tensor->shape[0] = tensors[i].rows;
+            tensor->shape[1] = tensors[i].cols;
             safetensors_size(tensor);
             tensor->offset = end;
             end += kind == WTE ? tensor->bytes / tensors[i].rows * padded_V : tensor->bytes;

@@ -108,7 +108,9 @@ static inline int64_t example_read(Example* example, const uint16_t* at, int64_t
     if (at[1] % 2 || length < 6 || length > size) return 0;
     *why = "has another number";
     if (at[2] != (uint16_t)number) return 0;
-    example->label = at[3], example->completions = at[4], example->context = at + 5;
+    example->label = at[3];
+    example->completions = at[4];
+    example->context = at + 5;
     *why = "has a label that is none of its completions";
     if (example->label >= example->completions) return 0;
     int64_t i = 5;
@@ -184,7 +186,10 @@ static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluatio
                    *completion = example_completion(example, (int)(row - example->first));
     const int64_t before = context[-1], all = before + completion[0], T = eval->T;
     const int64_t skipped = max_i64(0, all - (T + 1));
-    for (int64_t i = 0; i < T; i++) inputs[i] = 0, targets[i] = -1;
+    for (int64_t i = 0; i < T; i++) {
+        inputs[i] = 0;
+        targets[i] = -1;
+    }
     for (int64_t i = skipped; i < all; i++) {
         const int32_t token = i < before ? context[i] : completion[1 + i - before];
         if (i + 1 < all) inputs[i - skipped] = token;
@@ -227,7 +232,10 @@ static inline int64_t stream_row_tokens(const Evaluation* eval, int64_t row) {
 static inline bool stream_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
                               Error* error) {
     const int64_t n = stream_row_tokens(eval, row), begin = row * eval->T;
-    for (int64_t i = n; i < eval->T; i++) inputs[i] = 0, targets[i] = -1;
+    for (int64_t i = n; i < eval->T; i++) {
+        inputs[i] = 0;
+        targets[i] = -1;
+    }
     return tokens_read(inputs, &eval->stream, begin, n, V, error) &&
            tokens_read(targets, &eval->stream, begin + 1, n, V, error);
 }
@@ -398,7 +406,10 @@ static inline int example_answer(const Evaluation* eval, const Example* example,
     for (int c = 0; c < example->completions; c++, completion += 1 + completion[0]) {
         const double loss = eval->sums[example->first + c] / (mean ? completion[0] : 1);
         if (isnan(loss)) return -1;
-        if (answer < 0 || loss < least) least = loss, answer = c;
+        if (answer < 0 || loss < least) {
+            least = loss;
+            answer = c;
+        }
     }
     return answer;
 }
@@ -412,13 +423,15 @@ static inline Scores evaluation_scores(const Evaluation* eval) {
             right += example_answer(eval, &eval->example[i], false) == eval->example[i].label;
             right_norm += example_answer(eval, &eval->example[i], true) == eval->example[i].label;
         }
-        scores.acc = (double)right / (double)scores.n, scores.acc_norm = (double)right_norm / (double)scores.n;
+        scores.acc = (double)right / (double)scores.n;
+        scores.acc_norm = (double)right_norm / (double)scores.n;
         return scores;
     }
     double sum = 0;
     for (int64_t i = 0; i < eval->rows; i++) sum += eval->sums[i];
     scores.n = eval->stream.tokens - 1;
-    scores.loss = sum / (double)scores.n, scores.perplexity = exp(scores.loss);
+    scores.loss = sum / (double)scores.n;
+    scores.perplexity = exp(scores.loss);
     if (eval->bytes > 0) scores.byte_bits = sum / 0.69314718055994531 / (double)eval->bytes;
     return scores;
 }

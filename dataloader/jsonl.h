@@ -108,7 +108,8 @@ static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
     file->documents.tokens = file->count;
     file->documents.begins = (const unsigned char*)lists;
     file->documents.ends = (const unsigned char*)(lists + D);
-    lines->tokens = NULL, lines->used = lines->room = lines->documents = 0;
+    lines->tokens = NULL;
+    lines->used = lines->room = lines->documents = 0;
 }
 
 // Makes tokens of files of JSON lines, once. False: *error says which line is wrong, or that there is too much.

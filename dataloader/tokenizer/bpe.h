@@ -170,7 +170,9 @@ static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, 
     if (vocab < 1 || vocab > VOCAB_MOST || total >= UINT32_MAX)
         return fail(error, "%s: a vocabulary of %d tokens and %llu bytes; at most %d tokens and 4 GB can be read", path,
                     vocab, (unsigned long long)total, VOCAB_MOST);
-    tokenizer->split = split, tokenizer->vocab = vocab, tokenizer->document = -1;
+    tokenizer->split = split;
+    tokenizer->vocab = vocab;
+    tokenizer->document = -1;
     tokenizer->bytes = (unsigned char*)checked_malloc(total + 1, "a vocabulary");
     tokenizer->begin = (uint32_t*)checked_malloc(((size_t)vocab + 1) * sizeof *tokenizer->begin, "a vocabulary");
     tokenizer->is_added = (bool*)checked_calloc((size_t)vocab, sizeof *tokenizer->is_added, "a vocabulary");
@@ -210,7 +212,9 @@ static inline void tokenizer_reserve(Tokenizer* tokenizer, int64_t merges) {
 static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t right, uint32_t rank, uint32_t token) {
     Merge* merge = merge_slot(tokenizer, left, right);
     if (merge->pair == NO_PAIR) tokenizer->merge_count++;
-    merge->pair = (uint64_t)left << 32 | right, merge->rank = rank, merge->token = token;
+    merge->pair = (uint64_t)left << 32 | right;
+    merge->rank = rank;
+    merge->token = token;
 }
 
 // The merges of a vocabulary whose tokens' numbers are their ranks: all ways in which a token below `ranks` falls into two others.
@@ -281,7 +285,9 @@ static inline void tokenizer_bytes(Tokenizer* tokenizer) {
     Error error;
     for (int b = 0; b < 256; b++) {
         all[b] = (unsigned char)b;
-        text[b].bytes = &all[b], text[b].n = 1, text[b].apart = false;
+        text[b].bytes = &all[b];
+        text[b].n = 1;
+        text[b].apart = false;
     }
     if (!tokenizer_begin(tokenizer, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
 }
@@ -403,7 +409,8 @@ static inline void symbol_meets(const Tokenizer* tokenizer, Encoder* encoder, si
     if (symbol->next == n) return;
     const Merge* merge = merge_slot(tokenizer, symbol->token, encoder->symbol[symbol->next].token);
     if (merge->pair == NO_PAIR) return;
-    symbol->rank = merge->rank, symbol->merged = merge->token;
+    symbol->rank = merge->rank;
+    symbol->merged = merge->token;
     heap_push(encoder->heap, heap_count, (uint64_t)merge->rank << 32 | i);
 }
 
@@ -480,8 +487,11 @@ static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, T
         encode_word(tokenizer, encoder, out, text, n);
         const size_t count = out->count - before;
         if (count > CACHED_TOKENS) return;
-        word->text[0] = a, word->text[1] = b, word->text[2] = c;
-        word->bytes = (uint16_t)n, word->count = (uint16_t)count;
+        word->text[0] = a;
+        word->text[1] = b;
+        word->text[2] = c;
+        word->bytes = (uint16_t)n;
+        word->count = (uint16_t)count;
         memcpy(word->token, out->token + before, count * sizeof *word->token);
         return;
     }

@@ -137,7 +137,8 @@ typedef struct {
 } CommonPairs;
 
 static inline void pair_counts_open(PairCounts* pairs, uint64_t mask) {
-    pairs->mask = mask, pairs->used = 0;
+    pairs->mask = mask;
+    pairs->used = 0;
     pairs->slot = (PairCount*)checked_calloc(mask + 1, sizeof *pairs->slot, "the pairs of a text");
     for (uint64_t i = 0; i <= mask; i++) pairs->slot[i].pair = NO_PAIR;
 }
@@ -164,7 +165,10 @@ static inline PairCount* pair_count(PairCounts* pairs, uint64_t pair) {
         free(before.slot);
     }
     PairCount* entry = pair_slot(pairs, pair);
-    if (entry->pair == NO_PAIR) entry->pair = pair, pairs->used++;
+    if (entry->pair == NO_PAIR) {
+        entry->pair = pair;
+        pairs->used++;
+    }
     return entry;
 }
 
@@ -305,7 +309,8 @@ static inline void learn_merge(Learning* learning, uint64_t pair, uint32_t token
     PairCount* entry = pair_slot(&learning->pairs, pair);
     uint32_t* place = entry->place;
     const int places = entry->places;
-    entry->place = NULL, entry->places = entry->room = 0;
+    entry->place = NULL;
+    entry->places = entry->room = 0;
     qsort(place, (size_t)places, sizeof *place, compare_places);
     int merged = 0;
     for (int k = 0; k < places; k++) {
@@ -355,10 +360,14 @@ static inline void learn_finish(Tokenizer* tokenizer, const Learning* learning, 
     Error error;
     const WordCounts* tokens = &learning->tokens;
     TokenText* text = (TokenText*)checked_calloc((size_t)tokens->words + 1, sizeof *text, "a vocabulary");
-    for (int i = 0; i < tokens->words; i++)
-        text[i].bytes = tokens->bytes + tokens->word[i].begin, text[i].n = tokens->word[i].n;
+    for (int i = 0; i < tokens->words; i++) {
+        text[i].bytes = tokens->bytes + tokens->word[i].begin;
+        text[i].n = tokens->word[i].n;
+    }
     TokenText* last = &text[tokens->words];
-    last->bytes = (const unsigned char*)special, last->n = strlen(special), last->apart = true;
+    last->bytes = (const unsigned char*)special;
+    last->n = strlen(special);
+    last->apart = true;
     if (!tokenizer_begin(tokenizer, text, tokens->words + 1, split, "what was learned", &error))
         die("internal error: %s", error.text);
     tokenizer_reserve(tokenizer, learning->merges);

@@ -212,7 +212,8 @@ static inline bool read_ranks(TokenTexts* texts, const unsigned char* data, size
         if (bytes <= 0) return fail(error, "%s:%d: base64 of some bytes, a blank and a rank expected", path, number);
         TokenText* text = token_text(texts, rank);
         if (text->n) return fail(error, "%s:%d: the rank %lld is there twice", path, number, (long long)rank);
-        text->bytes = texts->bytes + texts->used, text->n = (size_t)bytes;
+        text->bytes = texts->bytes + texts->used;
+        text->n = (size_t)bytes;
         texts->used += (size_t)bytes;
     }
     return true;
@@ -264,7 +265,8 @@ static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* p
             break;
         }
         TokenText* text = token_text(&v, i);
-        text->bytes = file->data + at + 1, text->n = n;
+        text->bytes = file->data + at + 1;
+        text->n = n;
         at += 1 + n;
     }
     if (ok && at != file->size)
@@ -301,7 +303,8 @@ static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode
             json, member, error,
             "%s has a character that stands for no byte: not a byte-level vocabulary, others are not supported",
             json_quoted(member->name).text);
-    text->bytes = texts->bytes + texts->used, text->n = (size_t)n;
+    text->bytes = texts->bytes + texts->used;
+    text->n = (size_t)n;
     texts->used += (size_t)n;
     return true;
 }
@@ -448,7 +451,9 @@ static inline bool read_added_text(TokenTexts* texts, const Json* json, const Js
     if (content->count == 0) return json_fail(json, content, error, "an added token without a text");
     TokenText* text = token_text(texts, token);
     if (text->n) return json_fail(json, node, error, "two added tokens have the number %lld", (long long)token);
-    text->bytes = (const unsigned char*)content->value.string, text->n = content->count, text->apart = true;
+    text->bytes = (const unsigned char*)content->value.string;
+    text->n = content->count;
+    text->apart = true;
     return true;
 }
 

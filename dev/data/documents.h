@@ -49,7 +49,8 @@ static inline void texts_close(Texts* texts) {
         free(texts->file[i].path);
     }
     free(texts->file);
-    texts->file = NULL, texts->files = texts->room = 0;
+    texts->file = NULL;
+    texts->files = texts->room = 0;
 }
 
 // Why a file that does not look like text cannot be read.
@@ -177,11 +178,15 @@ static inline bool texts_next(TextPart* part, TextCursor* cursor, const Texts* t
     if (!file_take(file, error)) return false;
     const size_t size = file->map.size;
     const bool tail = cursor->tail && cursor->at >= cursor->tail;
-    part->begin = min_size(cursor->at, size), part->validates = tail;
+    part->begin = min_size(cursor->at, size);
+    part->validates = tail;
     part->begins = cursor->at == 0 || (tail && cursor->at == cursor->tail);
     part->end = part_end(texts, file, part->begin, cursor->tail && !tail ? min_size(cursor->tail, size) : size);
     cursor->at = part->end;
-    if (cursor->at == size) cursor->file++, cursor->at = 0;
+    if (cursor->at == size) {
+        cursor->file++;
+        cursor->at = 0;
+    }
     return true;
 }
 
@@ -294,7 +299,10 @@ static inline void* pool_thread(void* argument) {
         while (pool->finished != ticket && !pool->failed) pthread_cond_wait(&pool->changed, &pool->lock);
         if (pool->failed) break; // a part before this one
         ok = ok && (!pool->work->finish || pool->work->finish(context, &error));
-        if (!ok) pool->failed = true, pool->error = error;
+        if (!ok) {
+            pool->failed = true;
+            pool->error = error;
+        }
         pool->finished++;
         pool->bytes += ok ? (int64_t)(part.end - part.begin) : 0;
         pthread_cond_broadcast(&pool->changed);
@@ -338,7 +346,9 @@ static inline bool texts_work(const Texts* texts, const TextWork* work, const ch
     TextPool pool;
     pthread_t thread[THREADS_MOST];
     memset(&pool, 0, sizeof pool);
-    pool.texts = texts, pool.work = work, pool.name = name;
+    pool.texts = texts;
+    pool.work = work;
+    pool.name = name;
     if (!texts_begin(&pool.cursor, texts, error)) return false;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.changed, NULL);

@@ -71,7 +71,9 @@ static bool run(const VocabOptions* options, Error* error) {
     WordCounts words;
     memset(&texts, 0, sizeof texts);
     tokenizer_bytes(&cut);
-    texts.field = options->field, texts.delimiter = options->delimiter, texts.tokenizer = &cut;
+    texts.field = options->field;
+    texts.delimiter = options->delimiter;
+    texts.tokenizer = &cut;
     word_counts_open(&words);
     const double start = seconds_now();
     bool ok = tokenizer_can_save(options->out, error) && texts_open(&texts, options->data, error) &&
@@ -103,7 +105,10 @@ int main(int argc, char** argv) {
     Option table[VOCAB_OPTIONS];
     Error error;
     memset(&options, 0, sizeof options);
-    options.field = "text", options.threads = usual_threads(), options.least = 2, options.vocab = 8192;
+    options.field = "text";
+    options.threads = usual_threads();
+    options.least = 2;
+    options.vocab = 8192;
     const int n = vocab_table(table, &options);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
     if (options.help) {

@@ -110,8 +110,10 @@ static bool shard_write(ShardWriter* writer, const int32_t* token, size_t n, Err
         for (size_t i = 0; i < piece; i++) narrow[i] = (uint16_t)token[i];
         const void* data = writer->width == 2 ? (const void*)narrow : (const void*)token;
         if (fwrite(data, (size_t)writer->width, piece, writer->file) != piece) return shard_failed(writer, error);
-        writer->inside += (int64_t)piece, writer->tokens += (int64_t)piece;
-        token += piece, n -= piece;
+        writer->inside += (int64_t)piece;
+        writer->tokens += (int64_t)piece;
+        token += piece;
+        n -= piece;
     }
     return true;
 }
@@ -138,8 +140,12 @@ static bool shards_begin(ShardWriter* writer, const char* folder, const char* na
                          Error* error) {
     const TokenFormatFacts* facts = &token_formats[vocab <= 65536 ? TOKENS_GPT2_SHARD : TOKENS_LLAMA3_SHARD];
     memset(writer, 0, sizeof *writer);
-    writer->folder = folder, writer->name = name, writer->most = most;
-    writer->width = token_type_bytes[facts->type], writer->magic = facts->magic, writer->version = facts->version;
+    writer->folder = folder;
+    writer->name = name;
+    writer->most = most;
+    writer->width = token_type_bytes[facts->type];
+    writer->magic = facts->magic;
+    writer->version = facts->version;
     char pattern[4096];
     glob_t found;
     snprintf(pattern, sizeof pattern, "%s/%s_*.bin", folder, name);
@@ -190,7 +196,9 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWr
     TokenizeThread* thread = (TokenizeThread*)checked_calloc((size_t)threads, sizeof *thread, "threads");
     void* context[THREADS_MOST];
     for (int i = 0; i < threads; i++) {
-        thread[i].tokenizer = tokenizer, thread[i].out = out, thread[i].special = options->special,
+        thread[i].tokenizer = tokenizer;
+        thread[i].out = out;
+        thread[i].special = options->special;
         thread[i].documents = documents;
         encoder_open(&thread[i].encoder);
         context[i] = &thread[i];
@@ -235,9 +243,12 @@ static bool run(const TokenizeOptions* options, Error* error) {
     if (options->split && split < SPLIT_GPT2)
         return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", options->split);
     if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
-    texts.field = options->field, texts.delimiter = options->delimiter, texts.validation = options->val,
+    texts.field = options->field;
+    texts.delimiter = options->delimiter;
+    texts.validation = options->val;
     texts.seed = (uint64_t)options->seed;
-    texts.tokenizer = &tokenizer, texts.special = options->special;
+    texts.tokenizer = &tokenizer;
+    texts.special = options->special;
     const double start = seconds_now();
     bool ok = choose_document_token(&tokenizer, options, error) && texts_open(&texts, options->data, error);
     if (ok && mkdir(options->out, 0777) != 0 && errno != EEXIST)
@@ -273,7 +284,10 @@ int main(int argc, char** argv) {
     Option table[TOKENIZE_OPTIONS];
     Error error;
     memset(&options, 0, sizeof options);
-    options.field = "text", options.shard = 100000000, options.threads = usual_threads(), options.seed = 42;
+    options.field = "text";
+    options.shard = 100000000;
+    options.threads = usual_threads();
+    options.seed = 42;
     const int n = tokenize_table(table, &options);
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
     if (options.help) {

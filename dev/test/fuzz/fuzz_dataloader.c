@@ -213,7 +213,8 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
         n += (size_t)sprintf((char*)json + n, i % 5 == 4 ? "\", \"more\": null}\n\n" : "\"}\n");
         const size_t text = put_text(expected + m, data + begin, end - begin, false);
         if (text == 0) continue;
-        m += text, documents++;
+        m += text;
+        documents++;
         expected[m++] = '\n';
     }
     const bool flaw = choice[27] >= 128;

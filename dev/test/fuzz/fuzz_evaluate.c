@@ -54,7 +54,8 @@ static bool run_input(const Input* in) {
     memset(&none, 0, sizeof none), memset(&error, 0, sizeof error);
     memcpy(bytes, in->bytes, in->size);
     Evaluation* e = evaluations_append(&list, "input");
-    e->map.data = bytes, e->map.size = in->size;
+    e->map.data = bytes;
+    e->map.size = in->size;
     const bool is = choice_recognise(bytes, in->size) && choice_read(e, &error);
     REQUIRE(is || !choice_recognise(bytes, in->size) || error.text[0]);
     if (is && evaluation_fit(e, in->T, in->V, &none, &error)) {
@@ -92,7 +93,9 @@ static void put16(Input* in, uint32_t number) {
 // A file that is right, unless there was no room for all of it; then some damage.
 static void make_input(Input* in) {
     int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, (int32_t)(1 + draw(6))};
-    in->T = (int32_t)(1 + draw(MOST_T)), in->V = (int32_t)(2 + draw(300)), in->size = sizeof header;
+    in->T = (int32_t)(1 + draw(MOST_T));
+    in->V = (int32_t)(2 + draw(300));
+    in->size = sizeof header;
     for (int n = 0; n < header[2]; n++) {
         const size_t begin = in->size;
         const uint32_t completions = 1 + draw(5);

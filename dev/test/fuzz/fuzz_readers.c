@@ -56,10 +56,19 @@ static bool read_cluster(const char* path, const char* text, size_t size, Error*
     const Cluster* c = &machines.cluster;
     Question q;
     memset(&q, 0, sizeof q);
-    q.model = small_model(), q.T = 64, q.batch = 8, q.ranks = 4, q.cluster = c, q.rows = 1;
+    q.model = small_model();
+    q.T = 64;
+    q.batch = 8;
+    q.ranks = 4;
+    q.cluster = c;
+    q.rows = 1;
     q.software = software_find(c->cores ? "threefold-cpu" : "threefold");
     q.clip = q.any_memory = true;
-    q.B = 1, q.schedule = ONE_F_ONE_B, q.zero = ANY, q.recompute = ANY, q.sequence_parallel = 0;
+    q.B = 1;
+    q.schedule = ONE_F_ONE_B;
+    q.zero = ANY;
+    q.recompute = ANY;
+    q.sequence_parallel = 0;
     Answer answer;
     Error why;
     if (search(&answer, &q, &why)) {
@@ -290,7 +299,11 @@ static void add_measured_machine(void) {
     static const double sizes[] = {64, 512};
     Measured m;
     measured_init(&m);
-    m.cores = 2, m.tile_rows = 8, m.tile_columns = 48, m.resident = 2e7, m.correction[1] = 1.1;
+    m.cores = 2;
+    m.tile_rows = 8;
+    m.tile_columns = 48;
+    m.resident = 2e7;
+    m.correction[1] = 1.1;
     for (int i = 0; i < 2 * 3 * 8; i++)
         measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
                                         sizes[i % 2], 1e10));
@@ -358,13 +371,21 @@ static void add_checkpoint(void) {
     CheckpointList list;
     Error error;
     memset(&list, 0, sizeof list);
-    list.state.step = 3, list.state.sequences = 48, list.state.seed = 42, list.state.global_batch = 16;
-    list.state.seq = 64, list.state.data_tokens = 1000, list.state.data_mix = 7, list.state.val_loss = 3.25;
-    list.state.data_checksum = 12345, list.state.held_out = 20;
+    list.state.step = 3;
+    list.state.sequences = 48;
+    list.state.seed = 42;
+    list.state.global_batch = 16;
+    list.state.seq = 64;
+    list.state.data_tokens = 1000;
+    list.state.data_mix = 7;
+    list.state.val_loss = 3.25;
+    list.state.data_checksum = 12345;
+    list.state.held_out = 20;
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1; i++) {
         CheckpointFile* f = &list.file[list.files++];
         snprintf(f->name, sizeof f->name, "%s", checkpoint_files[i]);
-        f->bytes = strcmp(f->name, "config.json") == 0 ? CONFIG_BYTES : 100 + i, f->checksum = 0x1234567890abcdefull;
+        f->bytes = strcmp(f->name, "config.json") == 0 ? CONFIG_BYTES : 100 + i;
+        f->checksum = 0x1234567890abcdefull;
         put_file(path_of(f->name),
                  "{\"checksum\":\"1234567890abcdef\"}................................................."
                  "................................",
@@ -498,7 +519,8 @@ static void damage(Damaged* in, const Reader* r) {
         other = find_part(in, " \t\n\":,{}=", &bytes);
         bytes = min_i64((int64_t)bytes, sizeof part);
         memcpy(part, in->s + other, bytes);
-        other = bytes, at = find_part(in, " \t\n\":,{}=", &bytes);
+        other = bytes;
+        at = find_part(in, " \t\n\":,{}=", &bytes);
         replace(in, at, bytes, part, other);
         break;
     case 7:
@@ -578,7 +600,8 @@ int main(int argc, char** argv) {
         memcpy(in.s, r->seed[which], in.n = r->bytes[which]);
         for (uint32_t k = i < READERS ? 0 : draw(5); k > 0; k--) damage(&in, r);
         if (strcmp(r->name, "checkpoint") == 0) seal(&in);
-        r->accepted += run_input(r, &in, &error), r->inputs++;
+        r->accepted += run_input(r, &in, &error);
+        r->inputs++;
     }
     for (int i = 0; i < READERS; i++) {
         const Reader* r = &readers[i];

@@ -70,7 +70,7 @@ FAULTS = [
     ("the thread writes the values as they are by then", "kills", SAVE,
      "ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value,\n                                    saver->snapshot + value->at, error);",
      "usleep(3000), ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value, value->value < 3 && !stage_values(stage, value->value).share ? stage_values(stage, value->value).at + stage->layout.bucket[value->bucket].offset : saver->snapshot + value->at, error);"),
-    ("the snapshot begins where the last one ended", "kills", SAVE, "    saver->n = 0, saver->used = 0, saver->written", "    saver->written"),
+    ("the snapshot begins where the last one ended", "kills", SAVE, "    saver->n = 0;\n    saver->used = 0;\n    saver->written", "    saver->written"),
     ("reports stay in the checkpoint", "kills", SAVE, "if (rank_file(path, x, rank, error)) unlink(path);", "(void)path;"),
     ("a rank that cannot write says nothing", "disks", SAVE, "if (!saver->wrote && (!is_gone || saver->rank == 0))", "if (0)"),
     ("the next save does not wait for the last", "kills", "trainer/checkpointing.h",

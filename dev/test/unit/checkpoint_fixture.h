@@ -175,7 +175,8 @@ typedef struct {
 
 static inline Layout layout_of(const ModelConfig* m, const Sizes* z, int rank) {
     Mesh mesh = mesh_of_rank(rank, z->t, z->p, z->d);
-    mesh.first_layers = z->first_layers, mesh.last_layers = z->last_layers;
+    mesh.first_layers = z->first_layers;
+    mesh.last_layers = z->last_layers;
     Layout layout;
     Error error;
     if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
@@ -213,7 +214,8 @@ static inline int* shuffled(int n, uint64_t seed) {
     int* order = (int*)checked_malloc((size_t)n * sizeof(int), "test");
     for (int i = 0; i < n; i++) {
         const int j = (int)(philox(seed, 1, (uint64_t)i).word[0] % (uint32_t)(i + 1));
-        order[i] = order[j], order[j] = i;
+        order[i] = order[j];
+        order[j] = i;
     }
     return order;
 }

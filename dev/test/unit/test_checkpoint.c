@@ -147,7 +147,9 @@ static void test_config_caat(const ModelConfig* m) {
         const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
         same = same && made && checkpoint_load_caat(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
                read.share == written.share && read.scale == written.scale && checkpoint_check_caat(".", &read, &error);
-        other[0].ranks++, other[1].share += 0.01, other[2].scale = (SyncScale)((i + 1) % 3);
+        other[0].ranks++;
+        other[1].share += 0.01;
+        other[2].scale = (SyncScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
             refused = refused && !checkpoint_check_caat(".", &other[k], &error) && strstr(error.text, "this run has") &&
                       strstr(error.text, "give --sync");
@@ -290,7 +292,9 @@ static bool save_killed(const ModelConfig* m, const Sizes* z, int at) {
     if (child < 0) die("cannot fork: %s", strerror(errno));
     if (child == 0) {
         Error error;
-        calls.count = 0, calls.at = at, calls.kill = true;
+        calls.count = 0;
+        calls.at = at;
+        calls.kill = true;
         _exit(save("calls", 2, m, z, 5, &error) ? 0 : 1);
     }
     int status;
@@ -320,7 +324,8 @@ static void test_every_call(const ModelConfig* m, const Sizes* z) {
           m->name, at, killed[OLDER], killed[NEWER], killed[ABSENT], killed[BROKEN], stuck);
     for (at = 0, make_older(m, z); at < MANY; at++, make_older(m, z)) {
         error.text[0] = 0;
-        calls.count = 0, calls.at = at;
+        calls.count = 0;
+        calls.at = at;
         const bool ok = save("calls", 2, m, z, 5, &error);
         calls.at = -1;
         if (ok && calls.count <= at) break; // there is no such call
@@ -472,10 +477,13 @@ static void test_join(void) {
     check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
     if (!checkpoint_begin("join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
-    calls.count = 0, calls.at = 0, calls.all = true;
+    calls.count = 0;
+    calls.at = 0;
+    calls.all = true;
     check(!checkpoint_leave(&w, true, &error) && calls.count == 2 && strstr(error.text, "4.tmp/model.safetensors"),
           "both cannot be flushed, the first one is told: %s", error.text);
-    calls.at = -1, calls.all = false;
+    calls.at = -1;
+    calls.all = false;
     check(!checkpoint_join(&w, "join", 4, &llama_tied, NULL, &error) && strstr(error.text, "same file system"),
           "another model's: %s", error.text);
     if (remove("join/step_00000004.tmp/optimizer.safetensors") != 0) die("cannot remove a file");
@@ -506,7 +514,8 @@ static void test_full(void) {
     if (!checkpoint_begin("full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (!checkpoint_join(&w, "full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
-    small = limit, small.rlim_cur = 5000;
+    small = limit;
+    small.rlim_cur = 5000;
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
     const bool written = write_bucket(&w, &layout, &gpt2_tied, 2, &error);

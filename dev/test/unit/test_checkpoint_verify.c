@@ -30,11 +30,13 @@ static void test_other_models(const char* path) {
     check(!reads(path, &other, &error) && strstr(error.text, "model.safetensors: transformer.h.0.mlp.c_fc.weight has "
                                                              "shape (24, 40), the model needs (24, 44)"),
           "other sizes: %s", error.text);
-    other = gpt2_tied, other.V = 22;
+    other = gpt2_tied;
+    other.V = 22;
     check(!reads(path, &other, &error) && strstr(error.text, "transformer.wte.weight has shape (21, 24)"),
           "another vocabulary: %s", error.text);
     for (int L = 4; L <= 6; L += 2) {
-        other = gpt2_tied, other.L = L;
+        other = gpt2_tied;
+        other.L = L;
         check(!reads(path, &other, &error) && strstr(error.text, "has 64 tensors, the model needs"), "%d layers: %s", L,
               error.text);
     }
@@ -373,7 +375,9 @@ static void test_prune_killed(void) {
         int status;
         if (child < 0) die("cannot fork: %s", strerror(errno));
         if (child == 0) {
-            calls.count = 0, calls.at = points, calls.kill = true;
+            calls.count = 0;
+            calls.at = points;
+            calls.kill = true;
             _exit(checkpoint_prune("prune", 1, 3, -1, &error) ? 0 : 1);
         }
         if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that removes has crashed");

@@ -127,7 +127,8 @@ static int some_weights(int64_t* weight, uint64_t trial) {
     for (int i = 0; i < sources && trial % 5; i++) { // in any order
         const int k = (int)(philox(21, 1 + trial, (uint64_t)i).word[1] % (uint32_t)sources);
         const int64_t kept = weight[i];
-        weight[i] = weight[k], weight[k] = kept;
+        weight[i] = weight[k];
+        weight[k] = kept;
     }
     return sources;
 }
@@ -143,7 +144,10 @@ static void test_blend(void) {
         const int sources = some_weights(weight, (uint64_t)trial);
         double bound[MAX_SOURCES];
         int64_t sum = 0;
-        for (int i = 0; i < sources; i++) sum += weight[i], taken[i] = 0;
+        for (int i = 0; i < sources; i++) {
+            sum += weight[i];
+            taken[i] = 0;
+        }
         blend_build(&blend, weight, sources);
         for (int i = 0; i < sources; i++) {
             bound[i] = 0;
@@ -182,7 +186,10 @@ static void test_blend_far(void) {
     int wrong = 0;
     for (int trial = 0; trial < 200; trial++) {
         const int sources = some_weights(weight, (uint64_t)trial);
-        if (trial == 7) weight[0] = blend_largest - 1, weight[1] = 1;
+        if (trial == 7) {
+            weight[0] = blend_largest - 1;
+            weight[1] = 1;
+        }
         blend_build(&blend, weight, trial == 7 ? 2 : sources);
         for (int k = 0; k < 20; k++) {
             const Random4 r = philox(22, (uint64_t)trial, (uint64_t)k);

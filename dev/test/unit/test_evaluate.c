@@ -59,7 +59,8 @@ static void put_example(ChoiceFile* f, int label, const int* length, int parts) 
 
 static void begin_file(ChoiceFile* f) {
     memset(f, 0, sizeof *f);
-    f->header[0] = 20240522, f->header[1] = 1;
+    f->header[0] = 20240522;
+    f->header[1] = 1;
 }
 
 // Writes it but for its last `less` bytes.
@@ -308,7 +309,8 @@ static void test_bytes(const char* path) {
     Evaluation* e = &list.item[0];
     check(e->bytes == bytes && bytes > 4, "bytes behind the first token, without special ones: %lld",
           (long long)e->bytes);
-    e->sums[0] = 3, e->sums[1] = 4;
+    e->sums[0] = 3;
+    e->sums[1] = 4;
     const Scores s = evaluation_scores(e);
     check(s.n == 6 && fabs(s.loss - 7.0 / 6) < 1e-15 && fabs(s.perplexity - exp(7.0 / 6)) < 1e-14 &&
               fabs(s.byte_bits - 7 / log(2) / (double)bytes) < 1e-14 && isnan(s.acc) && isnan(s.acc_norm),
@@ -350,7 +352,8 @@ static void test_scores(const char* path) {
             const Scores s = evaluation_scores(e);
             int right = 0, right_norm = 0;
             for (int n = 0; n < 2; n++) {
-                right += cases[i].answer[n] == label[n], right_norm += cases[i].answer_norm[n] == label[n];
+                right += cases[i].answer[n] == label[n];
+                right_norm += cases[i].answer_norm[n] == label[n];
                 wrong += example_answer(e, &e->example[n], false) != cases[i].answer[n];
                 wrong += example_answer(e, &e->example[n], true) != cases[i].answer_norm[n];
             }

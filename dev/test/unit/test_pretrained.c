@@ -70,7 +70,11 @@ static void test_published(void) {
     ModelConfig plain = model_llama(2, 8, 2, 2, 12, 2048, 5);
     plain.eps = 1e-6;
     ModelConfig theta = plain, wide = gpt2;
-    theta.rope_theta = 777, wide.F = 512, wide.tied = false, wide.eps = 1.0 / 3, wide.T = 1024;
+    theta.rope_theta = 777;
+    wide.F = 512;
+    wide.tied = false;
+    wide.eps = 1.0 / 3;
+    wide.T = 1024;
     const struct {
         const char *name, *text, *more;
         const ModelConfig* expected;
@@ -281,10 +285,13 @@ static void make_file(Bytes* b, int version) {
                     const float x = row < kinds[k].rows ? element(k, layer, row, col) : NAN; // padding is not looked at
                     const uint32_t bits = bits_of_float(x);
                     const uint16_t half = (uint16_t)(bits >> 16);
-                    if (version == 3)
-                        memcpy(b->data + b->size, &bits, 4), b->size += 4;
-                    else
-                        memcpy(b->data + b->size, &half, 2), b->size += 2;
+                    if (version == 3) {
+                        memcpy(b->data + b->size, &bits, 4);
+                        b->size += 4;
+                    } else {
+                        memcpy(b->data + b->size, &half, 2);
+                        b->size += 2;
+                    }
                 }
 }
 
@@ -344,11 +351,14 @@ static void test_llmc(void) {
     SafeTensorsLayout plan;
     other.tied = false;
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
-    other = m, other.F = 3 * C;
+    other = m;
+    other.F = 3 * C;
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
-    other = m, other.eps = 1e-6;
+    other = m;
+    other.eps = 1e-6;
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
-    other = m, other.arch = ARCH_LLAMA;
+    other = m;
+    other.arch = ARCH_LLAMA;
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
 }
 
@@ -405,10 +415,12 @@ static void test_llmc_damaged(bool brief) {
     }
     int opened = 0;
     for (size_t size = 0; size < whole.size; size += size < 1100 ? 13 : 601) {
-        b = whole, b.size = size;
+        b = whole;
+        b.size = size;
         opened += opens(&b, &error) || !error.text[0];
     }
-    b = whole, b.size += 1;
+    b = whole;
+    b.size += 1;
     opened += opens(&b, &error);
     check(opened == 0, "what is cut off or too long is refused, with a reason");
     const int rounds = brief ? 300 : 3000;

@@ -17,7 +17,10 @@ typedef struct {
 static Faults faults;
 
 static bool fault(int code) {
-    if (faults.interrupts > 0) code = EINTR, faults.interrupts--;
+    if (faults.interrupts > 0) {
+        code = EINTR;
+        faults.interrupts--;
+    }
     errno = code;
     return code != 0;
 }

@@ -31,7 +31,10 @@ static int compare_number(const void* a, const void* b) {
 // What stays, ordered by number, in list; how many. *near: a sum is that near to the border, relative to all.
 static int stays(Candidate* list, const Sampling* how, const float* logits, int V, long double* near) {
     long double sum = 0, head = 0;
-    for (int i = 0; i < V; i++) list[i].logit = logits[i], list[i].token = i;
+    for (int i = 0; i < V; i++) {
+        list[i].logit = logits[i];
+        list[i].token = i;
+    }
     qsort(list, (size_t)V, sizeof *list, compare_likelihood);
     for (int i = 0; i < V; i++)
         list[i].weight =
@@ -94,7 +97,9 @@ static void test_definition(void) {
             const int32_t want = draw_slowly(list, n, u, &near);
             const int32_t token = sample_token(&how, logits, V, u, &memory);
             const bool clear = border > 1e-12L && (near > 1e-12L || u == 0);
-            drawn++, unclear += !clear, wrong += clear && token != want;
+            drawn++;
+            unclear += !clear;
+            wrong += clear && token != want;
         }
         sampling_close(&memory);
     }
@@ -146,11 +151,13 @@ static int32_t draw(const Sampling* how, const float* logits, int V, double u) {
 
 // Draws at many u; the lowest and the highest token that come. False: some draw had none.
 static bool range_of_draws(const Sampling* how, const float* logits, int V, int32_t* low, int32_t* high) {
-    *low = V, *high = -1;
+    *low = V;
+    *high = -1;
     for (int i = 0; i <= 1000; i++) {
         const int32_t token = draw(how, logits, V, i == 1000 ? 1 - 0x1p-53 : i / 1000.0);
         if (token < 0) return false;
-        *low = token < *low ? token : *low, *high = token > *high ? token : *high;
+        *low = token < *low ? token : *low;
+        *high = token > *high ? token : *high;
     }
     return true;
 }

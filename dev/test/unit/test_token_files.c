@@ -123,7 +123,8 @@ static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_
         token[i] = format == TOKENS_TEXT ? 32 + some % 90 : some;
         begins[i] = format == TOKENS_TEXT && i == 0;
         if (format == TOKENS_TEXT || format == TOKENS_MEGATRON || some_token((uint64_t)(p->n + i) + 9999, 30)) continue;
-        token[i] = DOCUMENT_TOKEN, begins[i] = true;
+        token[i] = DOCUMENT_TOKEN;
+        begins[i] = true;
     }
     snprintf(name, sizeof name, "%s_%d", stem, p->files);
     if (format == TOKENS_MEGATRON) {
@@ -156,7 +157,8 @@ static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_
     } else {
         write_tokens(name, format, token, n);
     }
-    p->n += n, p->files++;
+    p->n += n;
+    p->files++;
 }
 
 // Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the begin.

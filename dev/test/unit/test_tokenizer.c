@@ -196,7 +196,8 @@ static void read_case(Case* c, const unsigned char* line, size_t size) {
     if (!copy) die("out of memory");
     char* at = strchr(copy, ' ');
     *at = 0;
-    c->kind = 0, c->n = c->numbers = 0;
+    c->kind = 0;
+    c->n = c->numbers = 0;
     while (strcmp(names[c->kind], copy) != 0) c->kind++; // one of them
     for (at++; *at != ' '; at += *at == '-' ? 1 : 2)
         if (*at != '-') c->text[c->n++] = (unsigned char)(hex_digit(at[0]) << 4 | hex_digit(at[1]));
@@ -320,7 +321,9 @@ static int merge_plainly(int32_t* token, const Tokenizer* t, const unsigned char
             for (uint64_t k = 0; k <= t->merge_mask; k++) {
                 const Merge* m = &t->merges[k];
                 if (m->pair != ((uint64_t)token[i] << 32 | (uint32_t)token[i + 1]) || m->rank >= rank) continue;
-                best = i, rank = m->rank, made = m->token;
+                best = i;
+                rank = m->rank;
+                made = m->token;
             }
         if (best < 0) return n;
         token[best] = (int32_t)made;
@@ -414,7 +417,8 @@ static void test_crowded_cache(void) {
     for (int i = 0; i < 260; i++) {
         if (i < 256) all[i] = (unsigned char)i;
         text[i].bytes = i < 256 ? &all[i] : (const unsigned char*)runs[i - 256];
-        text[i].n = i < 256 ? 1 : strlen(runs[i - 256]), text[i].apart = false;
+        text[i].n = i < 256 ? 1 : strlen(runs[i - 256]);
+        text[i].apart = false;
     }
     if (!tokenizer_begin(&t, text, 260, SPLIT_GPT2, "by hand", &error)) die("%s", error.text);
     tokenizer_reserve(&t, 4);
@@ -458,7 +462,8 @@ static void test_made_by_hand(void) {
     for (int i = 0; i < 263; i++) {
         if (i < 256) all[i] = (unsigned char)i;
         text[i].bytes = i < 256 ? &all[i] : (const unsigned char*)more[i - 256];
-        text[i].n = i < 256 ? 1 : strlen(more[i - 256]), text[i].apart = i >= 259;
+        text[i].n = i < 256 ? 1 : strlen(more[i - 256]);
+        text[i].apart = i >= 259;
     }
     if (!tokenizer_begin(&t, text, 263, SPLIT_GPT2, "by hand", &error)) die("%s", error.text);
     tokenizer_reserve(&t, 3);
@@ -588,7 +593,8 @@ static void test_saving(void) {
           "a device stays one: %s", error.text);
     struct rlimit limit, small;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
-    small = limit, small.rlim_cur = 500;
+    small = limit;
+    small.rlim_cur = 500;
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
     const bool saved = tokenizer_save(&t, in_folder("full.json"), &error);
