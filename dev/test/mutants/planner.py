@@ -2,8 +2,8 @@
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
     f"planner/{name}.h" for name in "search flags step_sim step_prices formulas comm_cost ops cluster memory host_memory measured_device calibrate".split())
 TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", PRICES: "test_planner_step",
-         FORMULAS: "test_planner_step", LINKS: "test_planner_step", WORK: "test_planner_step",
-         CLUSTER: "test_planner_step", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory", MEASURED: "test_planner_measured",
+         FORMULAS: "test_planner_step", LINKS: "test_planner_cluster", WORK: "test_planner_step",
+         CLUSTER: "test_planner_cluster", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory", MEASURED: "test_planner_measured",
          CALIBRATE: "test_planner_measured"}
 
 # What is wrong; file, exact text, replacement.

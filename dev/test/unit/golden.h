@@ -1,8 +1,8 @@
 /*
-golden.h: pictures beside files in dev/test/reference, whose numbers may differ by a rounding. A test that is started with
---write writes the files anew; look at them before they are committed.
+golden.h: texts and pictures beside files in dev/test/reference. A test that is started with --write writes the files anew;
+look at them before they are committed.
 
-    check_golden("golden_trees.svg", text, write);
+    check_golden("golden_trees.svg", text, 0.11, write);      numbers may differ by 0.11, as a rounding does
 */
 #ifndef GOLDEN_H
 #define GOLDEN_H
@@ -10,13 +10,13 @@ golden.h: pictures beside files in dev/test/reference, whose numbers may differ 
 #include "test.h"
 #include <ctype.h>
 
-// Whether two texts are equal, but for the last digits of numbers.
-static inline bool golden_same(const char* a, const char* b) {
+// Whether two texts are equal, but for numbers that differ by no more than `slack`.
+static inline bool golden_same(const char* a, const char* b, double slack) {
     while (*a && *b) {
         if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
             char *end_a, *end_b;
             const double x = strtod(a, &end_a), y = strtod(b, &end_b);
-            if (fabs(x - y) > 0.11 + 1e-4 * fabs(y)) return false;
+            if (fabs(x - y) > slack) return false;
             a = end_a;
             b = end_b;
         } else if (*a++ != *b++) {
@@ -26,7 +26,7 @@ static inline bool golden_same(const char* a, const char* b) {
     return *a == *b;
 }
 
-static inline void check_golden(const char* name, const char* text, bool write) {
+static inline void check_golden(const char* name, const char* text, double slack, bool write) {
     char path[256];
     Error error = {""};
     MappedFile file = {NULL, 0};
@@ -37,7 +37,7 @@ static inline void check_golden(const char* name, const char* text, bool write) 
     }
     const bool there = file_map(&file, path, &error);
     char* golden = strndup(there ? (const char*)file.data : "", file.size);
-    check(there && golden_same(text, golden), "%s: %zu bytes as before %s", name, strlen(text), error.text);
+    check(there && golden_same(text, golden, slack), "%s: %zu bytes as before %s", name, strlen(text), error.text);
     free(golden);
     file_unmap(&file);
 }

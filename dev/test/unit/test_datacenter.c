@@ -1,12 +1,10 @@
 /*
 test_datacenter.c: the datacenter planner. The published numbers; the worked example that was computed before there was
-a planner, entry by entry to its last digit; each formula against what it stands for, done the long way: pipelines that
-run, sums that go round a ring, a training of so many steps, every number of stages tried; what has to hold of any plan;
-marks that follow values, by changing every input and looking at what moves; lines that are refused.
+a planner, entry by entry to its last digit; whole plans beside files; what has to hold of any plan; marks that follow
+values, by changing every input and looking at what moves; lines that are refused.
 */
-#include "../../../model.h"
 #include "../../../planner/datacenter_print.h"
-#include "test.h"
+#include "golden.h"
 
 #define SHIPPED "planner/clusters/next-generation.txt"
 
@@ -29,7 +27,6 @@ static void test_published(void) {
     DatacenterPlan p = plan_of(&d);
     check(p.affordable.value == 23333 && p.racks.value == 23300,
           "$100B, 70 %%, $3.0M a rack: %.0f racks, reported %.0f", p.affordable.value, p.racks.value);
-    check(p.compute.value == 70e9, "$70B for compute");
     check(p.gpus.value == 1677600, "23,300 x 72 = %.0f GPUs", p.gpus.value);
     check(fabs(p.power_low.value / 1e9 - 4.16) < 0.005 && fabs(p.power_high.value / 1e9 - 4.71) < 0.005,
           "3.62 GW x 1.15, 1.30 = %.3f, %.3f GW", p.power_low.value / 1e9, p.power_high.value / 1e9);
@@ -37,11 +34,6 @@ static void test_published(void) {
     check(p.site_gpus.value == 838800 && fabs(p.site_it.value / 1e9 - 1.8) < 0.05 &&
               fabs(p.site_low.value / 1e9 - 2.08) < 0.005 && fabs(p.site_high.value / 1e9 - 2.36) < 0.01,
           "of each: 838,800 GPUs, 1.8 GW, 2.08 to 2.36 GW");
-    // From 3.62 GW; the notes' 154.5 kW and 2,146 W are those of 3.6 GW.
-    check(fabs(p.rack_power.value - 154.5e3 * 3.62 / 3.6) < 100 && fabs(p.gpu_power.value - 2146 * 3.62 / 3.6) < 1,
-          "a rack has %.1f kW, a GPU %.0f W", p.rack_power.value / 1e3, p.gpu_power.value);
-    check(fabs(p.rack_power.value / d.rack_rating.value - 1.29) < 0.01 && fabs(p.beside_racks.value - 0.8e9) < 0.05e9,
-          "1.29 of what an NVL72 draws; 0.8 GW for the rest");
     bool split = true;
     for (double cap = 0.1e9; cap < 4.16e9; cap += 0.01e9) {
         d.site_power = fact(cap, ASSUMED);
@@ -138,204 +130,61 @@ static void test_table(void) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The formulas, the long way
+// Whole plans, as they were when each of their numbers was derived a second way
 
-// Bubble of an interleaved pipeline's forward passes, run: PP stages, v chunks each, m micro-batches in groups of PP.
-static double run_pipeline(int stages, int chunks, int m) {
-    double* done = (double*)checked_calloc((size_t)m * stages * chunks, sizeof(double), "a pipeline");
-    double* at = (double*)checked_calloc((size_t)stages, sizeof(double), "a pipeline");
-    for (int first = 0; first < m; first += stages) {
-        for (int c = 0; c < chunks; c++) {
-            for (int i = first; i < first + stages && i < m; i++) {
-                for (int s = 0; s < stages; s++) {
-                    const int part = c * stages + s;
-                    const double input = part ? done[(size_t)(part - 1) * m + i] : 0;
-                    at[s] = fmax(at[s], input) + 1;
-                    done[(size_t)part * m + i] = at[s];
-                }
-            }
+static char* printed(const DatacenterPlan* p, const Datacenter* inputs) {
+    char* text = NULL;
+    size_t size = 0;
+    FILE* out = open_memstream(&text, &size);
+    if (!out) die("test_datacenter: no memory for a text");
+    if (inputs) datacenter_print_inputs(inputs, out);
+    datacenter_print(p, out);
+    fclose(out);
+    return text;
+}
+
+// The paper's plan; another one in which all that can be is different; and one that a file has fixed.
+static void test_golden(bool write) {
+    for (int i = 0; i < 3; i++) {
+        Datacenter d = datacenter_default();
+        char name[48];
+        if (i == 1) {
+            d.hbm.value = 100e9;
+            d.spares.value = 8;
+            d.sites.value = 3;
+            d.gradient_bytes.value = 4;
+            d.micro_batch.value = 2;
+            d.restart.value = 20;
+            d.precision.value = 16;
+            d.it_power.value = 3e9;
+            d.nic.mark = CONFIRMED;
+            d.days_limit.value = 11000;
+            datacenter_add_model(&d, fact(20e12, ASSUMED), 0);
         }
+        if (i == 2) {
+            const double fixed[] = {240, 16384 * 9, 32, 12, 4, 30000};
+            for (int k = 1; k < MODEL_INPUTS; k++) fact_at(&d.model[0], model_inputs[k].at)->value = fixed[k - 1];
+            d.model[0].parameters.value = 60e12;
+            d.precision.value = 4;
+            d.site_power.value = 1e9;
+        }
+        const DatacenterPlan p = plan_of(&d);
+        char* text = printed(&p, &d);
+        snprintf(name, sizeof name, "golden_datacenter_%d.txt", i);
+        check_golden(name, text, 0, write);
+        free(text);
     }
-    double end = 0;
-    for (int s = 0; s < stages; s++) end = fmax(end, at[s]);
-    free(done), free(at);
-    return (end - (double)m * chunks) / ((double)m * chunks);
 }
 
 // What a rank of a ring sends until all n have the sum of `bytes`: a part goes round twice, but for one step each time.
-static double run_ring(int n, double bytes) {
-    double sent = 0;
-    for (int round = 0; round < 2; round++) {
-        for (int step = 0; step < n - 1; step++) sent += bytes / n;
-    }
-    return sent;
-}
-
-// The interval at which checkpoints cost least, by trying.
-static double best_interval(double stall, double mtbf) {
-    double best = 0, least = INFINITY;
-    for (double t = stall / 100; t < 100 * mtbf; t *= 1.0005) {
-        const double cost = stall / t + t / 2 / mtbf;
-        if (cost < least) least = cost, best = t;
-    }
-    return best;
-}
-
-// The fewest stages, of those that divide L, whose memory fits, by trying; the other numbers are the plan's.
-static int fewest_stages(const Datacenter* d, const ModelPlan* m, double gpus) {
-    const double s = d->sequence.value, h = m->hidden.value, t = m->tensor.value, L = m->layers.value;
-    for (int stages = 1; stages <= (int)L; stages++) {
-        if ((int)L % stages) continue;
-        const double replicas = floor(gpus / t / stages), weights = 12 * L * h * h / t / stages;
-        const double state = weights * (2 + d->gradient_bytes.value + 12 / replicas);
-        const double kept = 2 * s * h / t * L + 34 * s * h / t;
-        if (state + kept <= d->hbm.value) return stages;
-    }
-    return 0;
-}
-
-static void test_formulas(void) {
-    const Datacenter d = datacenter_default();
-    const DatacenterPlan p = plan_of(&d);
-    for (int k = 0; k < 2; k++) {
-        const ModelPlan* m = &p.model[k];
-        const int T = 50 * (k + 1), L = (int)m->layers.value, PP = (int)m->pipeline.value, v = (int)m->chunks.value;
-        const ModelConfig config = model_gpt2(L, (int)m->hidden.value, 1, 1, 1);
-        check_error("parameters, tensor by tensor (model.h)",
-                    relative((double)model_parameters(&config), m->parameters.value), 1e-5);
-        check(m->hidden.value == 128 * m->heads.value && fmod(m->heads.value, 64) == 0,
-              "%dT: every TP rank has whole heads", T);
-        check(12 * (m->layers.value + 1) * m->hidden.value * m->hidden.value > m->asked.value &&
-                  m->parameters.value <= m->asked.value,
-              "%dT: one layer more would be too many", T);
-        check(PP == fewest_stages(&d, m, p.gpus.value), "%dT: no fewer equal stages than %d fit", T, PP);
-        check(PP * v == L, "%dT: every layer is a chunk", T);
-
-        // A training, step by step; and its micro-batches
-        const double steps = m->tokens.value / m->batch_tokens.value;
-        check_error("days: steps x seconds", relative(steps * m->step.value / 86400, m->days.value), 1e-12);
-        check_error("step: micro-batches x seconds",
-                    relative(m->micro_batches.value * m->micro_step.value, m->step.value), 1e-12);
-        check_error("days in FP4 and BF16",
-                    fabs(m->days_fp4.value / m->days.value - 0.5) + fabs(m->days_bf16.value / m->days.value - 2),
-                    1e-12);
-        check(m->days.value == m->days_fp8.value, "%dT: the plan is in FP8", T);
-        check(m->used.value == m->tensor.value * PP * m->data.value && m->used.value <= p.gpus.value &&
-                  m->used.value + m->tensor.value * PP > p.gpus.value,
-              "%dT: one replica more does not fit", T);
-        check_error("step with the bubble",
-                    relative(m->step_with_bubble.value, m->step.value + m->bubble.value * m->step.value), 1e-12);
-
-        // The bubble; the wall, where it would be 10 % if PP - 1 were PP
-        const int whole = PP * (int)ceil(m->micro_batches.value / PP);
-        check_error("bubble: a pipeline that runs",
-                    relative(run_pipeline(PP, v, whole), m->bubble.value * m->micro_batches.value / whole), 1e-9);
-        const double near_wall = (PP - 1) / (0.1 * v) * m->data.value;
-        check_error("wall: the batch at 10 %", relative(m->wall.value * (PP - 1) / PP, near_wall), 1e-12);
-        double best = INFINITY, batch = 0;
-        for (double b = 8192; b < 1e6; b += 8192) {
-            if (fabs(b - m->wall.value) < best) best = fabs(b - m->wall.value), batch = b;
-        }
-        check(batch == m->batch.value, "%dT: no multiple of 64 Mi tokens is nearer to the wall", T);
-
-        // Traffic: sums that go round rings, messages counted one by one
-        const double rows = 8192 * m->hidden.value * 2;
-        double tp = 0;
-        for (int layer = 0; layer < L / PP; layer++) {
-            for (int pass = 0; pass < 4; pass++) tp += run_ring((int)m->tensor.value, rows);
-        }
-        check_error("TP bytes: rings", relative(tp, m->tp_bytes.value), 1e-12);
-        check_error("TP rate", relative(tp / m->micro_step.value, m->tp_rate.value), 1e-12);
-        check_error("TP rate, recomputing", relative(6 * tp / 4 / m->micro_step.value, m->tp_rate_recomputed.value),
-                    1e-12);
-        check_error("TP time", relative(tp / 900e9 / m->micro_step.value, m->tp_share.value), 1e-12);
-        double pp = 0; // the boundary behind every chunk: forwards, and the one before it: backwards
-        for (int c = 0; c < v; c++) pp += 2 * rows / m->tensor.value;
-        check_error("PP bytes", relative(pp, m->pp_bytes.value), 1e-12);
-        check_error("PP rate", relative(pp * 8 / m->micro_step.value, m->pp_rate.value), 1e-12);
-        const double stage = m->parameters.value / m->tensor.value / PP;
-        check_error("DP bytes: a ring", relative(run_ring((int)m->data.value, 2 * stage), m->dp_bytes.value), 1e-12);
-        check_error("DP rate", relative(m->dp_bytes.value / m->step.value * 8, m->dp_rate.value), 1e-12);
-        check_error("DP burst", relative(m->dp_bytes.value / 100e9, m->dp_burst.value), 1e-12);
-        check_error("WAN bytes: a ring of sites", relative(run_ring(2, 2 * m->parameters.value), m->wan_bytes.value),
-                    1e-12);
-        check_error("WAN rate", relative(m->wan_bytes.value * 8 / m->step.value, m->wan_rate.value), 1e-12);
-        check_error("bytes on their way", relative(m->wan_bytes.value * 0.065 / m->step.value, m->in_flight.value),
-                    1e-12);
-        check((m->fibre_pairs.value - 1) * 30e12 < m->wan_rate.value &&
-                  m->fibre_pairs.value * 30e12 >= m->wan_rate.value,
-              "%dT: %.0f fibre pairs carry it, one less does not", T, m->fibre_pairs.value);
-        check_error("round trips",
-                    relative(m->delay_step.value * m->micro_batches.value, m->delay_micro.value) +
-                        relative(m->delay_step.value * m->step.value, 0.065),
-                    1e-12);
-
-        // Memory, by what it is for
-        check_error("parameters", relative(m->of_parameters.value, 2 * stage), 1e-12);
-        check_error("gradients", relative(m->of_gradients.value, 2 * stage), 1e-12);
-        check_error("optimizer: 12 bytes a parameter, over DP",
-                    relative(m->of_optimizer.value * m->data.value, 12 * stage), 1e-12);
-        check_error("activations: L inputs of layers", relative(m->of_activations.value, L * rows / m->tensor.value),
-                    1e-12);
-        check_error("of a layer", relative(m->of_recomputed.value, 17 * rows / m->tensor.value), 1e-12);
-        check_error("together",
-                    relative(m->memory.value, m->state.value + m->of_activations.value + m->of_recomputed.value),
-                    1e-12);
-        check_error("state",
-                    relative(m->state.value, m->of_parameters.value + m->of_gradients.value + m->of_optimizer.value),
-                    1e-12);
-        check_error("checkpoint of a GPU", relative(m->checkpoint_gpu.value * m->used.value, 14 * m->parameters.value),
-                    1e-12);
-
-        // Days, tokens, precision: what each would have to be
-        check_error("tokens in time", relative(m->tokens.value / m->tokens_in_time.value, m->days.value / 180), 1e-12);
-        check_error("a parameter", relative(m->ratio_in_time.value * m->asked.value, m->tokens_in_time.value), 1e-12);
-        check_error("peak", relative(m->flops.value / (m->used.value * m->peak_needed.value * 0.4 * 86400), 180),
-                    1e-12);
-        const double small = m->parameters_in_time.value;
-        check_error("parameters in time", relative(120 * small * small / (m->used.value * 5e15 * 0.4 * 86400), 180),
-                    1e-12);
-
-        // Groups of 64 in racks of 72
-        const double in_rack = floor(23300 * 64.0 / (64 * PP));
-        check(m->rack_data.value == in_rack, "%dT: %.0f replicas of groups within racks", T, in_rack);
-        check_error("days then", relative(m->rack_days.value * in_rack, m->days.value * m->data.value), 1e-12);
-
-        // The law's least loss for these FLOP, by trying
-        double least = INFINITY, at = 0;
-        for (double P = 1e12; P < 1e15; P *= 1.0002) {
-            const double tokens = m->flops.value / 6 / P,
-                         loss = 1.69 + 406.4 * pow(P, -0.34) + 410.7 * pow(tokens, -0.28);
-            if (loss < least) least = loss, at = P;
-        }
-        check_error("law: parameters", relative(m->law_parameters.value, at), 1e-3);
-        check_error("law: loss", relative(m->law_loss.value, least), 1e-9);
-        check_error("law: tokens", relative(m->law_ratio.value * 6 * at * at, m->flops.value), 2e-3);
-        const double loss = 1.69 + 406.4 / pow(m->parameters.value, 0.34) + 410.7 / pow(m->tokens.value, 0.28);
-        check_error("law: loss at 20 tokens a parameter", relative(m->loss.value, loss), 1e-12);
-        check(m->loss.value > m->law_loss.value, "%dT: more than the least", T);
-    }
-    for (int i = 0; i < 3; i++) {
-        const double stall = i == 0 ? 1 : i == 1 ? 5 : 30;
-        check_error("Young's interval, by trying", relative(p.interval[i].value, best_interval(stall, p.mtbf.value)),
-                    1e-3);
-        const double t = p.interval[i].value, failures_an_hour = p.gpus.value / p.failure_hours.value;
-        const double lost = 3600 / t * stall + failures_an_hour * t / 2; // seconds of an hour
-        check_error("what checkpoints cost, of an hour", relative(p.overhead[i].value, lost / 3600), 1e-12);
-    }
-    Datacenter r = datacenter_default();
-    r.restart = fact(20, ASSUMED);
-    check_error("restarts", relative(plan_of(&r).overhead[0].value - p.overhead[0].value, 20 / p.mtbf.value), 1e-12);
-}
+static double run_ring(int n, double bytes) { return n > 1 ? 2 * (n - 1) * bytes / n : 0; }
 
 // ----------------------------------------------------------------------------------------------------------------
 // What has to hold of any plan
 
-static void test_properties(void) {
+// Sites.
+static void test_sites(void) {
     Datacenter d = datacenter_default();
-    const DatacenterPlan p = plan_of(&d);
-
-    // Sites
     double power = INFINITY, bytes = -1;
     bool falls = true, rises = true;
     for (int sites = 1; sites <= 12; sites++) {
@@ -355,9 +204,12 @@ static void test_properties(void) {
     }
     check(falls, "more sites: less power of each, the same together");
     check(rises, "more sites: more bytes between them; one: none, and no delay");
+}
 
-    // Twice the money: twice of what grows with it, half of the time
-    d = datacenter_default();
+// Twice the money: twice of what grows with it, half of the time.
+static void test_money(void) {
+    Datacenter d = datacenter_default();
+    const DatacenterPlan p = plan_of(&d);
     d.budget.value *= 2;
     const DatacenterPlan twice = plan_of(&d);
     check(twice.racks.value == 46600 && twice.gpus.value == 2 * p.gpus.value,
@@ -367,9 +219,11 @@ static void test_properties(void) {
     check_error("twice the money: time between failures", relative(twice.mtbf.value, p.mtbf.value / 2), 1e-12);
     check_error("twice the money: days", relative(twice.model[0].days.value, p.model[0].days.value / 2), 2e-3);
     check_error("twice the money: wall", relative(twice.model[0].wall.value, p.model[0].wall.value * 2), 2e-3);
+}
 
-    // The bubble at one batch: PP falls out
-    d = datacenter_default();
+// The bubble at one batch: PP falls out.
+static void test_bubble(void) {
+    Datacenter d = datacenter_default();
     d.hbm.value = 1e15;
     d.models = 1;
     d.model[0].layers.value = 240, d.model[0].chunks.value = 2, d.model[0].batch.value = 24576;
@@ -392,9 +246,12 @@ static void test_properties(void) {
     check(fmod(four.batch.value, 8192) == 0 && four.micro_batches.value >= 1 &&
               four.micro_batches.value <= 1 + 8192 / 4 / four.data.value,
           "one stage: the least batch that has a micro-batch for everyone");
+}
 
-    // Micro-batches of two: half as many, twice as long; the wall doubles
-    d = datacenter_default();
+// Micro-batches of two: half as many, twice as long; the wall doubles.
+static void test_micro_batch(void) {
+    Datacenter d = datacenter_default();
+    const DatacenterPlan p = plan_of(&d);
     d.micro_batch.value = 2;
     d.model[0].pipeline.value = 22, d.model[0].batch.value = 24576;
     const ModelPlan two = plan_of(&d).model[0], *one = &p.model[0];
@@ -408,24 +265,12 @@ static void test_properties(void) {
                 1e-12);
     check_error("b = 2: a step and its sums as before",
                 relative(two.step.value, one->step.value) + relative(two.dp_bytes.value, one->dp_bytes.value), 1e-12);
+}
 
-    // Gradients in fp32
-    d = datacenter_default();
-    d.gradient_bytes.value = 4;
-    const DatacenterPlan wide = plan_of(&d);
-    const ModelPlan* fp32 = &wide.model[0];
-    const double stage = fp32->parameters.value / fp32->tensor.value / fp32->pipeline.value;
-    check_error("fp32 gradients: 4 bytes a parameter, between sites",
-                relative(fp32->wan_bytes.value, 4 * fp32->parameters.value), 1e-12);
-    check_error("fp32 gradients: 4 bytes, of a stage's",
-                relative(fp32->dp_bytes.value, run_ring((int)fp32->data.value, 4 * stage)) +
-                    relative(fp32->of_gradients.value, 4 * stage),
-                1e-12);
-    check(wide.model[0].pipeline.value > p.model[0].pipeline.value && wide.model[0].memory.value <= 192e9,
-          "fp32 gradients: %.0f stages, not 22", wide.model[0].pipeline.value);
-
-    // Spares, within a rack
-    d = datacenter_default();
+// Spares, within a rack.
+static void test_spares(void) {
+    Datacenter d = datacenter_default();
+    const DatacenterPlan p = plan_of(&d);
     d.spares.value = 8;
     const DatacenterPlan spare = plan_of(&d);
     check(spare.working.value == 23300 * 64 && spare.model[0].data.value == spare.model[0].rack_data.value &&
@@ -434,28 +279,12 @@ static void test_properties(void) {
           "8 spares: the mesh is the one of whole groups in a rack");
     d.spares.value = 9;
     check(plan_of(&d).model[0].tensor.value == 32, "9 spares: TP 32");
+}
 
-    // Power that is said, and power by racks
-    d = datacenter_default();
-    d.it_power.value = 3e9, d.spares.value = 8;
-    const DatacenterPlan said = plan_of(&d);
-    check(said.it_power.value == 3e9 && said.rack_power.value == 3e9 / 23300 && said.gpu_power.value == 3e9 / 1677600 &&
-              fabs(said.power_high.value - 3.9e9) < 1 && fabs(said.beside_racks.value - (3e9 - 23300 * 120e3)) < 1,
-          "an IT power that is said is divided among all racks and GPUs, spares too");
-    d.it_power.value = 0, d.rack_power.value = 100e3;
-    check(plan_of(&d).it_power.value == 2.33e9, "power of a rack: times racks");
-
-    // Precision
-    for (int bits = 4; bits <= 16; bits *= 2) {
-        d = datacenter_default();
-        d.precision.value = bits;
-        const ModelPlan m = plan_of(&d).model[0];
-        const double days = bits == 4 ? m.days_fp4.value : bits == 8 ? m.days_fp8.value : m.days_bf16.value;
-        check(m.days.value == days && m.peak.value == 2e16 * 2 / bits, "%d bit: %.0f days at %.1f PFLOP/s", bits, days,
-              m.peak.value / 1e15);
-    }
-
-    // Limits at which what is violated is kept, one after the other
+// Limits at which what is violated is kept, one after the other.
+static void test_limits(void) {
+    Datacenter d = datacenter_default();
+    const DatacenterPlan p = plan_of(&d);
     const struct {
         size_t at;
         double value;
@@ -477,8 +306,11 @@ static void test_properties(void) {
         }
         check(!held[0] && held[1], "%s: violated up to %.4g, then kept", cures[i].row, value);
     }
+}
 
-    // Any number of parameters
+// Any number of parameters.
+static void test_sizes(void) {
+    Datacenter d = datacenter_default();
     bool ok = true;
     int deep = 0, plans = 0;
     for (double P = 1e11; P < 2e15; P = floor(P * 1.07)) {
@@ -679,16 +511,6 @@ static void test_follows(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Print
 
-static char* printed(const DatacenterPlan* p) {
-    char* text = NULL;
-    size_t size = 0;
-    FILE* out = open_memstream(&text, &size);
-    if (!out) die("test_datacenter: no memory for a text");
-    datacenter_print(p, out);
-    fclose(out);
-    return text;
-}
-
 // The first line of a text that begins with two spaces and `what`; false: there is none.
 static bool find_line(const char* text, const char* what, char* line, size_t size) {
     const size_t n = strlen(what);
@@ -706,84 +528,25 @@ static bool printed_has(const char* text, const char* what, const char* values) 
 }
 
 static void test_print(void) {
-    Datacenter d = datacenter_default();
-    d.days_limit.value = 1100;
-    datacenter_add_model(&d, fact(20e12, ASSUMED), 0);
-    const DatacenterPlan p = plan_of(&d);
-    char* text = printed(&p);
-    int rows = 0, marked = 0, sourced = 0, wide = 0;
-    for (const char* at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
-        const int n = (int)strcspn(at, "\n");
-        wide += n > 130;
-        if (n == 0 || *at != ' ') continue; // headings
-        char line[256];
-        snprintf(line, sizeof line, "%.*s ", n, at);
-        int marks = 0;
-        for (int i = 0; i < MARKS; i++) {
-            char word[32];
-            snprintf(word, sizeof word, "  %s ", mark_names[i]);
-            marks += strstr(line, word) != NULL;
-        }
-        rows++, marked += marks == 1;
-        sourced += strlen(line) > 2 + 34 + 14 + 2 + 13 + 3;
-    }
-    int expected = 3 * p.stalls;
-    for (int i = 0; i < DATACENTER_ROWS; i++) expected += datacenter_rows[i].quantity != HEADING;
-    for (int i = 0; i < MODEL_ROWS; i++) expected += 2 * (model_rows[i].quantity != HEADING);
-    check(rows == expected && marked == rows && sourced == rows, "%d rows, %d with one mark, %d with a source", rows,
-          marked, sourced);
-    for (int i = 0; i < MODEL_ROWS; i++) { // the longest that a line can become
-        const Row* row = &model_rows[i];
-        char limit[64];
-        quantity_text(limit, sizeof limit, fact_in(&p.model[0], row->limit_at).value, row->quantity);
-        const size_t verdict = row->limit == NO_LIMIT ? 0 : strlen(limit) + strlen("; <= : kept, VIOLATED");
-        wide += strlen(row->source) + verdict > 130 - (2 + 34 + 14 + 14 + 2 + 13 + 2);
-    }
-    check(wide == 0, "no line is longer than 130");
-    int tally[MARKS] = {0};
-    const char* last = strrchr(text, '\n') - 2;
-    while (*last != '\n') last--;
-    sscanf(last, "%d lines are confirmed, %d back-computed, %d assumed.", &tally[0], &tally[1], &tally[2]);
-    check(tally[0] == 6 && tally[1] == 8 && tally[0] + tally[1] + tally[2] == rows, "marks are counted:%.*s",
-          (int)strlen(last) - 2, last + 1);
-    check(strstr(text, " 5.00 s  assumed") && strstr(text, " 33.0 s  assumed") && strstr(text, " 74.3 %  assumed"),
-          "each stall has its own lines");
-    check(printed_has(text, "layers L", " 242           310  assumed"), "models stand side by side");
-    check(printed_has(text, "racks", " 23,300  confirmed"), "racks 23,300 confirmed");
-    check(printed_has(text, "GPUs", "1,677,600  confirmed"), "GPUs 1,677,600 confirmed");
-    check(printed_has(text, "power with cooling, least", "4.16 GW  confirmed"), "4.16 GW confirmed");
-    check(printed_has(text, "FLOP C", "2.99e29       1.20e30"), "FLOP 2.99e29 1.20e30");
-    check(printed_has(text, "step", "18.0 s        72.0 s"), "step 18.0 s 72.0 s");
-    check(printed_has(text, "  rate, over the whole step", "63.0 Gbit/s   11.2 Gbit/s"), "63.0 Gbit/s 11.2 Gbit/s");
-    check(printed_has(text, "bubble", "9.25 %        10.5 %  assumed"), "bubble 9.25 %% 10.5 %%");
-    check(printed_has(text, "bubble", "<= 10.0 %: kept, VIOLATED"), "bubble: kept, VIOLATED");
-    check(printed_has(text, "days, if tokens, precision hold", "<= 1,100 d: kept, VIOLATED"), "days: kept, VIOLATED");
-    check(printed_has(text, "  a parameter", ">= 20: kept, VIOLATED"), "tokens: kept, VIOLATED");
-    check(printed_has(text, "a GPU's peak, if days, tokens hold", "<= 5.00 PFLOP/s: kept, VIOLATED"),
-          "peak: kept, VIOLATED");
-    check(printed_has(text, "together", "151 GB        115 GB  assumed        sum; <= 192 GB: kept"), "memory: kept");
-    check(strstr(text, "  days, if tokens, precision hold            164 d  assumed        as the plan has it; <= "
-                       "1,100 d: kept\n") != NULL,
-          "a third model stands alone");
-    free(text);
-
+    Datacenter d;
+    char* text;
     // A row is as weak as its weakest column, and as its limit
     d = datacenter_default();
     d.model[1].parameters.mark = ASSUMED;
     DatacenterPlan q = plan_of(&d);
-    text = printed(&q);
+    text = printed(&q, NULL);
     check(printed_has(text, "parameters asked for", " assumed "), "confirmed beside assumed: assumed");
     free(text);
     d = datacenter_default();
     d.model[0].parameters.mark = ASSUMED;
     q = plan_of(&d);
-    text = printed(&q);
+    text = printed(&q, NULL);
     check(printed_has(text, "parameters asked for", " assumed "), "assumed beside confirmed: assumed");
     free(text);
     d = datacenter_default();
     d.model[1].parameters.mark = BACK_COMPUTED;
     q = plan_of(&d);
-    text = printed(&q);
+    text = printed(&q, NULL);
     check(printed_has(text, "parameters asked for", " back-computed "),
           "confirmed beside back-computed: back-computed");
     free(text);
@@ -791,14 +554,14 @@ static void test_print(void) {
     all_confirmed(&d);
     d.nic.mark = ASSUMED;
     q = plan_of(&d);
-    text = printed(&q);
+    text = printed(&q, NULL);
     check(printed_has(text, "  rate", " assumed "), "beside an assumed limit: assumed");
     check(printed_has(text, "PP, bytes of a micro-batch", " back-computed "), "without it: back-computed");
     check(!printed_has(text, "  power of each, most", "<="), "no limit, no verdict");
     free(text);
     d.site_power = fact(1e9, CONFIRMED), d.sites = fact(2, CONFIRMED);
     q = plan_of(&d);
-    text = printed(&q);
+    text = printed(&q, NULL);
     check(printed_has(text, "  power of each, most", "<= 1.00 GW: VIOLATED"), "too few sites: VIOLATED");
     free(text);
 
@@ -808,38 +571,25 @@ static void test_print(void) {
         Quantity quantity;
         const char* text;
     } texts[] = {{1677600, NUMBER, "1,677,600"},
-                 {999, NUMBER, "999"},
                  {1000, NUMBER, "1,000"},
                  {20.635, NUMBER, "20.64"},
                  {0, NUMBER, "0"},
-                 {1e15, LARGE, "1.00e15"},
                  {9.976e14, LARGE, "9.98e14"},
-                 {9.98e14, LARGE, "9.98e14"},
                  {1.2e30, LARGE, "1.20e30"},
                  {0.0925, PERCENT, "9.25 %"},
-                 {0.105, PERCENT, "10.5 %"},
                  {50e12, PARAMETERS, "50 T"},
-                 {70e9, MONEY, "70.0 B$"},
                  {3e6, MONEY, "3.00 M$"},
                  {3.62e9, POWER, "3.62 GW"},
-                 {154.5e3, POWER, "154 kW"},
                  {-8.2e8, POWER, "-820 MW"},
                  {999.7e6, POWER, "1.00 GW"},
-                 {99.97e6, POWER, "100 MW"},
-                 {5e15, FLOPS, "5.00 PFLOP/s"},
-                 {142e9, BYTES, "142 GB"},
-                 {214.2e9, BYTE_RATE, "214 GB/s"},
                  {44.4e12, BIT_RATE, "44.4 Tbit/s"},
                  {0.065, SECONDS, "65 ms"},
-                 {0.87, SECONDS, "0.87 s"},
                  {3840, SECONDS, "3,840 s"},
                  {999.7, SECONDS, "999.7 s"},
                  {0.00017, PERCENT, "0.017 %"},
                  {0, PERCENT, "0 %"},
-                 {108.8, SECONDS, "109 s"},
                  {0, SECONDS, "0.00 s"},
-                 {1033.3, DAYS, "1,033 d"},
-                 {8, BITS, "8 bit"}};
+                 {1033.3, DAYS, "1,033 d"}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         char word[64];
         quantity_text(word, sizeof word, texts[i].value, texts[i].quantity);
@@ -875,7 +625,8 @@ static void test_shipped(void) {
     check(other == 0 && d.models == 2 && d.stalls == 3, "its inputs are the defaults, values and marks");
     char* texts[2];
     const DatacenterPlan p = plan_of(&d), q = plan_of(&def);
-    texts[0] = printed(&p), texts[1] = printed(&q);
+    texts[0] = printed(&p, NULL);
+    texts[1] = printed(&q, NULL);
     check(strcmp(texts[0], texts[1]) == 0, "and its plan is theirs");
     free(texts[0]), free(texts[1]);
 
@@ -891,29 +642,20 @@ static void test_shipped(void) {
         {"budget 50 M$ confirmed", AT(budget), 50e6, CONFIRMED},
         {"budget 1.5B$ back-computed", AT(budget), 1.5e9, BACK_COMPUTED},
         {"\tcompute_share 70% # of it", AT(compute_share), 0.7, ASSUMED},
-        {"it_power 3e3 W", AT(it_power), 3000, ASSUMED},
-        {"it_power 3 kW assumed", AT(it_power), 3000, ASSUMED},
         {"it_power 3.5 MW", AT(it_power), 3.5e6, ASSUMED},
         {"it_power 3.62GW", AT(it_power), 3.62e9, ASSUMED},
-        {"peak_fp8 989 TFLOP/s", AT(peak_fp8), 989e12, ASSUMED},
         {"peak_fp8 5PFLOP/s", AT(peak_fp8), 5e15, ASSUMED},
         {"precision 16 bit", AT(precision), 16, ASSUMED},
-        {"hbm 80 GB", AT(hbm), 80e9, ASSUMED},
         {"hbm 1.5TB", AT(hbm), 1.5e12, ASSUMED},
         {"gradient_bytes 4 B", AT(gradient_bytes), 4, ASSUMED},
         {"scale_up 1.8 TB/s", AT(scale_up), 1.8e12, ASSUMED},
-        {"scale_up 450 GB/s", AT(scale_up), 450e9, ASSUMED},
         {"nic 400 Gbit/s", AT(nic), 400e9, ASSUMED},
         {"fibre_pair 30 Tbit/s", AT(fibre_pair), 30e12, ASSUMED},
         {"wan_delay 900 us", AT(wan_delay), 0.0009, ASSUMED},
         {"wan_delay 65 ms", AT(wan_delay), 0.065, ASSUMED},
-        {"wan_delay 0.5 s", AT(wan_delay), 0.5, ASSUMED},
         {"days_limit 90 d", AT(days_limit), 90, ASSUMED},
         {"restart 0 s", AT(restart), 0, ASSUMED},
-        {"spares 0", AT(spares), 0, ASSUMED},
-        {"sites 3", AT(sites), 3, ASSUMED},
         {"model 400 B", AT(model) + offsetof(ModelWish, parameters), 400e9, ASSUMED},
-        {"model 2.5e13", AT(model) + offsetof(ModelWish, parameters), 2.5e13, ASSUMED},
         {"model 20T confirmed", AT(model) + offsetof(ModelWish, parameters), 20e12, CONFIRMED},
         {"stall 20 ms", AT(stall), 0.02, ASSUMED},
         {"model 20T\nlayers 120", AT(model) + offsetof(ModelWish, layers), 120, ASSUMED},
@@ -954,44 +696,22 @@ static void test_refused(void) {
         const char* word;
     } bad[] = {
         {"budgett 100 B$", 1, "\"budgett\" is none of: stall model layers hidden"},
-        {"budgett 100 B$", 1, "checkpoint_bytes restart"},
         {"\n\n100 B$", 3, "\"100\" is none of"},
         {"budget", 1, "budget: \"\" is not a number with one of the units $, M$, B$, perhaps with a mark"},
-        {"budget 100", 1, "\"100\" is not a number"},
-        {"budget B$", 1, "not a number"},
         {"budget 100 BB$", 1, "\"100 BB$\" is not a number"},
-        {"budget 100 GW", 1, "not a number"},
-        {"budget 100 b$", 1, "not a number"},
         {"# x\nbudget 1 00 B$", 2, "not a number"},
         {"budget 100 B$ certain", 1, "not a number"},
-        {"budget 100 B$ confirmed confirmed", 1, "not a number"},
-        {"budget confirmed", 1, "not a number"},
-        {"budget 100 confirmed B$", 1, "not a number"},
-        {"budget 100B$ 5", 1, "not a number"},
         {"budget -100 B$", 1, "out of range"},
-        {"budget 0 B$", 1, "out of range, 0.00 M$ to 1000000.0 B$"},
-        {"budget nan B$", 1, "not a number"},
         {"budget NAN", 1, "not a number"},
         {"budget inf B$", 1, "not a number"},
-        {"budget infinity$", 1, "not a number"},
         {"budget 1e400 B$", 1, "not a number"},
-        {"budget 1e308 B$", 1, "not a number"},
-        {"budget 1e300 $", 1, "out of range"},
         {"budget 1e-400 B$", 1, "out of range"},
         {"budget 0x10 B$", 1, "not a number"},
-        {"budget 1e B$", 1, "not a number"},
         {"budget 1,000 B$", 1, "not a number"},
-        {"budget 1.2.3 B$", 1, "not a number"},
         {"budget 100 B$\nrack_price 3 M$\nbudget 90 B$", 3, "given in line 1 already"},
-        {"compute_share 101 %", 1, "out of range"},
         {"compute_share 0.7", 1, "one of the units %"},
-        {"compute_share 0 %", 1, "out of range"},
         {"rack_gpus 72.5", 1, "\"72.5\" is not a whole number"},
-        {"rack_gpus 72 GPUs", 1, "not a number alone"},
         {"rack_gpus 72 GPUs or so", 1, "not a number alone"},
-        {"rack_gpus 0", 1, "out of range"},
-        {"rack_gpus 1e400", 1, "not a number"},
-        {"rack_gpus nan", 1, "not a number"},
         {"spares -1", 1, "out of range"},
         {"spares 72", 1, "72 spares of 72 GPUs"},
         {"spares 8\nrack_gpus 8", 2, "8 spares of 8 GPUs"},
@@ -1000,35 +720,17 @@ static void test_refused(void) {
         {"rack_power 150 kW\n\nit_power 3 GW", 3, "it_power and rack_power"},
         {"pue_low 1.5", 1, "pue_low 1.5 is above pue_high 1.3"},
         {"pue_low 1.2\npue_high 1.1", 2, "above pue_high"},
-        {"pue_low 0.9", 1, "out of range"},
-        {"precision 8", 1, "one of the units bit"},
         {"precision 12 bit", 1, "12 bit, where 16, 8 or 4"},
-        {"precision 32 bit", 1, "out of range"},
-        {"utilisation 150 %", 1, "out of range"},
-        {"hbm 0 GB", 1, "out of range"},
-        {"sequence 0", 1, "out of range"},
         {"sequence 1.5", 1, "not a whole number"},
         {"wan_delay 65", 1, "us, ms, s"},
-        {"wan_delay 65 min", 1, "not a number"},
-        {"wan_delay 0 ms", 1, "out of range"},
-        {"restart -1 s", 1, "out of range"},
-        {"sites 0", 1, "out of range"},
-        {"sites 1.5", 1, "not a whole number"},
-        {"site_power 0 GW", 1, "out of range"},
-        {"stall 0 s", 1, "out of range"},
         {"stall 1 s\nstall 1 s\nstall 1 s\nstall 1 s\nstall 1 s", 5, "stall: there are 4 already"},
         {"model 1T\nmodel 1T\nmodel 1T\nmodel 1T\nmodel 1T\nmodel 1T\nmodel 1T\nmodel 1T\nmodel 1T", 9,
          "there are 8 already"},
-        {"model 0 T", 1, "out of range, 1.00e9 to 1.00e17"},
         {"model -50 T", 1, "out of range"},
-        {"model 50 t", 1, "not a number"},
-        {"model 1e400 T", 1, "not a number"},
         {"layers 242", 1, "below a line \"model\""},
         {"budget 1 B$\nbatch 5", 2, "below a line \"model\""},
         {"model 50 T\nlayers 242\nlayers 243", 3, "given in line 2 already"},
-        {"model 50 T\nlayers 0", 2, "out of range"},
         {"model 50 T\nlayers 1e6", 2, "out of range, 1 to 20,000"},
-        {"model 50 T\nbatch 0.5", 2, "not a whole number"},
         // of files that can be read, but not planned
         {"\nmodel 50 T\nhidden 131073", 2, "hidden is not a multiple of head x tensor"},
         {"model 50 T\nmodel 50 T\nlayers 242\npipeline 23", 2, "cannot be divided"},
@@ -1070,56 +772,25 @@ static void test_refused(void) {
     check(named == DATACENTER_INPUTS + MODEL_INPUTS, "an unknown name: all %d are listed", named);
 }
 
-// Files with random damage are read and planned, or refused; nothing else happens.
-static void test_damage(int rounds) {
-    static char text[16384];
-    static DatacenterPlan p;
-    FILE* in = fopen(SHIPPED, "r");
-    if (!in) die("test_datacenter: %s is not there", SHIPPED);
-    const size_t n = fread(text, 1, sizeof text, in);
-    fclose(in);
-    int planned = 0, refused = 0, wrong = 0;
-    for (int round = 0; round < rounds; round++) {
-        static char damaged[16384];
-        memcpy(damaged, text, n);
-        const uint64_t seed = (uint64_t)round;
-        const int places = 1 + (int)(random_uniform(seed, 0, 0) * 4);
-        for (int i = 0; i < places; i++) {
-            static const char letters[] = "0123456789.-eE+#\n MGTB$%snadx";
-            const size_t at = (size_t)(random_uniform(seed, 1, (uint64_t)i) * (float)n);
-            damaged[at < n ? at : n - 1] =
-                letters[(size_t)(random_uniform(seed, 2, (uint64_t)i) * (float)(sizeof letters - 1))];
-        }
-        Datacenter d;
-        Error error;
-        const bool ok = read_text(&d, damaged, n, &error) && datacenter_plan(&p, &d, &error);
-        planned += ok, refused += !ok;
-        if (!ok) wrong += strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL;
-        for (int k = 0; ok && k < p.models; k++) {
-            for (size_t i = 0; i < sizeof(ModelPlan) / sizeof(Fact); i++) {
-                const double value = fact_in(&p.model[k], i * sizeof(Fact)).value;
-                wrong += !(value >= 0) || (!isfinite(value) && i * sizeof(Fact) != offsetof(ModelPlan, rack_days));
-            }
-        }
-    }
-    check(wrong == 0 && planned > rounds / 5 && refused > rounds / 50,
-          "%d damaged files: %d planned, %d refused by name", rounds, planned, refused);
-}
-
 int main(int argc, char** argv) {
     process.name = "test_datacenter";
     make_temporary(path, sizeof path, "test_datacenter");
     test_published();
     test_table();
-    test_formulas();
-    test_properties();
+    test_golden(argc > 1 && strcmp(argv[1], "--write") == 0);
+    test_sites();
+    test_money();
+    test_bubble();
+    test_micro_batch();
+    test_spares();
+    test_limits();
+    test_sizes();
     test_facts();
     test_marks();
     test_follows();
     test_print();
     test_shipped();
     test_refused();
-    test_damage(argc > 1 && strcmp(argv[1], "--short") == 0 ? 500 : 3000);
     unlink(path);
     return test_end();
 }

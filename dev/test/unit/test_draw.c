@@ -51,7 +51,7 @@ static void test_predicted(bool write) {
         Costs costs = costs_equal(plan.p * plan.v, 1, 1.25, 0.75, 0.25);
         snprintf(name, sizeof name, "golden_schedule_%s.svg", schedule_name(plan.kind));
         snprintf(bubble, sizeof bubble, "bubble %.4g %%", 100 * schedule_bubble(stages, plan.p, &costs));
-        check_golden(name, text.text, write);
+        check_golden(name, text.text, 0.11, write);
         check(strstr(text.text, bubble) != NULL, "  says %s", bubble);
         free(text.text);
         costs_free(&costs);
@@ -277,7 +277,7 @@ static void test_measured(ScheduleKind kind, int p, int v, int m, bool tied, boo
     check_error("    bubble", fmax(fabs(got[2] - timeline_bubble(stages, &t)), fabs(got[3] - got[2])), 1e-5);
     if (ok && golden) {
         Text svg = text_of_picture(&picture);
-        check_golden(golden, svg.text, write);
+        check_golden(golden, svg.text, 0.11, write);
         free(svg.text);
     }
     if (ok) svg_picture_free(&picture);

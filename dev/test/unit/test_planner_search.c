@@ -164,9 +164,9 @@ static bool open_or(int asked, int open, int value) { return asked == open || as
 
 // Chunks that are looked at: any number that divides a stage's blocks, and the usual one; a said one in any case.
 static bool brute_chunks(const Question* q, int kind, int p, int v) {
-    const int usual = kind == INTERLEAVED || kind == ZB_V ? 2 : 1;
+    const int usual = schedules[kind].chunks;
     if (p == 1) return kind == ONE_F_ONE_B && v == 1 && open_or(q->v, 0, 1);
-    if (kind != INTERLEAVED && v != usual) return false;
+    if (!schedules[kind].grouped && v != usual) return false;
     return q->v ? q->v == v : v == usual || q->model.L % (p * v) == 0;
 }
 

@@ -1,0 +1,224 @@
+/*
+test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the group as a
+network, beside the formula for groups of any size; files that are read and files that are refused.
+*/
+#include "../../../planner/ops.h"
+#include "test.h"
+
+#define SHIPPED "planner/clusters/selene.txt"
+
+static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+
+static Cluster cluster_named(const char* name) {
+    Cluster c;
+    if (!cluster_find(&c, name)) die("test_planner_cluster: no cluster %s", name);
+    return c;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Links
+
+// A ring's plan, priced by plan_cost on the group as a network, and the formula for groups of any size: they differ by
+// the latency of the steps that trees save, and by nothing else.
+static void test_rings(void) {
+    Error error;
+    const Cluster c = cluster_named("selene");
+    int n = 0, same = 0;
+    double slope = 0, latency = 0;
+    for (int ranks = 2; ranks <= LINKS_LARGEST; ranks += ranks < 16 ? 1 : 8) {
+        for (int stride = 1; stride <= 64; stride *= 2) {
+            for (int kind = 0; kind < PLAN_KINDS; kind++) {
+                LinkCost plan;
+                if (!link_plan_cost(&c, "ring", (PlanKind)kind, ranks, stride, &plan, &error)) die("%s", error.text);
+                const LinkCost library = library_cost(&c, (PlanKind)kind, ranks, stride);
+                const LinkGroup g = link_group(&c, ranks, stride);
+                const double steps = g.nodes == 1 ? ranks - 1 : g.inside - 1 + fmin(g.nodes - 1, 2 * log2(g.nodes));
+                const double saved = plan_passes((PlanKind)kind) * (ranks - 1 - steps) * g.step;
+                slope = fmax(slope, relative(plan.per_byte, library.per_byte));
+                latency = fmax(latency, fabs(plan.latency - library.latency - saved));
+                n++, same += saved == 0;
+            }
+        }
+    }
+    check_error("rings: bytes by plan_cost and by the formula", slope, 1e-9);
+    check_error("rings: latency by plan_cost, less what trees save", latency, 1e-12);
+    check(same > n / 5, "%d groups, of which %d have the same price in all", n, same);
+    Rates rates = rates_of(&c, software_find("modern"));
+    static const double mib[] = {1, 16, 64, 256}, published[] = {22, 147, 204, 226};
+    for (int i = 0; i < 4; i++) {
+        const double bytes = mib[i] * 1048576,
+                     bus = 1.75 * bytes / collective_seconds(&rates, PLAN_ALL_REDUCE, bytes, 8, 1);
+        check(lround(bus / 1e9) == published[i], "all-reduce of %g MiB on 8 A100: bus %.1f GB/s", mib[i], bus / 1e9);
+    }
+}
+
+static void test_algorithms(void) {
+    Error error;
+    Cluster c = cluster_named("selene");
+    LinkCost cost;
+    static const char* const names[] = {"ring", "ring-both", "halving-doubling", "double-tree", "multitree"};
+    const LinkCost ring = library_cost(&c, PLAN_ALL_REDUCE, 8, 1);
+    for (int i = 0; i < 5; i++) {
+        const bool ok = link_plan_cost(&c, names[i], PLAN_ALL_REDUCE, 8, 1, &cost, &error);
+        check(ok && cost.per_byte > 0.99 * ring.per_byte && cost.per_byte < 9 * ring.per_byte,
+              "%s on a node: %.3g s + %.3g s/GB", names[i], cost.latency, cost.per_byte * 1e9);
+    }
+    snprintf(c.algorithm, sizeof c.algorithm, "halving-doubling");
+    LinkCosts known;
+    memset(&known, 0, sizeof known);
+    const LinkCost twice[2] = {link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1),
+                               link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1)};
+    check(known.n == 1 && twice[0].per_byte == twice[1].per_byte && twice[0].latency < ring.latency,
+          "a cluster's algorithm: halving and doubling has fewer steps; it is priced once");
+    const LinkCost odd = link_cost(&known, &c, PLAN_ALL_GATHER, 6, 1), plain = library_cost(&c, PLAN_ALL_GATHER, 6, 1);
+    check(odd.per_byte == plain.per_byte && odd.latency == plain.latency, "what an algorithm cannot do costs as usual");
+    // A torus of nodes with one device each: 4 x 8.
+    c = cluster_named("dgx-h100");
+    c.node_gpus = 1, c.nics = 4, c.torus[0] = 1, c.torus[1] = 4, c.torus[2] = 8, c.nodes = 32;
+    const LinkCost around = library_cost(&c, PLAN_ALL_REDUCE, 32, 1);
+    LinkCost multitree, row, column;
+    const bool ok = link_plan_cost(&c, "multitree", PLAN_ALL_REDUCE, 32, 1, &multitree, &error) &&
+                    link_plan_cost(&c, "ring", PLAN_ALL_REDUCE, 8, 1, &row, &error) &&
+                    link_plan_cost(&c, "ring", PLAN_ALL_REDUCE, 4, 8, &column, &error);
+    check(ok && multitree.per_byte < 0.4 * around.per_byte,
+          "multitree on a torus of 4 x 8 uses four links where a ring uses one: %.2f times as fast",
+          around.per_byte / multitree.per_byte);
+    check(ok && relative(row.per_byte, library_cost(&c, PLAN_ALL_REDUCE, 8, 1).per_byte) < 1e-9 &&
+              relative(column.per_byte, library_cost(&c, PLAN_ALL_REDUCE, 4, 8).per_byte) < 1e-9,
+          "rings in its rows and columns have the formula's price");
+    int hops, worst;
+    torus_shift(&c, 8 * 2 + 7, &hops, &worst);
+    check(hops == 3 && worst == 2, "two rows down and one back: 3 links, 2 flows on each of a dimension");
+    c = cluster_named("selene");
+    const double before = message_cost(&c, 64, 8).per_byte;
+    c.oversubscription = 4;
+    check(relative(message_cost(&c, 64, 8).per_byte, 4 * before) < 1e-12,
+          "a fat tree, 4 times narrower above its leaves");
+    c.leaf_nodes = 20;
+    check(relative(message_cost(&c, 64, 8).per_byte, fmax(1, 4 * 8 / 20.0) * before) < 1e-12,
+          "with 20 nodes a leaf, of neighbours 8 nodes apart 8 in 20 leave it");
+    check(message_cost(&c, 1, 8).per_byte < before / 10, "within a node messages go over NVLink");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files of clusters
+
+static char path[256];
+
+static bool read_text(Cluster* c, const char* text, Error* error) {
+    FILE* out = fopen(path, "w");
+    if (!out || fputs(text, out) < 0 || fclose(out) != 0) die("test_planner_cluster: cannot write %s", path);
+    return cluster_read(c, path, NULL, NULL, error);
+}
+
+static bool same_cluster(const Cluster* a, const Cluster* b) {
+    bool same =
+        strcmp(a->name, b->name) == 0 && strcmp(a->algorithm, b->algorithm) == 0 && strcmp(a->assumed, b->assumed) == 0;
+    for (int i = 0; i < CLUSTER_LINES; i++) {
+        const char *x = (const char*)a + cluster_lines[i].at, *y = (const char*)b + cluster_lines[i].at;
+        same = same && memcmp(x, y, cluster_lines[i].whole ? sizeof(int) : sizeof(double)) == 0;
+    }
+    return same && memcmp(a->torus, b->torus, sizeof a->torus) == 0;
+}
+
+#define SHEET                                                                                                          \
+    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
+    "GB/s\nnics 8\nnic 400 Gbit/s\n"
+
+static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
+    if (strcmp(words[0], "rate") != 0) return 0;
+    if (n != 3) return fail(error, "%s:%d: rate takes two words", file, line) - 1;
+    *(double*)context += atof(words[2]);
+    return 1;
+}
+
+static void test_files(void) {
+    Cluster c, known = cluster_named("selene");
+    Error error = {""};
+    check(cluster_read(&c, SHIPPED, NULL, NULL, &error) && same_cluster(&c, &known), "%s is selene to the last bit %s",
+          SHIPPED, error.text);
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) {
+        char text[200];
+        known = cluster_named(known_clusters[i].name);
+        snprintf(text, sizeof text, "base %s\nname %s\n", known.name, known.name);
+        check(read_text(&c, text, &error) && same_cluster(&c, &known), "\"base %s\" is it", known.name);
+        check(known.device.peak > 0 && known.nvlink > 0 && known.nic > 0 && known.node_gpus > 0 && known.device.sms > 0,
+              "%s: %.0f TFLOP/s, %d a node", known.name, known.device.peak / 1e12, known.node_gpus);
+    }
+    known = cluster_named("dgx-h100");
+    check(read_text(&c, SHEET "name dgx-h100\n", &error) && strstr(c.assumed, "gemm_fraction") &&
+              c.device.gemm_fraction == 0.80,
+          "a data sheet alone is enough; assumed: %s", c.assumed);
+    c.assumed[0] = 0;
+    check(same_cluster(&c, &known), "and it is the known one");
+    check(read_text(&c, "generation ampere\n" SHEET, &error) && c.device.gemm_fraction == 0.87,
+          "of Ampere's generation");
+    check(read_text(&c,
+                    "base selene\nnodes 4 # few\nfabric torus:2x2\nalgorithm multitree\nsites 2\nsite_rate 10 Gbit/s\n",
+                    &error) &&
+              c.nodes == 4 && c.torus[0] == 1 && c.torus[1] == 2 && c.site_rate == 1.25e9 &&
+              strcmp(c.algorithm, "multitree") == 0,
+          "a torus of nodes, an algorithm, sites %s", error.text);
+    check(read_text(&c, "cores 8\n", &error) && c.cores == 8 && c.node_gpus == 8,
+          "a machine of cores needs no data sheet");
+    check(read_text(&c, "nodes 1\nnode_gpus 1\npeak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1 TB/s\n", &error),
+          "one device needs no links %s", error.text);
+    double sum = 0;
+    FILE* out = fopen(path, "w");
+    if (!out || fputs("base selene\nrate a 2\nrate b 3\n", out) < 0 || fclose(out) != 0)
+        die("test_planner_cluster: cannot write %s", path);
+    check(cluster_read(&c, path, takes_rate, &sum, &error) && sum == 5, "lines of others go to them");
+    check(cluster_open(&c, "dgx-h200", &error) && cluster_open(&c, SHIPPED, &error), "by name or by file");
+    check(!cluster_open(&c, "selen", &error) && strstr(error.text, "selene, dgx-a100"), "no such name: %s", error.text);
+    check(!cluster_open(&c, "./nothing.txt", &error) && strstr(error.text, "cannot open"), "no such file: %s",
+          error.text);
+    static const struct {
+        const char *text, *message;
+        int line;
+    } wrong[] = {
+        {"peek 3 TFLOP/s\n", "\"peek\" is not known; there are base, name, generation", 1},
+        {"\n# comment\npeak\n", "peak: \"\" is not a number with one of the units TFLOP/s", 3},
+        {"peak 312\n", "not a number with one of the units", 1},
+        {"peak 312 TFLOPS\n", "not a number with one of the units", 1},
+        {"sms 8 GB\n", "sms: \"8 GB\" is not a number alone", 1},
+        {"sms 1.5\n", "sms: \"1.5\" is not a whole number", 1},
+        {"gemm_fraction 1.2\n", "gemm_fraction: \"1.2\" is out of range", 1},
+        {"sms 108\nsms 108\n", "sms: given in line 1 already", 2},
+        {"name\n", "name: takes one word", 1},
+        {"base nothing\n", "base: \"nothing\" is not known; there are selene", 1},
+        {"name a\nbase selene\n", "base: has to come before name", 2},
+        {"base selene\ngeneration hopper\n", "base and generation: leave one away", 2},
+        {"sms 108\ngeneration hopper\n", "generation: has to come before sms", 2},
+        {"generation volta\n", "generation: \"volta\" is not known", 1},
+        {"fabric mesh:2x2\n", "fabric: \"mesh:2x2\" is neither", 1},
+        {"base selene\nfabric torus:3x3\n", "nodes 560, but the torus has places for 9", 0},
+        {"base selene\nsites 3\n", "nodes 560 are not divided evenly into sites 3", 0},
+        {"peak 312 TFLOP/s\n", "without \"base NAME\" these lines are needed too: sms, memory, hbm", 0},
+        {"a b c d e f g h i j k l m n o p q\n", "more than 16 words", 1},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char where[300];
+        snprintf(where, sizeof where, "%s:%d: ", path, wrong[i].line);
+        const bool ok = read_text(&c, wrong[i].text, &error);
+        check(!ok && strstr(error.text, wrong[i].message) &&
+                  (!wrong[i].line || strncmp(error.text, where, strlen(where)) == 0),
+              "refused: %.100s", ok ? "it was not" : error.text + (wrong[i].line ? strlen(path) : 0));
+    }
+    char text[700];
+    memset(text, 'x', sizeof text - 1), text[sizeof text - 1] = 0;
+    check(!read_text(&c, text, &error) && strstr(error.text, "longer than"), "a line of 699 characters is refused");
+    const bool ok = read_text(&c, "bad\n", &error);
+    int listed = 0;
+    for (int i = 0; i < CLUSTER_LINES; i++) listed += strstr(error.text, cluster_lines[i].name) != NULL;
+    check(!ok && listed == CLUSTER_LINES, "an unknown name: all %d are listed", listed);
+}
+
+int main(void) {
+    process.name = "test_planner_cluster";
+    make_temporary(path, sizeof path, "test_planner_cluster");
+    test_rings();
+    test_algorithms();
+    test_files();
+    unlink(path);
+    return test_end();
+}
