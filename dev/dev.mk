@@ -100,8 +100,8 @@ precisions = bf16 fp16 fp32
 O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix test_,async_dp async_schedule comm \
     comm_planned comm_progress_thread evaluate health layout planner_measured planner_search safetensors trace)) \
     emulated/bf16/compare $(precisions:%=emulated/%/launches)
-O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search) \
-    $(precisions:%=emulated/%/test_gpt) emulated/fp16/train_gpt
+O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search trainer) \
+    $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer emulated/fp16/train_gpt
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_attention)
 
 # ---- tests
@@ -112,7 +112,7 @@ CUDA_TESTS := $(patsubst dev/test/cuda/%.cu,%,$(wildcard dev/test/cuda/cuda_*.cu
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
 # make test: programs with vector code as users build them, all others with sanitizers; the CUDA kernels in one
 # precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
-VECTOR_TESTS := test_attention test_equivalence test_fast_math test_gpt test_kernels test_matmul
+VECTOR_TESTS := test_attention test_caat test_equivalence test_fast_math test_gpt test_kernels test_matmul test_trainer
 PLAIN_test := $(VECTOR_TESTS)
 SANITIZED_test := $(filter-out $(VECTOR_TESTS),$(TESTS))
 PLAIN_full := $(TESTS)
@@ -128,7 +128,7 @@ GPU_full := $(foreach p,$(precisions),$(KERNEL_TESTS:%=emulated/$(p)/%)) emulate
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs asan/bf16/cuda_matmul_fake \
     $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \
     $(foreach p,$(precisions),emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) \
-    emulated/bf16/test_evaluate emulated/bf16/bench_gpu
+    emulated/bf16/test_evaluate emulated/bf16/test_trainer emulated/bf16/bench_gpu
 GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
     asan/bf16/train_gpt
 endif

@@ -165,8 +165,9 @@ kernels() {
 
 model() {
     local precision f
-    build model bf16/test_gpt fp32/test_gpt bf16/train_gpt fp16/train_gpt fp32/train_gpt
+    build model bf16/test_gpt fp32/test_gpt bf16/test_trainer bf16/train_gpt fp16/train_gpt fp32/train_gpt
     for precision in bf16 fp32; do part 60 "$precision test_gpt" "$bin/$precision/test_gpt"; done
+    part 60 "bf16 test_trainer" "$bin/bf16/test_trainer"
     for f in $families; do
         [ "$f" = mma ] || part 60 "bf16 test_gpt $f" env ATTENTION="$f" "$bin/bf16/test_gpt"
         part 240 "same bits, loss beside float32$(family "$f")" env ATTENTION="$f" \

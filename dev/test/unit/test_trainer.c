@@ -1,0 +1,335 @@
+/*
+test_trainer.c: the trainer beside itself, by runs on a small text (this file includes train_gpt.cu).
+
+    the same bits    for any number of threads, any cut of a batch into micro-batches, both halves of the backward pass
+                     together or apart, and a run that was stopped and resumed
+    also             validation, documents of micro-batches, the learning rate, decoding with a cache; a text is learned
+*/
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
+#include "../../../train_gpt.cu"
+
+#include "one_rank.h"
+
+static const char* text_path = "build/test_trainer_" FLOATX_NAME ".txt";
+
+static void write_data_file(void) {
+    FILE* f = fopen(text_path, "w");
+    if (!f) die("%s: cannot write; run from the project's folder", text_path);
+    for (int i = 0; i < 6000; i++) fputc('a' + (int)(random_uniform(5, 5, (uint64_t)i) * 26), f);
+    if (fclose(f) != 0) die("%s: cannot write", text_path);
+}
+
+typedef struct {
+    const ModelConfig* model;
+    int micro_batch, global_batch, T, threads;
+    ScheduleKind schedule;
+    Recompute recompute;
+} TestRun;
+
+static void trainer_open(Trainer* t, const TestRun* run) {
+    memset(t, 0, sizeof *t);
+    t->settings = settings_default();
+    Settings* o = &t->settings;
+    o->data = text_path, o->micro_batch = run->micro_batch, o->global_batch = run->global_batch, o->steps = 6,
+    o->warmup = 2;
+    settings_rates(o, run->model);
+    Error error;
+    comm_open(&t->world);
+    open_files(t);
+    Mesh mesh = mesh_of_rank(0, 1, 1, 1);
+    mesh.recompute = run->recompute, o->schedule = (int)run->schedule;
+    if (!plan_schedule(t, run->model, &mesh, NULL, &error) ||
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, NULL, native_dtype(), &error))
+        die("%s", error.text);
+    open_loaders(t, held_out_blocks(&t->settings));
+    stage_allocate(&t->stage);
+    process_groups_init(&t->groups, &t->world, &t->stage.layout, run->model);
+    t->stage.groups = &t->groups;
+    random_init_weights(&t->stage, 1);
+}
+
+static void trainer_close(Trainer* t) {
+    groups_close(&t->groups);
+    batch_free(&t->batch);
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
+    sources_close(&t->train_files);
+}
+
+// Trains for t->settings.steps and returns a fingerprint of everything: losses, norms, parameters and moments.
+static uint64_t fingerprint_of_run(const TestRun* run) {
+    Trainer t;
+#ifdef _OPENMP
+    omp_set_num_threads(run->threads);
+#endif
+    trainer_open(&t, run);
+    uint64_t h = 14695981039346656037ull;
+    while (t.step < t.settings.steps) {
+        train_step(&t);
+        const double seen[2] = {t.loss, t.grad_norm};
+        const unsigned char* bytes = (const unsigned char*)seen;
+        for (size_t i = 0; i < sizeof seen; i++) h = (h ^ bytes[i]) * 1099511628211ull;
+    }
+    float* buffers[] = {host_values(t.stage.params, t.stage.layout.elements), host_state(&t.stage, 0),
+                        host_state(&t.stage, 1), host_state(&t.stage, 2)};
+    for (int b = 0; b < 4; b++) {
+        const unsigned char* bytes = (const unsigned char*)buffers[b];
+        for (size_t i = 0; i < (size_t)t.stage.layout.elements * sizeof(float); i++)
+            h = (h ^ bytes[i]) * 1099511628211ull;
+        free(buffers[b]);
+    }
+    trainer_close(&t);
+    return h;
+}
+
+// On the CPU the order of all additions is fixed, whatever the cut into micro-batches; on a GPU the same kernels on the
+// same shapes give the same bits.
+static void test_same_bits(const ModelConfig* m) {
+    const int T = 24;
+    const Recompute none = RECOMPUTE_NONE;
+    const TestRun plain = {m, 4, 8, T, 1, ONE_F_ONE_B, none};
+    const uint64_t expected = fingerprint_of_run(&plain);
+    const TestRun others[] = {{m, 4, 8, T, 2, ONE_F_ONE_B, none}, {m, 4, 8, T, 3, ONE_F_ONE_B, none},
+                              {m, 1, 8, T, 2, ONE_F_ONE_B, none}, {m, 2, 8, T, 1, ONE_F_ONE_B, none},
+                              {m, 8, 8, T, 2, ONE_F_ONE_B, none}, {m, 4, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_SELECTIVE},
+                              {m, 4, 8, T, 2, ZB_H1, none},       {m, 2, 8, T, 1, ONE_F_ONE_B, RECOMPUTE_FULL},
+                              {m, 1, 8, T, 1, ZB_H1, none},       {m, 2, 8, T, 2, ZB_H1, RECOMPUTE_SELECTIVE},
+                              {m, 2, 8, T, 2, GPIPE, none}};
+    static const char* recomputed[] = {"", ", norms and activation functions computed again", ", all computed again"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const TestRun* r = &others[i];
+        if (!DEVICE_IS_HOST && r->micro_batch != plain.micro_batch) continue;
+        check(fingerprint_of_run(r) == expected,
+              "%s: the same bits after 6 steps: %s, %d thread%s, micro-batches of %d%s", m->name,
+              schedule_name(r->schedule), r->threads, r->threads == 1 ? "" : "s", r->micro_batch,
+              recomputed[r->recompute]);
+    }
+    const TestRun other_batch = {m, 4, 12, T, 1, ONE_F_ONE_B, none}; // the fingerprint can tell runs apart
+    check(fingerprint_of_run(&other_batch) != expected, "%s: other bits with another global batch", m->name);
+}
+
+// A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
+static void test_resume_bits(const ModelConfig* m) {
+    const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer a, b;
+    trainer_open(&a, &run);
+    char folder[] = "build/test_trainer_XXXXXX", path[4096];
+    if (!mkdtemp(folder)) die("build: cannot make a folder");
+    a.settings.out = folder;
+    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
+    for (int i = 0; i < 3; i++) train_step(&a);
+    snprintf(path, sizeof path, "%s/step_00000009.tmp",
+             folder); // as a save has left it that failed and could not be removed
+    if (mkdir(path, 0777) != 0) die("%s: cannot make the folder", path);
+    a.saver.left = 9;
+    save_checkpoint(&a, false, false); // in the background, while a goes on
+    check(access(path, F_OK) != 0 && a.saver.left < 0, "what a failed save has left goes before the next one");
+    for (int i = 0; i < 3; i++) train_step(&a);
+    finish_save(&a);
+    check(!a.unsaved, "the checkpoint was saved");
+    saver_free(&a.saver);
+
+    trainer_open(&b, &run);
+    b.settings.out = folder;
+    b.settings.seed = a.settings.seed;
+    check(checkpoint_newest(path, sizeof path, folder), "the checkpoint is found: %s", path);
+    check(resume_checkpoint(&b) && b.step == 3, "it resumes at step 3");
+    for (int i = 0; i < 3; i++) train_step(&b);
+    check(a.sequences == 6 * 4 && b.sequences == 6 * 4, "six updates have consumed %lld and %lld sequences of 24",
+          (long long)a.sequences, (long long)b.sequences);
+    int32_t inputs[24], targets[24]; // the micro-batch in memory ends with the last sequence consumed
+    Error error;
+    const bool read = mix_sequence(inputs, targets, &b.train, 23, &error);
+    const int32_t* last = b.batch.host + 3 * 24;
+    check(read && memcmp(inputs, last, sizeof inputs) == 0 &&
+              memcmp(targets, last + b.batch.tokens, sizeof targets) == 0,
+          "the last of them is number 23 of the data");
+    check(same_state(&a.stage, &b.stage) && a.loss == b.loss,
+          "%s: the same bits after six steps and after three, a checkpoint and three more", m->name);
+    trainer_close(&a);
+    trainer_close(&b);
+    char command[4200];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) != 0) die("%s failed", command);
+}
+
+// The validation loss is that of exactly the sequences asked for, however many fit a micro-batch: the same bits.
+static void test_validation(const ModelConfig* m) {
+    double losses[3];
+    for (int i = 0; i < 3; i++) {
+        const int micro_batch = i == 0 ? 4 : 1;
+        const TestRun run = {m, micro_batch, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+        Trainer t;
+        trainer_open(&t, &run);
+        t.settings.eval_sequences = i < 2 ? 6 : 7; // 4 + 2, or six times 1
+        losses[i] = validate(&t);
+        trainer_close(&t);
+    }
+    const double difference = fabs(losses[0] - losses[1]), bound = DEVICE_IS_HOST ? 0 : u * losses[0];
+    check(difference <= bound && losses[0] != losses[2],
+          "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
+}
+
+// What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7 begins a
+// document; then a token that is decoded has none of them.
+static void test_document_batches(const ModelConfig* m) {
+    enum { TOKENS = 3000, T = 24, B = 2 };
+    int32_t header[256] = {20240520, 1, TOKENS};
+    uint16_t tokens[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
+    FILE* f = fopen(text_path, "wb");
+    if (!f || fwrite(header, sizeof header, 1, f) != 1 || fwrite(tokens, sizeof tokens, 1, f) != 1 || fclose(f) != 0)
+        die("%s: cannot write", text_path);
+    const TestRun run = {m, B, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    t.settings.documents = true;
+    documents_begin_at(&t.train_files.source[0].files, 7);
+    Activations* a = &t.stage.activations[0];
+    int wrong = 0, begins = 0;
+    for (int step = 0; step < 3; step++) {
+        const StepInput pass = {&t.schedule, &t.train, 8 * step, 8 * step + 8, true, NULL, NULL};
+        load_batch(&t, &pass);
+        for (int k = 0; k < 4; k++) {
+            int32_t inputs[B * T], positions[B * T];
+            bind_microbatch(&t, a, &pass, 0, k);
+            device_to_host(inputs, a->inputs, sizeof inputs);
+            device_to_host(positions, a->positions, sizeof positions);
+            for (int i = 0; i < B * T; i++) {
+                const bool begin = i % T == 0 || inputs[i] == 7;
+                wrong += positions[i] != (begin ? 0 : positions[i - 1] + 1);
+                begins += begin && i % T > 0;
+            }
+        }
+    }
+    activations_bind(a, &t.stage, 0, 0, 1, 1, 5);
+    check(wrong == 0 && begins > 5 && !a->positions, "%s: documents of 12 micro-batches, %d begin within: %d are wrong",
+          m->name, begins, wrong);
+    trainer_close(&t);
+    write_data_file();
+}
+
+// The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
+static void test_learning_rate(void) {
+    Settings o = settings_default();
+    o.lr = 1, o.min_lr = 0.1, o.warmup = 10, o.steps = 111; // 100 steps of decay between updates 10 and 110
+    const double middle[] = {0.55, 0.55, 1}, late[] = {0.1 + 0.45 * (1 + cos(3.141592653589793 * 0.9)), 0.19, 0.55};
+    static const char* names[] = {"cosine", "linear", "wsd"};
+    for (int decay = 0; decay < 3; decay++) {
+        o.decay = decay;
+        const double got[] = {learning_rate(&o, 0),   learning_rate(&o, 4),  learning_rate(&o, 9),
+                              learning_rate(&o, 10),  learning_rate(&o, 60), learning_rate(&o, 100),
+                              learning_rate(&o, 110), learning_rate(&o, 500)};
+        const double expected[] = {0.1, 0.5, 1, 1, middle[decay], late[decay], 0.1, 0.1};
+        double worst = 0;
+        for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(got[i] - expected[i]));
+        char what[64];
+        snprintf(what, sizeof what, "learning rate, %s", names[decay]);
+        check_error(what, worst, 1e-12);
+    }
+}
+
+// A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; the text that
+// the model writes is the same before and after.
+static void test_large_checkpoint(void) {
+    ModelConfig m = model_gpt2(2, 250, 2, 24, 256);
+    m.name = "gpt2, 1.6M";
+    const TestRun run = {&m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer a, b;
+    trainer_open(&a, &run);
+    char folder[] = "build/test_trainer_XXXXXX";
+    if (!mkdtemp(folder)) die("build: cannot make a folder");
+    a.settings.out = folder;
+    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
+    train_step(&a);
+    save_checkpoint(&a, true, false);
+    saver_free(&a.saver);
+    trainer_open(&b, &run);
+    b.settings.out = folder, b.settings.seed = a.settings.seed;
+    check(resume_checkpoint(&b) && same_state(&a.stage, &b.stage),
+          "%s: %lld parameters and their moments come back bit for bit", m.name, (long long)a.stage.layout.elements);
+    trainer_close(&a);
+    trainer_close(&b);
+    char command[4200];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) != 0) die("%s failed", command);
+}
+
+// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where the first
+// ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
+static void test_decode(const ModelConfig* m) {
+    const TestRun run = {m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    for (int i = 0; i < 3; i++) train_step(&t);
+    Stage* s = &t.stage;
+    Activations* a = &s->activations[0];
+    const StepInput pass = {&t.schedule, &t.train, 5, 6, true, NULL, NULL};
+    load_batch(&t, &pass);
+    bind_microbatch(&t, a, &pass, 0, 0);
+    a->scale = 0; // logits stay
+    int32_t tokens[24];
+    memcpy(tokens, t.batch.host, sizeof tokens);
+    chunk_forward(s, a);
+    float* logits = host_values(a->head->logits, 24 * m->V);
+    double* expected = (double*)checked_malloc((size_t)24 * m->V * sizeof(double), "test");
+    for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)logits[i];
+    double worst = 0;
+    for (int read = 0; read <= 13; read += 13) {
+        if (read) feed(&t, tokens, read, -1);
+        for (int i = read; i < 24; i++) {
+            feed(&t, tokens + i, 1, i);
+            gather_logits(&t, logits);
+            worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
+        }
+    }
+    free(logits);
+    char what[64];
+    snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
+    const double way = 8.0 * m->L + 4;
+    check_error(what, worst, 4 * (HAS_MASTER_WEIGHTS ? sqrt(way) * u : way * sqrt(100.0) * u));
+    free(expected);
+    trainer_close(&t);
+}
+
+// The model learns a text of period 3: the loss falls far below that of guessing.
+static void test_learns(const ModelConfig* m) {
+    FILE* f = fopen(text_path, "w");
+    if (!f) die("%s: cannot write", text_path);
+    for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
+    fclose(f);
+    const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;
+    train_step(&t);
+    const double first = t.loss;
+    while (t.step < 40) train_step(&t);
+    check(first > 5 && t.loss < 0.1, "%s: the loss on abcabc... falls from %.3f to %.4f in 40 steps", m->name, first,
+          t.loss);
+    trainer_close(&t);
+}
+
+int main(void) {
+    device_open(0);
+    ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, MLP_CHANNELS, 24, 256);
+    ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
+    gpt2.name = "gpt2";
+    llama.name = "llama";
+    write_data_file();
+    test_same_bits(&gpt2);
+    test_same_bits(&llama);
+    test_document_batches(&gpt2);
+    test_resume_bits(&gpt2);
+    test_resume_bits(&llama);
+    test_large_checkpoint();
+    test_decode(&gpt2);
+    test_decode(&llama);
+    test_validation(&gpt2);
+    test_learning_rate();
+    test_learns(&gpt2);
+    test_learns(&llama);
+    remove(text_path);
+    return test_end();
+}
