@@ -393,11 +393,11 @@ static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabu
     const int token = chosen >= 0 ? chosen : of_vocabulary >= 0 ? of_vocabulary : facts->document;
     if (format_has_documents(files->format)) return true;
     if (token < 0)
-        return fail(error, "%s holds %s, which do not say where documents begin: give --document-token",
+        return fail(error, "%s holds %s, which do not say where documents begin: give --document-token-id",
                     files->file[0].path, facts->name);
     documents_begin_at(files, token);
     if (documents_are_seen(files)) return true;
-    return fail(error, "%s: no document begins with token %d in the first four million tokens; give --document-token",
+    return fail(error, "%s: no document begins with token %d in the first four million tokens; give --document-token-id",
                 files->file[0].path, token);
 }
 

@@ -133,13 +133,13 @@ static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
 
 static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Error* error) {
     if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
-        return fail(error, "--first-layers and --last-layers need a pipeline, --pp 2 or more");
+        return fail(error, "--first-stage-layers and --last-stage-layers need a pipeline, --pp 2 or more");
     const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
     const int sharing = stages - wishes;
     const int64_t left = (int64_t)m->L - mesh->first_layers - mesh->last_layers;
     char what[64];
     if (mesh->v > 1)
-        snprintf(what, sizeof what, "--pp %d x --vp %d stages", mesh->p, mesh->v);
+        snprintf(what, sizeof what, "--pp %d x --vpp %d stages", mesh->p, mesh->v);
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
     const bool shorter = mesh->v > 1 && !mesh->folded && m->L / mesh->p > 1; // fewer chunks would do
@@ -149,7 +149,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Err
                              "every stage needs at least one, and none may be left over",
                              what, mesh->first_layers, mesh->last_layers, m->L)
                       : fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what,
-                             m->L, shorter ? "--vp" : "--pp", shorter ? m->L / mesh->p : m->L / mesh->v);
+                             m->L, shorter ? "--vpp" : "--pp", shorter ? m->L / mesh->p : m->L / mesh->v);
     }
     return true;
 }
@@ -159,10 +159,10 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     const int N = mesh->sync.ranks, t = mesh->t;
     if (N == 0) return true;
     if (N % t != 0)
-        return fail(error, "--tp %d does not divide --sync-ranks %d: a rank holds whole states of a CAAT-Net", t, N);
+        return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole states of a CAAT-Net", t, N);
     if (mesh->sequence_parallel)
         return fail(error,
-                    "--sequence-parallel keeps one residual stream for all tensor ranks, and --sync one for each: "
+                    "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
                     "leave one of them away");
     return true;
 }
@@ -171,7 +171,7 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Error* error) {
     if (!mesh_check_sync(mesh, error)) return false;
     const int t = mesh_tp_cuts(mesh);
-    const char* tp = t > mesh->t ? "sync-ranks" : "tp";
+    const char* tp = t > mesh->t ? "caat-ranks" : "tp";
     if (m->NH % t != 0)
         return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, m->NH);
     if (m->NKV % t != 0 && t % m->NKV != 0) {
@@ -179,7 +179,7 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Err
     }
     if (t > mesh->t && t > m->NKV) {
         return fail(error,
-                    "--sync-ranks %d on --tp %d needs at least as many --kv-heads, not %d: states of one rank share no "
+                    "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: states of one rank share no "
                     "key/value head",
                     t, mesh->t, m->NKV);
     }

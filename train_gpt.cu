@@ -450,7 +450,7 @@ static void warm_up(Trainer* t) {
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, -1);
         acts->inputs = t->batch.device, acts->targets = t->batch.device + t->batch.tokens;
-        if (t->settings.documents) acts->positions = t->batch.device + 2 * t->batch.tokens;
+        if (t->settings.document_mask) acts->positions = t->batch.device + 2 * t->batch.tokens;
         acts->scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;
@@ -481,7 +481,7 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
+    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - started);
     const int64_t first = t->step;
     const Bytes sent = bytes_sent(t);
     const double loop_started = t->saved_at = seconds_now();
@@ -490,7 +490,7 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
         train_step(t);
         const double seconds = seconds_now() - before, mfu = peak > 0 ? flops / seconds / peak : 0;
         const bool last = t->step == o->steps, stops = t->asked.stop && !last;
-        if (is_due(t->step, o->check_every)) check_replicas(t, !async_schedule_are_late(&t->stage.rounds));
+        if (is_due(t->step, o->check_replicas_every)) check_replicas(t, !async_schedule_are_late(&t->stage.rounds));
         const bool evaluates = o->eval_every && (last || is_due(t->step, o->eval_every));
         const bool samples = is_due(t->step, o->sample_every) && !last && !stops;
         t->evaluated = t->evaluations.count > 0 && (last || is_due(t->step, o->eval_every));
@@ -511,7 +511,7 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
         if (o->out && (asked || t->asked.save)) save_checkpoint(t, last || stops, !asked);
         log_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
         if (samples) async_dp_load_global(&t->stage, o, t->step);
-        if (samples) sample(t, o->tokens ? (int)o->tokens : 256);
+        if (samples) sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
         if (samples) async_dp_restore_local(&t->stage, o, t->step);
         if (stops) break;
     }
@@ -537,7 +537,7 @@ static int train(Trainer* t, const Option* table, int n, double peak, double sta
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);
     if (o->sample_every && whole) async_dp_load_global(&t->stage, o, t->step);
-    if (o->sample_every && whole) sample(t, o->tokens ? (int)o->tokens : 512);
+    if (o->sample_every && whole) sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
     const bool logged = log_close(&t->log), kept = log_close(&t->samples);
     return t->unsaved || !logged || !kept ? EXIT_RUN : whole ? 0 : EXIT_REQUEUE;
 }
@@ -549,7 +549,7 @@ static int run_inference(Trainer* t, double started) {
     init_weights(t);
     comm_barrier(&t->world);
     if (t->settings.trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("ready     %.2f s after the start\n", seconds_now() - started);
+    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - started);
     end_line();
     evaluate_all(t);
     if (is_main(t) && t->evaluations.count) print_evaluations(t);
@@ -656,7 +656,7 @@ int main(int argc, char** argv) {
         open_groups(t);
         if (o->trace) start_tracing(t);
         if (o->out && trains)
-            saver_open(&t->saver, &t->stage, o->out, o->keep, t->world.rank, t->world.size, watchdog_row(&t->watch));
+            saver_open(&t->saver, &t->stage, o->out, o->keep_last, t->world.rank, t->world.size, watchdog_row(&t->watch));
         t->saver.files = &t->hub_files;
         status = trains ? train(t, table, n, peak, started) : run_inference(t, started);
         saver_free(&t->saver);

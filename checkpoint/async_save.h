@@ -409,7 +409,7 @@ static bool publish_part(Saver* saver, Error* error) {
         return false;
     Error why;
     if (!checkpoint_prune(saver->out, saver->keep, saver->state.step, saver->passing, &why))
-        fprintf(stderr, "%s: --keep: %s\n", process.name, why.text);
+        fprintf(stderr, "%s: --keep-last: %s\n", process.name, why.text);
     saver->passing = saver->timed ? saver->state.step : -1;
     return true;
 }

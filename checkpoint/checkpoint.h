@@ -354,14 +354,14 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
         return true;
     char here[128] = "an ordinary model";
     if (now->ranks > 0)
-        snprintf(here, sizeof here, "--sync %g --sync-ranks %d --sync-scale %s", now->share, now->ranks,
+        snprintf(here, sizeof here, "--caat-fraction %g --caat-ranks %d --caat-scale %s", now->share, now->ranks,
                  sync_scale_names[now->scale]);
     if (then.ranks == 0)
         return fail(error,
                     "%s is an ordinary model, this run has %s: drop these options; or --init from its .safetensors "
                     "file, to make a CAAT-Net of it",
                     folder, here);
-    return fail(error, "%s is a CAAT-Net, this run has %s: give --sync %g --sync-ranks %d --sync-scale %s", folder,
+    return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s", folder,
                 here, then.share, then.ranks, sync_scale_names[then.scale]);
 }
 

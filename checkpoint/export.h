@@ -75,7 +75,7 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     job->llmc = export_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
     if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
-    if (job->llmc && caat->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--sync)", path);
+    if (job->llmc && caat->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--caat-fraction)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
     if (!export_parent(job->file, path, error)) return false;

@@ -8,7 +8,7 @@ checkpoint/hub_files.h: what a folder of Hugging Face's holds beside the model, 
     tokenizer_config.json      what transformers makes of it, special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
                                merges.txt: those of the vocabulary's folder; the first is written where there is none
 
-All of it is gathered before a run begins and kept in memory, as the folders that it came from may be removed meanwhile (--keep).
+All of it is gathered before a run begins and kept in memory, as the folders that it came from may be removed meanwhile (--keep-last).
 */
 #ifndef HUB_FILES_H
 #define HUB_FILES_H

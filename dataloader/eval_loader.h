@@ -37,7 +37,7 @@ between vocabularies. Special tokens stand for no byte, but their losses count.
 
     evaluations_open     finds and checks the files; each element of the list is an evaluation (of choices, each file)
     evaluation_fit       what the model has to do with it: T and V
-    evaluation_row       inputs and targets of a row; evaluation_positions: and where documents begin, with --documents
+    evaluation_row       inputs and targets of a row; evaluation_positions: and where documents begin, with --document-mask
     evaluation_scores    from the sums of the rows' losses
 */
 #ifndef EVAL_LOADER_H

@@ -177,7 +177,7 @@ static inline void async_schedule_draw(const AsyncConfig* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
     const int64_t before = 2 * r->period > 64 ? max_i64(0, r->period - 32) : 0;
     for (int f = 0; f < r->fragments && f < 8; f++) {
-        fprintf(out, f == 0 ? "rounds    " : "          ");
+        fprintf(out, f == 0 ? "outer     " : "          ");
         for (int64_t t = before + 1; t <= before + steps; t++) {
             const bool sends = async_schedule_sends(r, f, t), merges = async_schedule_merges(r, f, t);
             fputc(sends && merges ? 'x' : sends ? 's' : merges ? 'm' : async_schedule_flies(r, f, t) ? '-' : '.', out);

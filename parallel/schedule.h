@@ -290,7 +290,7 @@ typedef struct {
     void (*order)(Schedule*); // writes down one stage's forward and backward passes
     bool folded;              // chunks lie in a V, not in a loop
     bool halves;              // the backward pass is split into BACKWARD_INPUT and BACKWARD_WEIGHT
-    int chunks;               // of a stage where --vp is not given
+    int chunks;               // of a stage where --vpp is not given
     bool grouped;             // takes more chunks than that, too, and micro-batches in groups of p
     double (*bubble)(double p, double v, double m);
     int (*slots)(int p, int v, int m, int stage);
@@ -346,12 +346,12 @@ static inline const char* pipeline_nearest(char text[64], const PipelineConfig* 
 static inline bool pipeline_check_chunks(const PipelineConfig* config, Error* error) {
     const ScheduleRow* row = &schedules[config->kind];
     if (row->grouped && config->v < row->chunks)
-        return fail(error, "--schedule %s needs --vp %d or more; with one chunk a stage it is --schedule 1f1b",
+        return fail(error, "--schedule %s needs --vpp %d or more; with one chunk a stage it is --schedule 1f1b",
                     row->name, row->chunks);
     if (row->grouped || config->v == row->chunks) return true;
     if (row->chunks > 1)
-        return fail(error, "--schedule %s has --vp %d chunks a stage, not %d", row->name, row->chunks, config->v);
-    return fail(error, "--schedule %s has one chunk a stage; --vp %d needs --schedule interleaved", row->name,
+        return fail(error, "--schedule %s has --vpp %d chunks a stage, not %d", row->name, row->chunks, config->v);
+    return fail(error, "--schedule %s has one chunk a stage; --vpp %d needs --schedule interleaved", row->name,
                 config->v);
 }
 
@@ -370,7 +370,7 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
                     p, v, m, SCHEDULE_LARGEST);
     if (!pipeline_check_chunks(config, error)) return false;
     if (p == 1 && v > 1)
-        return fail(error, "--schedule %s with --vp %d needs a pipeline, --pp 2 or more", row->name, v);
+        return fail(error, "--schedule %s with --vpp %d needs a pipeline, --pp 2 or more", row->name, v);
     if (m % schedule_group(config->kind, p) != 0) {
         char nearest[64];
         return fail(

@@ -44,7 +44,7 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     fprintf(out, " --global-batch %lld --micro-batch %d", (long long)s->batch, s->B);
     fprintf(out, " --tp %d --pp %d --dp %d", m->t, m->p, m->d);
     if (s->schedule != ONE_F_ONE_B) fprintf(out, " --schedule %s", schedule_name(s->schedule));
-    if (m->v != schedule_usual_chunks(s->schedule)) fprintf(out, " --vp %d", m->v);
+    if (m->v != schedule_usual_chunks(s->schedule)) fprintf(out, " --vpp %d", m->v);
     if (m->sequence_parallel) fprintf(out, " --sequence-parallel");
     if (m->zero) fprintf(out, " --zero %d", m->zero);
     if (m->sites > 1) fprintf(out, " --sites %d", m->sites);

@@ -101,7 +101,7 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
     return x;
 }
 
-// The largest of a mesh, as plan_memory: what log.jsonl has as peak_bytes.
+// The largest of a mesh, as plan_memory: what log.jsonl has as peak_mem_bytes.
 static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
                                 const PipelineConfig* plan, const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;

@@ -61,7 +61,7 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
         option_int("pp", &o->p, 1, 1 << 16, "pipeline stages"),
         option_int("dp", &o->d, 1, 1 << 20, "data-parallel replicas"),
-        option_int("vp", &o->v, 1, 1000, "chunks of a stage"),
+        option_int("vpp", &o->v, 1, 1000, "chunks of a stage"),
         option_int("micro-batch", &o->B, 1, 1 << 20, "sequences in one forward pass"),
         option_choice("schedule", &o->schedule, any_schedule, "order of a pipeline's work"),
         option_choice("zero", &o->zero, "any|0|1|2", "what is divided over the replicas"),
@@ -221,7 +221,7 @@ static void print_limit(const StepCost* c) {
         "",
         "kernels bound by memory; a smaller --tp, or more channels, helps",
         "sums over the tensor group; a smaller --tp, or faster links in a node, helps",
-        "messages between stages; a smaller --vp, or fewer stages, helps",
+        "messages between stages; a smaller --vpp, or fewer stages, helps",
         "sums of gradients; a larger --global-batch helps",
         "the update; --zero 1, or a larger --global-batch, helps",
         "waiting for other stages; a larger --global-batch, or fewer stages, helps"};

@@ -38,8 +38,8 @@ MOST_MARKS = 200
 LARGEST = 1e38  # of a number in a file
 MOST_FACTS, LONGEST_FACT = 100, 500  # of a JSON file, in the page
 MOST_EVALUATIONS = 16  # curves of what --evaluate has measured
-CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "ms", "bubble", "peak_bytes", "tp", "pp", "dp", "wan")
-HEADINGS = "model data evaluate batch optimizer lr device mesh schedule sync sums sites memory auto resume".split()  # of the lines that the trainer begins with
+CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "step_ms", "bubble", "peak_mem_bytes", "tp", "pp", "dp", "dp_inter_site")
+HEADINGS = "model data evaluate batch optimizer lr device mesh schedule caat allreduce sites memory auto resume".split()  # of the lines that the trainer begins with
 
 
 def fail(text):
@@ -99,8 +99,8 @@ def in_order(objects):
 def flatten(line):
     """A line of the log as {name: number or None}."""
     row = {name: number_or_none(line.get(name)) for name in CURVES + ("val_loss", "tokens")}
-    groups = line.get("bytes")
-    for name in ("tp", "pp", "dp", "wan") if isinstance(groups, dict) else ():
+    groups = line.get("comm_bytes")
+    for name in ("tp", "pp", "dp", "dp_inter_site") if isinstance(groups, dict) else ():
         row[name] = number_or_none(groups.get(name))
     row["step"] = int(line["step"])
     row["mark"] = mark_of(line, row)
@@ -161,7 +161,7 @@ def read_stdout(path):
             writes = None
         if step:
             at, steps = int(step.group(1)), int(step.group(2))
-        elif line == "The model writes:":
+        elif line == "sample:":
             writes = {"step": at, "text": ""}
             samples.append(writes)
         elif writes is not None:
@@ -171,7 +171,7 @@ def read_stdout(path):
             traffic.append(line)
         elif tells and line.startswith("  "):
             traffic.append(line)
-        elif word in HEADINGS and line[len(word):len(word) + 2] == "  ":
+        elif word in HEADINGS and line.startswith(f"{word:10}"):
             about.setdefault(word, line[len(word):].strip())
             tells = False
     for one in samples:
@@ -276,7 +276,7 @@ def count_up(rows):
     tokens = seconds = 0
     for row in rows:
         tokens += row["tokens"] or 0
-        seconds += (row["ms"] or 0) / 1e3
+        seconds += (row["step_ms"] or 0) / 1e3
         row["so_far"] = {"step": row["step"], "tokens": tokens, "seconds": seconds}
 
 
@@ -302,13 +302,13 @@ def end_figures(rows):
     best = min(validated, key=lambda row: row["val_loss"]) if validated else None
     of = lambda name: [row[name] for row in rows]
     moved = [sum(row[g] or 0 for g in ("tp", "pp", "dp")) for row in rows]
-    peaks = [v for v in of("peak_bytes") if v is not None]
+    peaks = [v for v in of("peak_mem_bytes") if v is not None]
     figures = {
         "step": last["step"], "loss": next((row["loss"] for row in reversed(rows) if row["loss"] is not None), None),
         "val_loss": validated[-1]["val_loss"] if best else None, "best_val_loss": best["val_loss"] if best else None,
         "best_step": best["step"] if best else None, "tokens": last["so_far"]["tokens"], "seconds": last["so_far"]["seconds"],
-        "ms": median(of("ms")), "tokens_per_s": median(of("tokens_per_s")), "mfu": median(of("mfu")), "bubble": median(of("bubble")),
-        "peak_bytes": max(peaks) if peaks else None, "bytes": median(moved),
+        "step_ms": median(of("step_ms")), "tokens_per_s": median(of("tokens_per_s")), "mfu": median(of("mfu")), "bubble": median(of("bubble")),
+        "peak_mem_bytes": max(peaks) if peaks else None, "comm_bytes": median(moved),
     }
     return {name: significant(value) for name, value in figures.items()}
 
@@ -547,9 +547,9 @@ def write_whole(path, data):
 # TensorBoard
 
 TAGS = (("loss", "loss/training", 1), ("val_loss", "loss/validation", 1), ("grad_norm", "step/gradient norm", 1),
-        ("lr", "step/learning rate", 1), ("ms", "speed/ms a step", 1), ("tokens_per_s", "speed/tokens per second", 1),
-        ("mfu", "speed/mfu", 1), ("bubble", "speed/bubble", 1), ("peak_bytes", "memory/peak MB", 1e-6), ("tp", "traffic/tensor MB", 1e-6),
-        ("pp", "traffic/pipeline MB", 1e-6), ("dp", "traffic/data MB", 1e-6), ("wan", "traffic/between sites MB", 1e-6))
+        ("lr", "step/learning rate", 1), ("step_ms", "speed/ms a step", 1), ("tokens_per_s", "speed/tokens per second", 1),
+        ("mfu", "speed/mfu", 1), ("bubble", "speed/bubble", 1), ("peak_mem_bytes", "memory/peak MB", 1e-6), ("tp", "traffic/tensor MB", 1e-6),
+        ("pp", "traffic/pipeline MB", 1e-6), ("dp", "traffic/data MB", 1e-6), ("dp_inter_site", "traffic/between sites MB", 1e-6))
 
 
 def start_time(run):

@@ -56,7 +56,7 @@ static inline void load_batch(Trainer* t, const StepInput* pass) {
     const Stage* stage = &t->stage;
     const int64_t room = (int64_t)pass->schedule->config.m * stage->B * stage->T;
     const Evaluation* e = pass->evaluation;
-    const bool documents = t->settings.documents;
+    const bool documents = t->settings.document_mask;
     Error error;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
     batch_reserve(&t->batch, room);
@@ -93,7 +93,7 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
     const int32_t* inputs = t->batch.device + (int64_t)k * stage->B * stage->T;
     activations_bind(acts, stage, chunk, k, microbatch_sequences(t, pass, k), stage->T, -1);
     if (acts->chunk->first || acts->chunk->last) acts->inputs = inputs, acts->targets = inputs + t->batch.tokens;
-    if (t->settings.documents) acts->positions = inputs + 2 * t->batch.tokens;
+    if (t->settings.document_mask) acts->positions = inputs + 2 * t->batch.tokens;
     acts->scale =
         pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
 }

@@ -71,7 +71,7 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     async_schedule_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw");
     settings_tuning(state.tuning, sizeof state.tuning, o);
-    for (int i = 0; i < t->train_files.count && o->documents; i++) {
+    for (int i = 0; i < t->train_files.count && o->document_mask; i++) {
         const size_t used = strlen(state.rounds);
         char text[64];
         documents_describe(text, sizeof text, &t->train_files.source[i].files);
@@ -110,7 +110,7 @@ static inline void log_save(Trainer* t, SaveEnd end) {
     if (!is_main(t) || x->reported || end != SAVE_DONE) return;
     x->reported = true;
     end_line();
-    printf("saved     %s/step_%08lld: training stood still for %.1f ms, on the disk after %.1f ms\n", x->out,
+    printf("saved     %s/step_%08lld: blocked training %.1f ms, on the disk after %.1f ms\n", x->out,
            (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
 }
 
@@ -129,7 +129,7 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     finish_save(t);
     const CheckpointState state = checkpoint_state(t);
     async_dp_drain(stage);
-    if (t->settings.check_every) check_replicas(t, true);
+    if (t->settings.check_replicas_every) check_replicas(t, true);
     if (stage->grads.late && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
     Comm *data = &t->groups.data, *far = &t->groups.far;
@@ -341,8 +341,8 @@ static inline bool resume_checkpoint(Trainer* t) {
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     tell_tuning(t, &now, &state);
     // The run may have been killed when it was about to do this, after its last save.
-    if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))
-        fprintf(stderr, "%s: --keep: %s\n", process.name, error.text);
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))
+        fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);
     return true;
 }
 

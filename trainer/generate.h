@@ -186,7 +186,7 @@ static inline void sample(Trainer* t, int most) {
     heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
     if (t->stage.layout.mesh.data > 0) return;
     end_line();
-    if (is_main(t)) printf("The model writes:\n\n");
+    if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
     if (is_main(t) && t->given) fwrite(t->given, 1, (size_t)t->given_size, stdout);
     const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
@@ -201,7 +201,7 @@ static inline void sample(Trainer* t, int most) {
 // --generate where nothing is trained: the text and what the model makes of it go to stdout, everything else to stderr.
 static inline void generate(Trainer* t) {
     const Stage* stage = &t->stage;
-    const int64_t tokens = t->settings.tokens ? t->settings.tokens : 256;
+    const int64_t tokens = t->settings.max_new_tokens ? t->settings.max_new_tokens : 256;
     Generation text;
     heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
     TokenList list = encode_prompt(t);

@@ -6,7 +6,7 @@ rank; train_gpt.cu brings the numbers.
 Do copies agree? Ranks hold copies of parameters, which stay the same bits without ever being compared: all sums come to the same
 bits on every rank, and each makes the same update of them. So bits that differ are wrong somewhere ("silent data
 corruption": Dixit et al. 2021, "Silent data corruptions at scale"; Gemini's and Llama 3's authors met it in training).
-Every --check-every steps, and before every checkpoint, each rank adds up a checksum of each slice that it holds (util/checksum.h), as it lies
+Every --check-replicas-every steps, and before every checkpoint, each rank adds up a checksum of each slice that it holds (util/checksum.h), as it lies
 in the device's memory, and tells the other ranks four numbers: the sums over the slices that are held
 
     by replicas               each cut of a matrix: by the data ranks of the same (t, p)
@@ -189,8 +189,8 @@ static inline void copies_text(char* text, size_t size, const Tensor* tensor, co
 
 // Whether ranks of this one's site, or (far) of all, hold different bits of what ought to be the same; text says what, and where.
 // All these ranks call it, and all get the same text. Without a difference they exchange four numbers each.
-static inline bool replicas_differ(char* text, size_t size, ProcessGroups* g, const Layout* layout, const ModelConfig* m,
-                                   const floatX* params, uint64_t* device, bool far) {
+static inline bool replicas_differ(char* text, size_t size, ProcessGroups* g, const Layout* layout,
+                                   const ModelConfig* m, const floatX* params, uint64_t* device, bool far) {
     const Mesh site = mesh_of_site(&layout->mesh), *mesh = far ? &layout->mesh : &site;
     const size_t ranks = (size_t)mesh_size(mesh);
     uint64_t* sums = (uint64_t*)checked_malloc((size_t)layout->n * sizeof *sums, "the checksums");
@@ -426,9 +426,9 @@ enum { SKIPPED_AT_MOST = 10 }; // steps in a row: the run ends with the last of 
 typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
 
 typedef struct {
-    OutlierDetector loss, norm;     // of the losses, and of the logarithms of the gradient's norm
-    int32_t skipped_in_row; // steps
-    bool skipped;           // the last step
+    OutlierDetector loss, norm; // of the losses, and of the logarithms of the gradient's norm
+    int32_t skipped_in_row;     // steps
+    bool skipped;               // the last step
     double loss_score, norm_score, loss_expected, norm_expected; // of the last step
 } StepHealth;
 

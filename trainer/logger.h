@@ -110,7 +110,7 @@ static void print_ranks(const Trainer* t) {
 
 // How many micro-batches stages hold in memory at once; of many stages the first and the last.
 static void print_slots(const Schedule* stages, const Mesh* mesh) {
-    printf("slots     ");
+    printf("inflight  ");
     for (int i = 0; i < mesh->p; i++) {
         if (mesh->p <= 16 || i < 4 || i >= mesh->p - 4) printf("%d ", stages[i].slots);
         if (mesh->p > 16 && i == 4) printf("... ");
@@ -122,7 +122,7 @@ static void print_sync(const Stage* s) {
     const CaatConfig* sync = &s->layout.mesh.sync;
     static const char* scale[] = {"times sqrt(states)", "with initial weights times sqrt(states)", "as they are"};
     if (!is_caat(s)) return;
-    printf("sync      %d of %d channels shared by %d states, %d a rank; private ones %s; gradients summed in %s\n",
+    printf("caat      %d of %d channels shared by %d states, %d a rank; private ones %s; gradients summed in %s\n",
            s->layout.shared, s->model.C, sync->ranks, s->layout.states, scale[sync->scale],
            sync->narrow ? FLOATX_NAME : "fp32");
 }
@@ -132,13 +132,14 @@ static void print_sums(const Trainer* t) {
     const Settings* o = &t->settings;
     const Mesh* mesh = &t->stage.layout.mesh;
     for (int far = 0; far < 2; far++) {
-        const bool named = o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see build_allreduce_plans
+        const bool named =
+            o->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see build_allreduce_plans
         int n = 0;
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
             if (!plan->n) continue;
             if (n++ == 0)
-                printf("sums      %sby %s on %s:",
+                printf("allreduce %sby %s on %s:",
                        mesh->sites == 1 ? ""
                        : far            ? "between sites "
                                         : "in a site ",
@@ -196,14 +197,14 @@ static void print_rounds(const Trainer* t) {
 static void print_mesh(const Trainer* t) {
     const Stage* s = &t->stage;
     const Mesh* mesh = &s->layout.mesh;
-    static const char* recompute[] = {"nothing", "norms and activation functions", "all but the blocks' inputs"};
-    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recomputed: %s\n", mesh_size(mesh),
+    static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
+    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s\n", mesh_size(mesh),
            mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
            mesh->p, mesh->d,
            mesh->zero == 0   ? ""
            : mesh->zero == 1 ? " with ZeRO-1"
                              : " with ZeRO-2",
-           s->trains ? recompute[mesh->recompute] : "nothing, as nothing is trained");
+           s->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
     print_sync(s);
     print_rounds(t);
     print_sums(t);
@@ -231,8 +232,8 @@ static void print_sources(const Trainer* t) {
         printf(i ? "          " : "data      ");
         if (t->train_files.count > 1) printf("%6.4g %%  ", 100 * source->fraction);
         printf("%s; %.3g epochs", text, mix_epochs(&t->train, i, n));
-        if (t->settings.documents) documents_describe(text, sizeof text, &source->files);
-        printf(t->settings.documents ? "; %s\n" : "\n", text);
+        if (t->settings.document_mask) documents_describe(text, sizeof text, &source->files);
+        printf(t->settings.document_mask ? "; %s\n" : "\n", text);
     }
     if (t->held_out && t->settings.eval_every)
         printf("val       %lld sequences of it, in %lld blocks\n", (long long)t->val.count,
@@ -314,7 +315,7 @@ static void print_plan(Trainer* t, double peak) {
     if (!DEVICE_IS_HOST) printf(", %s", FLOATX_NAME);
     if (peak > 0)
         printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
-               o->documents ? ", as if a sequence were one document" : "");
+               o->document_mask ? ", as if a sequence were one document" : "");
     printf("\n");
     print_mesh(t);
     if (mesh_size(&s->layout.mesh) > 1) {
@@ -428,7 +429,7 @@ static void write_duration(char* text, size_t size, double seconds) {
         snprintf(text, size, "%ld s", total);
 }
 
-static bool is_outlier(const Settings* o, double score) { return o->outlier > 0 && fabs(score) > o->outlier; }
+static bool is_outlier(const Settings* o, double score) { return o->outlier_z > 0 && fabs(score) > o->outlier_z; }
 
 // Columns of the terminal that stdout is; a large number where it is none, or does not say.
 static int terminal_columns(void) {
@@ -650,20 +651,21 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     log_number(log, t->val_loss);
     fprintf(log, ",\"grad_norm\":");
     log_number(log, t->grad_norm);
-    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
+    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
             learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
     if (mfu > 0)
         fprintf(log, "%.4f", mfu);
     else
         fprintf(log, "null");
-    fprintf(log, ",\"bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline, t->bytes.data);
-    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"wan\":%.0f", t->bytes.far);
+    fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
+            t->bytes.data);
+    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.far);
     fprintf(log, "},\"bubble\":");
     if (isnan(t->bubble))
         fprintf(log, "null");
     else
         fprintf(log, "%.4f", t->bubble);
-    fprintf(log, ",\"peak_bytes\":%lld", (long long)peak);
+    fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
     const StepHealth* h = &t->health;
     if (h->skipped) fprintf(log, ",\"skipped\":true");
     if (is_outlier(&t->settings, h->loss_score)) fprintf(log, ",\"loss_z\":%.2f", h->loss_score);
@@ -731,7 +733,8 @@ static void log_close_gaps(const char* path, FILE* old, int64_t step) {
 // Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
 // checkpoint's step, which are about to be written again, and remembers the others (health, or NULL). What cannot be read is dropped
 // and reported.
-static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step, StepHealth* health) {
+static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step,
+                     StepHealth* health) {
     char path[CHECKPOINT_PATH];
     LoggedLines found = {0, 0, 0, 0, false};
     Error error;

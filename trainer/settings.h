@@ -20,32 +20,32 @@ typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
     const char* generate;  // NULL: not asked for
-    int64_t tokens, top_k; // 0: what is usual; all
+    int64_t max_new_tokens, top_k; // 0: what is usual; all
     double temperature, top_p;
     int arch, export_dtype, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
-    bool documents;
-    int64_t document_token; // -1: the data's own
+    bool document_mask;
+    int64_t document_token_id; // -1: the data's own
     int64_t micro_batch, global_batch;
-    int64_t tp, pp, dp, first_layers, last_layers, zero;
-    int64_t vp;              // 0: what the schedule has
+    int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
+    int64_t vpp;              // 0: what the schedule has
     int recompute, schedule; // choices
-    bool sequence_parallel, whole_boundary;
+    bool sequence_parallel, no_scatter_gather;
     int dp_mode; // choice
-    int64_t sites, dp_delay, local_steps, fragments;
-    double dc_lambda, outer_lr, outer_momentum, mix; // dc_lambda, mix: -1: what suits the mode
+    int64_t sites, outer_delay, local_steps, fragments;
+    double dc_lambda, outer_lr, outer_momentum, outer_alpha; // dc_lambda, outer_alpha: -1: by the mode
     bool eager;
     int outer_bits, optimizer; // choices
     const char *allreduce, *topology;
-    double sync; // 1: an ordinary model
-    int64_t sync_ranks;
-    int sync_scale, sync_gradient; // choices
+    double caat_fraction; // 1: an ordinary model
+    int64_t caat_ranks;
+    int caat_scale, caat_grad_dtype; // choices
     double lr, min_lr;             // -1: by settings_rates
     double weight_decay, beta1, beta2, eps, clip;
     int64_t warmup; // -1: by settings_rates
-    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep, seed, watchdog, check_every;
+    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog, check_replicas_every;
     int on_nan; // choice
-    double outlier, save_minutes;
+    double outlier_z, save_minutes;
     bool resume, dry_run, version;
     bool mesh_of_run; // a run is resumed with the mesh of its own options.txt
     int completion;   // choice; -1: none
@@ -57,14 +57,14 @@ static inline Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
     s.model = "tiny";
-    s.document_token = -1;
-    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.sync = 1;
-    s.dp_delay = -1, s.dc_lambda = -1, s.mix = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
+    s.document_token_id = -1;
+    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.caat_fraction = 1;
+    s.outer_delay = -1, s.dc_lambda = -1, s.outer_alpha = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
     s.lr = -1, s.min_lr = -1, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
     s.warmup = -1, s.steps = 1000, s.log_every = 1, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000,
     s.seed = 42;
     s.temperature = 0.8, s.top_p = 1;
-    s.watchdog = 600, s.check_every = 100, s.outlier = 6, s.save_minutes = 15, s.completion = -1;
+    s.watchdog = 600, s.check_replicas_every = 100, s.outlier_z = 6, s.save_minutes = 15, s.completion = -1;
     return s;
 }
 
@@ -105,10 +105,10 @@ static inline int settings_table(Option* table, Settings* s) {
                       "vocabulary of the shards, to show samples as text, and of .jsonl [tokenizer.json beside the "
                       "first of them; "
                       "else .jsonl is bytes]"),
-        option_flag("documents", &s->documents,
+        option_flag("document-mask", &s->document_mask,
                     "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
         option_int(
-            "document-token", &s->document_token, 0, size,
+            "document-token-id", &s->document_token_id, 0, size,
             "documents: that stands before each [what the tokenizer has, GPT-2 50256, Llama-3 128000; Megatron's "
             "index and files of text say it themselves]"),
         option_heading("batch, in sequences"),
@@ -121,25 +121,25 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("pp", &s->pp, 1, 1 << 16, "pipeline stages: each has a part of the layers"),
         option_choice("schedule", &s->schedule, schedule_choices(),
                       "order of a pipeline's work; interleaved and zb-v cut it finer, zb-* backward passes in halves"),
-        option_int("vp", &s->vp, 1, 1000, "chunks of the model on each stage [2 for interleaved and zb-v, else 1]"),
+        option_int("vpp", &s->vpp, 1, 1000, "chunks of the model on each stage [2 for interleaved and zb-v, else 1]"),
         option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
         option_flag("sequence-parallel", &s->sequence_parallel,
                     "norms and residual stream on 1/tp of the positions each"),
         option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
         option_choice("recompute", &s->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
-        option_int("first-layers", &s->first_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
-        option_int("last-layers", &s->last_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
-        option_flag("whole-boundary", &s->whole_boundary,
+        option_int("first-stage-layers", &s->first_stage_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
+        option_int("last-stage-layers", &s->last_stage_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
+        option_flag("no-scatter-gather", &s->no_scatter_gather,
                     "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
-        option_heading("data parallelism that does not wait (methods/async_schedule.h)"),
+        option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
                       "what sites tell each other: gradients; these one step late; changes of the weights, with delay "
                       "compensation; the way of many steps"),
         option_int("sites", &s->sites, 1, 1 << 20,
                    "into which the replicas are divided; inside of one they sum gradients in every step [sync: 1, "
                    "else every replica is one]"),
-        option_int("dp-delay", &s->dp_delay, 0, 1 << 20,
+        option_int("outer-delay", &s->outer_delay, 0, 1 << 20,
                    "steps from sending to merging [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
         option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
                      "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
@@ -148,11 +148,11 @@ static inline int settings_table(Option* table, Settings* s) {
                    "diloco: parts of the model, each sent in its own step of a round [1]"),
         option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
         option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
-        option_float("mix", &s->mix, 0, 1,
-                     "diloco: part of its own weights that a site keeps when it merges [0.5 with --dp-delay, else 0]"),
+        option_float("outer-alpha", &s->outer_alpha, 0, 1,
+                     "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
         option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
         option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
-        option_heading("sums of gradients over dp"),
+        option_heading("all-reduce algorithm"),
         option_string(
             "allreduce", &s->allreduce, "NAME",
             "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: multitree, ring, forest, torus-ring, ...; a wrong "
@@ -161,14 +161,14 @@ static inline int settings_table(Option* table, Settings* s) {
             "topology", &s->topology, "NAME",
             "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
             "[full:N, all to all]"),
-        option_heading("CAAT-Net: tensor ranks that share a part of the channels only"),
-        option_float("sync", &s->sync, 0, 1, "that part; 1 = all of them, an ordinary model"),
+        option_heading("CAAT-Net (partial tensor-parallel all-reduce)"),
+        option_float("caat-fraction", &s->caat_fraction, 0, 1, "that part; 1 = all of them, an ordinary model"),
         option_int(
-            "sync-ranks", &s->sync_ranks, 1, 1 << 16,
+            "caat-ranks", &s->caat_ranks, 1, 1 << 16,
             "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
-        option_choice("sync-scale", &s->sync_scale, "runtime|init|none",
+        option_choice("caat-scale", &s->caat_scale, "runtime|init|none",
                       "what makes other channels as large: a factor sqrt(ranks) on them, or on their initial weights"),
-        option_choice("sync-gradient", &s->sync_gradient, "fp32|same",
+        option_choice("caat-grad-dtype", &s->caat_grad_dtype, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, "adamw|sgd",
@@ -204,7 +204,7 @@ static inline int settings_table(Option* table, Settings* s) {
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
         option_float("save-minutes", &s->save_minutes, 0, 1e6,
                      "and when the last checkpoint, or the first step, is so long ago; 0 = never for that"),
-        option_int("keep", &s->keep, 0, big,
+        option_int("keep-last", &s->keep_last, 0, big,
                    "checkpoints that are kept: the last N, and the best by validation; 0 = all, but of those that "
                    "--save-minutes made, the last only"),
         option_string(
@@ -215,25 +215,25 @@ static inline int settings_table(Option* table, Settings* s) {
             option_any_text("generate", &s->generate, "TEXT",
                             "let the model of --init or --resume go on with this text, on stdout; \"\": write "
                             "one of its own, -: read it from stdin")),
-        option_int("check-every", &s->check_every, 0, big,
+        option_int("check-replicas-every", &s->check_replicas_every, 0, big,
                    "compare what several ranks hold alike every N steps, and before a checkpoint; 0 = never"),
         option_choice("on-nan", &s->on_nan, "stop|skip",
                       "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
                       "row"),
-        option_float("outlier", &s->outlier, 0, 1e6,
+        option_float("outlier-z", &s->outlier_z, 0, 1e6,
                      "tell losses and norms that are so many deviations from what the last 100 steps lead to expect; 0 "
                      "= never"),
         option_int("watchdog", &s->watchdog, 0, 1e9,
                    "seconds without progress of a rank after which the run ends and names it; 0 = never"),
-        option_heading("text that the model writes: --generate, and samples of a training run"),
-        option_int("tokens", &s->tokens, 1, 1 << 30, "how many at most [256; the last sample of a training run: 512]"),
+        option_heading("generation: --generate, and samples of a training run"),
+        option_int("max-new-tokens", &s->max_new_tokens, 1, 1 << 30, "how many at most [256; the last sample of a training run: 512]"),
         option_float("temperature", &s->temperature, 0, 1e6,
                      "divides the logits before a token is drawn: below 1 likely ones become likelier; 0 = always the "
                      "likeliest"),
         option_int("top-k", &s->top_k, 0, 1 << 30, "draw from the K likeliest tokens only; 0 = all"),
         option_float("top-p", &s->top_p, 0, 1,
                      "draw from the likeliest tokens whose probabilities add up to this; 1 = all"),
-        option_heading("looking into a run"),
+        option_heading("debugging and misc"),
         option_string("trace", &s->trace, "FILE", "what every rank did and when, for chrome://tracing or Perfetto"),
         option_int("seed", &s->seed, 0, 9e15, "of the initial weights, the order of the data and the samples"),
         option_command(
@@ -433,30 +433,30 @@ static inline void check_async_options(const Settings* o) {
     const struct {
         const char* name;
         bool given, fits;
-    } options[] = {{"dp-delay", o->dp_delay >= 0, gradient || diloco},
+    } options[] = {{"outer-delay", o->outer_delay >= 0, gradient || diloco},
                    {"dc-lambda", o->dc_lambda >= 0, gradient},
                    {"local-steps", o->local_steps > 0, diloco},
                    {"fragments", o->fragments > 0, diloco},
                    {"outer-lr", o->outer_lr != usual.outer_lr, diloco},
                    {"outer-momentum", o->outer_momentum != usual.outer_momentum, diloco},
-                   {"mix", o->mix >= 0, diloco},
+                   {"outer-alpha", o->outer_alpha >= 0, diloco},
                    {"eager", o->eager, diloco},
                    {"outer-bits", o->outer_bits > 0, diloco}};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         if (options[i].given && !options[i].fits)
             die_usage("--%s has no meaning with --dp-mode %s; it belongs to %s", options[i].name, mode,
-                      strcmp(options[i].name, "dp-delay") == 0    ? "delayed, dc-s3gd and diloco"
+                      strcmp(options[i].name, "outer-delay") == 0    ? "delayed, dc-s3gd and diloco"
                       : strcmp(options[i].name, "dc-lambda") == 0 ? "delayed and dc-s3gd"
                                                                   : "diloco");
     }
-    if (gradient && o->dp_delay > 1)
-        die_usage("--dp-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->dp_delay, mode);
-    if (gradient && o->dp_delay == 0 && o->dc_lambda > 0)
-        die_usage("--dc-lambda %g compensates for a delay, and --dp-delay 0 has none: leave one of them away",
+    if (gradient && o->outer_delay > 1)
+        die_usage("--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
+    if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)
+        die_usage("--dc-lambda %g compensates for a delay, and --outer-delay 0 has none: leave one of them away",
                   o->dc_lambda);
-    if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))
+    if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
         die_usage("--eager merges when the next round is sent, and whole: leave --%s away",
-                  o->dp_delay >= 0 ? "dp-delay" : "mix");
+                  o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
     if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
         die_usage("--zero %lld does not go with --dp-mode %s: %s", (long long)o->zero, mode,
                   o->dp_mode == DP_DELAYED ? "a gradient that is late is kept whole; use --zero 1"
@@ -477,13 +477,13 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
     r.delay = r.eager            ? r.period
-              : o->dp_delay >= 0 ? o->dp_delay
+              : o->outer_delay >= 0 ? o->outer_delay
                                  : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
     r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
     r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
     r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
     if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
-    r.mix = o->mix >= 0 ? o->mix : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
+    r.mix = o->outer_alpha >= 0 ? o->outer_alpha : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
     if (o->on_nan && async_schedule_are_late(&r))
         die_usage("--on-nan skip needs all ranks in every step, and --dp-mode %s does not wait for them: leave one of "
@@ -494,11 +494,11 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
                   r.fragments, (long long)r.period);
     if (r.delay > r.period)
         die_usage(
-            "--dp-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
+            "--outer-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
             (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
         die_usage(
-            "--mix %g: what is a whole round late (--dp-delay %lld) is merged when the next is sent, and a site keeps "
+            "--outer-alpha %g: what is a whole round late (--outer-delay %lld) is merged when the next is sent, and a site keeps "
             "nothing of its own weights then",
             r.mix, (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
@@ -506,7 +506,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
             "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
             "use more --steps, or fewer --local-steps",
             (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
-            r.delay > 0 && !r.eager ? " and --dp-delay" : "");
+            r.delay > 0 && !r.eager ? " and --outer-delay" : "");
     if (!async_schedule_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }
@@ -517,14 +517,14 @@ static inline void check_settings(Settings* o) {
             "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
             o->out);
     const bool minutes = o->save_minutes != 0 && o->save_minutes != settings_default().save_minutes;
-    if ((o->resume || o->save_every || o->keep || minutes) && !o->out)
+    if ((o->resume || o->save_every || o->keep_last || minutes) && !o->out)
         die_usage("--%s needs --out DIR", o->resume       ? "resume"
                                           : o->save_every ? "save-every"
-                                          : o->keep       ? "keep"
+                                          : o->keep_last       ? "keep-last"
                                                           : "save-minutes");
-    if (o->sync == 1 && !o->sync_ranks && (o->sync_scale || o->sync_gradient))
-        die_usage("--sync-%s needs --sync P or --sync-ranks N", o->sync_scale ? "scale" : "gradient");
-    if (o->document_token >= 0 && !o->documents) die_usage("--document-token needs --documents");
+    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
+        die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
+    if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
     check_async_options(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
@@ -540,13 +540,13 @@ static inline void check_settings(Settings* o) {
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 
-// --vp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
+// --vpp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
 static inline void settings_schedule(Settings* o, bool schedule_given) {
-    if (o->vp > 1 && !schedule_given) o->schedule = INTERLEAVED;
-    if (!o->vp) o->vp = schedule_usual_chunks((ScheduleKind)o->schedule);
-    if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vp == 1)) return;
+    if (o->vpp > 1 && !schedule_given) o->schedule = INTERLEAVED;
+    if (!o->vpp) o->vpp = schedule_usual_chunks((ScheduleKind)o->schedule);
+    if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vpp == 1)) return;
     die_usage("--%s needs a pipeline, --pp 2 or more",
-              schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vp");
+              schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vpp");
 }
 
 // The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not there.
@@ -567,9 +567,9 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
-    mesh_set_schedule(&mesh, (ScheduleKind)o->schedule, (int)o->vp);
-    mesh.first_layers = (int)o->first_layers, mesh.last_layers = (int)o->last_layers;
-    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->whole_boundary;
+    mesh_set_schedule(&mesh, (ScheduleKind)o->schedule, (int)o->vpp);
+    mesh.first_layers = (int)o->first_stage_layers, mesh.last_layers = (int)o->last_stage_layers;
+    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to divide
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
@@ -584,9 +584,9 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (mesh.zero == 2 && mesh.sites > 1)
         die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
                   mesh.sites);
-    if (o->sync < 1 || o->sync_ranks) {
-        const CaatConfig sync = {(int)(o->sync_ranks ? o->sync_ranks : o->tp), o->sync, (SyncScale)o->sync_scale,
-                           o->sync_gradient == 1};
+    if (o->caat_fraction < 1 || o->caat_ranks) {
+        const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction, (SyncScale)o->caat_scale,
+                           o->caat_grad_dtype == 1};
         mesh.sync = sync;
     }
     return mesh;

@@ -360,7 +360,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     if (o->init && llmc_is_file(o->init)) return true;
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
-    const int token = o->document_token >= 0 ? (int)o->document_token
+    const int token = o->document_token_id >= 0 ? (int)o->document_token_id
                       : t->tokenizer.vocab   ? t->tokenizer.document
                                              : of_format;
     if (token < 0 || token >= model->V) return true;
@@ -386,17 +386,17 @@ static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
 // The vocabulary's token that stands before a document; -1: it has none, or is not known.
 static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
 
-// --documents: where they begin.
+// --document-mask: where they begin.
 static inline void find_documents(Trainer* t) {
     const Settings* o = &t->settings;
-    const int chosen = (int)o->document_token, of_vocabulary = vocabulary_document(t);
+    const int chosen = (int)o->document_token_id, of_vocabulary = vocabulary_document(t);
     Error error;
-    if (!o->documents || t->train_files.count == 0) return;
+    if (!o->document_mask || t->train_files.count == 0) return;
     if (!sources_documents(&t->train_files, chosen, of_vocabulary, &error) ||
         !sources_documents(&t->val_files, chosen, of_vocabulary, &error))
-        die_usage("--documents: %s", error.text);
+        die_usage("--document-mask: %s", error.text);
     if (chosen >= 0 && sources_have_documents(&t->train_files) && sources_have_documents(&t->val_files))
-        die_usage("--document-token %d: %s and all other data say themselves where documents begin; leave it away",
+        die_usage("--document-token-id %d: %s and all other data say themselves where documents begin; leave it away",
                   chosen, t->train_files.source[0].files.file[0].path);
 }
 
@@ -433,16 +433,16 @@ static inline void open_evaluations(Trainer* t) {
         ok = ok && (lines ? jsonl_encode(&e->stream, &t->tokenizer, &error)
                           : evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error));
         ok = ok && evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
-        if (ok && t->settings.documents && !is_choice(e))
-            ok = documents_settle(&e->stream, (int)t->settings.document_token, vocabulary_document(t), &error);
+        if (ok && t->settings.document_mask && !is_choice(e))
+            ok = documents_settle(&e->stream, (int)t->settings.document_token_id, vocabulary_document(t), &error);
         told = told && (is_choice(e) || format_has_documents(e->stream.format));
         checksum = 31 * checksum + evaluation_checksum(e);
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);
-    if (t->settings.document_token >= 0 && t->train_files.count == 0 && told)
-        die_usage("--document-token %lld: the files of --evaluate say themselves where documents begin; leave it away",
-                  (long long)t->settings.document_token);
+    if (t->settings.document_token_id >= 0 && t->train_files.count == 0 && told)
+        die_usage("--document-token-id %lld: the files of --evaluate say themselves where documents begin; leave it away",
+                  (long long)t->settings.document_token_id);
     char text[64];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");

@@ -28,7 +28,7 @@ typedef struct {
     double far;                    // those of data that went to other sites
 } Bytes;
 
-// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--documents) positions
+// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--document-mask) positions
 // of all inputs.
 typedef struct {
     int32_t *host, *device;

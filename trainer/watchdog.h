@@ -281,7 +281,8 @@ static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, 
     w->view = (WatchView*)checked_calloc((size_t)table->rows, sizeof *w->view, "the watchdog");
     w->sees = true;
     for (int i = 0; i < table->rows; i++) { // not where ranks are in containers of their own, or /proc is hidden
-        if (heartbeat_row(table, i)->born == 0 || heartbeat_process(heartbeat_row(table, i)) == PROCESS_GONE) w->sees = false;
+        if (heartbeat_row(table, i)->born == 0 || heartbeat_process(heartbeat_row(table, i)) == PROCESS_GONE)
+            w->sees = false;
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&clock);
@@ -349,7 +350,9 @@ static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const c
 }
 
 // This rank's row, or NULL.
-static inline HeartbeatRow* watchdog_row(const Watchdog* w) { return w->table ? heartbeat_row(w->table, w->self) : NULL; }
+static inline HeartbeatRow* watchdog_row(const Watchdog* w) {
+    return w->table ? heartbeat_row(w->table, w->self) : NULL;
+}
 
 // The rank may go: whoever still waits for it does so for good reasons.
 static inline void watchdog_ending(Watchdog* w) {

@@ -164,7 +164,9 @@ static inline WherePhase heartbeat_phase_of(const HeartbeatRow* row) {
 // The run has begun with its steps.
 static inline bool heartbeat_steps(WherePhase phase) { return phase > PHASE_LOADING; }
 
-static inline uint64_t heartbeat_waits(const HeartbeatRow* row) { return __atomic_load_n(&row->wait, __ATOMIC_RELAXED); }
+static inline uint64_t heartbeat_waits(const HeartbeatRow* row) {
+    return __atomic_load_n(&row->wait, __ATOMIC_RELAXED);
+}
 
 // The row of a rank of the world, -1: it is not on this machine.
 static inline int heartbeat_find(const HeartbeatTable* table, int rank) {
@@ -203,7 +205,7 @@ static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatR
 
 // Appends "receive in group "pipeline" with rank 3", or "all-reduce in group "data" of ranks 0, 2, 4 and 5 more": ranks of the world.
 static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTable* table, int i, uint64_t wait,
-                                  WhereNames names) {
+                                      WhereNames names) {
     enum { SHOWN = 8 };
     const HeartbeatRow* row = heartbeat_row(table, i);
     const int32_t* ranks = NULL;

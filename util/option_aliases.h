@@ -1,8 +1,10 @@
 /*
-util/option_aliases.h: what other trainers call the options here, for the message about an unknown one: nanoGPT, Hugging Face
-(transformers' TrainingArguments and config.json) and Megatron-LM. Their underscores count as hyphens.
+util/option_aliases.h: other names of the options, for the message about an unknown one: those that nanoGPT, Hugging Face
+(transformers' TrainingArguments and config.json) and Megatron-LM use, and those that options here had before. Underscores
+count as hyphens. An option that the program at hand does not have is not suggested.
 
-An alias of an option that the program at hand does not have is as unknown as any other name.
+    alias_find(name)        the row of `aliases` with this name
+    option_renamed(name)    the option's name today: old files of options (options.txt of a run) may have the old one
 */
 #ifndef OPTION_ALIASES_H
 #define OPTION_ALIASES_H
@@ -33,7 +35,7 @@ static const Alias aliases[] = {
     {"data", "dataset dataset-name data-path data-dir train-data train-data-path train-file", NULL},
     {"val", "valid-data-path validation-file split", "without it a part of --data is held out"},
     {"tokenizer", "tokenizer-name tokenizer-name-or-path tokenizer-model tokenizer-type vocab-file merge-file", NULL},
-    {"documents", "reset-attention-mask reset-position-ids eod-mask-loss", NULL},
+    {"document-mask", "reset-attention-mask reset-position-ids eod-mask-loss", NULL},
     {"micro-batch", "batch-size micro-batch-size train-batch-size per-device-train-batch-size",
      "sequences in one forward pass; --global-batch: in an update, over all ranks"},
     {"global-batch", "global-batch-size gradient-accumulation-steps total-batch-size",
@@ -41,7 +43,7 @@ static const Alias aliases[] = {
     {"tp", "tensor-model-parallel-size tensor-parallel-size tp-size", NULL},
     {"pp", "pipeline-model-parallel-size pipeline-parallel-size pp-size", NULL},
     {"dp", "data-parallel-size", NULL},
-    {"vp", "num-layers-per-virtual-pipeline-stage virtual-pipeline-model-parallel-size",
+    {"vpp", "num-layers-per-virtual-pipeline-stage virtual-pipeline-model-parallel-size",
      "the number of chunks on a stage"},
     {NULL, "context-parallel-size expert-model-parallel-size num-experts",
      "there are no context or expert parallelism here; --tp, --pp and --dp divide the work"},
@@ -71,7 +73,7 @@ static const Alias aliases[] = {
     {"eval-sequences", "eval-iters eval-batches", NULL},
     {"evaluate", "eval-only do-eval", NULL},
     {"save-every", "save-interval save-steps checkpoint-every", NULL},
-    {"keep", "save-total-limit", NULL},
+    {"keep-last", "save-total-limit", NULL},
     {"out", "out-dir output-dir save save-dir checkpoint-dir", NULL},
     {"log-every", "log-interval logging-steps log-freq", NULL},
     {NULL, "wandb-log wandb-project wandb-run-name report-to tensorboard-dir logging-dir",
@@ -85,8 +87,38 @@ static const Alias aliases[] = {
     {NULL, "num-gpus nproc-per-node nnodes world-size",
      "the launcher starts the ranks: scripts/mpirun.sh -np N ./train_gpt"},
     {"generate", "prompt start", NULL},
-    {"tokens", "max-new-tokens max-length", NULL},
+    {"max-new-tokens", "max-length", NULL},
 };
+
+// Names that options of threefold had before.
+static const struct {
+    const char *before, *now;
+} renamed_options[] = {
+    {"sync", "caat-fraction"},
+    {"sync-ranks", "caat-ranks"},
+    {"sync-scale", "caat-scale"},
+    {"sync-gradient", "caat-grad-dtype"},
+    {"vp", "vpp"},
+    {"whole-boundary", "no-scatter-gather"},
+    {"first-layers", "first-stage-layers"},
+    {"last-layers", "last-stage-layers"},
+    {"documents", "document-mask"},
+    {"document-token", "document-token-id"},
+    {"tokens", "max-new-tokens"},
+    {"dp-delay", "outer-delay"},
+    {"mix", "outer-alpha"},
+    {"check-every", "check-replicas-every"},
+    {"outlier", "outlier-z"},
+    {"keep", "keep-last"},
+};
+
+// The name today of an option that had this one; NULL: none had.
+static inline const char* option_renamed(const char* name) {
+    for (size_t i = 0; i < sizeof renamed_options / sizeof renamed_options[0]; i++) {
+        if (strcmp(renamed_options[i].before, name) == 0) return renamed_options[i].now;
+    }
+    return NULL;
+}
 
 // Whether the blank-separated words have this one. Both are compared with hyphens for underscores.
 static inline bool has_word(const char* words, const char* word) {

@@ -144,7 +144,7 @@ int main(void) {
         {"position_backward", run_position_backward, NC, f4 * NC + 2 * f4 * T * C, 1},
         {"sum_of_squares", run_grad_norm, P, f4 * P, 124439808.0 / P},
         {"adamw_update", run_adamw, P, 7 * f4 * P, 124439808.0 / P},
-        {"checksum_add", run_checksum, P, f4 * P, 0}, // every --check-every steps
+        {"checksum_add", run_checksum, P, f4 * P, 0}, // every --check-replicas-every steps
         {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * f4 * NC, 0},
         {"rmsnorm_backward", run_rmsnorm_backward, NC, 4 * f4 * NC, 0},
         {"rope_forward", run_rope, 2 * NC, 4 * f4 * NC + f4 * T * HS, 0},

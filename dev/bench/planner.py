@@ -87,7 +87,7 @@ def run(mesh, data, steps, folder, extra=()):
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     with open(os.path.join(folder, "log.jsonl")) as log:
         lines = [json.loads(line) for line in log]
-    return [line["ms"] / 1e3 for line in lines[2:]], max(line["peak_bytes"] for line in lines)
+    return [line["step_ms"] / 1e3 for line in lines[2:]], max(line["peak_mem_bytes"] for line in lines)
 
 
 def processor_seconds():
@@ -148,7 +148,7 @@ def plan(mesh, cluster, *options):
     said = {w[2:]: (words[i + 1:] + ["--"])[0] for i, w in enumerate(words) if w.startswith("--")}
     tp, pp = int(said.get("tp", 1)), int(said.get("pp", 1))
     schedule = said.get("schedule", "1f1b")
-    settled = {"tp": tp, "pp": pp, "dp": ranks // (tp * pp), "vp": 2 if schedule in ("interleaved", "zb-v") else 1,
+    settled = {"tp": tp, "pp": pp, "dp": ranks // (tp * pp), "vpp": 2 if schedule in ("interleaved", "zb-v") else 1,
                "schedule": schedule, "zero": said.get("zero", 0), "recompute": "none",
                "sequence-parallel": "yes" if "sequence-parallel" in said else "no",
                "gpus": ranks, "cluster": cluster, "vocab": 256}

@@ -34,9 +34,9 @@ ours() { # B T: runs the trainer for six steps; tokens/s, 6N MFU in %, MB and se
     peak=$(sed -n 's/.*measured peak \([0-9]*\) GFLOP.*/\1/p' "$work/out")
     echo "$tps" >>"$work/ours"
     awk -v tps="$tps" -v peak="$peak" 'BEGIN { print 100 * tps * 6 * 124439808 / (peak * 1e9) }' >>"$work/mfu"
-    field peak_bytes "$log" | awk '{ print $1 / 1e6 }' >>"$work/mb"
-    first=$(sed -n '1s/.*"ms":\([0-9.]*\).*/\1/p' "$log")
-    awk -v ms="$first" '/^ready/ { print $2 + ms / 1000 }' "$work/out" >>"$work/first"
+    field peak_mem_bytes "$log" | awk '{ print $1 / 1e6 }' >>"$work/mb"
+    first=$(sed -n '1s/.*"step_ms":\([0-9.]*\).*/\1/p' "$log")
+    awk -v ms="$first" '/^startup/ { print $2 + ms / 1000 }' "$work/out" >>"$work/first"
     rm -rf "$work/run"
 }
 

@@ -4,9 +4,9 @@
     dev/bench/saving.py [--rounds 3] [--every 10] [--sizes 0.5M,6M,25M] [--ranks 1,2,4] [--out FOLDER]
 
 Each run is made without saving and with it, in turn, so often; FOLDER is on the disk that is meant. Of both the steps' times
-come from log.jsonl, and how long training stood still for a save from what the trainer prints. From save to save
+come from log.jsonl, and how long a save blocked training from what the trainer prints. From save to save
 
-    cost = (the steps' times + the time it stood still) / (as many steps' times without saving) - 1
+    cost = (the steps' times + the time it was blocked) / (as many steps' times without saving) - 1
 
 so what the writing thread takes away from the steps beside it counts as well. The table has medians over all intervals of all
 rounds; with one thread a rank, and cores that are all busy, the thread has no core of its own. The machine has to be
@@ -29,16 +29,16 @@ STEPS = {'0.5M': 201, '6M': 81, '25M': 41}
 
 
 def run(size, ranks, steps, every, text, out):
-    """The steps' times in ms; [(step, ms that training stood still, ms until it was on the disk)]."""
+    """The steps' times in ms; [(step, ms that training was blocked, ms until it was on the disk)]."""
     shutil.rmtree(out, ignore_errors=True)
-    command = [os.path.join(PROJECT, 'train_gpt'), *f'{COMMON} {SIZES[size]} {MESHES[ranks]} --steps {steps} --save-every {every} --keep 1 --data {text} '
+    command = [os.path.join(PROJECT, 'train_gpt'), *f'{COMMON} {SIZES[size]} {MESHES[ranks]} --steps {steps} --save-every {every} --keep-last 1 --data {text} '
                f'--out {out}'.split()]
     if ranks > 1:
         command = [os.path.join(PROJECT, 'scripts', 'mpirun.sh'), '-np', str(ranks), *command]
     said = subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors='replace').stdout
-    times = [json.loads(line)['ms'] for line in open(os.path.join(out, 'log.jsonl'))]
+    times = [json.loads(line)['step_ms'] for line in open(os.path.join(out, 'log.jsonl'))]
     saves = [(int(m[1]), float(m[2]), float(m[3])) for m in
-             re.finditer(r'^saved .*step_(\d+): training stood still for ([\d.]+) ms, on the disk after ([\d.]+) ms', said, re.M)]
+             re.finditer(r'^saved .*step_(\d+): blocked training ([\d.]+) ms, on the disk after ([\d.]+) ms', said, re.M)]
     shutil.rmtree(out, ignore_errors=True)
     return times, saves[:-1]  # the last one has nothing beside it
 
@@ -72,7 +72,7 @@ def main():
     parser.add_argument('--out', default='')
     o = parser.parse_args()
     print(f'load before: {os.getloadavg()[0]:.1f}\n\n'
-          f'| parameters | ranks | step, ms | stood still, ms | of {o.every} steps | on the disk after, ms | cost of saving every {o.every} steps | rounds apart |\n'
+          f'| parameters | ranks | step, ms | blocked, ms | of {o.every} steps | on the disk after, ms | cost of saving every {o.every} steps | rounds apart |\n'
           '|---|---|---|---|---|---|---|---|')
     with tempfile.TemporaryDirectory(dir=o.out or None) as folder:
         text = os.path.join(folder, 'text.txt')

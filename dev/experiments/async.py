@@ -58,9 +58,9 @@ RUNS = [
     ('dc-s3gd-0', 'DC-S3GD, lambda 0', '--dp-mode dc-s3gd --dc-lambda 0', LR, '#17becf'),
     ('dc-s3gd', 'DC-S3GD, lambda 0.2', '--dp-mode dc-s3gd --dc-lambda 0.2', LR, '#1f77b4'),
     ('diloco', 'DiLoCo, H = 32', f'--dp-mode diloco --local-steps {ROUND}', LR, '#2ca02c'),
-    ('streaming', 'Streaming DiLoCo', f'--dp-mode diloco --local-steps {ROUND} --fragments 4 --dp-delay 2', LR, '#9467bd'),
+    ('streaming', 'Streaming DiLoCo', f'--dp-mode diloco --local-steps {ROUND} --fragments 4 --outer-delay 2', LR, '#9467bd'),
     ('eager', 'DiLoCo, eager', f'--dp-mode diloco --local-steps {ROUND} --eager {GENTLE}', LR, '#d62728'),
-    ('late', 'DiLoCo, a round late', f'--dp-mode diloco --local-steps {ROUND} --dp-delay {ROUND} {GENTLE}', LR, '#e377c2'),
+    ('late', 'DiLoCo, a round late', f'--dp-mode diloco --local-steps {ROUND} --outer-delay {ROUND} {GENTLE}', LR, '#e377c2'),
 ]
 NAMES = [r[0] for r in RUNS]
 LABEL, COLOUR = {r[0]: r[1] for r in RUNS}, {r[0]: r[4] for r in RUNS}
@@ -197,7 +197,7 @@ def run(o, folder, options, mbit, title, left):
         shutil.rmtree(checkpoint)
     write_json(os.path.join(part, 'options.json'), options)
     os.replace(part, folder)
-    ms = statistics.mean(r['ms'] for r in log)
+    ms = statistics.mean(r['step_ms'] for r in log)
     print(f'{clear}{title}: validation loss {log[-1]["val_loss"]:.4f}, {ms:.1f} ms a step; {duration(left(1))} left', flush=True)
     return True
 
@@ -319,13 +319,13 @@ class Run:
         seconds, tokens = 0.0, 0
         self.curve = []  # (step, tokens, seconds, validation loss)
         for r in rows:
-            seconds, tokens = seconds + r['ms'] * 1e-3, tokens + r['tokens']
+            seconds, tokens = seconds + r['step_ms'] * 1e-3, tokens + r['tokens']
             if r['val_loss'] is not None:
                 self.curve.append((r['step'], tokens, seconds, r['val_loss']))
         self.steps, self.seconds, self.loss = rows[-1]['step'], seconds, rows[-1]['val_loss']
-        self.ms = statistics.mean(r['ms'] for r in rows[1:])  # the first step takes memory
-        self.times = [(r['step'], r['ms']) for r in rows[1:]]
-        self.bytes = statistics.mean(r['bytes']['dp'] for r in rows)  # all replicas together
+        self.ms = statistics.mean(r['step_ms'] for r in rows[1:])  # the first step takes memory
+        self.times = [(r['step'], r['step_ms']) for r in rows[1:]]
+        self.bytes = statistics.mean(r['comm_bytes']['dp'] for r in rows)  # all replicas together
 
     def loss_at(self, part):
         """Validation loss when that part of the steps is done: on the line between two validations."""

@@ -40,7 +40,7 @@ refuses() {
 }
 
 # log FOLDER: what was trained, without the times
-log() { sed 's/"ms".*//' "$1/log.jsonl"; }
+log() { sed 's/"step_ms".*//' "$1/log.jsonl"; }
 
 # begins FOLDER: a run with a replica in each site, in the background
 begins() {

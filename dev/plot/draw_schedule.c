@@ -1,7 +1,7 @@
 /*
 draw_schedule.c: pipeline schedules as figures, from the same tables that the trainer executes.
 
-    draw_schedule --schedule zb-v --pp 4 --vp 2 --microbatches 8 --out zb-v.svg
+    draw_schedule --schedule zb-v --pp 4 --vpp 2 --microbatches 8 --out zb-v.svg
     draw_schedule --trace trace.json --out run.svg
 
 The first draws the timeline of the tables at given costs. The second lays what a run did in one of its steps beside
@@ -35,7 +35,7 @@ static inline int draw_table(Option* table, DrawOptions* o) {
         option_heading("a schedule at given costs"),
         option_choice("schedule", &o->kind, schedule_choices(), ""),
         option_int("pp", &o->p, 1, 256, "stages"),
-        option_int("vp", &o->v, 1, 32, "chunks of each stage [what the schedule needs]"),
+        option_int("vpp", &o->v, 1, 32, "chunks of each stage [what the schedule needs]"),
         option_int("microbatches", &o->m, 1, 1024, "in a step"),
         option_float("forward", &o->forward, 1e-6, 1e6, "what a forward pass of a chunk takes"),
         option_float("input", &o->input, 0, 1e6, "what the input half of a backward pass takes"),

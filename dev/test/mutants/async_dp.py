@@ -10,16 +10,16 @@ ROUNDS, SITES, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h",
 SETTINGS, KERNELS, CHECKPOINT = "trainer/settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
 
 S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
-S3GD_NOW = "sites 2 --dp-mode dc-s3gd --dp-delay 0"
+S3GD_NOW = "sites 2 --dp-mode dc-s3gd --outer-delay 0"
 S3GD_SITES = "sites 4 --dp-mode dc-s3gd --sites 2"
 DELAYED = "sites 2 --dp-mode delayed --dc-lambda 0.3 --arch llama"
 DELAYED_ZERO = "sites 2 --dp-mode delayed --dc-lambda 0.2 --zero 1"
 DELAYED_SITES = "sites 4 --dp-mode delayed --sites 2 --dc-lambda 0.2"
-STREAMING = "sites 2 --dp-mode diloco --local-steps 4 --fragments 2 --dp-delay 1"
+STREAMING = "sites 2 --dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1"
 EAGER = "sites 2 --dp-mode diloco --local-steps 2 --eager"
 EAGER_BITS = "sites 2 --dp-mode diloco --local-steps 2 --eager --outer-bits 8"
-BITS = "sites 2 --dp-mode diloco --local-steps 2 --outer-bits 8 --dp-delay 1"
-BITS_SITES = "sites 4 --dp-mode diloco --local-steps 2 --dp-delay 1 --outer-bits 4 --sites 2"
+BITS = "sites 2 --dp-mode diloco --local-steps 2 --outer-bits 8 --outer-delay 1"
+BITS_SITES = "sites 4 --dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 4 --sites 2"
 EAGER_SITES = "sites 4 --dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"
 SYNC_SITES = "sites 4 --dp-mode sync --sites 2"
 
@@ -38,13 +38,13 @@ FAULTS = [
      "traffic.near += times * sums * (k - 1) / k", "traffic.near += 0 * times * sums * (k - 1) / k"),
     ("settings: no compensation where dc-s3gd says nothing", "rounds", SETTINGS, "o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0", "0"),
     ("settings: a compensation where nothing is late is accepted", "rounds", SETTINGS,
-     "if (gradient && o->dp_delay == 0 && o->dc_lambda > 0)", "if (0)"),
+     "if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)", "if (0)"),
     ("settings: a run in which nothing is merged is accepted", "rounds", SETTINGS, "if (diloco && async_schedule_learned(&r, o->steps) == 0)",
      "if (0)"),
     ("plan: what is on its way counts as learned", "rounds", ROUNDS, "last - (r->eager ? 0 : r->delay), place", "last, place"),
     ("settings: ZeRO with sites is accepted", "rounds", SETTINGS, "(o->dp_mode != DP_DELAYED || o->zero == 2)", "o->zero == 2"),
-    ("settings: --mix is accepted with --eager", "rounds", SETTINGS, "if (o->eager && (o->dp_delay >= 0 || o->mix >= 0))",
-     "if (o->eager && o->dp_delay >= 0)"),
+    ("settings: --outer-alpha is accepted with --eager", "rounds", SETTINGS, "if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))",
+     "if (o->eager && o->outer_delay >= 0)"),
     # dc-s3gd
     ("dc-s3gd: c takes in the sum of the changes, not the mean", S3GD, SITES,
      "add_scaled(s->base + at, s->sum + at, 1.0f / (float)s->rounds.sites, bucket->elements);",
@@ -110,7 +110,7 @@ FAULTS = [
     ("a validation leaves the common point behind", STREAMING, "parallel/optimizer.h",
      "device_copy(stage->sites.own, stage->grads.all, (size_t)stage->layout.elements * sizeof(float));", ";"),
     ("validation at the own weights", STREAMING, "parallel/optimizer.h", "async_dp_common(&stage->sites, HAS_MASTER_WEIGHTS ? stage->grads.all : (float*)stage->params);", ""),
-    ("saving does not wait", S3GD, "trainer/checkpointing.h", "    async_dp_drain(stage);\n    if (t->settings.check_every)", "    if (t->settings.check_every)"),
+    ("saving does not wait", S3GD, "trainer/checkpointing.h", "    async_dp_drain(stage);\n    if (t->settings.check_replicas_every)", "    if (t->settings.check_replicas_every)"),
     ("checkpoint: no velocity", STREAMING, SAVE, "if (diloco) add_site_values(&state, \"velocity\", sites->velocity, false);", ""),
     ("checkpoint: no sum on its way", STREAMING, SAVE,
      "if (diloco && async->delay > 0) add_site_values(&state, \"sum\", sites->sum, false);", ""),

@@ -5,7 +5,7 @@ Tests: "evaluate N TEXT": the cases of test_evaluate with TEXT in their command 
 import mutate
 
 EVALUATE, TRAINER, TELL, SETTINGS = "dataloader/eval_loader.h", "train_gpt.cu", "trainer/logger.h", "trainer/settings.h"
-PURE, ONE, PIPE, DATA, DATA3, USE = ("evaluate 1 pure", "evaluate 1 --micro-batch 1 --global-batch 4", "evaluate 2 --pp 2 --vp 2", "evaluate 2 --dp 2",
+PURE, ONE, PIPE, DATA, DATA3, USE = ("evaluate 1 pure", "evaluate 1 --micro-batch 1 --global-batch 4", "evaluate 2 --pp 2 --vpp 2", "evaluate 2 --dp 2",
                                      "evaluate 3 --dp 3 --micro-batch 4", "use")
 
 # What is wrong; the test that has to see it; file, exact text, replacement.

@@ -75,7 +75,7 @@ FAULTS = [
     ("a text of another plugin", "tensorboard", EVENTS, 'field(1, field(1, "text"))', 'field(1, field(2, "text"))'),
     ("a file that grows is replaced", "tensorboard", REPORT, "if old and data.startswith(old):", "if False:"),
     ("a file that shrank is appended to", "tensorboard", REPORT, "if old and data.startswith(old):", "if old:"),
-    ("bytes, not megabytes", "tensorboard", REPORT, '("peak_bytes", "memory/peak MB", 1e-6)', '("peak_bytes", "memory/peak MB", 1)'),
+    ("bytes, not megabytes", "tensorboard", REPORT, '("peak_mem_bytes", "memory/peak MB", 1e-6)', '("peak_mem_bytes", "memory/peak MB", 1)'),
     ("options: the file wins", "test_options", OPTIONS, "if (!o->given) return option_take(o, value ? value : rest, error);", "return option_take(o, value ? value : rest, error);"),
     ("options: what the command line gives is not looked at in the file", "test_options", OPTIONS, "return option_take(&read, value ? value : rest, error);", "return true;"),
     ("options: twice in a file", "test_options", OPTIONS, "if (o->line) return fail", "if (0) return fail"),

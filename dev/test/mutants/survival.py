@@ -59,7 +59,7 @@ FAULTS = [
      "if (saver->rank == 0 && saver->left >= 0 && checkpoint_abandon(saver->out, saver->left)) saver->left = -1;", ""),
     ("a failed save is not cleared away", "disks", SAVE, "if (!ok && saver->rank == 0 && !checkpoint_abandon(saver->out, saver->state.step))",
      "if (!ok && saver->rank == 0)"),
-    ("a run that was killed at its end keeps too many", "kills", "trainer/checkpointing.h", "if (is_main(t) && !checkpoint_prune(o->out, o->keep, t->step, -1, &error))",
+    ("a run that was killed at its end keeps too many", "kills", "trainer/checkpointing.h", "if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))",
      "if (0)"),
     # Ranks and threads
     ("the last rank's report is not waited for", "kills", SAVE, "for (int rank = 0; rank < x->ranks;) {", "for (int rank = 0; rank < x->ranks - (x->ranks > 1);) {"),

@@ -74,7 +74,7 @@ def check_texts(train, arch, work):
     compared, wrong, count = 0, 0, 40
     for i, prompt in enumerate(PROMPTS):
         where = ["--out", out, "--resume"] if i % 2 else ["--init", f"{out}/step_00000060/model.safetensors"]
-        got = subprocess.run([train, *shape, *where, "--generate", prompt, "--temperature", "0", "--tokens", str(count)], check=True,
+        got = subprocess.run([train, *shape, *where, "--generate", prompt, "--temperature", "0", "--max-new-tokens", str(count)], check=True,
                              capture_output=True).stdout
         want, certain = greedy(forward, dict(size, vocab=256, seq=T, ffn=96), weights, prompt.encode(), count)
         head = prompt.encode() + want[:certain]

@@ -41,12 +41,12 @@ def unusual(a, b, first):
     print(f'{len(a)} steps')
 
 def keys(folder):
-    expected = 'step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes'.split()
+    expected = 'step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'.split()
     lines = log(folder)
     for x in lines:
-        assert list(x) == expected + ['version'] * (x is lines[0]) and list(x['bytes']) == ['tp', 'pp', 'dp'], list(x)
-        assert x['tokens'] == 8 * 32 and x['peak_bytes'] > 1e6 and x['ms'] > 0
-        assert x['bytes'] == lines[0]['bytes'], 'a step sends what the one before has sent'
+        assert list(x) == expected + ['version'] * (x is lines[0]) and list(x['comm_bytes']) == ['tp', 'pp', 'dp'], list(x)
+        assert x['tokens'] == 8 * 32 and x['peak_mem_bytes'] > 1e6 and x['step_ms'] > 0
+        assert x['comm_bytes'] == lines[0]['comm_bytes'], 'a step sends what the one before has sent'
     print(f'{len(lines)} lines')
 
 def traffic(out, folder, t, p, d, options):
@@ -54,7 +54,7 @@ def traffic(out, folder, t, p, d, options):
     t, p, d, text = int(t), int(p), int(d), open(out).read()
     rows = re.findall(r'^  (?:         +together|pipeline .*|data .*?) +([\d.]+) +([\d.]+)$', text, re.M)
     assert len(rows) == 3, rows
-    counted = log(folder)[-1]['bytes']
+    counted = log(folder)[-1]['comm_bytes']
     for (a, b), name in zip(rows, ('tp', 'pp', 'dp')):
         assert a == b, f'{name}: {a} MB counted, {b} by formula'
         assert abs(float(a) * 1e6 - counted[name]) <= 501, (name, a, counted)

@@ -60,7 +60,7 @@ CASES = [
     ("llama, one key/value head, linear scaling, fp16", transformers.LlamaConfig(**{**LLAMA, "num_key_value_heads": 1},
      rope_scaling=dict(rope_type="linear", factor=2.5)), {"rope_scaling": None}, torch.float16, "60KB", False),
 ]
-MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vp", "2"]), (2, ["--zero", "1"])]
+MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), (2, ["--zero", "1"])]
 
 passed = failed = 0
 
@@ -217,8 +217,8 @@ def check_end(work, name, config, in_generation_config):
     check(len(endless) == 68 and expected == endless[:len(expected)] and expected[-1] == end and len(expected) < 60,
           f"{name}: ends after {len(expected)} tokens, and not without its end")
     data = ["--data", f"{work}/data/tokens.bin", "--seq", "16", "--lr", "0", "--min-lr", "0", "--warmup", "0"]
-    good = train_gpt(work, 1, "--init", source, *data, "--steps", "2", "--save-every", "1", "--keep", "1", "--out", run, "--export", f"{run}.export")
-    good = good and train_gpt(work, 1, "--init", source, *data, "--steps", "5", "--save-every", "1", "--keep", "1", "--out", run, "--resume")
+    good = train_gpt(work, 1, "--init", source, *data, "--steps", "2", "--save-every", "1", "--keep-last", "1", "--out", run, "--export", f"{run}.export")
+    good = good and train_gpt(work, 1, "--init", source, *data, "--steps", "5", "--save-every", "1", "--keep-last", "1", "--out", run, "--resume")
     for folder in (f"{run}/step_00000005", f"{run}.export"):
         check(good and generated(folder, prompt) == expected and ends_of(folder) == (7, [end, V - 1]), f"{name}: ends there too: {folder[len(work):]}")
         check(good and same_tokenizer(source, folder), f"{name}: its tokenizer goes along: {folder[len(work):]}")
@@ -249,7 +249,7 @@ def check_own(work):
         tokens = tokenizer(text)["input_ids"]
         check(good and tokens == list(text.encode()) and tokenizer.decode(tokens) == text and len(tokenizer) == 256, "a run on bytes: its tokenizer")
         check(ends_of(folder) == (None, None) and len(generated(folder, tokens[:4])) == 64, "a run on bytes: its texts have no end")
-    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--documents", "--document-token", "5", "--out", f"{work}/own")
+    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--document-mask", "--document-token-id", "5", "--out", f"{work}/own")
     check(good and ends_of(f"{work}/own/step_00000002") == (5, 5), "a run with a vocabulary: its texts end where documents begin")
     bpe = tokenizers.Tokenizer.from_file(f"{work}/data/tokenizer.json")
     bpe.add_special_tokens(["<|endoftext|>"])

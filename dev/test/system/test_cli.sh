@@ -47,7 +47,7 @@ seq 1 12000 | tr '\n' ' ' >text.txt
 check "a short run ends with status 0" "[ $? = 0 ]"
 check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
 check "it logs a JSON object a step" "[ \$(python3 -c 'import json;print(sum(json.loads(l)[\"step\"]>0 for l in open(\"run/log.jsonl\")))') = 4 ]"
-check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens ms tokens_per_s mfu bytes bubble peak_bytes\".split()+[\"version\"]*(x is r[0]) for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
+check "with exactly the documented keys" "python3 -c 'import json;r=[json.loads(l) for l in open(\"run/log.jsonl\")];assert all(list(x)==\"step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes\".split()+[\"version\"]*(x is r[0]) for x in r);assert [x[\"val_loss\"] is None for x in r]==[True,False,True,False]'"
 check "it leaves a checkpoint" "[ \"\$(ls run/step_00000004 | tr '\n' ' ')\" = 'config.json generation_config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json trainer.json ' ]"
 check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
 check "the weights hold what they should" "python3 - <<'PY'
@@ -84,7 +84,7 @@ check "the command line wins, and --resume goes on" "[ $? = 0 ] && [ \$(wc -l <a
 samples='import json,sys;print([(x["step"],x["text"]) for x in map(json.loads,open(sys.argv[1]))])'
 cp again/samples.jsonl kept.jsonl
 check "samples are kept, those of the steps that are done" "[ \"\$(sed 's/,.*//' kept.jsonl | tr '\n' ' ')\" = '{\"step\":4 {\"step\":6 ' ]"
-check "as they are printed" "[ \"\$(sed '1,/^The model writes/d' out | tail -n +2)\" = \"\$(python3 -c 'import json;print(json.loads(open(\"kept.jsonl\").readlines()[-1])[\"text\"])')\" ]"
+check "as they are printed" "[ \"\$(sed '1,/^sample:/d' out | tail -n +2)\" = \"\$(python3 -c 'import json;print(json.loads(open(\"kept.jsonl\").readlines()[-1])[\"text\"])')\" ]"
 printf '{"step":6,"te' >>again/samples.jsonl
 "$fast" --config again/options.txt --resume --sample-every 2 >out 2>err
 check "a run taken up at its end writes its last sample again, not twice" "[ $? = 0 ] && [ \"\$(sed 's/,.*//' kept.jsonl)\" = \"\$(sed 's/,.*//' again/samples.jsonl)\" ]"
@@ -198,7 +198,7 @@ done
 refuses 2 "--seed is 7" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
 # forge KEY VALUE: a copy of that run whose trainer.json has another value, and a checksum that fits
 forge() {
-    rm -rf forged && cp -r whole_gpt2 forged && python3 - "$1" "$2" "$source/dev/test" <<'PY'
+    rm -rf forged && cp -r whole_gpt2 forged && python3 - "$1" "$2" "$source/dev/test/system" <<'PY'
 import re, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[3])
@@ -260,8 +260,8 @@ sed -i 's/"rope_theta": 10000.0/"rope_theta": 500.0/; s/"rms_norm_eps": 1e-05/"r
 rm theta_run/options.txt
 "$fast" $small --arch llama --data text.txt --steps 5 --eval-every 0 --out theta_run --resume >out 2>err
 check "what shapes and options do not say is the checkpoint's" "[ $? = 0 ] && grep -q '\"rope_theta\": 500.0' theta_run/step_00000005/config.json && grep -q '\"rms_norm_eps\": 0.001' theta_run/step_00000005/config.json"
-"$fast" $small --documents --data text.txt --steps 1 --eval-every 0 --out flag >out 2>err
-resumed flag --documents=no --steps 2
+"$fast" $small --document-mask --data text.txt --steps 1 --eval-every 0 --out flag >out 2>err
+resumed flag --document-mask=no --steps 2
 check "a flag is switched off: $(cat err)" "[ $status = 2 ] && grep -q 'every file is a document' err"
 "$fast" $small --sequence-parallel=no --data text.txt --steps 1 --eval-every 0 --out flag_off >out 2>err
 check "which options.txt remembers" "[ $? = 0 ] && grep -qx -- '--sequence-parallel no' flag_off/options.txt && '$fast' --steps 2 --out flag_off --resume >out 2>err"
@@ -270,7 +270,7 @@ check "which options.txt remembers" "[ $? = 0 ] && grep -qx -- '--sequence-paral
 "$fast" $small --init run --data text.txt --steps 1 --out from_run >out 2>err
 check "--init takes a run's best checkpoint" "[ $? = 0 ] && grep -q '^init .*run/step_00000004, the best ' out && grep -qx -- '--init run/step_00000004' from_run/options.txt"
 cp -r run unlinked && rm unlinked/best && mkdir unlinked/step_00000009.tmp
-check "or the newest" "'$fast' --init unlinked --generate 12 --tokens 3 2>err >out && grep -q '^init .*unlinked/step_00000004, the newest ' err && [ \$(wc -c <out) -ge 6 ]"
+check "or the newest" "'$fast' --init unlinked --generate 12 --max-new-tokens 3 2>err >out && grep -q '^init .*unlinked/step_00000004, the newest ' err && [ \$(wc -c <out) -ge 6 ]"
 refuses 1 "nowhere" $small --init nowhere --data text.txt
 rm -rf resumed && cp -r whole_gpt2 resumed && rm resumed/step_00000012/optimizer.safetensors
 refuses 1 "with --init resumed/step_00000012" --out resumed --resume
@@ -385,10 +385,10 @@ cp text.txt folder/a.txt && cp text.txt folder/below/b.md && cp random.bin folde
 check "a folder is the texts in it" "$fast $small --data folder --dry-run >out 2>err && grep -q '^data *folder/a.txt to folder/below/b.md (2 files)' out"
 check "** is any folders" "$fast $small --data 'folder/**/*.md' --dry-run >out 2>err && grep -q '^data *folder/below/b.md: ' out"
 check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err && grep -q 'warning.*50257.*--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
-refuses 2 "--document-token needs --documents" $small --data text.txt --document-token 3
-refuses 2 "--documents: raw.bin holds raw uint16 tokens, which do not say where documents begin" $small --data raw.bin --vocab 50257 --documents
-refuses 2 "no document begins with token 50001" $small --data raw.bin --vocab 50257 --documents --document-token 50001
-refuses 2 "say themselves where documents begin" $small --data text.txt --documents --document-token 3
+refuses 2 "--document-token-id needs --document-mask" $small --data text.txt --document-token-id 3
+refuses 2 "--document-mask: raw.bin holds raw uint16 tokens, which do not say where documents begin" $small --data raw.bin --vocab 50257 --document-mask
+refuses 2 "no document begins with token 50001" $small --data raw.bin --vocab 50257 --document-mask --document-token-id 50001
+refuses 2 "say themselves where documents begin" $small --data text.txt --document-mask --document-token-id 3
 head -c 20 text.txt >tiny.txt
 refuses 1 "smaller --seq" --data tiny.txt
 refuses 1 "do not mean the same" $small --data text.txt --val good.bin
@@ -407,9 +407,9 @@ check "Megatron's data sets are trained on" "$fast $small --data megatron --voca
 check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
 seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
 "$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
-check "JSON lines are trained on, by a vocabulary" "$fast $small --data lines.jsonl --tokenizer shards --documents --steps 2 --eval-every 0 --out lines >one 2>err && grep -q '^data *lines.jsonl: .*, 500 documents, .*every line' one"
-check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --documents --steps 2 --eval-every 0 >out 2>err && ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
-check "resumed by the vocabulary of the checkpoint" "$fast $small --data lines.jsonl --documents --steps 3 --eval-every 0 --out lines --resume >out 2>err && grep -q '^step *3' out"
+check "JSON lines are trained on, by a vocabulary" "$fast $small --data lines.jsonl --tokenizer shards --document-mask --steps 2 --eval-every 0 --out lines >one 2>err && grep -q '^data *lines.jsonl: .*, 500 documents, .*every line' one"
+check "as the same tokens in a shard" "$fast $small --data 'shards/train_*.bin' --document-mask --steps 2 --eval-every 0 >out 2>err && ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+check "resumed by the vocabulary of the checkpoint" "$fast $small --data lines.jsonl --document-mask --steps 3 --eval-every 0 --out lines --resume >out 2>err && grep -q '^step *3' out"
 check "as bytes without one" "$train $small --data lines.jsonl --val lines.jsonl --steps 2 --eval-every 2 >out 2>err && grep -q '^model .*vocabulary 256' out"
 check "evaluated, too" "$train $small --data lines.jsonl --steps 1 --eval-every 0 --evaluate lines.jsonl >out 2>err && grep -q '^evaluate.*lines.jsonl' out"
 printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
@@ -524,12 +524,12 @@ planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
 planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
-planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vp 4 --sequence-parallel yes --tp 2
+planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vpp 4 --sequence-parallel yes --tp 2
 planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
 check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
-planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vp 3 --schedule interleaved --sequence-parallel yes \
+planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved --sequence-parallel yes \
     --zero 1 --recompute selective --no-clip --rows 1
-check "  nothing is left out of the command" "grep -q 'train_gpt --model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 --schedule interleaved --vp 3 --sequence-parallel --zero 1 --recompute selective --clip 0\$' out"
+check "  nothing is left out of the command" "grep -q 'train_gpt --model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 --schedule interleaved --vpp 3 --sequence-parallel --zero 1 --recompute selective --clip 0\$' out"
 # shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
 check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'

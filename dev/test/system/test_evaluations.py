@@ -141,7 +141,7 @@ def test_refused(work):
     refused(1, "a completion of 8 tokens, more than --seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate", CHOICES)
     refused(1, "the model has a vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
     refused(1, "their tokens do not mean the same", *MODEL, "--data", text, "--steps", "1", "--evaluate", TOKENS)
-    refused(2, "say themselves where documents begin", *LOADED, "--evaluate", CHOICES, "--documents", "--document-token", "3")
+    refused(2, "say themselves where documents begin", *LOADED, "--evaluate", CHOICES, "--document-mask", "--document-token-id", "3")
     refused(1, "is for --evaluate", *MODEL, "--steps", "1", "--data", CHOICES)
 
 

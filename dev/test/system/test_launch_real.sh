@@ -96,7 +96,7 @@ newest() { # OUT: the step of the last checkpoint
     find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
 }
 lines() { if [ -e "$1/log.jsonl" ]; then wc -l <"$1/log.jsonl"; else echo 0; fi; }
-losses() { sed 's/,"lr".*\|,"ms".*\|,"tokens".*//' "$1"; }
+losses() { sed 's/,"lr".*\|,"step_ms".*\|,"tokens".*//' "$1"; }
 
 # comes CONDITION: waits for it, at most two minutes, or as long as $launcher lives where it is set; until_so WHAT
 # CONDITION: and fails if it does not come

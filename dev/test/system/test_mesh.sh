@@ -5,9 +5,9 @@
 
 # ---- several meshes, and what a run prints and leaves. Bound of the differences: sums of at most 8192 terms in another
 # order are off by 1e-7 of their size, a few times that after six updates; 1e-5 is what dev/test/unit/test_equivalence.c has.
-meshes=("1:" "2:--tp 2" "2:--pp 2" "4:--pp 4 --first-layers 1" "4:--tp 2 --zero 1"
+meshes=("1:" "2:--tp 2" "2:--pp 2" "4:--pp 4 --first-stage-layers 1" "4:--tp 2 --zero 1"
     "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--zero 2" "4:--tp 4 --recompute full"
-    "8:--tp 2 --pp 2 --dp 2 --zero 1 --recompute selective" "4:--tp 2 --pp 2 --whole-boundary")
+    "8:--tp 2 --pp 2 --dp 2 --zero 1 --recompute selective" "4:--tp 2 --pp 2 --no-scatter-gather")
 sizes=("1 1 1" "2 1 1" "1 2 1" "1 4 1" "2 1 2" "2 2 1" "1 1 2" "4 1 1" "2 2 2" "2 2 1") # t p d
 [ "${PARTS:-}" != quick ] || meshes=("1:" [5]="${meshes[5]}")
 for i in "${!meshes[@]}"; do
@@ -15,7 +15,7 @@ for i in "${!meshes[@]}"; do
     trains "$mesh" "${run[@]}" --out "mesh$i" || continue
     mv out "out$i"
     verify_py "$mesh: log.jsonl has the documented keys," keys "mesh$i"
-    steps=$(grep -c '^step ' "out$i") lines=$(grep -c '^model \|^ready \|^done ' "out$i")
+    steps=$(grep -c '^step ' "out$i") lines=$(grep -c '^model \|^startup \|^done ' "out$i")
     check "$mesh: one rank prints, and nothing is wrong" "[ $steps = 6 ] && [ $lines = 3 ] && ! grep -q ^train_gpt err"
     [ "$i" != 0 ] || continue
     verify_py "$mesh: prints the losses of one rank," printed out0 "out$i"
@@ -40,13 +40,13 @@ for i in 1 4 5 8; do
     verify_py "${meshes[$i]}: weights are one rank's:" weights mesh{0,$i}/step_00000006/model.safetensors 1e-4
 done
 
-trains "1:" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^The model writes/d' out >sample0
-trains "4:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^The model writes/d' out >sample2
+trains "1:" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample0
+trains "4:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample2
 check "two stages write, while another replica waits" "[ \$(wc -c <sample2) -gt 400 ]"
-trains "2:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^The model writes/d' out >sample1
+trains "2:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample1
 check "two stages write what one rank writes" "cmp sample0 sample1"
 trains "2:--tp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2
-check "two tensor ranks write" "[ \$(sed '1,/^The model writes/d' out | wc -c) -gt 400 ]"
+check "two tensor ranks write" "[ \$(sed '1,/^sample:/d' out | wc -c) -gt 400 ]"
 
 # ---- --generate: nothing is trained; the likeliest text is the same on every mesh. The 46 bytes are more than the context of 32
 # tokens; the short text goes beyond it. A drawn text is the same to the bit where sums have the same order.
@@ -59,25 +59,25 @@ texts=("101 1" "101 102 103 104 105 106 107 108 109 110 111 11")
 generating=("2:--tp 2" "4:--tp 2 --pp 2" "2:--pp 2 --schedule zb-v --zero 2 --recompute full")
 full && generating+=("2:--pp 2" "2:--dp 2" "4:--tp 4 --sequence-parallel" "2:--pp 2 --schedule interleaved")
 for text in "${texts[@]}"; do
-    writes "1:" --generate "$text" --temperature 0 --tokens 60 && mv written greedy
+    writes "1:" --generate "$text" --temperature 0 --max-new-tokens 60 && mv written greedy
     check "one rank goes on with ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy | grep -qx '$text'"
     for mesh in "${generating[@]}"; do
-        writes "$mesh" --generate "$text" --temperature 0 --tokens 60
+        writes "$mesh" --generate "$text" --temperature 0 --max-new-tokens 60
         check "$mesh goes on with ${#text} bytes in the same way" "cmp greedy written"
     done
 done
-writes "1:" --generate "20" --top-k 20 --top-p 0.9 --tokens 50 && mv written drawn
-writes "2:--pp 2" --generate "20" --top-k 20 --top-p 0.9 --tokens 50
+writes "1:" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50 && mv written drawn
+writes "2:--pp 2" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50
 check "two stages draw what one rank draws" "cmp drawn written"
-writes "1:" --generate "20" --top-k 20 --top-p 0.9 --tokens 50 --seed 7
+writes "1:" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50 --seed 7
 check "another seed draws another text" "! cmp -s drawn written"
-check "a prompt by stdin" "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --tokens 50 2>err | cmp - drawn"
-check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --tokens 9 2>err >written && [ \$(wc -c <written) -ge 5 ]"
-launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 --tokens 60
+check "a prompt by stdin" "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --max-new-tokens 50 2>err | cmp - drawn"
+check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --max-new-tokens 9 2>err >written && [ \$(wc -c <written) -ge 5 ]"
+launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 --max-new-tokens 60
 check "--init writes what --resume writes" "[ $status = 0 ] && head -c 6 out | grep -q '101 1' && [ \$(wc -c <out) = 66 ]"
 check "where nothing is trained there are no gradients and no moments" \
     "grep -q '^  0  .* 0.0  *0.0  ' err && grep -q '^weights   mesh0/step_00000006/model.safetensors' err"
-launch 2 "$sanitized" "${from_six[@]}" --tp 2 --generate "101 102 103 104 105 106 107 108 109 1" --tokens 20
+launch 2 "$sanitized" "${from_six[@]}" --tp 2 --generate "101 102 103 104 105 106 107 108 109 1" --max-new-tokens 20
 check "--generate, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
 check "nothing is written to --out" "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
 refuses 2 "nothing is written there; add --resume" 2 "${model[@]}" --out mesh0 --generate a
@@ -104,18 +104,18 @@ mkdir documents
 split -b 17 -a 4 text.txt documents/
 packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
 documents=(1: "4:--pp 4" "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--tp 2 --recompute selective"
-    "2:--pp 2 --schedule zb-v --recompute selective" "2:--sync 0.5 --tp 2" "1:--sync 0.5 --sync-ranks 2")
+    "2:--pp 2 --schedule zb-v --recompute selective" "2:--caat-fraction 0.5 --tp 2" "1:--caat-fraction 0.5 --caat-ranks 2")
 for i in "${!documents[@]}"; do
     mesh=${documents[$i]}
     case $i in 1 | 3 | 4) full || continue ;; esac
-    options=("${packed[@]}" --documents)
+    options=("${packed[@]}" --document-mask)
     [ "${mesh%%:*}" != 1 ] || read -ra more <<<"${mesh#*:}"
     [ "${mesh%%:*}" != 1 ] || options+=("${more[@]}")
     trains "$mesh" "${options[@]}" --out "packed$i" || continue
     case $mesh in
     1:) check "documents: told what they are" "grep -q '^data .*; every file is a document$' out" ;;
     1:*) verify_py "documents, $mesh: losses and norms are those of two ranks:" same packed5 "packed$i" 1e-5 ;;
-    *--sync*) ;;
+    *--caat-fraction*) ;;
     *--tp*) verify_py "documents, $mesh: losses and norms are those of one rank:" same packed0 "packed$i" 1e-5 ;;
     *) verify_py "documents, $mesh: losses and norms are those of one rank, to the bit:" same packed0 "packed$i" 0 ;;
     esac
@@ -126,8 +126,8 @@ rm -r packed1/step_00000006
 refuses 2 "for the ranks that are here" 1 --out packed1 --resume
 trains "1:" --tp 1 --out packed1 --resume
 verify_py "documents, taken up by one rank, to the bit:" same packed0 packed1 0
-refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --documents=no --out packed1 --resume
-refuses 2 "this is one with --dp-mode sync, every file is a document" 2 "${packed[@]}" --documents --out unpacked --resume
+refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --document-mask=no --out packed1 --resume
+refuses 2 "this is one with --dp-mode sync, every file is a document" 2 "${packed[@]}" --document-mask --out unpacked --resume
 
 # ---- checkpoints of one mesh, taken up on another: from step 3 as if the run had been there from the start
 for a in 0 1 3 4 5; do
@@ -176,8 +176,8 @@ refuses 2 "does not divide --ffn 129" 2 "${small[@]}" --ffn 129 --tp 2
 refuses 2 "is more than --vocab" 4 "${small[@]}" --vocab 3 --tp 4
 refuses 2 "is not a multiple of --dp 3" 3 "${small[@]}"
 refuses 2 "is not a multiple of --micro-batch 3" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
-refuses 2 "do not fit --layers 4" 2 "${small[@]}" --pp 2 --first-layers 4
-refuses 2 "need a pipeline" 2 "${small[@]}" --first-layers 2
+refuses 2 "do not fit --layers 4" 2 "${small[@]}" --pp 2 --first-stage-layers 4
+refuses 2 "need a pipeline" 2 "${small[@]}" --first-stage-layers 2
 refuses 2 "--zero 3" 2 "${small[@]}" --zero 3
 refuses 2 "--recompute" 2 "${small[@]}" --recompute some
 refuses 2 "unknown option" 2 "${small[@]}" --nodes 2
@@ -203,17 +203,17 @@ for line in "${schedules[@]}"; do
     trains "2:--pp 2 --schedule $schedule" "${run[@]}" --out on --resume
     verify_py "$schedule takes up one rank's checkpoint, to the bit:" same mesh0 on 0 3
     trains "2:--pp 2 --schedule $schedule" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2
-    check "$schedule: writes what one rank writes" "sed '1,/^The model writes/d' out | cmp - sample0"
+    check "$schedule: writes what one rank writes" "sed '1,/^sample:/d' out | cmp - sample0"
 done
-launch 2 "$train" "${small[@]}" --pp 2 --vp 2 --dry-run
-check "--vp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
-refuses 2 "the nearest that work: 4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vp 2 --global-batch 5 --micro-batch 1
-refuses 2 "--schedule 1f1b has one chunk a stage" 2 "${small[@]}" --pp 2 --schedule 1f1b --vp 2
-refuses 2 "--schedule zb-v has --vp 2 chunks" 2 "${small[@]}" --pp 2 --schedule zb-v --vp 3
-refuses 2 "--schedule interleaved needs --vp 2" 2 "${small[@]}" --pp 2 --schedule interleaved --vp 1
-refuses 2 "--pp 2 x --vp 3 stages for --layers 4" 2 "${small[@]}" --pp 2 --vp 3
+launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
+check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
+refuses 2 "the nearest that work: 4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
+refuses 2 "--schedule 1f1b has one chunk a stage" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
+refuses 2 "--schedule zb-v has --vpp 2 chunks" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
+refuses 2 "--schedule interleaved needs --vpp 2" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
+refuses 2 "--pp 2 x --vpp 3 stages for --layers 4" 2 "${small[@]}" --pp 2 --vpp 3
 refuses 2 "--schedule needs a pipeline" 2 "${small[@]}" --schedule gpipe
-refuses 2 "--vp needs a pipeline" 2 "${small[@]}" --vp 2
+refuses 2 "--vpp needs a pipeline" 2 "${small[@]}" --vpp 2
 refuses 2 "which --zero 2 has no memory for" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
 refuses 2 "with --recompute full; use --recompute selective" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
@@ -254,8 +254,8 @@ printf 'ranks 3\nlink 0 1\n' >parted.txt
 refuses 2 "no way leads from rank 2 to rank 0" 3 --global-batch 6 "${model[@]}" "${data[@]}" --allreduce ring --topology parted.txt
 
 # ---- CAAT-Net: a model of four tensor ranks is the same on four, two and one; on another number of them it is not
-caat=(--sync 0.4 --sync-ranks 4)
-trains "4:--tp 4" "${run[@]}" --sync 0.4 --out caat0
+caat=(--caat-fraction 0.4 --caat-ranks 4)
+trains "4:--tp 4" "${run[@]}" --caat-fraction 0.4 --out caat0
 caats=("1:" "2:--tp 2" "4:--tp 4 --recompute full" "4:--tp 2 --pp 2 --schedule zb-v" "8:--tp 2 --pp 2 --zero 2")
 for i in "${!caats[@]}"; do
     mesh=${caats[$i]}
@@ -271,33 +271,33 @@ for i in "1:" "2:--tp 2" "4:--tp 2 --pp 2"; do
     [ "$i" != "2:--tp 2" ] || full || continue
     trains "$i" "${small[@]}" "${caat[@]}" --init caat0/step_00000006 --steps 1 --eval-every 1 --sample-every 1 || continue
     mv out "caat_out${i%%:*}"
-    check "CAAT-Net, ${i} writes" "[ \$(sed '1,/^The model writes/d' caat_out${i%%:*} | wc -c) -gt 400 ]"
+    check "CAAT-Net, ${i} writes" "[ \$(sed '1,/^sample:/d' caat_out${i%%:*} | wc -c) -gt 400 ]"
     verify_py "CAAT-Net, ${i} prints the losses of one rank:" printed caat_out1 "caat_out${i%%:*}"
 done
-caat_text=(--generate "31 3" --temperature 0 --tokens 40 --init caat0/step_00000006)
+caat_text=(--generate "31 3" --temperature 0 --max-new-tokens 40 --init caat0/step_00000006)
 trains "1:" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && mv out caat_greedy
 for i in "2:--tp 2" "4:--tp 4" "4:--tp 2 --pp 2"; do
     [ "$i" != "4:--tp 4" ] || full || continue
     trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && check "CAAT-Net, $i goes on with a text as one rank" "cmp caat_greedy out"
 done
-trains "2:--tp 2" "${run[@]}" --sync 1 --sync-ranks 2 --out caat_all
+trains "2:--tp 2" "${run[@]}" --caat-fraction 1 --caat-ranks 2 --out caat_all
 verify_py "all channels shared: an ordinary model:" same mesh0 caat_all 1e-5
-trains "2:--tp 2" "${run[@]}" --sync 0.4 --out caat_two
+trains "2:--tp 2" "${run[@]}" --caat-fraction 0.4 --out caat_two
 check "two ranks that share a part of the channels are another model" "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
 check "config.json says of which ranks" "grep -q '\"sync_ranks\": 4,' caat2/step_00000006/config.json &&
     ! grep -q sync mesh0/step_00000006/config.json"
-refuses 2 "--tp 2 does not divide --sync-ranks 3" 2 "${small[@]}" --tp 2 --sync-ranks 3
-refuses 2 "--sequence-parallel keeps one residual stream for all" 2 "${small[@]}" --tp 2 --sync 0.5 --sequence-parallel
-refuses 2 "--sync-ranks 8 does not divide --heads 4" 2 "${small[@]}" --tp 2 --sync-ranks 8 --sync 0.5
-refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --sync-ranks 4
-refuses 2 "--sync 1.5" 2 "${small[@]}" --tp 2 --sync 1.5
-refuses 2 "--sync-scale needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-scale init
-refuses 2 "--sync-gradient needs --sync P or --sync-ranks N" 2 "${small[@]}" --tp 2 --sync-gradient same
-refuses 1 "is a CAAT-Net, this run has --sync 0.5 --sync-ranks 4 --sync-scale runtime: give --sync 0.4 --sync-ranks 4 --sync-scale runtime" 2 "${run[@]}" --tp 2 --sync 0.5 --out caat2 --resume
-refuses 1 "give --sync 0.4 --sync-ranks 4" 2 "${short[@]}" --tp 2 --sync 0.4 --init caat0/step_00000006
-refuses 1 "give --sync 0.4" 2 "${short[@]}" --tp 2 --sync-ranks 4 --sync 0.5 --init caat0/step_00000006
-refuses 1 "is an ordinary model, this run has --sync 0.5" 2 "${short[@]}" --tp 2 --sync 0.5 --init mesh0/step_00000006
-trains "2:--tp 2" "${short[@]}" --steps 1 --sync 0.5 --init mesh0/step_00000006/model.safetensors &&
+refuses 2 "--tp 2 does not divide --caat-ranks 3" 2 "${small[@]}" --tp 2 --caat-ranks 3
+refuses 2 "--sequence-parallel keeps one residual stream for all" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --sequence-parallel
+refuses 2 "--caat-ranks 8 does not divide --heads 4" 2 "${small[@]}" --tp 2 --caat-ranks 8 --caat-fraction 0.5
+refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --caat-ranks 4
+refuses 2 "--caat-fraction 1.5" 2 "${small[@]}" --tp 2 --caat-fraction 1.5
+refuses 2 "--caat-scale needs --caat-fraction P or --caat-ranks N" 2 "${small[@]}" --tp 2 --caat-scale init
+refuses 2 "--caat-grad-dtype needs --caat-fraction P or --caat-ranks N" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
+refuses 1 "is a CAAT-Net, this run has --caat-fraction 0.5 --caat-ranks 4 --caat-scale runtime: give --caat-fraction 0.4 --caat-ranks 4 --caat-scale runtime" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat2 --resume
+refuses 1 "give --caat-fraction 0.4 --caat-ranks 4" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
+refuses 1 "give --caat-fraction 0.4" 2 "${short[@]}" --tp 2 --caat-ranks 4 --caat-fraction 0.5 --init caat0/step_00000006
+refuses 1 "is an ordinary model, this run has --caat-fraction 0.5" 2 "${short[@]}" --tp 2 --caat-fraction 0.5 --init mesh0/step_00000006
+trains "2:--tp 2" "${short[@]}" --steps 1 --caat-fraction 0.5 --init mesh0/step_00000006/model.safetensors &&
     ok "a file of weights may become a CAAT-Net"
 cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
 refuses 1 '"sync_scale" is "sometimes"; it can be' 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken

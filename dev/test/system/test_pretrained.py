@@ -183,7 +183,7 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_a
 # Runs
 
 MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]), "d=2": (2, []),
-          "t=2 p=2 v=2": (4, ["--tp", "2", "--pp", "2", "--vp", "2"]), "d=2, ZeRO": (2, ["--zero", "1"])}
+          "t=2 p=2 v=2": (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), "d=2, ZeRO": (2, ["--zero", "1"])}
 
 
 def train_gpt(ranks, *options):
@@ -408,7 +408,7 @@ def test_whole(work):
     done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume", "--export", f"{work}/bytes.again")
     check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"), "bytes: resumed on the text")
     check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
-    done = train_gpt(1, "--init", run, "--generate", "A te", "--tokens", "3")
+    done = train_gpt(1, "--init", run, "--generate", "A te", "--max-new-tokens", "3")
     check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "bytes: --init goes on with a text")
     # Tokens of a vocabulary with an end.
     open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(3).randrange(259) for _ in range(2000))))
@@ -419,7 +419,7 @@ def test_whole(work):
     check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
           about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16, "a vocabulary: a text ends as documents do")
     check(read(run, "tokenizer.json") == read(f"{work}/words", "tokenizer.json"), "a vocabulary: the file as it was")
-    # A model of others, beside data with its vocabulary: what it says stays, and stays when its checkpoint goes (--keep).
+    # A model of others, beside data with its vocabulary: what it says stays, and stays when its checkpoint goes (--keep-last).
     source, config = f"{work}/source", json.loads(read(run, "config.json"))
     shutil.copytree(run, source)
     os.unlink(f"{source}/trainer.json")
@@ -429,7 +429,7 @@ def test_whole(work):
                "special_tokens_map.json": '{"eos_token": "the"}', "chat_template.jinja": "{{ x }}"}
     for name, text in carried.items():
         open(f"{source}/{name}", "w").write(text)
-    more = ["--init", source, "--save-every", "1", "--keep", "1"]
+    more = ["--init", source, "--save-every", "1", "--keep-last", "1"]
     check(train_gpt(1, *data, *more, "--steps", "2", "--out", f"{work}/tuned").returncode == 0, "a model of others: a run")
     done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export", f"{work}/tuned.export")
     check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(step) == 0, "a model of others: resumed without it")

@@ -41,8 +41,8 @@ def check(ok, what):
 
 
 def log_line(step, **other):
-    line = {"step": step, "loss": 5 / math.sqrt(step), "val_loss": None, "grad_norm": 1.5, "lr": 0.001, "tokens": 4096, "ms": 250.0,
-            "tokens_per_s": 16384.0, "mfu": 0.4, "bytes": {"tp": 100, "pp": 20, "dp": 3}, "bubble": 0.1, "peak_bytes": 1000 + step}
+    line = {"step": step, "loss": 5 / math.sqrt(step), "val_loss": None, "grad_norm": 1.5, "lr": 0.001, "tokens": 4096, "step_ms": 250.0,
+            "tokens_per_s": 16384.0, "mfu": 0.4, "comm_bytes": {"tp": 100, "pp": 20, "dp": 3}, "bubble": 0.1, "peak_mem_bytes": 1000 + step}
     line.update(other)
     return line
 
@@ -85,7 +85,7 @@ def test_append_log(work):
     texts = [report.flatten(log_line(1, **x))["mark"] for x in ({"skipped": True, "loss_z": 9.0}, {"skipped": False}, {"loss_z": -7.25}, {"loss_z": 7.0, "grad_norm_z": 8.0}, {"loss_z": "x"})]
     check([m and m[0] for m in texts] == ["skipped", None, "outlier", "outlier", None], "steps that were skipped, and outliers")
     check(texts[2][1] == "an outlier: loss 7.2 deviations below what is usual" and texts[3][1].endswith("loss 7.0 deviations above what is usual, gradient norm 8.0 deviations above what is usual"), "with their scores")
-    row = report.flatten({"step": 3, "loss": "2", "bytes": [1], "mfu": True, "lr": {}})
+    row = report.flatten({"step": 3, "loss": "2", "comm_bytes": [1], "mfu": True, "lr": {}})
     check(all(row[n] is None for n in report.CURVES), "values of a wrong type are missing, not fatal")
     steps = [1, 2, 3, 4, 3, 4, 5, 2, 3]
     kept = report.in_order([{"step": s, "at": i} for i, s in enumerate(steps)])
@@ -117,15 +117,15 @@ def test_evaluations(work):
 def test_options(work):
     path = os.path.join(work, "options.txt")
     with open(path, "w", encoding="utf-8") as f:
-        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n# mesh: ranks = tp x pp x dp\n  --steps=12\n# --mix 0.5\n\n")
+        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n# mesh: ranks = tp x pp x dp\n  --steps=12\n# --outer-alpha 0.5\n\n")
     given, implied, about = report.read_options(path)
     check(given == {"data": "a b.txt", "eager": "yes", "steps": "12"}, "options.txt: what was given")
-    check(implied == {"lr": "0.003", "mix": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"}, "options.txt: what follows")
+    check(implied == {"lr": "0.003", "outer-alpha": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"}, "options.txt: what follows")
     check("mesh" not in about, "options.txt: a heading is no fact of the run")
     check(report.start_time({"about": about}) == 1767323045, "the start is read as UTC")
     printed = ("model     tiny: gpt2\ndata      x.txt\nsaid      no\n\x1b[?7lstep     1/9 | loss 3\x1b[?7h\r\x1b[K\x1b[?7lstep     2/9 | loss 2.5 | val 3\x1b[?7h\n"
-               "The model writes:\n\nfirst\n\nmesh  of it\nsaved     x\nstep     3/9 | loss 2\ndone      9 steps\n"
-               "traffic of a step, MB\n  tensor 1\n  data   2\ntrace     x\nThe model writes:\n\nlast one\n\n")
+               "sample:\n\nfirst\n\nmesh  of it\nsaved     x\nstep     3/9 | loss 2\ndone      9 steps\n"
+               "traffic of a step, MB\n  tensor 1\n  data   2\ntrace     x\nsample:\n\nlast one\n\n")
     with open(path, "w", encoding="utf-8") as f:
         f.write(printed)
     about, traffic, samples, steps = report.read_stdout(path)
@@ -177,7 +177,7 @@ def test_damage(work):
         "log.jsonl": "".join(json.dumps(log_line(i, evaluations=[{"file": "a", "acc": 0.5}], loss_z=1.5)) + "\n" for i in range(1, 13)),
         "options.txt": "# started: 2026-01-02 03:04:05 UTC\n# model: x\n\n# model\n# --lr 0.003\n--data a b.txt\n--steps 12\n",
         "samples.jsonl": '{"step":4,"text":"abc"}\n{"step":8,"text":"x"}\n',
-        "stdout.txt": "model     tiny\nstep     1/9 | loss 3\nThe model writes:\n\nfirst\ntraffic of a step, MB\n  tensor 1\n",
+        "stdout.txt": "model     tiny\nstep     1/9 | loss 3\nsample:\n\nfirst\ntraffic of a step, MB\n  tensor 1\n",
         newest + "trainer.json": '{"step": 12, "sequences": 192, "rounds": "", "val_loss": 5.4, "files": {"a": {"bytes": 3, "checksum": "ff"}}}',
         newest + "config.json": '{"n_head": 2, "eps": 1e-05, "list": [1, 2], "name": "gpt2"}',
         "trace.json": json.dumps({"traceEvents": make_trace(2, 3, random.Random(1)), "otherData": {"schedule": "1f1b", "p": 3}}),
@@ -228,7 +228,7 @@ def test_thinning():
         if n > 10000:
             middle = next(i for i, e in enumerate(edges) if e >= math.sqrt(n))
             check(middle >= 40 and edges[middle + 1] - edges[middle] <= 1 + 0.06 * edges[middle], f"{n} rows: buckets grow with the step")
-        rows = [{"step": 3 * i + 1, "loss": draw.gauss(0, 1) if draw.random() < 0.9 else None, "tokens": 8, "ms": 500, "lr": 0.5} for i in range(n)]
+        rows = [{"step": 3 * i + 1, "loss": draw.gauss(0, 1) if draw.random() < 0.9 else None, "tokens": 8, "step_ms": 500, "lr": 0.5} for i in range(n)]
         if n > 100:
             rows[n // 2]["loss"], rows[n // 3]["loss"] = 1e6, -1e6
         report.count_up(rows)
@@ -243,9 +243,9 @@ def test_thinning():
             check(max(v for v in high if v is not None) == 1e6 and min(v for v in low if v is not None) == -1e6, f"{n} rows: the extremes are kept")
         check(sum(out["n"]) == n and (n == 0 or out["step"][-1] == rows[-1]["step"] and out["tokens"][-1] == 8 * n and abs(out["seconds"][-1] - n / 2) < 1e-5 * n + 1e-9), f"{n} rows: counts")
         check("low" not in out["lr"] and all(v == 0.5 for v in out["lr"]["mean"]), f"{n} rows: a range is left away where there is none")
-    figures = report.end_figures([dict(report.flatten(log_line(i, val_loss=v, ms=m)), so_far={"step": i, "tokens": i, "seconds": i}) for i, v, m in
+    figures = report.end_figures([dict(report.flatten(log_line(i, val_loss=v, step_ms=m)), so_far={"step": i, "tokens": i, "seconds": i}) for i, v, m in
                                   ((1, None, 10), (2, 3.5, 40), (3, None, 20), (4, 3.0, 70), (5, 3.25, 90))])
-    check((figures["val_loss"], figures["best_val_loss"], figures["best_step"], figures["ms"], figures["peak_bytes"], figures["bytes"]) == (3.25, 3.0, 4, 40, 1005, 123), "end figures")
+    check((figures["val_loss"], figures["best_val_loss"], figures["best_step"], figures["step_ms"], figures["peak_mem_bytes"], figures["comm_bytes"]) == (3.25, 3.0, 4, 40, 1005, 123), "end figures")
     check(report.median([4, 1, None, 3, 2]) == 2.5 and report.median([None]) is None, "median")
     samples = [{"step": i, "text": "x" * 30000} for i in range(1000)]
     kept = report.thin_samples(samples)
@@ -342,7 +342,7 @@ def test_page(work):
     check(not re.search(r"https?:|\bsrc\s*=|<link|@import|url\((?!#)|fetch\(|XMLHttp|import\(", page), "the page asks for nothing from elsewhere")
     check(runs[0]["notes"] == ["1 line of log.jsonl could not be read and is left out", "1 of samples.jsonl could not be read"], "what could not be read is said")
     check(runs[1]["notes"] == ["the loss was not a finite number in 1 step", "loss or gradient norm were outliers in 300 steps"] and [m["step"] for m in runs[1]["marks"]] == [*range(5, 1005, 5), 3001], "and a loss that is not finite")
-    check(runs[0]["curves"]["step"] == list(range(1, 51)) and runs[0]["curves"]["tp"]["mean"] == [100] * 50 and "wan" not in runs[0]["curves"], "curves")
+    check(runs[0]["curves"]["step"] == list(range(1, 51)) and runs[0]["curves"]["tp"]["mean"] == [100] * 50 and "dp_inter_site" not in runs[0]["curves"], "curves")
     check(runs[0]["validation"]["step"] == [10, 20, 30, 40, 50] and runs[0]["validation"]["tokens"][-1] == 50 * 4096 and runs[0]["validation"]["seconds"][0] == 2.5, "validation has its own steps")
     check(data["reload"] == 0 and "3001 steps are drawn as" in runs[1]["thinned"] and not runs[0]["thinned"], "a page that is not watched stays; thinning is said")
     sizes = []

@@ -163,7 +163,7 @@ launch 4 "$project/${BUILD:-build}/test_health" --die died
 told 1 "rank 3 (t 1, p 0, d 1) has other bits of transformer.h.0.ln_1.weight than 3 others that hold the same" \
     "a bit that is flipped on rank 3 of 4"
 check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
-long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier 0.3)
+long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier-z 0.3)
 trains "1:" "${long[@]}" --out unusual
 check "what is unusual is told, and logged: $(grep -m 1 '^outlier' out)" \
     "[ \$(grep -c '^outlier   step 1[0-3][0-9]: the ' out) -ge 10 ] &&

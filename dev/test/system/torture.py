@@ -51,14 +51,14 @@ def random_options(rng, ranks):
     d = ranks // t // p
     model = rng.choice(["", "--arch llama --kv-heads 2", "--arch llama"])
     if t > 1:
-        model += rng.choice(["", "", " --sync 0.5"])
+        model += rng.choice(["", "", " --caat-fraction 0.5"])
     mesh = f"--tp {t}" + (rng.choice(["", " --sequence-parallel"]) if t > 1 else "")
     mesh += rng.choice(["", "", " --recompute selective", " --recompute full"])
     if rng.random() < 0.15:
         model += " --optimizer sgd --lr 0.01 --min-lr 0.001"
     mode = "sync" if d == 1 else rng.choice(["sync", "sync", "sync", "delayed", "dc-s3gd", "diloco"])
     if mode == "diloco":
-        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --dp-delay 1", " --fragments 2", " --eager --outer-bits 8", ""])
+        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --outer-delay 1", " --fragments 2", " --eager --outer-bits 8", ""])
     elif mode != "sync":
         model += f" --dp-mode {mode}"
     if mode != "sync" and d == 4:
@@ -84,7 +84,7 @@ def other_mesh(rng, case):
     if t == d == 1 and rng.random() < 0.7:
         q = rng.choice([n for n in (1, 2, 4) if n != p])
         return q, f"--tp 1 {stages(rng, q, 4)}", True
-    if "--sync" in case.model:
+    if "--caat-fraction" in case.model:
         return None
     zero = re.search(r"--zero \d", case.mesh)
     q = rng.choice([n for n in (1, 2, 4) if n != ranks])
@@ -102,14 +102,14 @@ class Case:
             self.steps, self.every, self.keep = rng.randint(10, 24), rng.randint(1, 3), rng.randint(0, 3)
             self.keep = self.keep if keep is None else keep
             self.options = f"{self.model} --steps {self.steps} --save-every {self.every} --seed {number}"
-            self.name = f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} --keep {self.keep}"
+            self.name = f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} --keep-last {self.keep}"
             dry = subprocess.run([TRAIN, *f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run".split()],
                                  stdin=subprocess.DEVNULL, capture_output=True)
             if dry.returncode == 0 or given:
                 break  # else options that do not go together
         self.whole = f"whole{number}"
         started = time.monotonic()
-        status, _, errors = finished(ranks, f"{self.options} {self.mesh} --keep 0", self.whole)
+        status, _, errors = finished(ranks, f"{self.options} {self.mesh} --keep-last 0", self.whole)
         self.seconds = time.monotonic() - started
         self.expected = [f"step_{s:08d}" for s in range(1, self.steps + 1) if s % self.every == 0 or s == self.steps]
         self.sound = ok(status == 0 and names(self.whole) == self.expected, self.name, f"status {status}: {errors[-300:]}")
@@ -202,12 +202,12 @@ def torture(rng, case, kills, out, tally, moments=MOMENTS):
         moment, victim = moments[number % len(moments)] if moments is not MOMENTS else rng.choice(moments), rng.choice(VICTIMS)
         if moment == "prune" and case.keep == 0:
             moment = "save"
-        run = Run(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+        run = Run(ranks, f"{case.options} {mesh} --keep-last {case.keep} --resume", out)
         struck = strike(rng, run, moment, victim, case.seconds)
         what = f"{case.name}, kill {number} ({moment}, {victim})"
         if struck and victim == "mpirun" and ranks > 1 and rng.random() < 0.5:
             tally.at_once += 1  # as a supervisor does that does not look: the ranks may still be there
-            after = Run(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+            after = Run(ranks, f"{case.options} {mesh} --keep-last {case.keep} --resume", out)
             ok(after.end() == 0, what, "begun again at once: " + after.complaints()[-600:])
             after.close()
         status = run.end(SECONDS, struck)
@@ -232,7 +232,7 @@ def torture(rng, case, kills, out, tally, moments=MOMENTS):
     if same_bits:
         mesh, ranks = case.mesh, case.ranks
     newest = names(out)[-1:]
-    status, said, errors = finished(ranks, f"{case.options} {mesh} --keep {case.keep} --resume", out)
+    status, said, errors = finished(ranks, f"{case.options} {mesh} --keep-last {case.keep} --resume", out)
     taken = re.findall(r"^resume +\S*?(step_\d+): step|^resume +(no checkpoint)", said, re.MULTILINE)
     ok(status == 0 and taken and (taken[0][0] or taken[0][1]) == (newest[0] if newest else "no checkpoint"), case.name,
        f"status {status} from {taken}, the newest was {newest}: {errors[-600:]}")
@@ -246,7 +246,7 @@ def killed_at_the_end(case, out):
     for name in names(out)[:-2]:
         shutil.rmtree(os.path.join(out, name))
     os.rename(os.path.join(out, names(out)[0]), os.path.join(out, names(out)[0] + ".old"))
-    status, _, errors = finished(case.ranks, f"{case.options} {case.mesh} --keep {case.keep} --resume", out)
+    status, _, errors = finished(case.ranks, f"{case.options} {case.mesh} --keep-last {case.keep} --resume", out)
     ok(status == 0, case.name, errors)
     compare(case, out, True, {})
     shutil.rmtree(out, ignore_errors=True)
@@ -263,7 +263,7 @@ def compare(case, out, same_bits, checked):
         return
     if same_bits:
         for x in a + b:  # bytes of a step are those of its own mesh, and what was on its way is sent where a save waits for it
-            x.pop("bytes")
+            x.pop("comm_bytes")
         ok(a == b, case.name, f"log.jsonl differs: {[(x, y) for x, y in zip(a, b) if x != y][:1] or (len(a), len(b))}")
         expected = sorted([*case.kept(), *BESIDE])
         ok(sorted(os.listdir(out)) == expected, case.name, f"there are {sorted(os.listdir(out))} and not {expected}")
@@ -448,16 +448,16 @@ class Broken_runs:
                 return f"{name} is not that of the other run"
         a, b = log(self.base[1]), log(out)
         for x in a + b:
-            x.pop("bytes")
+            x.pop("comm_bytes")
         return "" if a == b else "another log.jsonl"
 
 
 def broken(seed, number, deadline, several):
     """So many on one rank, two at a time; and so many on several ranks."""
     done = refusals = 0
-    groups = [(Broken_runs(1, "--keep 0"), number)]
+    groups = [(Broken_runs(1, "--keep-last 0"), number)]
     if MPI and several:
-        groups.append((Broken_runs(2, "--keep 0 --tp 2"), several))
+        groups.append((Broken_runs(2, "--keep-last 0 --tp 2"), several))
     for runs, n in groups:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for what, wrong, refused, _ in pool.map(lambda i: runs.case(seed, i) if time.monotonic() < deadline else (None,) * 4, range(n)):
@@ -502,7 +502,7 @@ class Disks:
     def scenario(self, what, out, trouble, relief, reasons, ranks=1, mesh="", before=""):
         """trouble() after the first save; one line a failed save with one of the reasons; relief(): it saves again, and ends
         as if nothing had been. relief = None: it ends with status 1 and the checkpoints that there were."""
-        run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep 2 {mesh}", out, before)
+        run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep-last 2 {mesh}", out, before)
         saved = lambda: run.text().count("\nsaved ")
         if not ok(run.wait_until(lambda: saved() >= 2, 0.004), what, "nothing is saved: " + run.complaints()):
             return run.end()
@@ -562,7 +562,7 @@ class Disks:
                 except (Broken, OSError, ValueError, KeyError) as reason:
                     ok(False, what, f"{name}: {reason}")
             os.unlink("full/ballast")
-            status, _, errors = finished(1, f"{self.long()} --save-every {EVERY} --keep 2 --resume", "full/run")
+            status, _, errors = finished(1, f"{self.long()} --save-every {EVERY} --keep-last 2 --resume", "full/run")
             ok(status == 0, what, f"taken up again: status {status} {errors}")
             self.compare(what, "full/run")
         self.close()
@@ -657,14 +657,14 @@ class Calls:
             shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
         before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_UNDER={under} FAIL_COUNT=$PWD/count FAIL_RANK={rank} FAIL_AT={at};"
         before += " export FAIL_ALL=1;" if everything else ""
-        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 1 {mesh} --export failing.weights", "failing", before)
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 1 {mesh} --export failing.weights", "failing", before)
         self.runs += 1
         return status, errors, int(open("count").read() or 0) if os.path.exists("count") else 0
 
     def sweep(self, rng, ranks, mesh, most=1000, under="failing"):
         """At most so many calls, drawn at random, of each rank."""
         shutil.rmtree("failing.whole", ignore_errors=True)
-        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep 0 {mesh}", "failing.whole")
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 0 {mesh}", "failing.whole")
         ok(status == 0, f"calls, {ranks} ranks {mesh}", errors)
         for rank in range(ranks):
             status, errors, count = self.run(ranks, mesh, rank, 0, under=under)
@@ -679,7 +679,7 @@ class Calls:
 
     def no_room(self):
         """Memory for the run, but for half a snapshot only: training waits for each save."""
-        what, options = "no memory for a snapshot", "--steps 4 --save-every 1 --keep 0 --hidden 64"
+        what, options = "no memory for a snapshot", "--steps 4 --save-every 1 --keep-last 0 --hidden 64"
         status, said, errors = finished(1, options, "roomy")
         sizes = [float(x) for x in re.findall(r"^(?:memory .* together|saves .* memory,) ([0-9.]+) MB$", said, re.MULTILINE)]
         if not ok(status == 0 and len(sizes) == 2, what, f"{sizes} {errors}"):

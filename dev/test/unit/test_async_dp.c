@@ -477,17 +477,17 @@ static const struct {
     {2, false, "--dp-mode delayed --dc-lambda 0.3 --arch llama"},
     {2, true, "--dp-mode dc-s3gd --clip 0.5"},
     {2, false, "--dp-mode dc-s3gd --dc-lambda 0 --arch llama"},
-    {2, false, "--dp-mode dc-s3gd --dp-delay 0"},
+    {2, false, "--dp-mode dc-s3gd --outer-delay 0"},
     {2, false, "--dp-mode dc-s3gd --optimizer sgd --lr 1e-2"},
     {2, false, "--dp-mode dc-s3gd --sites 1"},
     {2, false, "--dp-mode diloco --local-steps 2"},
-    {2, true, "--dp-mode diloco --local-steps 4 --fragments 2 --dp-delay 1"},
-    {2, false, "--dp-mode diloco --local-steps 3 --fragments 3 --dp-delay 2 --mix 0.25 --arch llama"},
-    {2, false, "--dp-mode diloco --local-steps 3 --dp-delay 3"},
+    {2, true, "--dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1"},
+    {2, false, "--dp-mode diloco --local-steps 3 --fragments 3 --outer-delay 2 --outer-alpha 0.25 --arch llama"},
+    {2, false, "--dp-mode diloco --local-steps 3 --outer-delay 3"},
     {2, false, "--dp-mode diloco --local-steps 2 --eager"},
     {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --optimizer sgd"},
-    {2, true, "--dp-mode diloco --local-steps 2 --outer-bits 8 --dp-delay 1"},
-    {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --outer-bits 4"},
+    {2, true, "--dp-mode diloco --local-steps 2 --outer-bits 8 --outer-delay 1"},
+    {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --outer-bits 4"},
     {2, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8"},
     {4, false, "--dp-mode sync --sites 2"},
     {4, false, "--dp-mode delayed --sites 2 --dc-lambda 0.2"},
@@ -497,17 +497,17 @@ static const struct {
     {4, false, "--dp-mode delayed --sites 4 --arch llama"},
     {4, false, "--dp-mode dc-s3gd"},
     {4, false, "--dp-mode dc-s3gd --sites 2"},
-    {4, false, "--dp-mode dc-s3gd --sites 2 --dp-delay 0 --arch llama"},
+    {4, false, "--dp-mode dc-s3gd --sites 2 --outer-delay 0 --arch llama"},
     {4, false, "--dp-mode dc-s3gd --tp 2 --arch llama"},
     {4, false, "--dp-mode dc-s3gd --pp 2 --clip 0.5"},
     {4, false, "--dp-mode diloco --local-steps 2"},
-    {4, false, "--dp-mode diloco --local-steps 4 --fragments 3 --dp-delay 2 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 4 --fragments 3 --outer-delay 2 --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --eager --sites 2"},
-    {4, false, "--dp-mode diloco --local-steps 2 --dp-delay 1 --outer-bits 4 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 4 --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"},
-    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --tp 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --tp 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8 --tp 2 --arch llama"},
-    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 2 --pp 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 2 --pp 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --eager --pp 2"},
 };
 
@@ -547,7 +547,7 @@ static void run_case(const Comm* world, const char* line, int number, bool few) 
     const bool whole_gradients = !strstr(line, "--zero"), usual = strstr(line, "dc-s3gd") && !strstr(line, "dc-lambda");
     const bool compensated = whole_gradients && (usual || strstr(line, "dc-lambda 0."));
     const bool alone = strstr(line, "dc-s3gd") && (world->size == 1 || strstr(line, "--sites 1"));
-    const bool ways = !alone && !strstr(line, "--dp-delay 0");
+    const bool ways = !alone && !strstr(line, "--outer-delay 0");
     if (compensated) check_lambda(world, line, strstr(line, "delayed") ? 1 : 2, &found);
     if (compensated) check_lambda(world, line, 4, &found);
     gather_found(world, &found);
@@ -569,22 +569,22 @@ static const struct {
     bool bits; // the same bits; else the same up to rounding
 } pairs[] = {
     {0, "--dp-mode dc-s3gd --sites 1", "--dp-mode sync", true},
-    {0, "--dp-mode dc-s3gd --sites 1 --dp-delay 0 --arch llama", "--dp-mode sync --arch llama", true},
+    {0, "--dp-mode dc-s3gd --sites 1 --outer-delay 0 --arch llama", "--dp-mode sync --arch llama", true},
     {0, "--dp-mode dc-s3gd --sites 1 --optimizer sgd --clip 0.5", "--dp-mode sync --optimizer sgd --clip 0.5", true},
-    {0, "--dp-mode delayed --dp-delay 0", "--dp-mode sync", true},
+    {0, "--dp-mode delayed --outer-delay 0", "--dp-mode sync", true},
     {0, "--dp-mode delayed --dc-lambda 0", "--dp-mode delayed", true},
-    {2, "--dp-mode delayed --dp-delay 0 --zero 1", "--dp-mode sync --zero 1", true},
+    {2, "--dp-mode delayed --outer-delay 0 --zero 1", "--dp-mode sync --zero 1", true},
     {2, "--dp-mode sync --sites 2 --zero 1", "--dp-mode sync --zero 1", true},
     {2, "--dp-mode sync --sites 2 --arch llama", "--dp-mode sync --arch llama", true},
     {2, "--dp-mode delayed --zero 1 --dc-lambda 0.2", "--dp-mode delayed --dc-lambda 0.2", true},
     {0, "--dp-mode diloco --local-steps 2 --sites 1 --eager", "--dp-mode diloco --local-steps 2 --sites 1", true},
     {0, "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1 --eager",
      "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1", true},
-    {0, "--dp-mode diloco --local-steps 3 --fragments 1 --dp-delay 0", "--dp-mode diloco --local-steps 3", true},
-    {0, "--dp-mode diloco --local-steps 3 --mix 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
+    {0, "--dp-mode diloco --local-steps 3 --fragments 1 --outer-delay 0", "--dp-mode diloco --local-steps 3", true},
+    {0, "--dp-mode diloco --local-steps 3 --outer-alpha 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
     {0, "--dp-mode diloco --local-steps 100 --steps 200", "--dp-mode diloco --local-steps 50 --steps 200 --outer-lr 1",
      true}, // nothing is sent
-    {0, "--dp-mode dc-s3gd --dp-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
+    {0, "--dp-mode dc-s3gd --outer-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
      "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
     {0, "--dp-mode diloco --local-steps 1 --outer-lr 1 --outer-momentum 0 --optimizer sgd --lr 1e-2 --clip 0",
      "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
@@ -592,7 +592,7 @@ static const struct {
     {4, "--dp-mode sync --sites 4", "--dp-mode sync --sites 2", false},
     {4, "--dp-mode delayed --sites 2 --dc-lambda 0.2 --eps 1e-3", "--dp-mode delayed --dc-lambda 0.2 --eps 1e-3",
      false},
-    {4, "--dp-mode dc-s3gd --sites 2 --dp-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
+    {4, "--dp-mode dc-s3gd --sites 2 --outer-delay 0 --optimizer sgd --lr 1e-2 --clip 0",
      "--dp-mode sync --optimizer sgd --lr 1e-2 --clip 0", false},
 };
 
@@ -666,27 +666,27 @@ static const struct {
     {"--dp-mode dc-s3gd", "--dp-mode delayed", "dc-s3gd of 2 sites", "delayed, merged 1 step later"},
     {"--dp-mode dc-s3gd", "--dp-mode diloco --local-steps 4", "dc-s3gd of 2 sites", "diloco of 2 sites"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --sites 1", "2 sites", "1 site"},
-    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dp-delay 0", "1 step later", "0 steps later"},
+    {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --outer-delay 0", "1 step later", "0 steps later"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dc-lambda 0.3", "compensation 0.2", "compensation 0.3"},
     {"--dp-mode dc-s3gd", "--dp-mode dc-s3gd --dc-lambda 0", "compensation 0.2", "later:"},
     {"--dp-mode sync", "--dp-mode dc-s3gd", "--dp-mode sync", "dc-s3gd"},
     {"--dp-mode sync", "--dp-mode delayed", "--dp-mode sync", "delayed"},
-    {"--dp-mode delayed", "--dp-mode delayed --dp-delay 0", "delayed", "--dp-mode sync"},
+    {"--dp-mode delayed", "--dp-mode delayed --outer-delay 0", "delayed", "--dp-mode sync"},
     {"--dp-mode delayed", "--dp-mode delayed --dc-lambda 0.1", "delayed", "compensation 0.1"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 4", "every 2 steps", "every 4 steps"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --fragments 2", "1 fragment", "2 fragments"},
-    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --dp-delay 1", "0 steps later",
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-delay 1", "0 steps later",
      "1 step later"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --eager", "0 steps later", "eagerly"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-bits 8", "diloco", "8 bits"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-lr 0.5", "rate 0.7", "rate 0.5"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-momentum 0", "momentum 0.9",
      "momentum 0"},
-    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --mix 0.5", "mix 0", "mix 0.5"},
+    {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --outer-alpha 0.5", "mix 0", "mix 0.5"},
     {"--dp-mode diloco --local-steps 2", "--dp-mode diloco --local-steps 2 --sites 1", "2 sites", "1 site"},
     {"--dp-mode diloco --local-steps 2 --eager --outer-bits 8",
      "--dp-mode diloco --local-steps 2 --eager --outer-bits 4", "8 bits", "4 bits"},
-    {"--dp-mode diloco --local-steps 2 --eager", "--dp-mode diloco --local-steps 2 --dp-delay 2", "eagerly",
+    {"--dp-mode diloco --local-steps 2 --eager", "--dp-mode diloco --local-steps 2 --outer-delay 2", "eagerly",
      "merged 2 steps"},
 };
 
@@ -713,7 +713,7 @@ static void test_refusals(const Comm* world) {
 // The same sites on another mesh go on: losses are the same but for rounding.
 static void test_other_meshes(const Comm* world) {
     static const char* modes[] = {"--dp-mode dc-s3gd --sites 2", "--dp-mode delayed --sites 2 --dc-lambda 0.2",
-                                  "--dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --sites 2",
+                                  "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2",
                                   "--dp-mode diloco --local-steps 3 --eager --sites 2"};
     static const char* meshes[] = {"--tp 2", "--pp 2"};
     static Trainer t;

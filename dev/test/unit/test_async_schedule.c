@@ -226,7 +226,7 @@ static void test_plans_of_settings(bool few) {
         for (int P = 1; P <= H + 1; P++) {
             for (int64_t delay = -1; delay <= H + 1; delay++) { // -1: eager
                 char merged[64] = "--eager";
-                if (delay >= 0) snprintf(merged, sizeof merged, "--dp-delay %lld", (long long)delay);
+                if (delay >= 0) snprintf(merged, sizeof merged, "--outer-delay %lld", (long long)delay);
                 snprintf(line, sizeof line, "--dp-mode diloco --local-steps %lld --fragments %d %s", (long long)H, P,
                          merged);
                 const int64_t late = delay < 0 ? H : delay;
@@ -240,7 +240,7 @@ static void test_plans_of_settings(bool few) {
                     wrong++;
                 if (!accepted && right) wrong++;
                 if (!accepted && read.status != EXIT_ARGUMENTS) wrong++;
-                if (!accepted && !strstr(read.text, P > H ? "--fragments" : "--dp-delay")) wrong++;
+                if (!accepted && !strstr(read.text, P > H ? "--fragments" : "--outer-delay")) wrong++;
                 if (accepted)
                     made++;
                 else
@@ -259,48 +259,48 @@ static const struct {
     const char *says, *also;
 } refusals[] = {
     // options of other modes
-    {"--dp-delay 1", 2, "--dp-delay", "sync"},
-    {"--dp-mode sync --dp-delay 0", 2, "--dp-delay", "delayed, dc-s3gd and diloco"},
+    {"--outer-delay 1", 2, "--outer-delay", "sync"},
+    {"--dp-mode sync --outer-delay 0", 2, "--outer-delay", "delayed, dc-s3gd and diloco"},
     {"--dc-lambda 0.2", 2, "--dc-lambda", "delayed and dc-s3gd"},
     {"--dc-lambda 0", 2, "--dc-lambda", "sync"},
     {"--local-steps 8", 2, "--local-steps", "diloco"},
     {"--fragments 2", 2, "--fragments", "diloco"},
     {"--outer-lr 0.5", 2, "--outer-lr", "diloco"},
     {"--outer-momentum 0.5", 2, "--outer-momentum", "diloco"},
-    {"--mix 0.5", 2, "--mix", "diloco"},
+    {"--outer-alpha 0.5", 2, "--outer-alpha", "diloco"},
     {"--eager", 2, "--eager", "diloco"},
     {"--outer-bits 8", 2, "--outer-bits", "diloco"},
     {"--dp-mode delayed --local-steps 8", 2, "--local-steps", "delayed"},
     {"--dp-mode delayed --fragments 1", 2, "--fragments", "delayed"},
     {"--dp-mode delayed --outer-lr 1", 2, "--outer-lr", "delayed"},
     {"--dp-mode delayed --outer-momentum 0", 2, "--outer-momentum", "delayed"},
-    {"--dp-mode delayed --mix 0", 2, "--mix", "delayed"},
+    {"--dp-mode delayed --outer-alpha 0", 2, "--outer-alpha", "delayed"},
     {"--dp-mode delayed --eager", 2, "--eager", "delayed"},
     {"--dp-mode delayed --outer-bits 4", 2, "--outer-bits", "delayed"},
     {"--dp-mode dc-s3gd --local-steps 1", 2, "--local-steps", "dc-s3gd"},
     {"--dp-mode dc-s3gd --fragments 3", 2, "--fragments", "dc-s3gd"},
     {"--dp-mode dc-s3gd --outer-lr 1", 2, "--outer-lr", "dc-s3gd"},
     {"--dp-mode dc-s3gd --outer-momentum 0", 2, "--outer-momentum", "dc-s3gd"},
-    {"--dp-mode dc-s3gd --mix 1", 2, "--mix", "dc-s3gd"},
+    {"--dp-mode dc-s3gd --outer-alpha 1", 2, "--outer-alpha", "dc-s3gd"},
     {"--dp-mode dc-s3gd --eager", 2, "--eager", "dc-s3gd"},
     {"--dp-mode dc-s3gd --outer-bits 8", 2, "--outer-bits", "dc-s3gd"},
     {"--dp-mode diloco --dc-lambda 0.2", 2, "--dc-lambda", "diloco"},
     {"--dp-mode diloco --dc-lambda 0", 2, "--dc-lambda", "diloco"},
     // values that do not fit
-    {"--dp-mode delayed --dp-delay 2", 2, "--dp-delay 2", "0 or 1"},
-    {"--dp-mode dc-s3gd --dp-delay 7", 2, "--dp-delay 7", "0 or 1"},
-    {"--dp-mode diloco --local-steps 8 --dp-delay 9", 2, "--dp-delay 9", "--local-steps 8"},
-    {"--dp-mode diloco --local-steps 8 --dp-delay 8 --mix 0.5", 2, "--mix", "--dp-delay 8"},
-    {"--dp-mode diloco --dp-delay 33", 2, "--dp-delay 33", "--local-steps 32"},
+    {"--dp-mode delayed --outer-delay 2", 2, "--outer-delay 2", "0 or 1"},
+    {"--dp-mode dc-s3gd --outer-delay 7", 2, "--outer-delay 7", "0 or 1"},
+    {"--dp-mode diloco --local-steps 8 --outer-delay 9", 2, "--outer-delay 9", "--local-steps 8"},
+    {"--dp-mode diloco --local-steps 8 --outer-delay 8 --outer-alpha 0.5", 2, "--outer-alpha", "--outer-delay 8"},
+    {"--dp-mode diloco --outer-delay 33", 2, "--outer-delay 33", "--local-steps 32"},
     {"--dp-mode diloco --local-steps 8 --fragments 9", 2, "--fragments 9", "--local-steps 8"},
     {"--dp-mode diloco --fragments 33", 2, "--fragments 33", "--local-steps 32"},
-    {"--dp-mode diloco --eager --dp-delay 3", 2, "--dp-delay", "--eager"},
-    {"--dp-mode diloco --eager --dp-delay 0", 2, "--dp-delay", "--eager"},
-    {"--dp-mode diloco --eager --mix 0.5", 2, "--mix", "--eager"},
-    {"--dp-mode diloco --eager --mix 0", 2, "--mix", "--eager"},
-    {"--dp-mode diloco --dp-delay -1", 2, "--dp-delay", "out of range"},
+    {"--dp-mode diloco --eager --outer-delay 3", 2, "--outer-delay", "--eager"},
+    {"--dp-mode diloco --eager --outer-delay 0", 2, "--outer-delay", "--eager"},
+    {"--dp-mode diloco --eager --outer-alpha 0.5", 2, "--outer-alpha", "--eager"},
+    {"--dp-mode diloco --eager --outer-alpha 0", 2, "--outer-alpha", "--eager"},
+    {"--dp-mode diloco --outer-delay -1", 2, "--outer-delay", "out of range"},
     {"--dp-mode diloco --outer-bits 16", 2, "--outer-bits", "32"},
-    {"--dp-mode diloco --mix 1.5", 2, "--mix", "out of range"},
+    {"--dp-mode diloco --outer-alpha 1.5", 2, "--outer-alpha", "out of range"},
     {"--dp-mode diloco --outer-momentum 1", 2, "--outer-momentum", "out of range"},
     {"--dp-mode diloco --local-steps 0", 2, "--local-steps", "out of range"},
     {"--dp-mode diloco --fragments 0", 2, "--fragments", "out of range"},
@@ -323,12 +323,12 @@ static const struct {
     {"--zero 1 --sites 2", 4, "--zero 1", "--sites 2"},
     {"--zero 2 --sites 4", 4, "--zero 2", "--zero 1"},
     // without effect
-    {"--dp-mode delayed --dp-delay 0 --dc-lambda 1 --sites 1", 4, "--dc-lambda 1", "--dp-delay 0"},
-    {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0.2", 4, "--dc-lambda 0.2", "--dp-delay 0"},
+    {"--dp-mode delayed --outer-delay 0 --dc-lambda 1 --sites 1", 4, "--dc-lambda 1", "--outer-delay 0"},
+    {"--dp-mode dc-s3gd --outer-delay 0 --dc-lambda 0.2", 4, "--dc-lambda 0.2", "--outer-delay 0"},
     {"--optimizer sgd --beta2 0.9", 4, "--beta2", "adamw"},
     {"--optimizer sgd --eps 1e-3", 4, "--eps", "adamw"},
     {"--dp-mode diloco --steps 31", 4, "--steps 31", "step 32"},
-    {"--dp-mode diloco --steps 32 --dp-delay 1", 4, "--steps 32", "step 33"},
+    {"--dp-mode diloco --steps 32 --outer-delay 1", 4, "--steps 32", "step 33"},
     {"--dp-mode diloco --steps 31 --eager", 4, "--steps 31", "step 32"},
 };
 
@@ -353,20 +353,20 @@ static const struct {
     {"--dp-mode delayed", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode delayed --tp 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode delayed --dc-lambda 0.3 --sites 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0.3, 0.7, 0.9, 0}},
-    {"--dp-mode delayed --dp-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode delayed --outer-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--sites 4 --zero 1", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode dc-s3gd --dp-delay 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --outer-delay 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode diloco --steps 32", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --steps 33 --dp-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5}},
+    {"--dp-mode diloco --steps 33 --outer-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5}},
     {"--dp-mode delayed --zero 1", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode dc-s3gd", 4, {DP_DC_S3GD, 4, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
-    {"--dp-mode dc-s3gd --dp-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode dc-s3gd --outer-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode dc-s3gd --sites 1", 4, {DP_DC_S3GD, 1, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
     {"--dp-mode diloco", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --dp-delay 5", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0.5}},
-    {"--dp-mode diloco --dp-delay 5 --mix 0", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --dp-delay 32", 4, {DP_DILOCO, 4, 32, 32, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --mix 0.25", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0.25}},
+    {"--dp-mode diloco --outer-delay 5", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0.5}},
+    {"--dp-mode diloco --outer-delay 5 --outer-alpha 0", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --outer-delay 32", 4, {DP_DILOCO, 4, 32, 32, 1, false, 32, 0, 0.7, 0.9, 0}},
+    {"--dp-mode diloco --outer-alpha 0.25", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0.25}},
     {"--dp-mode diloco --eager", 4, {DP_DILOCO, 4, 32, 32, 1, true, 32, 0, 0.7, 0.9, 0}},
     {"--dp-mode diloco --eager --local-steps 6 --fragments 4 --sites 2",
      4,
@@ -534,11 +534,11 @@ static void test_traffic(bool few) {
         {"--dp-mode delayed", 4},
         {"--dp-mode delayed --sites 2 --tp 2", 8},
         {"--dp-mode delayed --zero 1", 4},
-        {"--dp-mode delayed --dp-delay 0 --zero 1", 2},
+        {"--dp-mode delayed --outer-delay 0 --zero 1", 2},
         {"--dp-mode dc-s3gd", 3},
         {"--dp-mode dc-s3gd --sites 2", 6},
         {"--dp-mode diloco --local-steps 5", 4},
-        {"--dp-mode diloco --local-steps 5 --fragments 3 --dp-delay 2", 4},
+        {"--dp-mode diloco --local-steps 5 --fragments 3 --outer-delay 2", 4},
         {"--dp-mode diloco --local-steps 4 --fragments 4 --eager --sites 2", 6},
         {"--dp-mode diloco --local-steps 6 --fragments 2 --eager --outer-bits 8 --sites 3", 6},
         {"--dp-mode diloco --local-steps 3 --outer-bits 4", 5},
@@ -610,26 +610,26 @@ static void check_drawing(const char* what, const AsyncConfig* r, const char* ex
 static void test_drawings(void) {
     AsyncConfig r = plan_of(8, 2, 4);
     check_drawing("the picture in methods/async_schedule.h", &r,
-                  "rounds    ...s---m...s---m  s sends, m merges\n"
+                  "outer     ...s---m...s---m  s sends, m merges\n"
                   "          .......s---m...s\n");
     r = plan_of(4, 1, 0);
-    check_drawing("four steps, waited for", &r, "rounds    ...x...x  s sends, m merges, x both\n");
+    check_drawing("four steps, waited for", &r, "outer     ...x...x  s sends, m merges, x both\n");
     r = plan_of(4, 2, 4), r.eager = true;
     check_drawing("four steps, eager", &r,
-                  "rounds    .s---x--  s sends, m merges, x both\n"
+                  "outer     .s---x--  s sends, m merges, x both\n"
                   "          ...s---x\n");
     r = plan_of(1, 1, 1), r.mode = DP_DELAYED;
-    check_drawing("delayed gradients", &r, "rounds    sxxxxxxx  s sends, m merges, x both\n");
+    check_drawing("delayed gradients", &r, "outer     sxxxxxxx  s sends, m merges, x both\n");
     r = plan_of(1, 1, 0), r.mode = DP_DC_S3GD;
-    check_drawing("dc-s3gd without delay", &r, "rounds    xxxxxxxx  s sends, m merges, x both\n");
+    check_drawing("dc-s3gd without delay", &r, "outer     xxxxxxxx  s sends, m merges, x both\n");
     r = plan_of(5, 3, 1);
     check_drawing("three fragments in five steps, a step late", &r,
-                  "rounds    sm...sm...  s sends, m merges\n"
+                  "outer     sm...sm...  s sends, m merges\n"
                   "          ..sm...sm.\n"
                   "          ....sm...s\n");
     r = plan_of(10, 10, 9);
     check_drawing("ten fragments, of which eight are shown", &r,
-                  "rounds    s--------ms--------m  s sends, m merges\n"
+                  "outer     s--------ms--------m  s sends, m merges\n"
                   "          .s--------ms--------\n"
                   "          ..s--------ms-------\n"
                   "          ...s--------ms------\n"
@@ -640,7 +640,7 @@ static void test_drawings(void) {
                   "          ... 10 fragments\n");
     r = plan_of(50, 1, 0);
     check_drawing("a long round: 64 steps around its end", &r,
-                  "rounds    ...............................x................................  steps 19 to 82:  s "
+                  "outer     ...............................x................................  steps 19 to 82:  s "
                   "sends, m merges, x "
                   "both\n");
 }

@@ -152,7 +152,7 @@ static void test_config_caat(const ModelConfig* m) {
         other[2].scale = (SyncScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
             refused = refused && !checkpoint_check_caat(".", &other[k], &error) && strstr(error.text, "this run has") &&
-                      strstr(error.text, "give --sync");
+                      strstr(error.text, "give --caat-fraction");
     }
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);

@@ -319,7 +319,7 @@ static void test_folder(void) {
     for (int step = 8; step <= 9; step++) {
         if (!save("run", step, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
     }
-    check(checkpoint_prune("run", 0, 9, -1, &error) && checkpoint_steps(&steps, "run") == 3, "--keep 0: all stay");
+    check(checkpoint_prune("run", 0, 9, -1, &error) && checkpoint_steps(&steps, "run") == 3, "--keep-last 0: all stay");
     free(steps);
     check(checkpoint_prune("run", 0, 9, 8, &error) && access("run/step_00000008", F_OK) != 0 &&
               checkpoint_prune("run", 0, 9, 9, &error) && access("run/step_00000009", F_OK) == 0,
@@ -402,7 +402,7 @@ static void test_links(void) {
     run_command("ln -s ../theirs/step_00000001 links/step_00000001");
     check(checkpoint_prune("links", 1, 3, -1, &error) && access("links/step_00000001", F_OK) != 0 &&
               entries("theirs/step_00000001") == 4,
-          "--keep removes a link to a checkpoint, and not the checkpoint %s", error.text);
+          "--keep-last removes a link to a checkpoint, and not the checkpoint %s", error.text);
     run_command("for name in step_00000004 step_00000004.tmp step_00000004.old; do ln -s ../theirs/step_00000001 "
                 "links/$name; done");
     check(save("links", 4, &gpt2_tied, &one_rank, 1, &error) && entries("theirs/step_00000001") == 4 &&

@@ -375,7 +375,7 @@ static void test_refused(void) {
         {"traceEvents", 0, "events", "\"traceEvents\" is missing"},
         {"zb-v", 0, "zb-w", "unknown schedule \"zb-w\""},
         {"zb-v", 0, "1f1b", "has one chunk a stage"},
-        {"\"v\":2", 0, "\"v\":3", "has --vp 2 chunks"},
+        {"\"v\":2", 0, "\"v\":3", "has --vpp 2 chunks"},
         {"\"p\":2", 0, "\"p\":3", "stage 2 is missing"},
         {"\"p\":2", 0, "\"p\":\"2\"", "has to be an integer"},
         {"\"m\":4", 0, "\"m\":3", "does not occur in zb-v"},
@@ -423,7 +423,7 @@ static void test_command_line(void) {
         const char* line;
         int status;
         const char* reason;
-    } cases[] = {{"--schedule zb-v --vp 3 --out x.svg", 2, "--vp"},
+    } cases[] = {{"--schedule zb-v --vpp 3 --out x.svg", 2, "--vpp"},
                  {"--schedule interleaved --pp 4 --microbatches 7 --out x.svg", 2, "4 or 8"},
                  {"--schedule best --out x.svg", 2, "best"},
                  {"--forward nan --out x.svg", 2, "--forward"},
@@ -433,7 +433,7 @@ static void test_command_line(void) {
                  {"--trace /nowhere/trace.json --out x.svg", 1, "/nowhere/trace.json"},
                  {"--schedule zb-v --out /nowhere/x.svg", 1, "/nowhere/x.svg"},
                  {"--out /dev/full", 1, "/dev/full"},
-                 {"--schedule interleaved --pp 256 --vp 3 --microbatches 256 --forward 1e-6 --out /dev/null", 0, ""},
+                 {"--schedule interleaved --pp 256 --vpp 3 --microbatches 256 --forward 1e-6 --out /dev/null", 0, ""},
                  {"--help", 0, ""}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char words[1024], name[] = "draw_schedule", *argv[32] = {name};

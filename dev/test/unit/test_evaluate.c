@@ -451,26 +451,26 @@ static const struct {
     bool exact; // the same bits as one rank, on the CPU
 } meshes[] = {{1, "--micro-batch 1 --global-batch 4", true},
               {1, "--micro-batch 5 --global-batch 5 --recompute full", true},
-              {1, "--sync 0.5 --sync-ranks 2", false}, // a CAAT-Net: an own model
+              {1, "--caat-fraction 0.5 --caat-ranks 2", false}, // a CAAT-Net: an own model
               {2, "--tp 2", false},
               {2, "--tp 2 --sequence-parallel --micro-batch 6", false},
               {2, "--pp 2", true},
-              {2, "--pp 2 --vp 2", true},
+              {2, "--pp 2 --vpp 2", true},
               {2, "--pp 2 --schedule zb-v --micro-batch 2", true},
               {2, "--dp 2", true},
               {2, "--dp 2 --zero 2 --micro-batch 1", true},
               {2, "--dp 2 --dp-mode dc-s3gd", true},
-              {2, "--tp 2 --sync 0.5", false},
+              {2, "--tp 2 --caat-fraction 0.5", false},
               {3, "--dp 3 --micro-batch 4", true},
               {3, "--pp 3 --dp 1", true},
               {3, "--dp 3 --micro-batch 1 --dp-mode diloco --local-steps 2", true},
               {4, "--tp 2 --pp 2", false},
               {4, "--tp 2 --dp 2 --micro-batch 2 --sequence-parallel", false},
               {4, "--pp 2 --dp 2 --schedule zb-h1", true},
-              {4, "--pp 2 --vp 2 --dp 2 --micro-batch 2 --global-batch 16", true}};
+              {4, "--pp 2 --vpp 2 --dp 2 --micro-batch 2 --global-batch 16", true}};
 
 // The CAAT-Net's rows as two ranks find them, beside one rank with two states: nothing is known of it from PyTorch here.
-static bool is_caat_line(const char* line) { return strstr(line, "--sync") != NULL; }
+static bool is_caat_line(const char* line) { return strstr(line, "--caat-fraction") != NULL; }
 
 // What a pass found, the worst of all ranks; rank 0 tells.
 static void test_pass(Comm* world, const Evaluation* mine, const Evaluation* single, const Reference* r, int model,
@@ -506,7 +506,7 @@ static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, 
     char init[128];
     const bool caat = is_caat_line(line);
     snprintf(init, sizeof init, caat ? "--seed 3" : "--init " REFERENCE "replicas_%s.safetensors", model_names[model]);
-    open_mesh(&one, alone, model, caat ? "--sync 0.5 --sync-ranks 2" : "", init);
+    open_mesh(&one, alone, model, caat ? "--caat-fraction 0.5 --caat-ranks 2" : "", init);
     evaluate_common(&one);
     open_mesh(&t, world, model, line, init);
     evaluate_common(&t);

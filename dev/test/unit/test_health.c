@@ -403,7 +403,7 @@ static void test_scores(bool few) {
 static void test_logged(void) {
     StepHealth h;
     memset(&h, 0, sizeof h);
-    health_logged(&h, "{\"step\":1,\"loss\":5.5,\"val_loss\":6.25,\"grad_norm\":2,\"lr\":0.1,\"peak_bytes\":3}\n");
+    health_logged(&h, "{\"step\":1,\"loss\":5.5,\"val_loss\":6.25,\"grad_norm\":2,\"lr\":0.1,\"peak_mem_bytes\":3}\n");
     check(h.loss.n == 1 && h.loss.value[0] == 5.5 && h.norm.value[0] == log(2) && h.skipped_in_row == 0,
           "a logged step");
     health_logged(&h, "{\"step\":2,\"loss\":null,\"val_loss\":1,\"grad_norm\":null,\"skipped\":true}\n");
@@ -604,7 +604,7 @@ static void expect_rank(char* text, size_t size, const Mesh* mesh, int rank, con
 static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
-                       true,         NULL,      NULL};
+                            true,         NULL,      NULL};
     const bool far = !async_schedule_are_late(&t->stage.rounds);
     const int replicas = far ? mesh->d : mesh_site_size(mesh), here = mesh_at(mesh, rank).data / mesh_site_size(mesh);
     char text[640], expected[640];
@@ -705,7 +705,7 @@ static const struct {
     {4, "--pp 2 --zero 2 --recompute selective"},
     {4, "--tp 4 --arch llama --kv-heads 2 --sequence-parallel"},
     {4, "--tp 4 --arch llama --kv-heads 1"},
-    {4, "--tp 2 --sync 0.5 --sync-ranks 4"},
+    {4, "--tp 2 --caat-fraction 0.5 --caat-ranks 4"},
     {4, "--sites 2"},
     {4, "--sites 4 --zero 1 --allreduce ring"},
     {4, "--dp-mode delayed --sites 2"},
@@ -713,10 +713,10 @@ static const struct {
     {4, "--dp-mode diloco --local-steps 2 --sites 2"},
     {4, "--zero 1 --clip 0"},
     {8, "--tp 2 --pp 2 --schedule zb-v"},
-    {8, "--tp 2 --pp 2 --schedule interleaved --vp 2 --arch llama --kv-heads 1"},
+    {8, "--tp 2 --pp 2 --schedule interleaved --vpp 2 --arch llama --kv-heads 1"},
     {8, "--pp 2 --schedule zb-h1 --zero 1"},
-    {8, "--tp 2 --zero 2 --sync 0.5"},
-    {8, "--tp 2 --pp 2 --dp-mode diloco --local-steps 2 --dp-delay 1"},
+    {8, "--tp 2 --zero 2 --caat-fraction 0.5"},
+    {8, "--tp 2 --pp 2 --dp-mode diloco --local-steps 2 --outer-delay 1"},
 };
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -592,8 +592,8 @@ static void test_large(bool brief) {
             small = fmin(small, parse_seconds(n / 16, order));
             large = fmin(large, parse_seconds(n, order));
         }
-        check(large < 100 * small + 0.05, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n, 1e3 * large,
-              1e3 * small, large / small);
+        check(large < 100 * small + 0.05, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n,
+              1e3 * large, 1e3 * small, large / small);
     }
 }
 

@@ -139,7 +139,7 @@ static void test_stages(void) {
                 const bool accepts = mesh_check(&mesh, &m, 8, &error);
                 same = same && fits == accepts;
                 if (!fits || !accepts) {
-                    refused++, named += strstr(error.text, wish ? p > 1 ? "--pp " : "--first-layers" : "--pp ") != NULL;
+                    refused++, named += strstr(error.text, wish ? p > 1 ? "--pp " : "--first-stage-layers" : "--pp ") != NULL;
                     continue;
                 }
                 accepted++;
@@ -580,7 +580,7 @@ static void test_states_fit(void) {
         bool without_token;
         const bool fits = N / t * t == N && tensor_parallel_fits(&m, N, &without_token) && (N == t || NKV >= N);
         const bool accepts = mesh_check(&mesh, &m, 8, &error);
-        wrong += fits != accepts || (!accepts && !strstr(error.text, N == t ? "--tp " : "--sync-ranks "));
+        wrong += fits != accepts || (!accepts && !strstr(error.text, N == t ? "--tp " : "--caat-ranks "));
         accepted += accepts, refused += !accepts;
     }
     check(wrong == 0 && accepted > 500, "t, N = 1 .. 8: %d CAAT-Nets accepted, %d refused by name, %d wrongly",
@@ -608,8 +608,8 @@ static void test_refused(void) {
         {1, 7, 8, 8, 32, 64, 16, 0, 0, false,
          "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6", 0},
         {1, 6, 8, 8, 32, 64, 16, 0, 0, false, NULL, 0},
-        {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-layers and --last-layers need a pipeline", 0},
-        {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-layers and --last-layers need a pipeline", 0},
+        {1, 1, 8, 8, 32, 64, 16, 6, 0, false, "--first-stage-layers and --last-stage-layers need a pipeline", 0},
+        {1, 1, 8, 8, 32, 64, 16, 0, 1, false, "--first-stage-layers and --last-stage-layers need a pipeline", 0},
         {1, 3, 8, 8, 32, 64, 16, 5, 0, false, "--pp 3 stages with 5 layers in the first and 0 in the last", 0},
         {1, 3, 8, 8, 32, 64, 16, 3, 3, false, "--pp 3 stages with 3 layers in the first and 3 in the last", 0},
         {1, 2, 8, 8, 32, 64, 16, 2, 3, false, "none may be left over", 0},
@@ -619,16 +619,16 @@ static void test_refused(void) {
         {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 8},
         {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL, 8},
         {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 1},
-        {3, 1, 12, 12, 36, 64, 16, 0, 0, false, "--tp 3 does not divide --sync-ranks 4: a rank holds whole states", 4},
-        {4, 1, 8, 8, 32, 64, 16, 0, 0, false, "--tp 4 does not divide --sync-ranks 2: a rank holds whole states", 2},
+        {3, 1, 12, 12, 36, 64, 16, 0, 0, false, "--tp 3 does not divide --caat-ranks 4: a rank holds whole states", 4},
+        {4, 1, 8, 8, 32, 64, 16, 0, 0, false, "--tp 4 does not divide --caat-ranks 2: a rank holds whole states", 2},
         {4, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
         {2, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
-        {2, 1, 8, 2, 32, 64, 16, 0, 0, false, "--sync-ranks 4 on --tp 2 needs at least as many --kv-heads, not 2", 4},
-        {2, 1, 12, 6, 36, 64, 16, 0, 0, false, "--sync-ranks 4 and --kv-heads 6", 4},
-        {1, 1, 8, 8, 33, 64, 16, 0, 0, false, "--sync-ranks 3 does not divide --heads 8", 3},
-        {2, 1, 8, 8, 30, 64, 16, 0, 0, false, "--sync-ranks 4 does not divide --ffn 30", 4},
+        {2, 1, 8, 2, 32, 64, 16, 0, 0, false, "--caat-ranks 4 on --tp 2 needs at least as many --kv-heads, not 2", 4},
+        {2, 1, 12, 6, 36, 64, 16, 0, 0, false, "--caat-ranks 4 and --kv-heads 6", 4},
+        {1, 1, 8, 8, 33, 64, 16, 0, 0, false, "--caat-ranks 3 does not divide --heads 8", 3},
+        {2, 1, 8, 8, 30, 64, 16, 0, 0, false, "--caat-ranks 4 does not divide --ffn 30", 4},
         {4, 1, 8, 8, 30, 64, 16, 0, 0, false, "--tp 4 does not divide --ffn 30", 4},
-        {4, 1, 8, 8, 32, 7, 16, 0, 0, false, "--sync-ranks 8 is more than --vocab 7", 8},
+        {4, 1, 8, 8, 32, 7, 16, 0, 0, false, "--caat-ranks 8 is more than --vocab 7", 8},
         {2, 7, 8, 8, 32, 64, 16, 0, 0, false, "--pp 7 stages for --layers 6", 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -654,9 +654,9 @@ static void test_refused_stages(void) {
         const char* message; // NULL: it fits
     } cases[] = {
         {2, 3, false, NULL},
-        {2, 4, false, "--pp 2 x --vp 4 stages for --layers 6: a stage needs at least one, so --vp can be at most 3"},
+        {2, 4, false, "--pp 2 x --vpp 4 stages for --layers 6: a stage needs at least one, so --vpp can be at most 3"},
         {3, 2, true, NULL},
-        {4, 2, true, "--pp 4 x --vp 2 stages for --layers 6: a stage needs at least one, so --pp can be at most 3"},
+        {4, 2, true, "--pp 4 x --vpp 2 stages for --layers 6: a stage needs at least one, so --pp can be at most 3"},
         {7, 1, false, "--pp 7 stages for --layers 6: a stage needs at least one, so --pp can be at most 6"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -14,16 +14,16 @@ typedef struct {
     const char *text, *file, *folder, *word;
     int choice, other;
     bool flag, second, now;
-} ShardedBuffer;
+} TestValues;
 
 enum { ROWS = 15 };
 
-static ShardedBuffer values_default(void) {
-    const ShardedBuffer v = {-1, 7, -1, 0.25, NULL, NULL, NULL, NULL, 0, -1, false, false, false};
+static TestValues values_default(void) {
+    const TestValues v = {-1, 7, -1, 0.25, NULL, NULL, NULL, NULL, 0, -1, false, false, false};
     return v;
 }
 
-static int make_table(Option* table, ShardedBuffer* v) {
+static int make_table(Option* table, TestValues* v) {
     const Option rows[ROWS] = {
         option_heading("first things"),
         option_int("whole", &v->whole, 0, 9e15, "a whole number"),
@@ -55,7 +55,7 @@ static bool parse(Option* table, int n, char* words, Error* error) {
 
 static bool same_text(const char* a, const char* b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
-static bool same_values(const ShardedBuffer* a, const ShardedBuffer* b) {
+static bool same_values(const TestValues* a, const TestValues* b) {
     return a->whole == b->whole && a->small == b->small && memcmp(&a->number, &b->number, 2 * sizeof(double)) == 0 &&
            same_text(a->text, b->text) && same_text(a->file, b->file) && same_text(a->folder, b->folder) &&
            a->choice == b->choice && a->other == b->other && a->flag == b->flag && a->second == b->second;
@@ -86,7 +86,7 @@ static const char* random_text(char* text, int size, uint64_t i) {
 static void test_round_trip(void) {
     int wrong = 0, taken = 0, again = 0;
     for (uint64_t i = 0; i < 4000; i++) {
-        ShardedBuffer v = values_default(), read = values_default();
+        TestValues v = values_default(), read = values_default();
         Option table[ROWS], back[ROWS];
         Error error;
         char text[3][64];
@@ -123,8 +123,8 @@ static void test_round_trip(void) {
 }
 
 // file: its text; arguments: the command line, parsed before, separated by '|'; message: of the refusal, or NULL.
-static void test_case(const char* file, const char* arguments, const char* message, const ShardedBuffer* expected) {
-    ShardedBuffer v = values_default();
+static void test_case(const char* file, const char* arguments, const char* message, const TestValues* expected) {
+    TestValues v = values_default();
     Option table[ROWS];
     Error error;
     char text[256], words[256], shown[256];
@@ -145,7 +145,7 @@ static void test_case(const char* file, const char* arguments, const char* messa
 }
 
 static void test_files(void) {
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     test_case("", "", NULL, &v);
     test_case("\n\n# --small 3\n   # x\n\t\n#", "", NULL, &v);
     v.small = 3, v.flag = true;
@@ -185,7 +185,7 @@ static void test_files(void) {
 
 // Given twice on the command line, the last one wins; in a file it is a slip.
 static void test_twice(void) {
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     v.small = 4, v.flag = true, v.choice = 1, v.text = "b";
     test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
     test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
@@ -250,7 +250,7 @@ static void test_aliases(void) {
         {"device", "DEVICE="},           {"dropout", "no dropout"}};
     Settings settings = settings_default();
     Option table[MAX_OPTIONS], few[ROWS];
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     Error error;
     const int n = settings_table(table, &settings), m = make_table(few, &v);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -274,13 +274,37 @@ static void test_aliases(void) {
           wrong);
 }
 
+// Names of before: the message has the name of today; a file of options may have either, but not both.
+static void test_renamed(void) {
+    Settings settings = settings_default();
+    Option table[MAX_OPTIONS];
+    Error error;
+    const int n = settings_table(table, &settings);
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof renamed_options / sizeof renamed_options[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "--%s", renamed_options[i].now);
+        option_unknown(table, n, renamed_options[i].before, &error);
+        wrong += !option_find(table, n, renamed_options[i].now) || option_find(table, n, renamed_options[i].before) ||
+                 !strstr(error.text, name);
+    }
+    check(wrong == 0, "an old name leads to the new one: %d do not", wrong);
+    char words[] = "--keep|3", old[] = "--keep 3\n--documents\n# --mix 1\n", both[] = "--vp 2\n--vpp 2\n";
+    check(!parse(table, n, words, &error) && strstr(error.text, "--keep-last"), "  on the command line: %s",
+          error.text);
+    check(options_read(table, n, old, "options.txt", &error) && settings.keep_last == 3 && settings.document_mask,
+          "a file of before is read");
+    check(!options_read(table, n, both, "options.txt", &error) && strstr(error.text, "--vpp"), "  both names: %s",
+          error.text);
+}
+
 // What the shell has made of a pattern without quotes; formats that a file of options is not in.
 static void test_mistaken(void) {
     static const char* const formats[][2] = {{"{\"lr\": 1}", "JSON"},       {"\n [\n]", "JSON"},
                                              {"# x\n---\nlr: 1\n", "YAML"}, {"lr: 0.1\n", "YAML"},
                                              {"# a\n\"lr\" : 1\n", "YAML"}, {"[train]\nlr = 1", "TOML"},
                                              {"\r\nlr = 1\n", "TOML"}};
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     Option table[ROWS];
     Error error;
     char words[128];
@@ -309,7 +333,7 @@ static void test_refused(void) {
     memset(longest, 'x', sizeof longest);
     longest[4095] = 0;
     for (size_t i = 0; i < sizeof texts / sizeof *texts + 2; i++) {
-        ShardedBuffer v = values_default();
+        TestValues v = values_default();
         Option table[ROWS];
         const int n = make_table(table, &v);
         const bool fits = i == sizeof texts / sizeof *texts;
@@ -328,7 +352,7 @@ static void test_refused(void) {
 static void test_word(void) {
     static const char* const lines[] = {"--word", "--word|--flag", "--word|x", "--word=x|--flag", "--word|x|--flag"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        ShardedBuffer v = values_default();
+        TestValues v = values_default();
         Option table[ROWS];
         Error error;
         char words[64];
@@ -396,7 +420,7 @@ static void test_help(void) {
     free(brief);
     free(all);
 
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     Option rows[ROWS];
     const int m = make_table(rows, &v);
     char* text = explained(rows, m, "FIRST");
@@ -425,7 +449,7 @@ static char* completed(Shell shell, const Option* table, int n, const OptionWord
 }
 
 static void test_completion(void) {
-    ShardedBuffer v = values_default();
+    TestValues v = values_default();
     Option table[ROWS];
     const int n = make_table(table, &v);
     const OptionWords words = {"text", "alpha beta"};
@@ -510,6 +534,7 @@ int main(void) {
     test_twice();
     test_whole_numbers();
     test_aliases();
+    test_renamed();
     test_mistaken();
     test_refused();
     test_word();

@@ -1866,13 +1866,13 @@ static void test_plans_refused(void) {
         const char* message;
     } plans[] = {
         // the ends of the messages
-        {ZB_V, 2, 1, 4, "--schedule zb-v has --vp 2 chunks a stage, not 1"},
-        {ZB_V, 2, 3, 4, "--schedule zb-v has --vp 2 chunks a stage, not 3"},
+        {ZB_V, 2, 1, 4, "--schedule zb-v has --vpp 2 chunks a stage, not 1"},
+        {ZB_V, 2, 3, 4, "--schedule zb-v has --vpp 2 chunks a stage, not 3"},
         {INTERLEAVED, 2, 1, 4,
-         "--schedule interleaved needs --vp 2 or more; with one chunk a stage it is --schedule 1f1b"},
-        {GPIPE, 2, 2, 4, "--schedule gpipe has one chunk a stage; --vp 2 needs --schedule interleaved"},
-        {ONE_F_ONE_B, 2, 3, 4, "--schedule 1f1b has one chunk a stage; --vp 3 needs --schedule interleaved"},
-        {ZB_H1, 2, 2, 4, "--schedule zb-h1 has one chunk a stage; --vp 2 needs --schedule interleaved"},
+         "--schedule interleaved needs --vpp 2 or more; with one chunk a stage it is --schedule 1f1b"},
+        {GPIPE, 2, 2, 4, "--schedule gpipe has one chunk a stage; --vpp 2 needs --schedule interleaved"},
+        {ONE_F_ONE_B, 2, 3, 4, "--schedule 1f1b has one chunk a stage; --vpp 3 needs --schedule interleaved"},
+        {ZB_H1, 2, 2, 4, "--schedule zb-h1 has one chunk a stage; --vpp 2 needs --schedule interleaved"},
         {INTERLEAVED, 4, 2, 6, "in groups of --pp 4, and 6 is not a multiple of it; the nearest that work: 4 or 8"},
         {INTERLEAVED, 4, 2, 11, "in groups of --pp 4, and 11 is not a multiple of it; the nearest that work: 8 or 12"},
         {INTERLEAVED, 4, 3, 3, "in groups of --pp 4, and 3 is not a multiple of it; the nearest that work: 4"},
@@ -1916,8 +1916,8 @@ static void test_refused_runs(void) {
         const char* message; // NULL: it fits
     } cases[] = {
         {INTERLEAVED, 2, 3, true, RECOMPUTE_FULL, NULL},
-        {INTERLEAVED, 1, 2, false, RECOMPUTE_NONE, "--schedule interleaved with --vp 2 needs a pipeline"},
-        {ZB_V, 1, 2, false, RECOMPUTE_NONE, "--schedule zb-v with --vp 2 needs a pipeline"},
+        {INTERLEAVED, 1, 2, false, RECOMPUTE_NONE, "--schedule interleaved with --vpp 2 needs a pipeline"},
+        {ZB_V, 1, 2, false, RECOMPUTE_NONE, "--schedule zb-v with --vpp 2 needs a pipeline"},
         {ZB_V, 3, 2, false, RECOMPUTE_SELECTIVE, NULL},
         {ZB_V, 3, 2, true, RECOMPUTE_NONE, "--schedule zb-v leaves weight gradients for later, which --zero 2"},
         {ZB_H1, 3, 1, true, RECOMPUTE_NONE, "--schedule zb-h1 leaves weight gradients for later, which --zero 2"},

@@ -212,8 +212,8 @@ static void check_judgement(void) {
             x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0, x->missing = x->gone ? draw(10) / 10.0 : 0;
             heartbeat_row(table, i)->rank = 3 * i + 1;
             x->starts = draw(5) == 0;
-            heartbeat_phase(heartbeat_row(table, i), x->starts ? (WherePhase)draw(2) : (WherePhase)(2 + draw(PHASE_PHASES - 2)),
-                        1);
+            heartbeat_phase(heartbeat_row(table, i),
+                            x->starts ? (WherePhase)draw(2) : (WherePhase)(2 + draw(PHASE_PHASES - 2)), 1);
             if (x->waits) {
                 int32_t ranks[4];
                 const int n = 1 + draw(3);
