@@ -622,6 +622,7 @@ int main(int argc, char** argv) {
     if (!o->dry_run && (o->export_to || (o->out && trains))) gather_hub_files(t, &model);
     if (o->generate) read_prompt(t);
     DtypeInfo values = native_dtype();
+    values.moments = optimizers[o->optimizer].moments;
     values.masters &= trains || o->export_to; // what only computes needs what it computes with
     const int T = o->seq ? (int)o->seq : model.T;
     settings_schedule(o, option_given(table, n, "schedule"));

@@ -73,12 +73,13 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     AsyncCheckpointState state;
     memset(&state, 0, sizeof state);
     state.list.copies = local ? async->sites : 1;
+    state.list.moments = stage->type.moments;
     if (stage->grads.late)
         add_site_values(&state, "gradient", zero ? stage->grads.shares : stage->grads.all, zero); // alike on all
     if (stage->before) add_site_values(&state, "before", stage->before, zero);
     if (local) add_site_values(&state, "weight", sites->own, false);
     if (local) add_site_values(&state, "exp_avg", stage->moment1, false);
-    if (local) add_site_values(&state, "exp_avg_sq", stage->moment2, false);
+    if (local && stage->moment2) add_site_values(&state, "exp_avg_sq", stage->moment2, false);
     if (diloco) add_site_values(&state, "velocity", sites->velocity, false);
     if (diloco && async->delay > 0) add_site_values(&state, "sum", sites->sum, false);
     if (async->eager) add_site_values(&state, "old", sites->old, false);
@@ -141,7 +142,7 @@ static bool read_slices(const Stage* stage, const CheckpointReader* reader, Hear
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
         heartbeat_background(row);
-        for (int what = 0; what < CHECKPOINT_VALUES && ok; what++) {
+        for (int what = 0; what <= sites.list.moments && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
             if (ok && what == 0) set_bucket_weights(stage, b, whole);
             if (ok && (what > 0 || local)) set_values(stage, b, stage_values(stage, what), whole);
@@ -213,8 +214,8 @@ typedef struct {
 
 static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
     const bool local = async_schedule_are_local(&stage->rounds);
-    const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - CHECKPOINT_VALUES;
-    if (v < CHECKPOINT_VALUES) { // moments that are not alike: those of the first site
+    const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
+    if (kind < 0) { // moments that are not alike: those of the first site
         const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
         return part;
     }
@@ -225,8 +226,9 @@ static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* site
 // Floats of the snapshot.
 static int64_t snapshot_floats(const Stage* stage) {
     const AsyncCheckpointState sites = site_values(stage);
+    const int values = 1 + sites.list.moments + sites.list.kinds;
     int64_t n = 0;
-    for (int i = 0; i < stage->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
+    for (int i = 0; i < stage->layout.buckets * values; i++) {
         const int b = i % stage->layout.buckets, v = i / stage->layout.buckets;
         if (writes_bucket(&stage->layout.mesh, b, saved_part(stage, &sites, v).site))
             n += stage->layout.bucket[b].elements;
@@ -273,11 +275,12 @@ static void saver_free(Saver* saver) {
 static bool walk_values(Saver* saver, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
     const Stage* stage = saver->stage;
     const AsyncCheckpointState sites = site_values(stage);
+    const int values = 1 + sites.list.moments + sites.list.kinds;
     float* copy =
         (float*)checked_malloc((size_t)largest_bucket(&stage->layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
-    for (int i = 0; i < stage->layout.buckets * (CHECKPOINT_VALUES + sites.list.kinds); i++) {
-        const int b = i / (CHECKPOINT_VALUES + sites.list.kinds), v = i % (CHECKPOINT_VALUES + sites.list.kinds);
+    for (int i = 0; i < stage->layout.buckets * values; i++) {
+        const int b = i / values, v = i % values;
         const SavedPart part = saved_part(stage, &sites, v);
         const float* whole = whole_values(stage, b, part.values, copy);
         const SavedValue value = {b, part.number, saver->used};

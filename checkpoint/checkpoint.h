@@ -15,7 +15,7 @@ Theory:
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's velocity is
-                                the first, and its second is 0)
+                                the first, and there is no second)
         sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: what each site has beside the global
                                 parameters, site.3.exp_avg.NAME and others, and what was in flight between sites
         trainer.json            step, position in the data, what a resumed run must not change; size and checksum of all
@@ -52,7 +52,9 @@ enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 typedef struct {
     int kinds, copies; // 0: nothing, and there is no such file
     const char* kind[CHECKPOINT_KINDS];
+    int moments; // of the optimizer
 } CheckpointSites;
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
 
 typedef struct {
     int64_t step;                                 // updates done
@@ -140,31 +142,34 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// The values that a checkpoint has of every parameter: the weight (0) in the first file, AdamW's first (1) and second (2)
-// moment in the second; then what sites have, kind by kind and copy by copy, in the third.
+// The values that a checkpoint has of every parameter: the weight (0) in the first file, the optimizer's first (1) and
+// perhaps second (2) moment in the second; then what sites have, kind by kind and copy by copy, in the third.
 enum { CHECKPOINT_VALUES = 3, CHECKPOINT_TENSOR_FILES = 3 };
 static const char* const checkpoint_prefix[CHECKPOINT_VALUES] = {"", "exp_avg.", "exp_avg_sq."};
 
 static inline int checkpoint_values(const CheckpointSites* sites) {
-    return CHECKPOINT_VALUES + sites->kinds * sites->copies;
+    return 1 + sites->moments + sites->kinds * sites->copies;
 }
 
 // The number of a value of a site.
 static inline int checkpoint_value_of_site(const CheckpointSites* sites, int kind, int copy) {
-    return CHECKPOINT_VALUES + kind * sites->copies + copy;
+    return 1 + sites->moments + kind * sites->copies + copy;
 }
 
 // Of the files with tensors, the one that has a value; how many there are; and the values of one.
-static inline int checkpoint_file_of(int value) { return value == 0 ? 0 : value < CHECKPOINT_VALUES ? 1 : 2; }
+static inline int checkpoint_file_of(int moments, int value) {
+    if (value == 0) return 0;
+    return value <= moments ? 1 : 2;
+}
 static inline int checkpoint_tensor_files(const CheckpointSites* sites) { return sites->kinds ? 3 : 2; }
 static inline int checkpoint_values_of_file(const CheckpointSites* sites, int file) {
-    return file == 0 ? 1 : file == 1 ? 2 : sites->kinds * sites->copies;
+    return file == 0 ? 1 : file == 1 ? sites->moments : sites->kinds * sites->copies;
 }
 
 // A tensor's name in its file.
 static inline void checkpoint_name(char* name, size_t size, const CheckpointSites* sites, int value,
                                    const char* tensor) {
-    const int number = value - CHECKPOINT_VALUES;
+    const int number = value - 1 - sites->moments;
     if (number < 0)
         snprintf(name, size, "%s%s", checkpoint_prefix[value], tensor);
     else
@@ -176,6 +181,7 @@ typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
     int tensors;     // of the model
+    int moments;     // of the optimizer
     int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointFileLayouts;
 
@@ -201,14 +207,14 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
 // sites: NULL if there are none.
 static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const ModelConfig* model,
                                            const CheckpointSites* sites, int64_t step, Error* error) {
-    static const CheckpointSites none = {0, 0, {NULL}};
     char number[32];
     const SafeMetadata about[] = {
         {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers wants to see the first
-    if (!sites) sites = &none;
+    if (!sites) sites = &checkpoint_of_adamw;
     memset(layouts, 0, sizeof *layouts);
     snprintf(number, sizeof number, "%lld", (long long)step);
     layouts->files = checkpoint_tensor_files(sites);
+    layouts->moments = sites->moments;
     const int n = layouts->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
     Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
@@ -559,15 +565,10 @@ static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, in
 static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout* layout, int bucket, int value,
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
-    const int file = checkpoint_file_of(value);
+    const int moments = writer->layouts.moments, file = checkpoint_file_of(moments, value);
     static const char* const names[CHECKPOINT_VALUES] = {"the weight", "the first moment", "the second moment"};
-    RunWriter runs = {&writer->file[file],
-                      writer->buffer,
-                      0,
-                      0,
-                      0,
-                      value < CHECKPOINT_VALUES ? names[value] : "a site's value",
-                      SAFE_F32};
+    RunWriter runs = {
+        &writer->file[file], writer->buffer, 0, 0, 0, value <= moments ? names[value] : "a site's value", SAFE_F32};
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
@@ -740,7 +741,7 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
                                       const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    const long long step = state->step, values = sites ? checkpoint_values(sites) : CHECKPOINT_VALUES;
+    const long long step = state->step, values = checkpoint_values(sites ? sites : &checkpoint_of_adamw);
     if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
         !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
         !checkpoint_path(old, error, "%s/step_%08lld.old", out, step))

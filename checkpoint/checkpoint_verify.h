@@ -326,6 +326,8 @@ static inline bool checkpoint_open(CheckpointReader* reader, const char* folder,
     if (sites) memcpy(now, state->rounds, sizeof now);
     bool ok = checkpoint_load_list(&list, folder, error);
     *state = list.state;
+    reader->sites = checkpoint_of_adamw;
+    if (sites) reader->sites.moments = sites->moments;
     if (ok && sites && strcmp(now, state->rounds) == 0) reader->sites = *sites;
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
@@ -339,10 +341,14 @@ static inline bool checkpoint_open(CheckpointReader* reader, const char* folder,
 // slice's, and padding, become 0.
 static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const Layout* layout, int bucket, int value,
                                           float* values, Error* error) {
-    const int number = checkpoint_file_of(value);
+    const int number = checkpoint_file_of(reader->sites.moments, value);
     const SafeTensorsModel* file = &reader->file[number];
     const int expected = checkpoint_values_of_file(&reader->sites, number) * layout->tensors;
-    if (file->tensors != expected) // more would be left out without a word: a model with fewer layers, for one
+    // Older checkpoints of SGD have zeros for a second moment.
+    const int copies[] = {0, 1, reader->sites.copies};
+    const int older = expected + (2 - reader->sites.moments) * copies[number] * layout->tensors;
+    if (file->tensors != expected &&
+        file->tensors != older) // more would be left out without a word: a model with fewer layers, for one
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);
     const Bucket* b = &layout->bucket[bucket];

@@ -7,6 +7,7 @@ names and arguments: NAME.h for CPU cores, in C, which is also the reference, an
 
 #include "activations.h"
 #include "device.h"
+#include "optimizers.h"
 #ifdef USE_CUDA
 #include "adamw.cuh"
 #include "attention.cuh"

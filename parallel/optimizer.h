@@ -90,20 +90,18 @@ static inline uint64_t rounding_key(const Slice* slice, const Settings* o) {
     return (uint64_t)o->seed ^ hash_string(slice->tensor.name);
 }
 
-// One step of the optimizer (AdamW, Loshchilov and Hutter 2019; or SGD with momentum) on n parameters of a slice, number
-// `from` on, whose gradients and moments lie at `at`.
+// One step of the optimizer (kernels/optimizers.h) on n parameters of a slice, number `from` on, whose gradients and
+// moments lie at `at`.
 static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_t from, int64_t at, int64_t n,
                                   const Settings* o, int64_t step, double lr, double grad_scale) {
     const float decay = slice->tensor.vector ? 0 : (float)o->weight_decay;
     const float* g = grads_for_update(&stage->grads) + at;
     float* master = HAS_MASTER_WEIGHTS ? stage->master + at : NULL;
     const uint64_t key = rounding_key(slice, o), first = (uint64_t)(from - slice->offset);
-    if (o->optimizer == OPTIMIZER_SGD)
-        sgd_update(stage->params + from, master, g, stage->moment1 + at, n, (float)lr, (float)o->beta1, decay, step,
-                   (float)grad_scale, key, first);
-    else
-        adamw_update(stage->params + from, master, g, stage->moment1 + at, stage->moment2 + at, n, (float)lr,
-                     (float)o->beta1, (float)o->beta2, (float)o->eps, decay, step, (float)grad_scale, key, first);
+    const OptimizerStep s = {
+        (float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, decay, step, (float)grad_scale, key, first};
+    float* moment2 = stage->moment2 ? stage->moment2 + at : NULL;
+    optimizers[o->optimizer].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
 }
 
 // The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.

@@ -38,15 +38,16 @@ and V of a layout are this rank's share.
 #include "schedule.h"
 #include "../methods/async_dp.h"
 
-// How parameters and activations are stored.
+// How parameters and activations are stored, and what the optimizer has beside them.
 typedef struct {
     int bytes;    // of one
     bool masters; // parameters are kept in float32 too
+    int moments;  // float32 arrays of the optimizer
 } DtypeInfo;
 
 // That of this program.
 static inline DtypeInfo native_dtype(void) {
-    const DtypeInfo type = {sizeof(floatX), HAS_MASTER_WEIGHTS};
+    const DtypeInfo type = {sizeof(floatX), HAS_MASTER_WEIGHTS, optimizers[OPTIMIZER_ADAMW].moments};
     return type;
 }
 
@@ -332,8 +333,8 @@ static inline void take_parameters(Stage* stage) {
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
             arena_floats(&stage->memory_grads, (int64_t)layout->states * layout->V * stage->model.C);
-    stage->moment1 = arena_floats(&stage->memory_optimizer, share),
-    stage->moment2 = arena_floats(&stage->memory_optimizer, share);
+    stage->moment1 = arena_floats(&stage->memory_optimizer, share);
+    if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
     if (stage->rounds.compensation > 0 && grads->late) stage->before = arena_floats(&stage->memory_optimizer, share);
     if (async_schedule_are_local(&stage->rounds))
         async_dp_take_memory(&stage->sites, &stage->memory_optimizer,

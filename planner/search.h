@@ -270,7 +270,7 @@ static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;
     const PipelineConfig plan = step_pipeline(s);
-    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float)};
+    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float), 2};
     if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);

@@ -69,7 +69,7 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              t->data_checksum,
                              t->held_out};
     async_schedule_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
-    snprintf(state.optimizer, sizeof state.optimizer, "%s", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw");
+    snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
     for (int i = 0; i < t->train_files.count && o->document_mask; i++) {
         const size_t used = strlen(state.rounds);

@@ -268,8 +268,10 @@ static void print_saves(const Trainer* t) {
 // What an update does, and how large it is.
 static void print_optimizer(const Settings* o) {
     static const char* curves[] = {"cosine", "linear", "wsd"};
-    printf("optimizer %s: beta1 %g", o->optimizer == OPTIMIZER_SGD ? "sgd" : "adamw", o->beta1);
-    if (o->optimizer != OPTIMIZER_SGD) printf(", beta2 %g, eps %g", o->beta2, o->eps);
+    const Optimizer* optimizer = &optimizers[o->optimizer];
+    printf("optimizer %s: beta1 %g", optimizer->name, o->beta1);
+    if (optimizer->beta2) printf(", beta2 %g", o->beta2);
+    if (optimizer->eps) printf(", eps %g", o->eps);
     printf(", weight decay %g, ", o->weight_decay);
     if (o->clip > 0)
         printf("clip %g\n", o->clip);

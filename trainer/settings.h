@@ -9,13 +9,13 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 
 #include "../util/base.h"
 #include "../dataloader.h"
+#include "../kernels/optimizers.h"
 #include "../model.h"
 #include "../util/options.h"
 #include "../parallel/schedule.h"
 #include "../methods/async_schedule.h"
 
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
-typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } Optimizer;
 
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
@@ -171,7 +171,7 @@ static inline int settings_table(Option* table, Settings* s) {
         option_choice("caat-grad-dtype", &s->caat_grad_dtype, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
         option_heading("optimizer"),
-        option_choice("optimizer", &s->optimizer, "adamw|sgd",
+        option_choice("optimizer", &s->optimizer, optimizer_choices(),
                       "sgd: with momentum --beta1, and weight decay as part of the gradient"),
         option_float(
             "lr", &s->lr, 0, 1e3,
@@ -362,7 +362,7 @@ static inline double usual_rate(double parameters) {
 // The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are trained on
 // with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
-    const double usual = o->optimizer == OPTIMIZER_SGD ? 3e-3 : usual_rate((double)model_parameters(m));
+    const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
     if (o->min_lr < 0) o->min_lr = to_digits(o->lr / 10, 6);
     if (o->warmup < 0) o->warmup = min_i64(2000, o->steps / 20);
@@ -534,9 +534,11 @@ static inline void check_settings(Settings* o) {
         die_usage("--%s has no meaning with --temperature 0, which takes the likeliest token",
                   o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
-    if (o->optimizer == OPTIMIZER_SGD && (o->beta2 != usual.beta2 || o->eps != usual.eps))
-        die_usage("--%s has no meaning with --optimizer sgd; it belongs to adamw",
-                  o->beta2 != usual.beta2 ? "beta2" : "eps");
+    const Optimizer* optimizer = &optimizers[o->optimizer];
+    const bool beta2 = !optimizer->beta2 && o->beta2 != usual.beta2, eps = !optimizer->eps && o->eps != usual.eps;
+    if (beta2 || eps)
+        die_usage("--%s has no meaning with --optimizer %s; it belongs to %s", beta2 ? "beta2" : "eps", optimizer->name,
+                  optimizers[OPTIMIZER_ADAMW].name);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 

@@ -123,8 +123,8 @@ FAULTS = [
      "const int copy = local ? mesh_site(&layout->mesh) : 0;\n    float* whole", "const int copy = 0;\n    float* whole"),
     ("checkpoint: second moments are the first ones", S3GD, SAVE,
      "add_site_values(&state, \"exp_avg_sq\", stage->moment2, false);", "add_site_values(&state, \"exp_avg_sq\", stage->moment1, false);"),
-    ("checkpoint: copies and kinds change places", "checkpoint", CHECKPOINT, "return CHECKPOINT_VALUES + kind * sites->copies + copy;",
-     "return CHECKPOINT_VALUES + copy * sites->kinds + kind;"),
+    ("checkpoint: copies and kinds change places", "checkpoint", CHECKPOINT, "return 1 + sites->moments + kind * sites->copies + copy;",
+     "return 1 + sites->moments + copy * sites->kinds + kind;"),
     ("checkpoint: only the first site writes", S3GD, SAVE, "return site == mesh_site(mesh) &&", "return site == 0 * mesh_site(mesh) &&"),
     ("checkpoint: another plan is taken up", "sites 2 refusals", "trainer/checkpointing.h", "if (strcmp(now.rounds, state.rounds) != 0)", "if (0)"),
 ]

@@ -69,7 +69,7 @@ static uint64_t hash_of_step(const Trainer* t) {
     const Stage* s = &t->stage;
     uint64_t hash = hash_floats(1, (const float*)s->params, s->layout.elements);
     hash = hash_floats(hash, s->moment1, share_of(s));
-    hash = hash_floats(hash, s->moment2, share_of(s));
+    if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
     return hash_double(hash_double(hash, t->loss), isnan(t->grad_norm) ? -1 : t->grad_norm);
 }
 
@@ -81,7 +81,7 @@ static uint64_t hash_of_end(Trainer* t) {
     async_dp_drain(s);
     uint64_t hash = hash_floats(2, (const float*)s->params, n);
     hash = hash_floats(hash, s->moment1, share_of(s));
-    hash = hash_floats(hash, s->moment2, share_of(s));
+    if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
     hash = hash_floats(hash, s->before, share_of(s));
     hash = hash_floats(hash, sites->base, n);
     hash = hash_floats(hash, sites->velocity, n);

@@ -72,7 +72,7 @@ static void test_meshes(const Case* c) {
 
 // What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
 static void test_names_of_sites(void) {
-    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}};
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2};
     char name[128], expected[128];
     bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
     for (int kind = 0; kind < sites.kinds; kind++)
@@ -80,7 +80,7 @@ static void test_names_of_sites(void) {
             const int value = checkpoint_value_of_site(&sites, kind, copy);
             checkpoint_name(name, sizeof name, &sites, value, "lm_head.weight");
             snprintf(expected, sizeof expected, "site.%d.%s.lm_head.weight", copy, sites.kind[kind]);
-            ok = ok && strcmp(name, expected) == 0 && checkpoint_file_of(value) == 2;
+            ok = ok && strcmp(name, expected) == 0 && checkpoint_file_of(2, value) == 2;
         }
     check(ok, "what sites have is named site.COPY.KIND.TENSOR");
 }
@@ -551,11 +551,42 @@ static void test_rename_new(void) {
     calls.plain = false;
 }
 
+// A run with one moment reads a checkpoint that has two, as those of SGD once had, and writes one without the second.
+static void test_one_moment(void) {
+    const Sizes one = {1, 1, 1, 0, 0};
+    const CheckpointSites sgd = {0, 0, {NULL}, 1};
+    CheckpointReader reader;
+    CheckpointState state;
+    CheckpointFileLayouts layouts;
+    Error error = {""};
+    memset(&state, 0, sizeof state);
+    new_folder("moments");
+    if (!save("moments", 1, &gpt2_tied, &one, 1, &error)) die("%s", error.text);
+    Layout layout = layout_of(&gpt2_tied, &one, 0);
+    bool ok = checkpoint_open(&reader, "moments/step_00000001", &state, &sgd, &error);
+    for (int b = 0; b < layout.buckets && ok; b++) {
+        float* expected = bucket_expected(&layout, &gpt2_tied, b, 1, 0);
+        const size_t bytes = (size_t)layout.bucket[b].elements * sizeof(float);
+        float* values = (float*)checked_malloc(bytes, "test");
+        ok = checkpoint_read_bucket(&reader, &layout, b, 1, values, &error) && memcmp(values, expected, bytes) == 0;
+        free(values);
+        free(expected);
+    }
+    check(ok, "one moment of two is read %s", error.text);
+    if (ok) checkpoint_close(&reader);
+    ok = checkpoint_file_layouts(&layouts, &gpt2_tied, &sgd, 1, &error);
+    check(ok && layouts.file[1].file_bytes < layouts.file[0].file_bytes * 3 / 2 && checkpoint_values(&sgd) == 2,
+          "a second moment that there is not takes no room %s", error.text);
+    if (ok) checkpoint_file_layouts_free(&layouts);
+    layout_free(&layout);
+}
+
 int main(int argc, char** argv) {
     fixture_begin("test_checkpoint");
     for (int i = 0; i < CASES; i++) test_meshes(&cases[i]);
     test_large();
     test_names_of_sites();
+    test_one_moment();
     test_state();
     for (int i = 0; i < CASES; i++) test_config_caat(cases[i].model);
     test_init();

@@ -11,7 +11,7 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
 #include "../../../planner/host_memory.h"
 #include "test.h"
 
-static const DtypeInfo fp32 = {4, false}, bf16 = {2, true};
+static const DtypeInfo fp32 = {4, false, 2}, bf16 = {2, true, 2};
 
 static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
     const bool gpt2 = arch == ARCH_GPT2;

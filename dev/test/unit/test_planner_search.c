@@ -110,7 +110,7 @@ static double brute_bytes(const StepSetup* s) {
     const Mesh* m = &s->mesh;
     const PipelineConfig plan = {s->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
                                  m->zero == 2, s->model.tied, s->clip};
-    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4};
+    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4, 2};
     const double parameters = (double)model_parameters(&s->model) / m->t / m->p;
     Mesh without = *m; // scores, where attention is fused
     StageMemory memory;

@@ -1,0 +1,66 @@
+/*
+optimizers.h: the table of optimizers, for the device that this program is built for. A new one is a pair of kernels
+(sgd.h and sgd.cuh are an example) and a row here.
+
+    optimizers[kind].update(params, master, grad, m, v, n, &step)    n parameters, by the rule of the kernel
+
+m and v are the moments, n floats each; those that the optimizer does not have (moments) are NULL, and take neither memory
+nor room in a checkpoint.
+*/
+#ifndef OPTIMIZERS_H
+#define OPTIMIZERS_H
+
+#include "device.h"
+#ifdef USE_CUDA
+#include "adamw.cuh"
+#include "sgd.cuh"
+#else
+#include "adamw.h"
+#include "sgd.h"
+#endif
+
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;
+
+// One step, counted from 1. key and first choose how 16-bit parameters are rounded (adamw.cuh).
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay;
+    int64_t step;
+    float grad_scale;
+    uint64_t key, first;
+} OptimizerStep;
+
+typedef struct {
+    const char* name; // of --optimizer
+    int moments;      // float32 arrays beside the parameters
+    bool beta2, eps;  // these options apply
+    double lr;        // where --lr is not given; 0: by the model's size
+    void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
+                   const OptimizerStep* s);
+} Optimizer;
+
+static inline void adamw_step(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
+                              const OptimizerStep* s) {
+    adamw_update(params, master, grad, m, v, n, s->lr, s->beta1, s->beta2, s->eps, s->weight_decay, s->step,
+                 s->grad_scale, s->key, s->first);
+}
+
+static inline void sgd_step(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
+                            const OptimizerStep* s) {
+    (void)v;
+    sgd_update(params, master, grad, m, n, s->lr, s->beta1, s->weight_decay, s->step, s->grad_scale, s->key, s->first);
+}
+
+static const Optimizer optimizers[OPTIMIZERS] = {
+    {"adamw", 2, true, true, 0, adamw_step},
+    {"sgd", 1, false, false, 3e-3, sgd_step},
+};
+
+// The values of --optimizer.
+static inline const char* optimizer_choices(void) {
+    static char text[256];
+    text[0] = 0;
+    for (int i = 0; i < OPTIMIZERS; i++) strcat(strcat(text, i ? "|" : ""), optimizers[i].name);
+    return text;
+}
+
+#endif
