@@ -208,10 +208,10 @@ static void reference_step_free(ReferenceStep* got, const Reference* r) {
     free(got->x), free(got->logits), free(got->grads);
 }
 
-// The bound of a result that `stages` kernels in a row have made. Each rounds what it writes to floatX, an error of u, and
-// has summed K products in float32, an error of sqrt(K) 2^-24 (Higham 2002, section 4.5: errors of random sign); so has
-// the reference, if it is the CPU's. Errors of different kernels are independent: sqrt(stages) of them add up. Five: the
-// largest of a million normally distributed numbers is five standard deviations.
+// The bound of a result that `stages` kernels in a row have made. Each rounds what it writes to floatX, an error of u,
+// and has summed K products in float32, an error of sqrt(K) 2^-24 (Higham 2002, section 4.5: errors of random sign); so
+// has the reference, if it is the CPU's. Errors of different kernels are independent: sqrt(stages) of them add up.
+// Five: the largest of a million normally distributed numbers is five standard deviations.
 static double bound_of(const Reference* r, double stages) {
     const int N = r->B * r->T, F = r->model.F, V = r->model.V, C = r->model.C;
     const double K = (double)max_i64(max_i64(N, F), max_i64(V, C));
@@ -478,8 +478,8 @@ static void write_reference(const char* path, const char* name) {
 
 static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
 
-// The loss of each token and the gradients of the mean loss of all 48, of rows [first, first + B T) of x's batch as B sequences
-// of T; gradients add up. positions: on the device, or NULL.
+// The loss of each token and the gradients of the mean loss of all 48, of rows [first, first + B T) of x's batch as B
+// sequences of T; gradients add up. positions: on the device, or NULL.
 static void documents_pass(Alone* x, float* losses, int first, int B, int T, const int32_t* positions, bool last) {
     Stage* s = &x->stage;
     Activations* a = &s->activations[0];
@@ -510,8 +510,8 @@ static double documents_error(const Stage* s, const float* got, const float* wan
     return worst;
 }
 
-// Packed, they have the losses and gradients that they have each in a row of its own; the bound is that of test_reference
-// for what is computed forth and back, twice. Packed without saying where they begin they have not.
+// Packed, they have the losses and gradients that they have each in a row of its own; the bound is that of
+// test_reference for what is computed forth and back, twice. Packed without saying where they begin they have not.
 static void test_documents(const ModelConfig* m, CaatConfig sync) {
     enum { ROWS = 2, T = 24, N = ROWS * T };
     Alone x;

@@ -1,8 +1,8 @@
 #!/bin/bash
 # dev/test/gpu_check.sh [--only PART,PART...] [--models "NAME NAME..."] [OUT]
 #
-# Everything that only a machine with a GPU can tell, in calls of less than ten minutes each. The parts, in the order in which
-# they run:
+# Everything that only a machine with a GPU can tell, in calls of less than ten minutes each. The parts, in the order in
+# which they run:
 #
 #   kernels    every kernel against the C reference: random inputs, poisoned outputs, several shapes, bf16, fp16, fp32
 #   model      the whole model against PyTorch's numbers and against itself; two runs of 200 steps of a small GPT on real text
@@ -14,14 +14,15 @@
 #              through NCCL, which refuses ranks that share a GPU unless they seem to be on hosts of their own (NCCL_HOSTID)
 #   sanitizer  compute-sanitizer on the kernels
 #
-# Where there are attention kernels for this GPU (ATTENTION=wgmma), what has attention in it runs with these, too. Each part
-# builds what it needs. All of them together need about three calls: --only kernels,model,meshes, --only bench,sanitizer and
+# Where there are attention kernels for this GPU (ATTENTION=wgmma), what has attention in it runs with these, too. Each
+# part builds what it needs. All of them together need about three calls: --only kernels,model,meshes, --only
+# bench,sanitizer and
 # --only train; and those of all models two (--models). What there is no time for is left out, and said.
 #
-# Prints a line for each, last the whole in a table, which is also written to OUT (build/gpu_check.txt) together with the
-# measurements; lines of JSON in build/gpu_check/. Exit status 0 only if nothing failed. What cannot be run here (no MPI, no
-# NCCL, no compute-sanitizer) is said and left out. SECONDS_LIMIT=570: for everything. TEXT: what the small GPT reads, instead
-# of this project's own sources.
+# Prints a line for each, last the whole in a table, which is also written to OUT (build/gpu_check.txt) together with
+# the measurements; lines of JSON in build/gpu_check/. Exit status 0 only if nothing failed. What cannot be run here (no
+# MPI, no NCCL, no compute-sanitizer) is said and left out. SECONDS_LIMIT=570: for everything. TEXT: what the small GPT
+# reads, instead of this project's own sources.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 all_parts="kernels model bench train meshes sanitizer"
@@ -203,8 +204,8 @@ array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).to
 }
 
 
-# peer FILE MICRO OPTIONS...: PyTorch's step. It may need more memory than ours: then with a quarter of the sequences at once. That
-# it does not run at all is no failure of ours.
+# peer FILE MICRO OPTIONS...: PyTorch's step. It may need more memory than ours: then with a quarter of the sequences at
+# once. That it does not run at all is no failure of ours.
 peer() {
     local micro
     for micro in $2 $((($2 + 3) / 4)); do

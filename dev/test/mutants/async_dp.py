@@ -1,9 +1,9 @@
-"""Faults of asynchronous data parallelism: a wrong step of the schedule, a wrong sign, factor or buffer of an outer step, a missing
-wait, a value that is not saved or saved for the wrong site, a wrong group or part.
+"""Faults of asynchronous data parallelism: a wrong step of the schedule, a wrong sign, factor or buffer of an outer
+step, a missing wait, a value that is not saved or saved for the wrong site, a wrong group or part.
 
-Tests: "rounds": test_async_schedule. "sites N TEXT": the cases of test_async_dp with TEXT in their command line, on N ranks.
-"checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas TEXT": the cases of check_replicas.py with TEXT in
-their name."""
+Tests: "rounds": test_async_schedule. "sites N TEXT": the cases of test_async_dp with TEXT in their command line, on N
+ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas TEXT": the cases of
+check_replicas.py with TEXT in their name."""
 import mutate
 
 ROUNDS, SITES, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "checkpoint/async_save.h", "train_gpt.cu"

@@ -1,6 +1,6 @@
-"""Faults of the mesh: a missing or wrong collective, a wrong group, a wrong part of a vector, a number that is counted on the wrong
-ranks: faults of a parallel trainer that give no message. Tests: cases of test_equivalence by the beginning of their line, on as
-few ranks as can see the fault, mostly two."""
+"""Faults of the mesh: a missing or wrong collective, a wrong group, a wrong part of a vector, a number that is counted
+on the wrong ranks: faults of a parallel trainer that give no message. Tests: cases of test_equivalence by the beginning
+of their line, on as few ranks as can see the fault, mostly two."""
 import re
 
 import mutate

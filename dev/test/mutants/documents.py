@@ -1,4 +1,5 @@
-"""Faults of the documents in a sequence: finding them, the CPU's attention, positions. (Those of CUDA kernels: kernels.py.)"""
+"""Faults of the documents in a sequence: finding them, the CPU's attention, positions. (Those of CUDA kernels:
+kernels.py.)"""
 TOKENS, LOADER, ATTENTION, EMBEDDING = "dataloader/token_files.h", "dataloader.h", "kernels/attention.h", "kernels/embedding.h"
 
 FAULTS = [

@@ -1,7 +1,7 @@
 """Faults of evaluations: their files, rows, scores, and the trainer's passes.
 
-Tests: "evaluate N TEXT": the cases of test_evaluate with TEXT in their command line, on N ranks ("pure": without a trainer).
-"use": test_evaluations.py."""
+Tests: "evaluate N TEXT": the cases of test_evaluate with TEXT in their command line, on N ranks ("pure": without a
+trainer). "use": test_evaluations.py."""
 import mutate
 
 EVALUATE, TRAINER, TELL, SETTINGS = "dataloader/eval_loader.h", "train_gpt.cu", "trainer/logger.h", "trainer/settings.h"

@@ -1,5 +1,5 @@
-"""Faults of the checks of replicas, the search for NaNs, and the outlier detector. Tests: "health N TEXT": the cases of test_health
-with TEXT in their command line, on N ranks ("pure": without a trainer)."""
+"""Faults of the checks of replicas, the search for NaNs, and the outlier detector. Tests: "health N TEXT": the cases of
+test_health with TEXT in their command line, on N ranks ("pure": without a trainer)."""
 import async_dp
 
 HEALTH, TRAINER, EXCHANGE = "trainer/health.h", "train_gpt.cu", "parallel/data.h"

@@ -1,8 +1,9 @@
-"""Faults of the CUDA kernels and of device memory between ranks: a missing barrier or wait, an off-by-one, a wrong lane or index, a
-forgotten tail.
+"""Faults of the CUDA kernels and of device memory between ranks: a missing barrier or wait, an off-by-one, a wrong lane
+or index, a forgotten tail.
 
 Tests: "PROGRAM BUILD PRECISION", on the emulator. Builds: plain; quick: -O0; asan: AddressSanitizer and UBSan; tsan:
-ThreadSanitizer; fake: with the imitation of cuBLASLt; "nccl 2", "mpi 2": two ranks, by the imitation of NCCL or by MPI."""
+ThreadSanitizer; fake: with the imitation of cuBLASLt; "nccl 2", "mpi 2": two ranks, by the imitation of NCCL or by
+MPI."""
 import os
 import subprocess
 

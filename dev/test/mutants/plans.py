@@ -1,4 +1,5 @@
-"""Faults of networks and collective plans (test_collective), and of what runs plans between ranks (test_comm_planned, 4 ranks)."""
+"""Faults of networks and collective plans (test_collective), and of what runs plans between ranks (test_comm_planned, 4
+ranks)."""
 import os
 import shutil
 

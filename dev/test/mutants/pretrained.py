@@ -1,5 +1,5 @@
-"""Faults of importing and exporting weights. PURE: seen by test_pretrained.c; ON_MESHES: by the trainer's conversions on meshes,
-test_pretrained.py."""
+"""Faults of importing and exporting weights. PURE: seen by test_pretrained.c; ON_MESHES: by the trainer's conversions
+on meshes, test_pretrained.py."""
 import mutate
 
 CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"

@@ -1,5 +1,5 @@
-"""Faults of the report page, its event files, and the options. Tests: a part of test_report.py (the page's script needs node), or
-test_options."""
+"""Faults of the report page, its event files, and the options. Tests: a part of test_report.py (the page's script needs
+node), or test_options."""
 import mutate
 
 REPORT, PAGE, EVENTS, OPTIONS = "scripts/report.py", "scripts/report.html", "scripts/tfevents.py", "util/options.h"

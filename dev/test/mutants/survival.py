@@ -1,5 +1,6 @@
-"""Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word, a snapshot of
-the wrong moment, a message that is not heeded. Tests: test_trainer, test_checkpoint, test_checkpoint_verify, test_append_log, parts of torture.py --short."""
+"""Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word,
+a snapshot of the wrong moment, a message that is not heeded. Tests: test_trainer, test_checkpoint,
+test_checkpoint_verify, test_append_log, parts of torture.py --short."""
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/async_save.h", "util/append_log.h", "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")

@@ -1,5 +1,5 @@
-"""Faults of runs that survive: the heartbeat and the watchdog (test_watchdog), the rendezvous (test_rendezvous), the supervisor
-(test_stop.sh, without MPI)."""
+"""Faults of runs that survive: the heartbeat and the watchdog (test_watchdog), the rendezvous (test_rendezvous), the
+supervisor (test_stop.sh, without MPI)."""
 import mutate
 
 WHERE, WATCH, SUPERVISE = "util/heartbeat.h", "trainer/watchdog.h", "scripts/supervise.sh"

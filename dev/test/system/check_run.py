@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""check_run.py WHAT ARGUMENT...: looks at the log, output, trace or weights of a run; exit status 0 if they are as they have to be.
-WHAT is a function below."""
+"""check_run.py WHAT ARGUMENT...: looks at the log, output, trace or weights of a run; exit status 0 if they are as they
+have to be. WHAT is a function below."""
 import json, re, struct, sys
 
 def log(folder): return [json.loads(line) for line in open(folder + '/log.jsonl')]

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# mesh.sh: runs of the trainer with several ranks, for test_mesh.sh and test_runs.sh, which source it. MPIRUN is the mpirun that
-# belongs to the build; train_gpt is built already.
+# mesh.sh: runs of the trainer with several ranks, for test_mesh.sh and test_runs.sh, which source it. MPIRUN is the
+# mpirun that belongs to the build; train_gpt is built already.
 set -u
 project=$PWD
 train=$project/train_gpt
@@ -68,9 +68,9 @@ told() {
     else bad "$3: exit status $status (expected $1) after $seconds s, stderr (expected \"$2\"): $(head -c 900 err)"; fi
 }
 
-# refuses STATUS TEXT RANKS OPTIONS...
-# Wrong arguments (status 2) are found by every rank alike, by the same function. So after the first ten, where the mesh is one
-# for so many ranks, it is a process alone that plans that mesh; LONG=1: all are started for real.
+# refuses STATUS TEXT RANKS OPTIONS... Wrong arguments (status 2) are found by every rank alike, by the same function.
+# So after the first ten, where the mesh is one for so many ranks, it is a process alone that plans that mesh; LONG=1:
+# all are started for real.
 refused=0
 refuses() {
     if [ "$1" = 2 ] && [ $((refused += 1)) -gt 10 ] && ! full && replicas=$(replicas_of "$3" "${@:4}"); then
@@ -82,7 +82,8 @@ refuses() {
     told "$1" "$2" "$3 ranks, ${*:4}"
 }
 
-# replicas_of RANKS OPTIONS...: how many replicas such a mesh has; fails where options say so themselves, or it does not fit
+# replicas_of RANKS OPTIONS...: how many replicas such a mesh has; fails where options say so themselves, or it does not
+# fit
 replicas_of() {
     local ranks=$1 model_ranks=1
     while shift && [ $# -gt 0 ]; do

@@ -1,6 +1,6 @@
 #!/bin/bash
-# ranks.sh: for tests whose ranks note their processes in $work/pids/, a file each: which of them are there. To be sourced.
-# $program is what a rank executes, $work the test's folder.
+# ranks.sh: for tests whose ranks note their processes in $work/pids/, a file each: which of them are there. To be
+# sourced. $program is what a rank executes, $work the test's folder.
 program=""
 
 # alive PROCESS: it is a rank (not another process that got its number after its end, and no zombie)

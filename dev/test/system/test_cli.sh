@@ -1,8 +1,8 @@
 #!/bin/bash
 # The trainer as people use it: runs that work, runs that are stopped and taken up again, and everything that can be
-# wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments) or
-# 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan. Then the planner,
-# alone and asked by the trainer.
+# wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments)
+# or 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan. Then the
+# planner, alone and asked by the trainer.
 set -u
 BUILD=${BUILD:-build}
 train=$PWD/$BUILD/sanitized/train_gpt
@@ -110,7 +110,8 @@ if [ -n "${MPIRUN:-}" ]; then
     mkdir both && timeout 240 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
     check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
 fi
-# in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of so many columns; lines that were written over go to `over`
+# in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of so many columns; lines that were written
+# over go to `over`
 in_terminal() {
     python3 - "$fast" "$@" <<'PY'
 import fcntl, os, pty, struct, subprocess, sys, termios
@@ -499,7 +500,8 @@ check "without options it trains on text that is always there, and writes" "[ $?
 # ---- the planner
 shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
 
-# planned ARGUMENTS...: the planner's command, with as many ranks as it says, is one that the trainer takes for the same model
+# planned ARGUMENTS...: the planner's command, with as many ranks as it says, is one that the trainer takes for the same
+# model
 planned() {
     timeout 240 "$plan" "$@" >out 2>err
     check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"

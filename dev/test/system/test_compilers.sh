@@ -1,6 +1,6 @@
 #!/bin/sh
-# The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1: of all
-# tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels.
+# The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1:
+# of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels.
 set -u
 passed=0 failed=0
 try() {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the right tokens, whatever
-# the number of threads; what is wrong is told, and leaves no half of a file. BIN: the folder of the programs (build/sanitized).
+# build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the
+# right tokens, whatever the number of threads; what is wrong is told, and leaves no half of a file. BIN: the folder of
+# the programs (build/sanitized).
 set -u
 bin=${BIN:-${BUILD:-build}/sanitized}
 folder=$(mktemp -d) || exit 1

@@ -1,16 +1,16 @@
 #!/bin/bash
-# The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in bf16 and
-# fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again ends with the same
-# bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks exchange through the host, by
-# MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and started as torchrun does.
-# LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else ranks of the one that does exchange
-# through the host where they share a GPU.
-# $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl, $BUILD/emulated/bf16/compare,
-# $BUILD/test_gpt and ./train_gpt are built already.
+# The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in
+# bf16 and fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again
+# ends with the same bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks
+# exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and
+# started as torchrun does. LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else
+# ranks of the one that does exchange through the host where they share a GPU. $BUILD/emulated/PRECISION/train_gpt,
+# $BUILD/emulated/bf16/train_gpt_nccl, $BUILD/emulated/bf16/compare, $BUILD/test_gpt and ./train_gpt are built already.
 #
-# Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and fp16:
-# a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors are nearly
-# independent, but roundings of weights are common to all of them: u / 4. Between meshes as between the CPU and one rank.
+# Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and
+# fp16: a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors
+# are nearly independent, but roundings of weights are common to all of them: u / 4. Between meshes as between the CPU
+# and one rank.
 set -u
 project=$PWD
 build=$project/${BUILD:-build}
@@ -157,7 +157,8 @@ goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 -
 check "it goes on with a text" goes_on
 check "what it goes on with" grep -q "^one two." out
 
-# The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone does.
+# The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone
+# does.
 for arch in gpt2 llama; do
     writes=2
     [ $arch = llama ] || [ -n "${LONG:-}" ] || writes=0 # takes a minute
@@ -166,8 +167,8 @@ for arch in gpt2 llama; do
         "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every $writes --recompute full --out asan_$arch
 done
 
-# Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and taken up again, with the
-# same bits, of own weights that are rounded too.
+# Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and taken up again,
+# with the same bits, of own weights that are rounded too.
 modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2" "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
     "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2" "--dp-mode delayed --zero 1 --dc-lambda 0.2"
     "--dp-mode delayed --sites 2")

@@ -1,7 +1,7 @@
 #!/bin/bash
-# test_gpu_check.sh: does dev/test/gpu_check.sh do what it says? Without a GPU: programs of the same names stand in for nvidia-smi,
-# make, mpirun, nm, compute-sanitizer, PyTorch and for all that make would have built; they note how they were called, and say what
-# the real ones would. Needs $BUILD/roofline.
+# test_gpu_check.sh: does dev/test/gpu_check.sh do what it says? Without a GPU: programs of the same names stand in for
+# nvidia-smi, make, mpirun, nm, compute-sanitizer, PyTorch and for all that make would have built; they note how they
+# were called, and say what the real ones would. Needs $BUILD/roofline.
 set -u
 cd "$(dirname "$0")/../../.." || exit 1
 roofline=${BUILD:-build}/roofline

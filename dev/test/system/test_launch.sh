@@ -1,7 +1,7 @@
 #!/bin/bash
-# What starts the trainer: scripts/mpirun.sh, run_ssh.sh, run_slurm.sh; the part of the Makefile that
-# finds MPI; and dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun,
-# ssh to hosts that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
+# What starts the trainer: scripts/mpirun.sh, run_ssh.sh, run_slurm.sh; the part of the Makefile that finds MPI; and
+# dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun, ssh to hosts
+# that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
 set -u
 project=$PWD
 work=$(mktemp -d)
@@ -139,7 +139,8 @@ refuses 1 "was built without MPI" scripts/run_ssh.sh a 2
 rm train_gpt
 refuses 1 "type make first" scripts/run_ssh.sh a 2
 script train_gpt "$trainer"
-# A folder whose name would be run by a shell that reads it: the host asked is this machine, by way of a shell of its own.
+# A folder whose name would be run by a shell that reads it: the host asked is this machine, by way of a shell of its
+# own.
 mv "$fake/ssh" "$work/ssh"
 # shellcheck disable=SC2016
 script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done; cd "$work" && exec sh -c "$2"'
@@ -186,7 +187,8 @@ starts "run_slurm.sh, the user's place and secret" "here:7 17 --mpi=none --expor
     env MASTER_ADDR=here MASTER_PORT=7 THREEFOLD_SECRET=of.the.users.own1 "$work/slurm_script"
 cd "$project_copy" || exit 1
 mv "$work/srun" "$fake/srun"
-# Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was called.
+# Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was
+# called.
 cp "$fake/srun" "$work/srun"
 # shellcheck disable=SC2016
 {

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The launchers with the real programs: scripts/run_ssh.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld
-# and two slurmd, and torchrun. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a
+# The launchers with the real programs: scripts/run_ssh.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
+# two slurmd, and torchrun. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a
 # network namespace of this one with a host name of its own; a cable (veth) joins the two, and nothing is sent or heard
 # outside. make test-full runs it; PART=ssh, slurm or torch in the environment: only that part.
 #
-# The steps that a lost run has made beyond its checkpoint are made again: they have to give the same losses, to the bit.
-# Needs root, Linux, iproute2 and Open MPI. A part whose programs are not there is left out, and it says what to install:
-# this test installs nothing, since a package may start a service. Last line: "N passed, N failed".
+# The steps that a lost run has made beyond its checkpoint are made again: they have to give the same losses, to the
+# bit. Needs root, Linux, iproute2 and Open MPI. A part whose programs are not there is left out, and it says what to
+# install: this test installs nothing, since a package may start a service. Last line: "N passed, N failed".
 set -u
 project=$PWD
 nccl=$project/${BUILD:-build}/emulated/bf16/train_gpt_nccl
@@ -73,8 +73,8 @@ ip -n $a address add 10.96.0.1/24 dev cable
 ip -n $b address add 10.96.0.2/24 dev cable
 printf '127.0.0.1 localhost\n10.96.0.1 node-a\n10.96.0.2 node-b\n' >"$work/hosts"
 
-# on MACHINE COMMAND...: runs it there, for at most two minutes; become: in place of this shell, as long as it takes. Its
-# mounts are seen there only. Not by ip netns exec, which hides the control groups that slurmd asks for.
+# on MACHINE COMMAND...: runs it there, for at most two minutes; become: in place of this shell, as long as it takes.
+# Its mounts are seen there only. Not by ip netns exec, which hides the control groups that slurmd asks for.
 cat >"$work/enter" <<SH
 hostname "\$1" && mount --bind $work/hosts /etc/hosts && shift && exec "\$@"
 SH

@@ -1,10 +1,11 @@
 #!/bin/bash
-# The trainer with several ranks, as people use it: every kind of mesh trains what one rank trains, resumes on another mesh, and
-# refuses wrong arguments with one line and exit status 2. LONG=1: more meshes of each kind; PARTS=quick: one.
+# The trainer with several ranks, as people use it: every kind of mesh trains what one rank trains, resumes on another
+# mesh, and refuses wrong arguments with one line and exit status 2. LONG=1: more meshes of each kind; PARTS=quick: one.
 . dev/test/system/mesh.sh
 
 # ---- several meshes, and what a run prints and leaves. Bound of the differences: sums of at most 8192 terms in another
-# order are off by 1e-7 of their size, a few times that after six updates; 1e-5 is what dev/test/unit/test_equivalence.c has.
+# order are off by 1e-7 of their size, a few times that after six updates; 1e-5 is what dev/test/unit/test_equivalence.c
+# has.
 meshes=("1:" "2:--tp 2" "2:--pp 2" "4:--pp 4 --first-stage-layers 1" "4:--tp 2 --zero 1"
     "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--zero 2" "4:--tp 4 --recompute full"
     "8:--tp 2 --pp 2 --dp 2 --zero 1 --recompute selective" "4:--tp 2 --pp 2 --no-scatter-gather")

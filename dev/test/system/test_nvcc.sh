@@ -1,7 +1,7 @@
 #!/bin/sh
-# nvcc makes code of the trainer and all kernels for sm_90a (LONG=1: for sm_80 and sm_100, too), and in fp32 for sm_80, without a warning, and links
-# it; and what it has made says in one line, and with exit status 1, that there is no GPU, where there is none. Then what its machine
-# code has to be like (check_assembly.py, where cuobjdump is). Needs no GPU.
+# nvcc makes code of the trainer and all kernels for sm_90a (LONG=1: for sm_80 and sm_100, too), and in fp32 for sm_80,
+# without a warning, and links it; and what it has made says in one line, and with exit status 1, that there is no GPU,
+# where there is none. Then what its machine code has to be like (check_assembly.py, where cuobjdump is). Needs no GPU.
 set -u
 BUILD=${BUILD:-build}
 passed=0 failed=0

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks, ranks that
-# were not started alike, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong has to end
-# soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and nothing half-written.
+# Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks,
+# ranks that were not started alike, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong
+# has to end soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and
+# nothing half-written.
 . dev/test/system/mesh.sh
 
 # MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs that are asked to stop (trainer/graceful_stop.h), and runs that are started again (scripts/supervise.sh): with a stand-in for the trainer
-# that ends as it is told; then the trainer itself on a mesh that is drawn anew each time (LONG=1: on all of a list), asked through mpirun or
-# through one rank, and killed at any moment: its end is that of a run that was left alone. Last line: "N passed, N failed".
+# Runs that are asked to stop (trainer/graceful_stop.h), and runs that are started again (scripts/supervise.sh): with a
+# stand-in for the trainer that ends as it is told; then the trainer itself on a mesh that is drawn anew each time
+# (LONG=1: on all of a list), asked through mpirun or through one rank, and killed at any moment: its end is that of a
+# run that was left alone. Last line: "N passed, N failed".
 set -u
 project=$PWD
 train=$project/train_gpt

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs that hang, with several ranks (LONG=1: on every mesh of a list): the watchdog (trainer/watchdog.h) ends them soon, names the rank that is to blame and where it
-# stood, and a run that is only slow goes on. The trainer on a mesh that is drawn anew each time, test_watchdog's own jobs under
-# every MPI that is here, and the table that ranks share under ThreadSanitizer. Last line: "N passed, N failed".
+# Runs that hang, with several ranks (LONG=1: on every mesh of a list): the watchdog (trainer/watchdog.h) ends them
+# soon, names the rank that is to blame and where it stood, and a run that is only slow goes on. The trainer on a mesh
+# that is drawn anew each time, test_watchdog's own jobs under every MPI that is here, and the table that ranks share
+# under ThreadSanitizer. Last line: "N passed, N failed".
 set -u
 project=$PWD
 train=$project/train_gpt

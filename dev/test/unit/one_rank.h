@@ -12,8 +12,8 @@ trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 #include "../../../trainer/batch.h"
 #include "test.h"
 
-// Channels of a small model's mlp. Where rows are no multiples of 16 bytes, a GPU's kernels add in another order, and one that
-// is fused with its neighbour sees other arrays.
+// Channels of a small model's mlp. Where rows are no multiples of 16 bytes, a GPU's kernels add in another order, and
+// one that is fused with its neighbour sees other arrays.
 enum { MLP_CHANNELS = DEVICE_IS_HOST ? 100 : 104 };
 
 // Unit roundoff of floatX.

@@ -9,7 +9,8 @@ test_gpt.c compares CAAT-Nets with PyTorch.
 */
 #include "one_rank.h"
 
-// The derivative of the loss along a direction, by the four-point formula: its error is h^4 / 30 of the fifth derivative.
+// The derivative of the loss along a direction, by the four-point formula: its error is h^4 / 30 of the fifth
+// derivative.
 static double slope_at(Alone* x, const float* params, const float* direction) {
     const double h = 0.01;
     const double near = loss_at(x, params, direction, h) - loss_at(x, params, direction, -h);
@@ -17,9 +18,10 @@ static double slope_at(Alone* x, const float* params, const float* direction) {
     return (8 * near - far) / (12 * h);
 }
 
-// Every tensor, along its gradient and along a random direction of length 1. The loss, some 5, is known to about 1e-7 (its
-// roundings are random, and those of 32 tokens are averaged), which makes 1e-5 of a slope; slopes are 0.02 to 2. A bound of 1e-4
-// leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the worst 2e-5.
+// Every tensor, along its gradient and along a random direction of length 1. The loss, some 5, is known to about 1e-7
+// (its roundings are random, and those of 32 tokens are averaged), which makes 1e-5 of a slope; slopes are 0.02 to 2. A
+// bound of 1e-4 leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the
+// worst 2e-5.
 static void test_slopes(Arch arch, int ranks, double share) {
     const bool gpt = arch == ARCH_GPT2;
     ModelConfig m = model_of(arch, 2, 32, 4, 4, 44, 16, 61);
@@ -79,8 +81,9 @@ static void test_slopes(Arch arch, int ranks, double share) {
     alone_close(&alone);
 }
 
-// At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with either
-// scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation to 10 %.
+// At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with
+// either scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation
+// to 10 %.
 static void test_private_channels(SyncScale scale, double expected) {
     const ModelConfig m = model_llama(2, 128, 4, 4, 256, 64, 61);
     const CaatConfig sync = {4, 0.5, scale, false};
@@ -109,8 +112,8 @@ static void test_private_channels(SyncScale scale, double expected) {
     alone_close(&alone);
 }
 
-// A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number all the
-// same. (The maximum of the other states would do for smaller ones.)
+// A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number
+// all the same. (The maximum of the other states would do for smaller ones.)
 static void test_large_logits(int state) {
     const ModelConfig m = model_llama(1, 32, 4, 4, 44, 16, 61);
     const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false};

@@ -51,8 +51,8 @@ typedef struct {
     ScheduleKind schedule;
 } Case;
 
-// Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3, for
-// 5 and 7 one, else 4: divided, one each, and shared by two, four or all ranks.
+// Sizes that t divides. Vocabulary 97: padded for every t > 1. Key/value heads of llama: for t = 3 and 6 they are 3,
+// for 5 and 7 one, else 4: divided, one each, and shared by two, four or all ranks.
 static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
     const int NKV = c->arch == ARCH_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
@@ -134,8 +134,8 @@ static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int*
     return n;
 }
 
-// CAAT-Nets, as many as are wanted: of t, 2 t or 4 t states where the model's heads can be cut so often, with shares and
-// settings that take turns; p = 1 is there too, of which the reference is an ordinary model.
+// CAAT-Nets, as many as are wanted: of t, 2 t or 4 t states where the model's heads can be cut so often, with shares
+// and settings that take turns; p = 1 is there too, of which the reference is an ordinary model.
 static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn) {
     static const double shares[] = {0.5, 0.25, 1, 0, 0.7};
     static const ScheduleKind kinds[] = {ONE_F_ONE_B, ZB_V, INTERLEAVED, ONE_F_ONE_B, ZB_H1};
@@ -246,8 +246,8 @@ static void trainer_close(Trainer* t) {
     sources_close(&t->train_files);
 }
 
-// Logits after each of some tokens, on every rank; and in one more row those after the last one again, once all is forgotten and
-// the others were read at once.
+// Logits after each of some tokens, on every rank; and in one more row those after the last one again, once all is
+// forgotten and the others were read at once.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
     const int whole = s->layout.V * mesh_tp_cuts(&s->layout.mesh);
@@ -266,8 +266,8 @@ static void decode_text(Trainer* t, float* logits) {
     free(all);
 }
 
-// The shared channels of the micro-batch that is in memory: the same bits in all states of all tensor ranks, before every block
-// and behind the last one.
+// The shared channels of the micro-batch that is in memory: the same bits in all states of all tensor ranks, before
+// every block and behind the last one.
 static bool shared_agree(Trainer* t) {
     const Stage* s = &t->stage;
     const Activations* a = &s->activations[0];
@@ -418,8 +418,8 @@ static void compare_params(const Stage* s, const Layout* whole, const float* exp
     free(params);
 }
 
-// Ranks that hold the same parameters: the data group all, the tensor and the heads group some, the ends of the pipeline
-// the embedding.
+// Ranks that hold the same parameters: the data group all, the tensor and the heads group some, the ends of the
+// pipeline the embedding.
 static bool copies_agree(Trainer* t) {
     Stage* s = &t->stage;
     bool same = true;
@@ -512,7 +512,8 @@ static Difference difference_of(const Comm* world, const Case* c) {
 static void report(const Case* c, const Difference* d) {
     char name[256];
     case_name(name, c);
-    // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the order.
+    // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the
+    // order.
     const bool same_order = c->mesh.sync.ranks <= 1 || (!is_ordinary(&c->mesh.sync) && c->B == reference_case(c).B);
     const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
     const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));

@@ -171,8 +171,8 @@ static void test_validation(const ModelConfig* m) {
           "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
 }
 
-// What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7 begins a
-// document; then a token that is decoded has none of them.
+// What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7
+// begins a document; then a token that is decoded has none of them.
 static void test_document_batches(const ModelConfig* m) {
     enum { TOKENS = 3000, T = 24, B = 2 };
     int32_t header[256] = {20240520, 1, TOKENS};
@@ -256,8 +256,8 @@ static void test_large_checkpoint(void) {
     if (system(command) != 0) die("%s failed", command);
 }
 
-// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where the first
-// ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
+// Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where
+// the first ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
 static void test_decode(const ModelConfig* m) {
     const TestRun run = {m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
