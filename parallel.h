@@ -452,6 +452,9 @@ static inline const Slice* layout_slice(const Layout* layout, int layer, TensorK
 }
 
 // The first token of a state's rows of the vocabulary, and how many of the rows are not padding.
+// Rows of the embedding on this rank: those of all its streams.
+static inline int layout_embedding_rows(const Layout* layout) { return layout->states * layout->V; }
+
 static inline int layout_vocab_offset(const Layout* layout, int state) {
     return layout->vocab_offset + state * layout->V;
 }

@@ -115,8 +115,8 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
 static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* batch, const double* tokens, int step,
                                  const Reference* r) {
     const int B = r->B, T = r->T;
-    activations_bind(a, s, 0, 0, B, T, -1);
-    batch_reserve(batch, (int64_t)B * T);
+    activations_bind(a, s, 0, 0, B, T, false);
+    batch_reserve(batch, (int64_t)B * T, s->layout.states);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
@@ -125,7 +125,9 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
             *position = t == 0 || (int)at[0] == r->document ? 0 : position[-1] + 1;
         }
     }
-    device_from_host(batch->device, batch->host, 3 * (size_t)B * T * sizeof(int32_t));
+    int32_t* positions = batch->host + 2 * B * T;
+    for (int i = 1; i < batch->streams; i++) memcpy(positions + i * B * T, positions, (size_t)(B * T) * sizeof(int32_t));
+    device_from_host(batch->device, batch->host, batch_bytes(batch));
     a->inputs = batch->device, a->targets = batch->device + (int64_t)B * T;
     if (r->document >= 0) a->positions = batch->device + (int64_t)2 * B * T;
 }
@@ -184,7 +186,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     a->scale = (float)(NEEDS_LOSS_SCALE ? 1 : 1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
-    const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true};
+    const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
     chunk_backward(&backward);
     for (int b = 0; b < s->layout.buckets; b++) gradient_squares(s, b);
     double* sums = (double*)checked_malloc((size_t)(s->layout.tensors + 1) * sizeof(double), "test");
@@ -483,14 +485,14 @@ static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
 static void documents_pass(Alone* x, float* losses, int first, int B, int T, const int32_t* positions, bool last) {
     Stage* s = &x->stage;
     Activations* a = &s->activations[0];
-    activations_bind(a, s, 0, 0, B, T, -1);
+    activations_bind(a, s, 0, 0, B, T, false);
     a->inputs = x->batch.device + first, a->targets = a->inputs + x->batch.tokens, a->positions = positions;
     a->scale = NEEDS_LOSS_SCALE ? 1 : 1.0f / (float)x->batch.tokens;
     chunk_forward(s, a);
     float* mine = host_floats(a->head->losses, B * T);
     memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));
     free(mine);
-    const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, last};
+    const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, last};
     chunk_backward(&backward);
 }
 
@@ -524,7 +526,8 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     for (int d = 0, at = 0; d < packed_documents; d++) {
         for (int t = 0; t < packed_lengths[d]; t++) positions[at++] = t;
     }
-    device_from_host(x.batch.device, x.batch.host, 3 * (size_t)N * sizeof(int32_t));
+    for (int i = 1; i < x.batch.streams; i++) memcpy(positions + i * N, positions, N * sizeof(int32_t));
+    device_from_host(x.batch.device, x.batch.host, batch_bytes(&x.batch));
     draw_weights(s);
     for (int way_of = 0; way_of < 3; way_of++) { // packed, alone, without documents
         stage_begin_gradients(s);

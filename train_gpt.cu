@@ -73,6 +73,8 @@ static void run_forward(Trainer* t, const StepInput* pass, Action action) {
     if (!acts->chunk->first)
         boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], x->input[i], (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
+    nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin + acts->chunk->layers - 1, chunk_output(acts),
+              (int64_t)acts->R * stage->model.C);
     if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
     if (acts->chunk->last && pass->losses)
         device_copy(pass->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
@@ -93,8 +95,9 @@ static void run_backward(Trainer* t, Action action) {
     if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = true;
     const double started = time_of_work(t);
     if (input && !acts->chunk->last) boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, x->gradient[i], n);
-    const Backward w = {stage, acts, g, (input ? INPUT_HALF : 0) | (weights ? WEIGHT_HALF : 0), action.reduce};
-    chunk_backward(&w);
+    const BackwardPass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
+    chunk_backward(&backward);
+    if (input) nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin - 1, g->dx, (int64_t)acts->R * stage->model.C);
     if (input && !acts->chunk->first)
         device_copy(x->gradient_out[i], g->dx + boundary_offset(&stage->layout.mesh, n),
                     (size_t)boundary_elements(&stage->layout.mesh, n) * sizeof(floatX));
@@ -445,17 +448,17 @@ static void warm_up(Trainer* t) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
     if (DEVICE_IS_HOST) return;
-    batch_reserve(&t->batch, max_tokens(stage));
-    device_zero(t->batch.device, batch_bytes(t->batch.tokens));
+    batch_reserve(&t->batch, max_tokens(stage), stage->layout.states);
+    device_zero(t->batch.device, batch_bytes(&t->batch));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
-        activations_bind(acts, stage, c, 0, stage->B, stage->T, -1);
+        activations_bind(acts, stage, c, 0, stage->B, stage->T, false);
         acts->inputs = t->batch.device, acts->targets = t->batch.device + t->batch.tokens;
         if (t->settings.document_mask) acts->positions = t->batch.device + 2 * t->batch.tokens;
         acts->scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;
-        const Backward w = {stage, acts, &stage->gradients[c][0], BOTH_HALVES, false};
-        chunk_backward(&w);
+        const BackwardPass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};
+        chunk_backward(&backward);
     }
     if (stage->trains) device_zero(stage->memory_grads.base, stage->memory_grads.size);
     comm_synchronize(&t->world);

@@ -28,21 +28,21 @@ static inline void caat_reduce(const Stage* stage, const Activations* acts, floa
     }
 }
 
-// The bias of a row-parallel layer. That of a CAAT-Net is added to every state, behind the sums: its gradient is the sum of
-// those of all states, and is taken where these are at hand.
-static inline TensorKind caat_skip_bias(const Stage* stage, TensorKind bias) {
-    return is_caat(stage) ? NO_TENSOR : bias;
-}
-
+// The gradient of a bias that is added to every stream: the sum of those of all streams.
 static inline void caat_bias_grad(const Stage* stage, const Activations* acts, int layer, TensorKind bias,
                                   const floatX* dx) {
-    if (is_caat(stage) && stage->model.biases)
-        linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
+    if (stage->model.biases) linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
+}
+
+// x (N, C): every stream begins with the same embeddings, one (tokens, C).
+static inline void caat_copy_streams(const Stage* stage, const Activations* acts, floatX* x, const floatX* one) {
+    const int C = stage->model.C;
+    caat_unpack(x, one, one, 1.0f, stage->layout.states, acts->tokens, C, C);
 }
 
 // CAAT-Net: all states began with the same numbers, so the gradient of these is the sum of theirs, of all channels and over
 // all ranks: (tokens, C), in scratch memory.
-static const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
+static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
     const int states = stage->layout.states, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;
     floatX* narrow = stage->branch;

@@ -75,13 +75,12 @@ typedef struct {
 // A micro-batch in one chunk of the stage.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R; // of all states together
-    int tokens;     // of the micro-batch: the rows of one state
-    bool split;     // rows are split over the tensor ranks: R = N / t
-    int position;   // of the one token that is decoded from the key/value cache; -1: B sequences of T tokens
-    bool remembers; // keys and values of one sequence of T tokens go into the cache
+    int B, T, N, R;                  // of all states together
+    int tokens;                      // of the micro-batch: the rows of one state
+    bool split;                      // rows are split over the tensor ranks: R = N / t
+    bool keeps_kv;                   // generation: keys and values of the one sequence go into the cache
     const int32_t *inputs, *targets; // (tokens)
-    const int32_t* positions;        // (tokens): of each in its document; NULL: a sequence is one
+    const int32_t* positions;        // (N): of each token in its document; NULL: a sequence is one document
     float scale;                     // of the loss whose gradient is wanted; 0: none is
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
@@ -98,6 +97,11 @@ typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, on its way from the last block to the first
     LayerGradients* layers;
 } Gradients;
+
+// A backward pass has two parts, which a schedule may order on their own (Qi et al. 2023): the gradient of the input (B,
+// dgrad) goes through the stage, block by block, and to the stage before; the gradient of the weights (W, wgrad) needs only
+// what the first part leaves in Gradients, and adds up over micro-batches.
+enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
 
 // Where messages from and to a chunk's neighbours lie, and which are on their way (parallel/schedule.h).
 typedef struct {
@@ -143,6 +147,15 @@ typedef struct {
     CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
+
+// The backward pass of one micro-batch in one chunk.
+typedef struct {
+    Stage* stage;
+    Activations* acts;
+    Gradients* g;
+    int parts;   // DGRAD, WGRAD or both
+    bool reduce; // gradients are complete after this pass: the all-reduce of a bucket starts as soon as it is ready
+} BackwardPass;
 
 // Of tensors that are cut: of one state.
 static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int state) {
@@ -196,22 +209,24 @@ static inline int64_t kv_cache_elements(const Stage* stage) {
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
-// Says what a holds from now on: micro-batch k in a chunk, B sequences of T tokens in each state, or (position >= 0) one
-// token at that position.
+// Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, of which every tensor rank has
+// the row.
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
-                                    int position) {
+                                    bool decode) {
     acts->chunk = &stage->layout.chunk[chunk];
     acts->head = acts->chunk->last ? &stage->head[k % stage->heads] : NULL;
-    acts->B = stage->layout.states * B, acts->T = T, acts->N = acts->B * T, acts->tokens = B * T,
-    acts->position = position;
-    acts->remembers = false;
-    acts->split = splits_rows(stage) && position < 0;
+    acts->B = stage->layout.states * B;
+    acts->T = T;
+    acts->N = acts->B * T;
+    acts->tokens = B * T;
+    acts->split = splits_rows(stage) && !decode;
     acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
     acts->positions = NULL;
+    acts->keeps_kv = false;
 }
 
-// What the forward pass keeps of a block, and the residual stream before it; layers are numbered over all chunks of the
-// stage. After the last block of the chunk it is the stream at its number + 1.
+// What the forward pass keeps of a block, and the residual stream before it. Layers are numbered over all chunks of the
+// stage; after the last block of the chunk the stream is at its number + 1.
 static inline LayerActivations* layer_acts(const Activations* acts, int layer) {
     return &acts->layers[layer - acts->chunk->begin];
 }
@@ -221,6 +236,31 @@ static inline floatX* residual_stream(const Activations* acts, int layer) {
 }
 
 static inline floatX* chunk_output(const Activations* acts) { return acts->x[acts->chunk->layers]; }
+
+// The key/value cache of one stream of a layer.
+static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
+    return stage->cache + ((int64_t)layer * stage->layout.states + stream) * kv_cache_layer_elements(stage);
+}
+
+// The bucket of a tensor's gradient (parallel/data.h) is reset before something is added to it and ready when nothing more
+// will be. Gradients of a step that is repeated to find a NaN are looked at, and go nowhere.
+static inline void grad_bucket_begin(const BackwardPass* pass, int layer, TensorKind kind) {
+    const Layout* layout = &pass->stage->layout;
+    grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
+}
+
+static inline void grad_bucket_ready(const BackwardPass* pass, int layer, TensorKind kind) {
+    Stage* stage = pass->stage;
+    const Layout* layout = &stage->layout;
+    const int b = layout_slice(layout, layer, kind)->bucket;
+    if (!pass->reduce) return;
+    if (stage->probe) {
+        probe_bucket(stage->probe, layout, b, stage->grads.of_bucket[b]);
+        return;
+    }
+    start_grad_sync(&stage->grads, stage->groups, layout, b);
+    buckets_progress(&stage->grads, layout);
+}
 
 // ----------------------------------------------------------------------------------------------------------------
 // How large it is

@@ -46,38 +46,35 @@ static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, float
         comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-// While a step is repeated: looks at what this rank has made itself at a place of the computation (trainer/health.h), before it is added
-// to what others have. layer: of this rank, if the place is in a block.
+// While a step is repeated to find where a NaN came from (trainer/nan_probe.h): looks at what this rank has made itself, before
+// it goes to other ranks. layer: of this rank, where the place is in a block.
 static inline void nan_probe(const Stage* stage, const Activations* acts, StepPlace place, int layer, const floatX* x,
                              int64_t n) {
     if (!stage->probe) return;
-    probe_values(stage->probe, place_on_way(stage->probe, place, acts->chunk->first_layer + layer - acts->chunk->begin),
-                 x, n);
+    const int number = acts->chunk->first_layer + layer - acts->chunk->begin;
+    probe_values(stage->probe, place_on_way(stage->probe, place, number), x, n);
 }
 
-// Where a partial sum of all rows is computed before reduce_from_tensor_region puts this rank's rows of the sum into mine.
-static inline floatX* tp_partial_buffer(const Stage* stage, const Activations* acts, floatX* mine) {
-    return acts->split ? stage->partial : mine;
+// The place of a matrix's output (row parallel) or of its input's gradient (column parallel).
+static inline StepPlace place_of_matrix(TensorKind w) {
+    if (w == QKV_W || w == ATTN_PROJ_W) return PROBE_ATTENTION;
+    return w == FC_W || w == MLP_PROJ_W ? PROBE_MLP : PROBE_LOGITS;
 }
 
-// All rows of mine.
-static const floatX* tp_gather_input(const Stage* stage, const Activations* acts, const floatX* mine) {
-    if (!acts->split) return mine;
-    gather_from_sequence_region(stage->groups, true, stage->gathered, mine, (int64_t)acts->N * stage->model.C);
-    return stage->gathered;
-}
+// ----------------------------------------------------------------------------------------------------------------
+// A linear layer on this rank. Each stream of a CAAT-Net has a slice of the matrix of its own, and rows of its own.
 
-// out (N, OC) = x W^T + bias, state by state.
+// out (N, OC) = x W^T + bias. bias: NO_TENSOR where there is none.
 static inline void tp_linear_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
                                      int layer, TensorKind w, TensorKind bias, int C, int OC) {
     for (int i = 0; i < stage->layout.states; i++) {
         const int64_t row = (int64_t)i * acts->tokens;
-        linear_forward(out + row * OC, x + row * C, weight_of(stage, layer, w, i),
-                       bias == NO_TENSOR ? NULL : weight_of(stage, layer, bias, i), acts->tokens, C, OC);
+        const floatX* b = bias == NO_TENSOR ? NULL : weight_of(stage, layer, bias, i);
+        linear_forward(out + row * OC, x + row * C, weight_of(stage, layer, w, i), b, acts->tokens, C, OC);
     }
 }
 
-// The gradients of a linear layer, state by state: dx (N, C) = dout W.
+// dx (N, C) = dout W.
 static inline void tp_linear_backward_input(const Stage* stage, const Activations* acts, floatX* dx, const floatX* dout,
                                             int layer, TensorKind w, int C, int OC) {
     for (int i = 0; i < stage->layout.states; i++) {
@@ -88,42 +85,197 @@ static inline void tp_linear_backward_input(const Stage* stage, const Activation
 
 // dW += dout^T x and, where there is a bias, db += sum of the rows of dout.
 static inline void tp_linear_backward_weight(const Stage* stage, const Activations* acts, int layer, TensorKind w,
-                                             TensorKind b, const floatX* dout, const floatX* x, int C, int OC) {
+                                             TensorKind bias, const floatX* dout, const floatX* x, int C, int OC) {
     const int N = acts->tokens;
+    const bool biased = stage->model.biases && bias != NO_TENSOR;
     for (int i = 0; i < stage->layout.states; i++) {
-        const floatX *dout_i = dout + (int64_t)i * N * OC, *x_i = x + (int64_t)i * N * C;
-        if (stage->model.biases && b != NO_TENSOR)
-            linear_backward_weight_and_bias(gradient_of(stage, layer, w, i), gradient_of(stage, layer, b, i), dout_i,
-                                            x_i, N, C, OC);
+        const floatX* dout_i = dout + (int64_t)i * N * OC;
+        const floatX* x_i = x + (int64_t)i * N * C;
+        float* dw = gradient_of(stage, layer, w, i);
+        if (biased)
+            linear_backward_weight_and_bias(dw, gradient_of(stage, layer, bias, i), dout_i, x_i, N, C, OC);
         else
-            linear_backward_weight(gradient_of(stage, layer, w, i), dout_i, x_i, N, C, OC);
+            linear_backward_weight(dw, dout_i, x_i, N, C, OC);
     }
 }
 
-// What a row-parallel layer adds to the residual stream, from this rank's part of it: the sum over the ranks, or of what
-// is shared. mine may be partial.
-static inline void tp_reduce_output(const Stage* stage, const Activations* acts, floatX* mine, floatX* partial) {
-    if (is_caat(stage))
-        caat_reduce(stage, acts, mine, partial, false);
-    else
-        reduce_from_tensor_region(stage->groups, acts->split, mine, partial, (int64_t)acts->N * stage->model.C);
+// ----------------------------------------------------------------------------------------------------------------
+// Column parallel: out (N, OC) is this rank's heads, mlp channels or tokens of the vocabulary, of all rows
+
+// Where a partial sum of all rows is computed before the reduction puts this rank's rows of it into mine.
+static inline floatX* tp_partial_buffer(const Stage* stage, const Activations* acts, floatX* mine) {
+    return acts->split ? stage->partial : mine;
 }
 
-// The gradient of a column-parallel layer's input, from this rank's part of it: the sum over the ranks; every state of a
-// CAAT-Net has an input of its own.
-static inline CommRequest tp_reduce_input_grad_start(const Stage* stage, const Activations* acts, floatX* mine,
-                                                     floatX* partial) {
+// All rows, from this rank's (R, C).
+static inline const floatX* tp_gather_input(const Stage* stage, const Activations* acts, const floatX* mine) {
+    if (!acts->split) return mine;
+    gather_from_sequence_region(stage->groups, true, stage->gathered, mine, (int64_t)acts->N * stage->model.C);
+    return stage->gathered;
+}
+
+static inline void column_parallel_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
+                                           int layer, TensorKind w, TensorKind bias, int OC) {
+    tp_linear_forward(stage, acts, out, tp_gather_input(stage, acts, x), layer, w, bias, stage->model.C, OC);
+}
+
+// Starts dx (R, C), the gradient of the layer's input: the sum of what the ranks make of their channels. Each stream of a
+// CAAT-Net has an input of its own, so there is nothing to sum.
+static inline CommRequest column_parallel_backward_input(const Stage* stage, const Activations* acts, floatX* dx,
+                                                         const floatX* dout, int layer, TensorKind w, int OC) {
+    const int C = stage->model.C;
+    const int64_t n = (int64_t)acts->N * C;
+    floatX* partial = tp_partial_buffer(stage, acts, dx);
+    tp_linear_backward_input(stage, acts, partial, dout, layer, w, C, OC);
+    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);
     if (is_caat(stage)) return no_request();
-    return reduce_from_tensor_region_start(stage->groups, acts->split, mine, partial,
-                                           (int64_t)acts->N * stage->model.C);
+    return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);
+}
+
+// x (R, C): the layer's input, as the forward pass had it.
+static inline void column_parallel_backward_weight(const Stage* stage, const Activations* acts, int layer, TensorKind w,
+                                                   TensorKind bias, const floatX* dout, const floatX* x, int OC) {
+    const floatX* all = tp_gather_input(stage, acts, x);
+    tp_linear_backward_weight(stage, acts, layer, w, bias, dout, all, stage->model.C, OC);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Row parallel: out (R, C) is what a branch adds to the residual stream, without its bias
+
+// out = x W^T, x (N, IC): the sum over the ranks; of a CAAT-Net, of the channels that are shared.
+static inline void row_parallel_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
+                                        int layer, TensorKind w, int IC) {
+    const int C = stage->model.C;
+    const int64_t n = (int64_t)acts->N * C;
+    floatX* partial = tp_partial_buffer(stage, acts, out);
+    tp_linear_forward(stage, acts, partial, x, layer, w, NO_TENSOR, IC, C);
+    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);
+    if (is_caat(stage))
+        caat_reduce(stage, acts, out, partial, false);
+    else
+        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);
+}
+
+// The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which the weights' part of the pass reads
+// later; or dx itself, where it has all rows and both parts are one, so that norm_backward changes it after them. The bias
+// of a CAAT-Net is added to every stream, after the sum: its gradient is taken here, from every stream's.
+static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, floatX* all, int layer,
+                                                     TensorKind bias) {
+    const Stage* stage = pass->stage;
+    const Activations* acts = pass->acts;
+    const floatX* dx = pass->g->dx;
+    const int64_t n = (int64_t)acts->N * stage->model.C;
+    if (pass->parts == BOTH_GRADS && !is_caat(stage) && !acts->split) return dx;
+    if (!(pass->parts & DGRAD)) return all;
+    if (is_caat(stage)) {
+        caat_reduce(stage, acts, all, dx, true);
+        caat_bias_grad(stage, acts, layer, bias, dx);
+    } else {
+        gather_from_sequence_region(stage->groups, acts->split, all, dx, n);
+    }
+    return all;
+}
+
+static inline void row_parallel_backward_weight(const Stage* stage, const Activations* acts, int layer, TensorKind w,
+                                                TensorKind bias, const floatX* dout, const floatX* x, int IC) {
+    const TensorKind counted = is_caat(stage) ? NO_TENSOR : bias;
+    tp_linear_backward_weight(stage, acts, layer, w, counted, dout, x, IC, stage->model.C);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The mlp's activation function (kernels/activation.h) stands between its two matrices, on this rank's channels. Where a
+// product is fused with it, that is used.
+
+static inline void activation_forward(const Stage* stage, const Activations* acts, const LayerActivations* y) {
+    activations[stage->model.activation].forward(y->act, y->fc, acts->N, stage->layout.F);
+}
+
+// act = activation(fc), fc (N, F or 2F) = norm2 W^T + bias.
+static inline void column_parallel_act_forward(const Stage* stage, const Activations* acts, const LayerActivations* y,
+                                               int layer) {
+    const Activation* activation = &activations[stage->model.activation];
+    const int C = stage->model.C, F = stage->layout.F;
+    const floatX* x = tp_gather_input(stage, acts, y->norm2);
+    if (!activation->linear_forward) {
+        tp_linear_forward(stage, acts, y->fc, x, layer, FC_W, FC_B, C, fc_size(stage));
+        activation_forward(stage, acts, y);
+        return;
+    }
+    for (int i = 0; i < stage->layout.states; i++) {
+        const int64_t row = (int64_t)i * acts->tokens;
+        activation->linear_forward(y->act + row * F, y->fc + row * F, x + row * C, weight_of(stage, layer, FC_W, i),
+                                   weight_of(stage, layer, FC_B, i), acts->tokens, C, F);
+    }
+}
+
+// dfc, the gradient before the activation function, from dout (N, C), that of the mlp's output.
+static inline void row_parallel_act_backward_input(const Stage* stage, const Activations* acts, floatX* dfc,
+                                                   const floatX* dout, const LayerActivations* y, int layer) {
+    const Activation* activation = &activations[stage->model.activation];
+    const int C = stage->model.C, F = stage->layout.F;
+    if (!activation->linear_backward_input) {
+        tp_linear_backward_input(stage, acts, stage->dact, dout, layer, MLP_PROJ_W, F, C);
+        activation->backward(dfc, stage->dact, y->fc, acts->N, F);
+        return;
+    }
+    for (int i = 0; i < stage->layout.states; i++) {
+        const int64_t row = (int64_t)i * acts->tokens;
+        activation->linear_backward_input(dfc + row * F, stage->dact + row * F, dout + row * C,
+                                          weight_of(stage, layer, MLP_PROJ_W, i), y->fc + row * F, acts->tokens, F, C);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Generation: keys and values of a text are kept. Each stream has its own
+
+static inline void kv_cache_fill(const Stage* stage, const Activations* acts, int layer) {
+    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
+    for (int i = 0; i < stage->layout.states; i++) {
+        const floatX* qkv = layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);
+        attention_remember(kv_cache(stage, layer, i), qkv, acts->T, NH, NKV, HS);
+    }
+}
+
+// Attention of the one token at a position, to itself and to those before it.
+static inline void kv_cache_attend(const Stage* stage, const Activations* acts, int layer, int position) {
+    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
+    const LayerActivations* y = layer_acts(acts, layer);
+    for (int i = 0; i < stage->layout.states; i++) {
+        const floatX* qkv = y->qkv + (int64_t)i * qkv_size(stage);
+        attention_decode(y->attention + (int64_t)i * NH * HS, kv_cache(stage, layer, i), qkv, position, NH, NKV, HS);
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Vocabulary parallel
 
-// Where a state's logits begin.
-static inline floatX* logits_of(const Stage* stage, const Activations* acts, int state) {
-    return acts->head->logits + (int64_t)state * acts->tokens * stage->layout.V;
+// x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of its
+// tokens and zeros for the others': the sum over the ranks is the embedding, and every stream begins with it. first: the
+// position of the first token, where one is decoded; period: tokens of a sequence.
+static inline void vocab_parallel_embedding_forward(const Stage* stage, Activations* acts, int first, int period) {
+    const int C = stage->model.C, streams = stage->layout.states, N = acts->tokens;
+    const int rows = acts->R / streams;
+    floatX* x = streams > 1 ? stage->branch : acts->x[0];
+    floatX* partial = tp_partial_buffer(stage, acts, x);
+    embedding_forward(partial, acts->inputs, weight(stage, -1, WTE), N, C, stage->layout.vocab_offset,
+                      layout_embedding_rows(&stage->layout));
+    nan_probe(stage, acts, PROBE_EMBEDDING, 0, partial, (int64_t)N * C);
+    reduce_from_tensor_region(stage->groups, acts->split, x, partial, (int64_t)N * C);
+    if (stage->model.position == POSITION_LEARNED) {
+        const int64_t row = acts->split ? (int64_t)stage->layout.mesh.tensor * rows : first;
+        position_forward(x, weight(stage, -1, WPE), acts->positions, row, rows, period, C);
+    }
+    if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
+}
+
+// dx (R, C) of one stream: the gradient of the embeddings, from that of the residual stream.
+static inline const floatX* vocab_parallel_embedding_grad(const BackwardPass* pass) {
+    return is_caat(pass->stage) ? caat_reduce_streams(pass->stage, pass->acts, pass->g->dx) : pass->g->dx;
+}
+
+// The logits of one stream: (tokens, V).
+static inline floatX* logits_of(const Stage* stage, const Activations* acts, int stream) {
+    return acts->head->logits + (int64_t)stream * acts->tokens * stage->layout.V;
 }
 
 // Where one rank has the whole vocabulary in one piece and a gradient is wanted, the logits become it at once.
@@ -131,32 +283,45 @@ static inline bool uses_fused_classifier(const Stage* stage, const Activations* 
     return mesh_tp_cuts(&stage->layout.mesh) == 1 && acts->scale != 0;
 }
 
-// Vocabulary parallel: three numbers a row go between the ranks, the logits never do. The states of a rank first put theirs
-// together, in the memory of the first.
+// losses (tokens) = -log softmax(logits)[target], on every rank: three numbers a row go between the ranks, the logits never
+// do. The streams of a rank first put theirs together, in the memory of the first.
 static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations* acts) {
     const int N = acts->tokens, V = stage->layout.V;
     const Layout* layout = &stage->layout;
     Comm* tensor = &stage->groups->tensor;
     HeadActivations* h = acts->head;
+    nan_probe(stage, acts, PROBE_LOGITS, 0, h->logits, (int64_t)acts->N * V);
     if (uses_fused_classifier(stage, acts)) {
         crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_tokens(layout, 0), V);
-        return;
+    } else {
+        for (int i = 0; i < layout->states; i++) {
+            float* largest = h->row_max + (int64_t)i * N;
+            crossentropy_max(largest, logits_of(stage, acts, i), N, layout_tokens(layout, i), V);
+            if (i > 0) accumulate_max(h->row_max, largest, N);
+        }
+        comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
+        for (int i = 0; i < layout->states; i++) {
+            float* sum = h->row_sum + 2 * (int64_t)i * N;
+            crossentropy_sum(sum, sum + N, logits_of(stage, acts, i), h->row_max, acts->targets, N,
+                             layout_tokens(layout, i), V, layout_vocab_offset(layout, i));
+            if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
+        }
+        comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
+        h->target_logit = h->row_sum + N;
+        crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
     }
-    for (int i = 0; i < layout->states; i++) {
-        float* largest = h->row_max + (int64_t)i * N;
-        crossentropy_max(largest, logits_of(stage, acts, i), N, layout_tokens(layout, i), V);
-        if (i > 0) accumulate_max(h->row_max, largest, N);
-    }
-    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
-    for (int i = 0; i < layout->states; i++) {
-        float* sum = h->row_sum + 2 * (int64_t)i * N;
-        crossentropy_sum(sum, sum + N, logits_of(stage, acts, i), h->row_max, acts->targets, N,
-                         layout_tokens(layout, i), V, layout_vocab_offset(layout, i));
-        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
-    }
-    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
-    h->target_logit = h->row_sum + N;
-    crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
+    if (stage->probe)
+        probe_device_floats(stage->probe, place_on_way(stage->probe, PROBE_LOSS, 0), h->losses, acts->tokens);
+}
+
+// The logits become their gradient, d(sum of losses * scale) / d(logits).
+static inline void vocab_parallel_cross_entropy_backward(const Stage* stage, const Activations* acts) {
+    const HeadActivations* h = acts->head;
+    const Layout* layout = &stage->layout;
+    if (uses_fused_classifier(stage, acts)) return;
+    for (int i = 0; i < layout->states; i++)
+        crossentropy_backward(logits_of(stage, acts, i), h->row_max, h->row_sum, acts->targets, acts->scale,
+                              acts->tokens, layout_tokens(layout, i), layout->V, layout_vocab_offset(layout, i));
 }
 
 #endif

@@ -30,51 +30,72 @@ static inline int microbatch_sequences(const Trainer* t, const StepInput* pass, 
     return (int)min_i64(t->stage.B, pass->end - microbatch_first(t, pass, k));
 }
 
-enum { BATCH_ARRAYS = 3 };
-
-static inline size_t batch_bytes(int64_t tokens) { return BATCH_ARRAYS * (size_t)tokens * sizeof(int32_t); }
-
-static inline void batch_reserve(TokenBatch* batch, int64_t tokens) {
-    if (batch->tokens >= tokens) return;
-    const size_t bytes = batch_bytes(tokens), before = batch_bytes(batch->tokens);
-    if (!DEVICE_IS_HOST) free(batch->host);
-    device_free(batch->device, before);
-    batch->device = (int32_t*)device_malloc(bytes, "the tokens of a batch");
-    batch->host = DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(bytes, "the tokens of a batch");
-    batch->tokens = tokens;
+static inline size_t batch_bytes(const TokenBatch* batch) {
+    return (size_t)(2 + batch->streams) * (size_t)batch->tokens * sizeof(int32_t);
 }
 
 static inline void batch_free(TokenBatch* batch) {
     if (!DEVICE_IS_HOST) free(batch->host);
-    device_free(batch->device, batch_bytes(batch->tokens));
+    device_free(batch->device, batch_bytes(batch));
     memset(batch, 0, sizeof *batch);
+}
+
+// Room for so many tokens, on host and device. What was there is lost.
+static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
+    if (batch->tokens >= tokens && batch->streams >= streams) return;
+    batch_free(batch);
+    batch->tokens = tokens;
+    batch->streams = streams;
+    batch->device = (int32_t*)device_malloc(batch_bytes(batch), "the tokens of a batch");
+    batch->host =
+        DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(batch_bytes(batch), "the tokens of a batch");
+}
+
+// Where the inputs, the targets and the positions of micro-batch k begin, in host or device memory of the batch.
+static inline int32_t* batch_inputs(const Trainer* t, int32_t* memory, int k) {
+    return memory + (int64_t)k * t->stage.B * t->stage.T;
+}
+static inline int32_t* batch_targets(const Trainer* t, int32_t* memory, int k) {
+    return batch_inputs(t, memory, k) + t->batch.tokens;
+}
+static inline int32_t* batch_positions(const Trainer* t, int32_t* memory, int k) {
+    return memory + 2 * t->batch.tokens + (int64_t)k * t->stage.layout.states * t->stage.B * t->stage.T;
+}
+
+// Loads one micro-batch: of training, validation, or an evaluation.
+static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
+    const int T = t->stage.T, n = microbatch_sequences(t, pass, k);
+    const Evaluation* e = pass->evaluation;
+    int32_t* positions = batch_positions(t, t->batch.host, k);
+    Error error;
+    for (int b = 0; b < n; b++) {
+        int32_t* inputs = batch_inputs(t, t->batch.host, k) + b * T;
+        int32_t* targets = batch_targets(t, t->batch.host, k) + b * T;
+        const int64_t sequence = microbatch_first(t, pass, k) + b;
+        const bool ok = e ? evaluation_row(inputs, targets, e, t->stage.model.V, sequence, &error)
+                          : mix_sequence(inputs, targets, pass->loader, (uint64_t)sequence, &error);
+        if (!ok) die("%s", error.text);
+        if (!t->settings.document_mask) continue;
+        if (e)
+            evaluation_positions(positions + b * T, inputs, e, sequence);
+        else
+            mix_positions(positions + b * T, inputs, pass->loader, (uint64_t)sequence);
+    }
+    if (!t->settings.document_mask) return;
+    for (int i = 1; i < t->stage.layout.states; i++) // every stream has the same documents
+        memcpy(positions + i * n * T, positions, (size_t)(n * T) * sizeof(int32_t));
 }
 
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents begin,
 // which all stages have to know.
 static inline void load_batch(Trainer* t, const StepInput* pass) {
     const Stage* stage = &t->stage;
-    const int64_t room = (int64_t)pass->schedule->config.m * stage->B * stage->T;
-    const Evaluation* e = pass->evaluation;
+    const int m = pass->schedule->config.m;
     const bool documents = t->settings.document_mask;
-    Error error;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
-    batch_reserve(&t->batch, room);
-    for (int k = 0; k < pass->schedule->config.m; k++) {
-        for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
-            int32_t* inputs = t->batch.host + ((int64_t)k * stage->B + b) * stage->T;
-            int32_t *targets = inputs + t->batch.tokens, *positions = targets + t->batch.tokens;
-            const int64_t sequence = microbatch_first(t, pass, k) + b;
-            if (!(e ? evaluation_row(inputs, targets, e, stage->model.V, sequence, &error)
-                    : mix_sequence(inputs, targets, pass->loader, (uint64_t)sequence, &error)))
-                die("%s", error.text);
-            if (documents && e) evaluation_positions(positions, inputs, e, sequence);
-            if (documents && !e) mix_positions(positions, inputs, pass->loader, (uint64_t)sequence);
-        }
-    }
-    for (int i = 0; i < (documents ? 3 : 2) && !DEVICE_IS_HOST; i++)
-        device_from_host(t->batch.device + i * t->batch.tokens, t->batch.host + i * t->batch.tokens,
-                         (size_t)room * sizeof(int32_t));
+    batch_reserve(&t->batch, (int64_t)m * stage->B * stage->T, stage->layout.states);
+    for (int k = 0; k < m; k++) load_microbatch(t, pass, k);
+    if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }
 
 // The tokens over whose losses a step's loss, and its gradient, are the mean: all, or those of this site where sites go
@@ -87,15 +108,17 @@ static inline double step_tokens(const Trainer* t) {
 // A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
 static inline double gradient_factor(const Trainer* t) { return NEEDS_LOSS_SCALE ? step_tokens(t) : 1; }
 
-// Shapes a for micro-batch k in a chunk.
+// Binds activations to micro-batch k in a chunk.
 static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* pass, int chunk, int k) {
     const Stage* stage = &t->stage;
-    const int32_t* inputs = t->batch.device + (int64_t)k * stage->B * stage->T;
-    activations_bind(acts, stage, chunk, k, microbatch_sequences(t, pass, k), stage->T, -1);
-    if (acts->chunk->first || acts->chunk->last) acts->inputs = inputs, acts->targets = inputs + t->batch.tokens;
-    if (t->settings.document_mask) acts->positions = inputs + 2 * t->batch.tokens;
-    acts->scale =
-        pass->trains ? (float)(gradient_factor(t) / step_tokens(t)) : 0; // the gradient is that of the mean loss
+    activations_bind(acts, stage, chunk, k, microbatch_sequences(t, pass, k), stage->T, false);
+    if (acts->chunk->first || acts->chunk->last) { // elsewhere no tokens were loaded
+        acts->inputs = batch_inputs(t, t->batch.device, k);
+        acts->targets = batch_targets(t, t->batch.device, k);
+    }
+    if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
+    acts->scale = 0;
+    if (pass->trains) acts->scale = (float)(gradient_factor(t) / step_tokens(t)); // the gradient of the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.

@@ -29,32 +29,58 @@ typedef struct {
     double reading, writing;  // seconds
 } Generation;
 
-// Feeds tokens through the whole model: one, at a position of the sequence, or (position < 0) the n with which a sequence begins,
-// all at once. Their keys and values go into the cache. Of one, the head's logits, on the last stage, are those of
-// the token after it. Where rows are divided over tensor ranks, tokens 0 are added until all have the same number: nothing
-// before them sees them, and their places in the cache are written again before they are read.
-static inline void feed(Trainer* t, const int32_t* tokens, int n, int position) {
+// A block, of the one token at a position: attention reads earlier keys and values from the cache.
+static inline void decode_block(const Stage* stage, const Activations* acts, int layer, int position) {
+    const int HS = model_head_size(&stage->model), heads = stage->layout.NH + stage->layout.NKV;
+    const LayerActivations* y = layer_acts(acts, layer);
+    qkv_forward(stage, acts, layer);
+    if (stage->rope) rope_forward(y->qkv, stage->rope + (int64_t)position * HS, acts->B, 1, heads, HS, qkv_size(stage));
+    kv_cache_attend(stage, acts, layer, position);
+    attention_proj_forward(stage, acts, layer);
+    fc_forward(stage, acts, layer);
+    mlp_proj_forward(stage, acts, layer);
+}
+
+// Passes tokens through the whole model, chunk by chunk: the n with which a sequence begins (position < 0), or one.
+static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int position) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
-    const bool one = position >= 0;
-    const int T = one ? 1 : (int)round_up((size_t)n, splits_rows(stage) ? (size_t)stage->layout.mesh.t : 1);
-    batch_reserve(&t->batch, T);
+    const bool decode = position >= 0;
+    batch_reserve(&t->batch, T, stage->layout.states);
     device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
     device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         const floatX* before = c > 0 ? chunk_output(acts) : NULL;
-        activations_bind(acts, stage, c, 0, 1, T, position);
+        activations_bind(acts, stage, c, 0, 1, T, decode);
         const int64_t values = (int64_t)acts->R * stage->model.C;
-        acts->inputs = t->batch.device, acts->remembers = !one;
+        acts->inputs = t->batch.device;
+        acts->keeps_kv = !decode;
         if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == stage->layout.mesh.pipeline)
             device_copy(acts->x[0], before, (size_t)values * sizeof(floatX));
         pipeline_hand_over(stage, &t->schedule, acts->x[0], values, RECEIVE_FORWARD, c);
-        if (acts->chunk->first) embedding_forward_tp(stage, acts);
-        layers_forward(stage, acts);
-        if (acts->chunk->last && one) head_forward(stage, acts);
+        if (acts->chunk->first)
+            vocab_parallel_embedding_forward(stage, acts, decode ? position : 0, decode ? stage->T : T);
+        if (decode) {
+            norm_forward(stage, norm1_of(stage, acts, acts->chunk->begin), acts->x[0], acts->R);
+            for (int l = 0; l < acts->chunk->layers; l++) decode_block(stage, acts, acts->chunk->begin + l, position);
+            if (acts->chunk->last) head_forward(stage, acts);
+        } else {
+            layers_forward(stage, acts);
+        }
         pipeline_hand_over(stage, &t->schedule, chunk_output(acts), values, SEND_FORWARD, c);
     }
 }
+
+// Feeds the n tokens with which a sequence begins, all at once: keys and values go into the cache. Where rows are split over
+// tensor ranks, tokens 0 are added until all ranks have the same number: nothing before them sees them, and their places in
+// the cache are written again before they are read.
+static inline void prefill(Trainer* t, const int32_t* tokens, int n) {
+    const size_t multiple = splits_rows(&t->stage) ? (size_t)t->stage.layout.mesh.t : 1;
+    feed(t, tokens, n, (int)round_up((size_t)n, multiple), -1);
+}
+
+// Feeds the token at a position. Afterwards the logits of the next one are with the head, on the last stage.
+static inline void decode_token(Trainer* t, int32_t token, int position) { feed(t, &token, 1, 1, position); }
 
 // The pipeline rank that has the head.
 static inline int lm_head_rank(const Trainer* t) {
@@ -115,9 +141,9 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     for (x->written = 0; x->written < x->most; x->written++) {
         const int n = x->given + x->written;
         if (n - begin > stage->T) begin = fed = n - 1 - stage->T / 2;
-        if (n - fed > 1) feed(t, x->tokens + fed, n - 1 - fed, -1); // the beginning of a sequence
+        if (n - fed > 1) prefill(t, x->tokens + fed, n - 1 - fed); // the beginning of a sequence
         fed = n;
-        feed(t, x->tokens + n - 1, 1, n - 1 - begin);
+        decode_token(t, x->tokens[n - 1], n - 1 - begin);
         next = next_token(t, sampler, x->written);
         if (x->written == 0) x->reading = seconds_now() - started;
         if (next < 0 || tokenizer_ends(tokenizer, next)) break;

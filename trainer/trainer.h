@@ -29,10 +29,11 @@ typedef struct {
 } Bytes;
 
 // The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--document-mask) positions
-// of all inputs.
+// of all inputs, as often as there are streams.
 typedef struct {
     int32_t *host, *device;
     int64_t tokens; // that there is room for, of each
+    int streams;    // of a CAAT-Net; else 1
 } TokenBatch;
 
 // A rank of a run. All zero: nothing was opened.

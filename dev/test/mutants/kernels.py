@@ -255,8 +255,8 @@ PLANTED = [
     # the whole model: what make compare shows
     ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
     ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "quick", "FP32"),
-    ("gpt.h", "rmsnorm_backward(dx, gradient(stage, layer, w), dout, x, weight(stage, layer, w), rstd, R, C);",
-     "rmsnorm_backward(dx, gradient(stage, layer, w), dout, x, weight(stage, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
+    ("gpt.h", "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R, C);",
+     "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
 ]
 
 FAULTS = []

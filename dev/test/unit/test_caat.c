@@ -43,7 +43,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
     stage_begin_gradients(s);
     a->scale = 1.0f / (float)a->tokens;
     chunk_forward(s, a);
-    const Backward backward = {s, a, &s->gradients[0][0], BOTH_HALVES, true};
+    const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
     chunk_backward(&backward);
     float* gradient = host_floats(s->grads.all, n);
     float* direction = (float*)checked_malloc((size_t)n * sizeof(float), "test");

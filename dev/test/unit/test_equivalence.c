@@ -257,8 +257,8 @@ static void decode_text(Trainer* t, float* logits) {
     for (int i = 0; i < TEXT_ROWS; i++) {
         const int at = i < DECODED ? i : DECODED - 1;
         if (i == DECODED) device_zero(s->cache, (size_t)kv_cache_elements(s) * sizeof(floatX));
-        if (i == DECODED) feed(t, text, at, -1);
-        feed(t, text + at, 1, at);
+        if (i == DECODED) prefill(t, text, at);
+        decode_token(t, text[at], at);
         if (s->layout.last_stage) gather_logits(t, all);
         comm_broadcast(&t->groups.pipeline, all, whole, COMM_FLOAT, lm_head_rank(t));
         memcpy(logits + (size_t)i * V_TEST, all, V_TEST * sizeof(float));

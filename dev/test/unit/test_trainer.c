@@ -184,7 +184,7 @@ static void test_document_batches(const ModelConfig* m) {
     const TestRun run = {m, B, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
-    t.settings.documents = true;
+    t.settings.document_mask = true;
     documents_begin_at(&t.train_files.source[0].files, 7);
     Activations* a = &t.stage.activations[0];
     int wrong = 0, begins = 0;
@@ -203,7 +203,7 @@ static void test_document_batches(const ModelConfig* m) {
             }
         }
     }
-    activations_bind(a, &t.stage, 0, 0, 1, 1, 5);
+    activations_bind(a, &t.stage, 0, 0, 1, 1, true);
     check(wrong == 0 && begins > 5 && !a->positions, "%s: documents of 12 micro-batches, %d begin within: %d are wrong",
           m->name, begins, wrong);
     trainer_close(&t);
@@ -277,9 +277,9 @@ static void test_decode(const ModelConfig* m) {
     for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)logits[i];
     double worst = 0;
     for (int read = 0; read <= 13; read += 13) {
-        if (read) feed(&t, tokens, read, -1);
+        if (read) prefill(&t, tokens, read);
         for (int i = read; i < 24; i++) {
-            feed(&t, tokens + i, 1, i);
+            decode_token(&t, tokens[i], i);
             gather_logits(&t, logits);
             worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
         }
