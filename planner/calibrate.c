@@ -366,8 +366,10 @@ static void round_of(Bench* b, int round) {
     const double rounds = b->rounds;
     Comm self;
     memset(&self, 0, sizeof self);
-    self.size = 1, self.name = "alone";
-    b->round = round, b->next = 0;
+    self.size = 1;
+    self.name = "alone";
+    b->round = round;
+    b->next = 0;
     nap_until_all_come(&b->world);
     if (b->lone) {
         device_set_threads(b->place.cores_here);
@@ -438,7 +440,8 @@ static void check_products(Bench* b, const Measured* m) {
 static void open_bench(Bench* b) {
     const int size = b->world.size, rank = b->world.rank;
     const int cores = (int)min_i64(size, b->place.cores_here);
-    b->lone = rank == 0, b->computes = rank < cores;
+    b->lone = rank == 0;
+    b->computes = rank < cores;
     // What a rank holds that has exchanged something, before anything is allocated.
     double x[1] = {1};
     comm_all_reduce(&b->world, x, 1, COMM_DOUBLE, COMM_SUM);
@@ -452,15 +455,19 @@ static void open_bench(Bench* b) {
     comm_all_reduce(&b->world, &resident, 1, COMM_DOUBLE, COMM_MAX);
     measured_init(&b->m);
     const MatmulKernel* kernel = matmul_best_kernel();
-    b->m.cores = b->place.cores_here, b->m.resident = resident;
-    b->m.tile_rows = kernel->mr, b->m.tile_columns = kernel->nr;
+    b->m.cores = b->place.cores_here;
+    b->m.resident = resident;
+    b->m.tile_rows = kernel->mr;
+    b->m.tile_columns = kernel->nr;
     b->cores = comm_split(&b->world, b->computes ? 0 : 1, rank, "cores");
     for (int n = 2; n <= size; n *= 2) {
         b->group_size[b->groups] = n;
         b->half[b->groups] = comm_split(&b->world, rank < n / 2 ? 0 : rank < n ? 1 : 2, rank, "half of the ranks");
         b->group[b->groups++] = comm_split(&b->world, rank < n ? 0 : 1, rank, "ranks");
     }
-    b->pool = filled(POOL, 0.1f), b->recent = filled(RECENT, 0.1f), b->small = filled(SMALL, 0.1f);
+    b->pool = filled(POOL, 0.1f);
+    b->recent = filled(RECENT, 0.1f);
+    b->small = filled(SMALL, 0.1f);
     b->tokens = (int32_t*)checked_malloc(TOKENS * sizeof(int32_t), "calibration");
     for (int i = 0; i < TOKENS; i++) b->tokens[i] = (int32_t)(random_uniform(1, 8, (uint64_t)i) * WIDTH);
 }
@@ -491,7 +498,8 @@ int main(int argc, char** argv) {
         return 0;
     }
     comm_share_cores(&b->world, &b->place);
-    b->rounds = (int)rounds, b->window = 3e-3;
+    b->rounds = (int)rounds;
+    b->window = 3e-3;
     open_bench(b);
     device_set_threads(1);
     b->started = seconds_now();

@@ -75,7 +75,7 @@ typedef struct {
     double oversubscription;
     int sites;
     double site_rate, site_delay;
-    char algorithm[40]; // of collectives, as comm/collectives/collectives.h names them; "": what a library chooses (ops.h)
+    char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": what a library chooses (ops.h)
     char assumed[400];  // names of what a file did not say and nobody measured
     int cores;          // of a machine without GPUs, all ranks together; 0: of GPUs
     // A machine that was measured: its rates, and the function that prices an operation by them (seconds, or a negative
@@ -96,8 +96,12 @@ static inline Device device_of_generation(ChipGeneration generation) {
     static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
     Device d;
     memset(&d, 0, sizeof d);
-    d.gemm_fraction = gemm[generation], d.sustained = 0.92, d.hbm_fraction = 0.80;
-    d.launch = 4e-6, d.tile_overhead = 2e-6, d.memory_fraction = 0.97;
+    d.gemm_fraction = gemm[generation];
+    d.sustained = 0.92;
+    d.hbm_fraction = 0.80;
+    d.launch = 4e-6;
+    d.tile_overhead = 2e-6;
+    d.memory_fraction = 0.97;
     memcpy(d.attention, attention[generation], sizeof d.attention);
     return d;
 }
@@ -107,9 +111,16 @@ static inline Cluster cluster_empty(const char* name, ChipGeneration generation)
     memset(&c, 0, sizeof c);
     snprintf(c.name, sizeof c.name, "%s", name);
     c.device = device_of_generation(generation);
-    c.nvlink_fraction = 0.78, c.nvlink_step = 5e-6, c.nic_fraction = 0.75, c.nic_step = 10e-6;
-    c.overlap_cost = 0.2, c.leaf_nodes = 1, c.oversubscription = 1;
-    c.sites = 1, c.site_rate = 10e9, c.site_delay = 0.03;
+    c.nvlink_fraction = 0.78;
+    c.nvlink_step = 5e-6;
+    c.nic_fraction = 0.75;
+    c.nic_step = 10e-6;
+    c.overlap_cost = 0.2;
+    c.leaf_nodes = 1;
+    c.oversubscription = 1;
+    c.sites = 1;
+    c.site_rate = 10e9;
+    c.site_delay = 0.03;
     return c;
 }
 
@@ -153,9 +164,16 @@ static inline bool cluster_find(Cluster* c, const char* name) {
         const KnownCluster* k = &known_clusters[i];
         if (strcmp(k->name, name) != 0) continue;
         *c = cluster_empty(name, k->generation);
-        c->device.peak = k->peak, c->device.peak_fp32 = k->peak_fp32, c->device.sms = k->sms,
-        c->device.memory = k->memory, c->device.hbm = k->hbm;
-        c->nvlink = k->nvlink, c->nic = k->nic, c->node_gpus = k->node_gpus, c->nics = k->nics, c->nodes = k->nodes;
+        c->device.peak = k->peak;
+        c->device.peak_fp32 = k->peak_fp32;
+        c->device.sms = k->sms;
+        c->device.memory = k->memory;
+        c->device.hbm = k->hbm;
+        c->nvlink = k->nvlink;
+        c->nic = k->nic;
+        c->node_gpus = k->node_gpus;
+        c->nics = k->nics;
+        c->nodes = k->nodes;
         return true;
     }
     return false;
@@ -265,7 +283,8 @@ static inline bool fabric_read(Cluster* c, const char* word) {
         char* end;
         const long side = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
         if (side < 1 || side > 4096) return false;
-        sides[n] = (int)side, at = end + 1;
+        sides[n] = (int)side;
+        at = end + 1;
         if (*end == 0) break;
         if (*end != 'x') return false;
     }
@@ -405,7 +424,9 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
 static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
     ClusterReader r;
     memset(&r, 0, sizeof r);
-    r.path = path, r.other = other, r.context = context;
+    r.path = path;
+    r.other = other;
+    r.context = context;
     const char* slash = strrchr(path, '/');
     *c = cluster_empty(slash ? slash + 1 : path, GENERATION_HOPPER);
     FILE* file = fopen(path, "r");

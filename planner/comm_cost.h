@@ -53,10 +53,12 @@ static inline void torus_shift(const Cluster* c, int nodes, int* hops, int* wors
     *hops = *worst = 0;
     for (int i = FABRIC_DIMENSIONS - 1; i >= 0; i--) {
         const int side = c->torus[i], at = nodes % side, way = at < side - at ? at : side - at;
-        *hops += way, *worst = way > *worst ? way : *worst;
+        *hops += way;
+        *worst = way > *worst ? way : *worst;
         nodes /= side;
     }
-    *hops = *hops < 1 ? 1 : *hops, *worst = *worst < 1 ? 1 : *worst;
+    *hops = *hops < 1 ? 1 : *hops;
+    *worst = *worst < 1 ? 1 : *worst;
 }
 
 // Bytes/s that a node has for flows to nodes that are so far away, all nodes sending at once; seconds of a step.
@@ -102,7 +104,8 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
     if ((int64_t)stride * stages <= c->node_gpus) return cost;
     double step;
     const double rate = fabric_rate(c, link_node_stride(c, stride), &step) / c->node_gpus;
-    cost.latency = 2 * step, cost.per_byte = 1 / rate;
+    cost.latency = 2 * step;
+    cost.per_byte = 1 / rate;
     return cost;
 }
 

@@ -159,7 +159,10 @@ static inline Mark row_mark(const Row* row, const void* base) {
 static inline void row_print_limit(const Row* row, const void* const* bases, int n, FILE* out) {
     char limit[64];
     bool all = true, any = false;
-    for (int i = 0; i < n; i++) all = all && row_holds(row, bases[i]), any = any || row_holds(row, bases[i]);
+    for (int i = 0; i < n; i++) {
+        all = all && row_holds(row, bases[i]);
+        any = any || row_holds(row, bases[i]);
+    }
     quantity_text(limit, sizeof limit, fact_in(bases[0], row->limit_at).value, row->quantity);
     fprintf(out, "; %s %s: ", row->limit == AT_MOST ? "<=" : ">=", limit);
     if (all || !any)

@@ -23,9 +23,10 @@ which is not counted here; nor are traces (--trace: 64 MB, of which a span touch
 
 // What a rank runs on and works with.
 typedef struct {
-    double base; // bytes of a rank that has opened MPI and exchanged something (measured_device.h: resident); of a process
-                 // that is started alone, which never does, the constant ALONE_BYTES is taken
-    double text; // bytes of the token files
+    double
+        base; // bytes of a rank that has opened MPI and exchanged something (measured_device.h: resident); of a process
+              // that is started alone, which never does, the constant ALONE_BYTES is taken
+    double text;      // bytes of the token files
     double sequences; // that a rank reads of them in the run
     int threads;      // that a rank computes with
     bool writes;      // it writes text, so keys and values are touched

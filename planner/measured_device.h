@@ -483,7 +483,10 @@ static inline double measured_padded(const Measured* m, double rows, double colu
         const int across = threads / down;
         const double height = ceil(ceil(rows / down) / mr) * mr, width = ceil(ceil(columns / across) / nr) * nr;
         const double cost = height * width + 16 * (height + width);
-        if (cost < least) least = cost, best = height * width * threads;
+        if (cost < least) {
+            least = cost;
+            best = height * width * threads;
+        }
     }
     return best;
 }
@@ -646,7 +649,8 @@ static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* pa
         if (!m->tile_rows) m->tile_rows = m->tile_columns = 1;
     }
     if (!measured_complete(m, &why)) return fail(error, "%s: %.900s", path, why.text);
-    c->measured = m, c->measured_seconds = measured_seconds;
+    c->measured = m;
+    c->measured_seconds = measured_seconds;
     if (c->cores) c->overlap_cost = 1;
     return true;
 }

@@ -42,8 +42,8 @@ static inline StageMemory memory_of_stage(Stage* s) {
 }
 
 // The stage of the rank at mesh's coordinates, to be freed.
-static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const PipelineConfig* plan,
-                              DtypeInfo type, Error* error) {
+static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                              const PipelineConfig* plan, DtypeInfo type, Error* error) {
     Schedule schedule = schedule_build(plan, mesh->pipeline);
     const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, NULL, type, error);
     schedule_free(&schedule);

@@ -131,7 +131,9 @@ static inline void sim_serve(Sim* s, int32_t l) {
     const int32_t i = sim_dequeue(s, link);
     const SimPassage* p = &s->passage[i];
     const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
-    link->busy = true, link->passage = i, link->segment = p->served;
+    link->busy = true;
+    link->passage = i;
+    link->segment = p->served;
     link->end = first == last && link->head < 0 ? p->ready : p->served + 1;
     sim_begin(s, link, s->wire[l].bandwidth, sim_duration(s, p->row, link->segment, link->end, l));
     sim_push(s, link->until, SIM_LINK_FREE, l, ++link->version);
@@ -157,7 +159,8 @@ static inline void sim_interrupt(Sim* s, int32_t l) {
     double until = begun + sim_duration(s, row, link->segment, k, l);
     while (k < link->end && until < s->now) until = begun + sim_duration(s, row, link->segment, ++k, l);
     if (k == link->end) return;
-    link->end = k, link->until = until;
+    link->end = k;
+    link->until = until;
     sim_push(s, until, SIM_LINK_FREE, l, ++link->version);
 }
 
@@ -445,7 +448,10 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
         const Transfer* t = &s->plan->transfers[i];
         const int hops = plan_way(s->plan, s->net, routes, i, links + (ports > 0)) + (ports > 0 ? 2 : 0);
         if (i > 0 && t->step != t[-1].step) memset(turn, 0, (size_t)s->net->ranks * sizeof(int));
-        if (ports > 0) links[0] = -1, links[hops - 1] = into + t->to * ports + turn[t->to]++ % ports;
+        if (ports > 0) {
+            links[0] = -1;
+            links[hops - 1] = into + t->to * ports + turn[t->to]++ % ports;
+        }
         for (int k = 0; k < hops; k++) {
             const SimPassage p = {(int32_t)i, links[k], 0, 0, -1};
             s->passage[s->way[i] + k] = p;
@@ -508,7 +514,10 @@ static inline void sim_find_steps(Sim* s) {
     }
     for (size_t r = 2; r < ranks + 2; r++) s->rank_first[r] += s->rank_first[r - 1];
     for (int64_t i = 0; i < s->plan->n; i++) s->rank_row[s->rank_first[s->plan->transfers[i].from + 1]++] = i;
-    for (size_t r = 0; r < ranks; r++) s->rank_step[r] = -1, s->rank_end[r] = s->rank_at[r] = s->rank_first[r];
+    for (size_t r = 0; r < ranks; r++) {
+        s->rank_step[r] = -1;
+        s->rank_end[r] = s->rank_at[r] = s->rank_first[r];
+    }
 }
 
 static inline int32_t sim_new_version(Sim* s, int32_t before) {
@@ -536,7 +545,8 @@ static inline void sim_find_dependencies(Sim* s) {
     for (int64_t i = 0; i < plan->n; i++) s->entry[i + 1] = s->entry[i] + plan->transfers[i].chunks;
     const size_t n = (size_t)s->entry[plan->n];
     s->entry_row = (int32_t*)checked_malloc(3 * n * sizeof(int32_t), "dependencies");
-    s->entry_next = s->entry_row + n, s->entry_version = s->entry_next + n;
+    s->entry_next = s->entry_row + n;
+    s->entry_version = s->entry_next + n;
     for (int64_t from = 0, end; from < plan->n; from = end) {
         for (end = from; end < plan->n && plan->transfers[end].step == plan->transfers[from].step; end++) {
             const Transfer* t = &plan->transfers[end];
@@ -659,7 +669,10 @@ static inline bool simulate(const Plan* plan, const Network* net, const Routes* 
     memset(result, 0, sizeof *result);
     if (!sim_check(plan, net, bytes, settings, error)) return false;
     memset(&s, 0, sizeof s);
-    s.plan = plan, s.net = net, s.set = *settings, s.result = result;
+    s.plan = plan;
+    s.net = net;
+    s.set = *settings;
+    s.result = result;
     s.elements = bytes / settings->element_size;
     bool ok = sim_prepare(&s, routes, error);
     if (ok) {

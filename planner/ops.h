@@ -108,19 +108,26 @@ static inline void work_free(Work* w) {
 static inline Op op_of(OpKind kind, const char* name) {
     Op op;
     memset(&op, 0, sizeof op);
-    op.kind = kind, op.name = name, op.under = op.under_last = -1;
+    op.kind = kind;
+    op.name = name;
+    op.under = op.under_last = -1;
     return op;
 }
 
 static inline Op op_memory(const char* name, Kernel kernel, double elements, double each) { // bytes an element
     Op op = op_of(OP_MEMORY, name);
-    op.kernel = kernel, op.elements = elements, op.bytes = elements * each;
+    op.kernel = kernel;
+    op.elements = elements;
+    op.bytes = elements * each;
     return op;
 }
 
 static inline Op op_collective(const char* name, PlanKind kind, double bytes, int ranks, int stride) {
     Op op = op_of(OP_COLLECTIVE, name);
-    op.collective = kind, op.bytes = bytes, op.ranks = ranks, op.stride = stride;
+    op.collective = kind;
+    op.bytes = bytes;
+    op.ranks = ranks;
+    op.stride = stride;
     return op;
 }
 
@@ -132,7 +139,11 @@ static inline Op* work_add(Work* w, Op op) {
 
 static inline Op* work_product(Work* w, const char* name, int transposed, double m, double n, double k, double batch) {
     Op* op = work_add(w, op_of(OP_PRODUCT, name));
-    op->transposed = transposed, op->m = m, op->n = n, op->k = k, op->batch = batch;
+    op->transposed = transposed;
+    op->m = m;
+    op->n = n;
+    op->k = k;
+    op->batch = batch;
     op->weight = transposed == 2;
     return op;
 }
@@ -238,7 +249,10 @@ static inline Lists lists_of(const Job* j, Work* w) {
     const int t = j->mesh->t;
     Lists x;
     memset(&x, 0, sizeof x);
-    x.w = w, x.s = j->software, x.t = t, x.rows = j->mesh->sequence_parallel && t > 1;
+    x.w = w;
+    x.s = j->software;
+    x.t = t;
+    x.rows = j->mesh->sequence_parallel && t > 1;
     x.halves = j->halves;
     x.layernorm = m->norm == NORM_LAYERNORM;
     x.learned = m->position == POSITION_LEARNED;
@@ -246,10 +260,19 @@ static inline Lists lists_of(const Job* j, Work* w) {
     x.gated = model_is_gated(m);
     x.fused = activations[m->activation].linear_forward && j->software->epilogues;
     x.recompute = j->mesh->recompute;
-    x.N = (double)j->B * j->T, x.R = x.rows ? x.N / t : x.N, x.C = m->C, x.T = j->T, x.e = j->software->value_bytes;
-    x.NH = m->NH / t > 0 ? m->NH / t : 1, x.NKV = m->NKV > t ? m->NKV / t : 1, x.HS = model_head_size(m);
-    x.F = m->F / t, x.fc = (double)model_fc_size(m) / t, x.qkv = (x.NH + 2 * x.NKV) * x.HS;
-    x.heads = (double)j->B * x.NH, x.V = (m->V + t - 1) / t;
+    x.N = (double)j->B * j->T;
+    x.R = x.rows ? x.N / t : x.N;
+    x.C = m->C;
+    x.T = j->T;
+    x.e = j->software->value_bytes;
+    x.NH = m->NH / t > 0 ? m->NH / t : 1;
+    x.NKV = m->NKV > t ? m->NKV / t : 1;
+    x.HS = model_head_size(m);
+    x.F = m->F / t;
+    x.fc = (double)model_fc_size(m) / t;
+    x.qkv = (x.NH + 2 * x.NKV) * x.HS;
+    x.heads = (double)j->B * x.NH;
+    x.V = (m->V + t - 1) / t;
     x.drop = j->software->dropout && x.layernorm;
     return x;
 }
@@ -269,7 +292,8 @@ static inline Op* list_sum(const Lists* x) {
 // The sum that was added before operation `first` runs under all that were added since.
 static inline void list_hide(const Lists* x, int first) {
     if (first == 0 || x->w->op[first - 1].kind != OP_COLLECTIVE || !x->s->tensor_overlap) return;
-    x->w->op[first - 1].under = first, x->w->op[first - 1].under_last = x->w->n - 1;
+    x->w->op[first - 1].under = first;
+    x->w->op[first - 1].under_last = x->w->n - 1;
 }
 
 static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
@@ -281,7 +305,11 @@ static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, d
 
 static inline void list_flash(const Lists* x, bool backward) {
     Op* op = work_add(x->w, op_of(OP_ATTENTION, backward ? "attention backward" : "attention"));
-    op->backward = backward, op->core = true, op->seq = x->T, op->head = x->HS, op->heads = x->NH;
+    op->backward = backward;
+    op->core = true;
+    op->seq = x->T;
+    op->head = x->HS;
+    op->heads = x->NH;
     op->batch_heads = x->heads;
     op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
 }
@@ -686,7 +714,9 @@ typedef struct {
 static inline Rates rates_of(const Cluster* cluster, const Software* software) {
     Rates r;
     memset(&r, 0, sizeof r);
-    r.cluster = cluster, r.software = software, r.threads = r.busy = 1;
+    r.cluster = cluster;
+    r.software = software;
+    r.threads = r.busy = 1;
     return r;
 }
 
@@ -718,7 +748,9 @@ static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, i
 
 static inline double message_seconds(Rates* r, double bytes, int stride, int stages) {
     Op op = op_of(OP_MESSAGE, "message");
-    op.bytes = bytes, op.stride = stride, op.ranks = stages;
+    op.bytes = bytes;
+    op.stride = stride;
+    op.ranks = stages;
     return op_seconds(r, &op);
 }
 

@@ -43,7 +43,8 @@ static int plan_table(Option* table, PlanOptions* o) {
     const Option rows[] = {
         option_heading("model"),
         option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
-        option_choice("arch", &m->arch, model_arch_choices(), "architecture; with the sizes below, or to change a model's"),
+        option_choice("arch", &m->arch, model_arch_choices(),
+                      "architecture; with the sizes below, or to change a model's"),
         option_int("layers", &m->layers, 1, 10000, "blocks"),
         option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
         option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
@@ -99,7 +100,10 @@ static PlanOptions plan_options_default(void) {
     memset(&o, 0, sizeof o);
     o.model = settings_default();
     o.model.model = "gpt2-124M";
-    o.cluster = "dgx-h100", o.gpus = 8, o.rows = 10, o.completion = -1;
+    o.cluster = "dgx-h100";
+    o.gpus = 8;
+    o.rows = 10;
+    o.completion = -1;
     return o;
 }
 
@@ -134,11 +138,19 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;
-    q.ranks = (int)o->gpus, q.cluster = &machines->cluster;
+    q.ranks = (int)o->gpus;
+    q.cluster = &machines->cluster;
     q.software = read_software(o->software, &machines->cluster);
-    q.clip = !o->no_clip, q.any_memory = o->any_memory;
-    q.t = (int)o->t, q.p = (int)o->p, q.d = (int)o->d, q.v = (int)o->v, q.B = (int)o->B;
-    q.schedule = o->schedule - 1, q.zero = o->zero - 1, q.recompute = o->recompute - 1;
+    q.clip = !o->no_clip;
+    q.any_memory = o->any_memory;
+    q.t = (int)o->t;
+    q.p = (int)o->p;
+    q.d = (int)o->d;
+    q.v = (int)o->v;
+    q.B = (int)o->B;
+    q.schedule = o->schedule - 1;
+    q.zero = o->zero - 1;
+    q.recompute = o->recompute - 1;
     q.sequence_parallel = o->sequence_parallel - 1;
     q.rows = (int)o->rows;
     return q;
@@ -272,7 +284,7 @@ static void print_traffic(const StepSetup* s) {
     Error error;
     for (int r = 0; r < s->mesh.p; r++) {
         if (!step_traffic(s, r, &one, &error)) die("%s", error.text);
-        sum.layers = fmax(sum.layers, one.layers + one.ends),
+        sum.layers = fmax(sum.layers, one.layers + one.ends);
         sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
         sum.data = fmax(sum.data, one.data);
     }

@@ -207,8 +207,10 @@ static inline StepSetup published_setup(const Published* x, Cluster* cluster) {
     const ModelConfig model = published_model(x);
     Mesh mesh = mesh_of_rank(0, x->t, x->p, x->d);
     if (!cluster_find(cluster, x->cluster)) die("published.h: there is no cluster %s", x->cluster);
-    mesh.v = x->v, mesh.zero = x->zero;
-    mesh.recompute = x->recompute, mesh.sequence_parallel = x->sequence_parallel;
+    mesh.v = x->v;
+    mesh.zero = x->zero;
+    mesh.recompute = x->recompute;
+    mesh.sequence_parallel = x->sequence_parallel;
     return step_setup(&model, &mesh, x->B, model.T, x->batch, software_find(published_softwares[x->software]), cluster);
 }
 

@@ -80,7 +80,8 @@ typedef struct {
 
 static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B) {
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
-    setup.schedule = schedule, setup.clip = q->clip;
+    setup.schedule = schedule;
+    setup.clip = q->clip;
     return setup;
 }
 
@@ -147,7 +148,10 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh, c->schedule = setup->schedule, c->B = setup->B, c->bound = bound;
+    c->mesh = setup->mesh;
+    c->schedule = setup->schedule;
+    c->B = setup->B;
+    c->bound = bound;
 }
 
 // What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out
@@ -160,7 +164,9 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
             for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
                 if (!is_chosen(q->sequence_parallel, sequence) || !is_chosen(q->recompute, recompute)) continue;
                 if (mesh->d > 1 && !is_chosen(q->zero, zero)) continue;
-                mesh->sequence_parallel = sequence, mesh->zero = zero, mesh->recompute = (Recompute)recompute;
+                mesh->sequence_parallel = sequence;
+                mesh->zero = zero;
+                mesh->recompute = (Recompute)recompute;
                 choices_add(x, &setup);
             }
         }
@@ -284,7 +290,8 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     Choice c;
     Error error;
     memset(&c, 0, sizeof c);
-    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B), c.bound = bounded->bound;
+    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B);
+    c.bound = bounded->bound;
     if (a->n == q->rows && c.bound > a->row[q->rows - 1].cost.seconds) return false;
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;

@@ -121,8 +121,10 @@ static void compare(const Arguments* a) {
         network_set_links(&net, a->bandwidth ? read_bandwidth("bandwidth", a->bandwidth) : NETWORK_BANDWIDTH,
                           a->latency ? read_seconds("latency", a->latency) : NETWORK_LATENCY);
     SimSettings set = sim_settings_default();
-    set.heads = (SimHeads)a->flow, set.injection = (SimInjection)a->injection;
-    set.segments = (int)a->segments, set.ports = (int)a->ports;
+    set.heads = (SimHeads)a->flow;
+    set.injection = (SimInjection)a->injection;
+    set.segments = (int)a->segments;
+    set.ports = (int)a->ports;
     if (a->overhead) set.overhead = read_seconds("overhead", a->overhead);
     if (a->burst) set.burst = (double)read_bytes("burst", a->burst);
     if (a->reduce) set.reduce = 1 / read_bandwidth("reduce", a->reduce);
@@ -201,7 +203,10 @@ static SimSettings paper_settings(const Scheme* scheme, bool switched, int level
     if (level >= L_HEADS) set.heads = scheme->heads;
     if (level >= L_REDUCE) set.reduce = 1 / 128e9;
     if (level >= L_PORTS) set.ports = switched ? scheme->ports_switched : scheme->ports;
-    if (level >= L_BUFFERS) set.port_buffer = 4 * 318 * 16, set.in_order = scheme->heads == SIM_HEADS_PACKET;
+    if (level >= L_BUFFERS) {
+        set.port_buffer = 4 * 318 * 16;
+        set.in_order = scheme->heads == SIM_HEADS_PACKET;
+    }
     return set;
 }
 
@@ -428,7 +433,8 @@ int main(int argc, char** argv) {
     Option table[] = {
         option_heading("What"),
         option_string("topology", &a.topology, "NAME|FILE", "network, see comm/collectives/topology.h"),
-        option_string("algorithm", &a.algorithm, "A,B,...", "see comm/collectives/collectives.h; speed-ups are over the first"),
+        option_string("algorithm", &a.algorithm, "A,B,...",
+                      "see comm/collectives/collectives.h; speed-ups are over the first"),
         option_string("bytes", &a.bytes, "1MiB,...", "of the whole vector"),
         option_choice("kind", &a.kind, "all-reduce|reduce-scatter|all-gather", "what is done"),
         option_heading("How"),

@@ -34,9 +34,16 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
                                    const Software* software, const Cluster* cluster) {
     StepSetup x;
     memset(&x, 0, sizeof x);
-    x.model = *model, x.mesh = *mesh, x.B = B, x.T = T, x.batch = batch, x.clip = true;
+    x.model = *model;
+    x.mesh = *mesh;
+    x.B = B;
+    x.T = T;
+    x.batch = batch;
+    x.clip = true;
     x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
-    x.software = software, x.cluster = cluster, x.threads = x.busy = 1;
+    x.software = software;
+    x.cluster = cluster;
+    x.threads = x.busy = 1;
     return x;
 }
 
@@ -223,7 +230,8 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
         const double all = parts_of_half(&c->backward, h);
         s->share[h] = price && all > 0 ? parts_of_half(price, h) / all : 0;
     }
-    s->elements = elements, s->sum = sum;
+    s->elements = elements;
+    s->sum = sum;
     c->segments++;
     return s;
 }
@@ -388,16 +396,25 @@ static inline StepPrices step_prices(const StepSetup* s) {
     memset(&g, 0, sizeof g);
     x.plan = step_pipeline(s);
     const int stages = x.plan.p * x.plan.v;
-    x.overlap_cost = s->cluster->overlap_cost, x.standing = !s->software->send_overlap;
+    x.overlap_cost = s->cluster->overlap_cost;
+    x.standing = !s->software->send_overlap;
     x.chunk = (ChunkPrice*)checked_calloc((size_t)stages, sizeof(ChunkPrice), "prices");
     x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
-    x.gather = step_numbers(stages + x.plan.p), x.whole_sum = step_numbers(stages), x.zero = step_numbers(x.plan.p);
+    x.gather = step_numbers(stages + x.plan.p);
+    x.whole_sum = step_numbers(stages);
+    x.zero = step_numbers(x.plan.p);
     x.costs = costs_equal(stages, 0, 0, 0, 0);
-    g.setup = s, g.cluster = *s->cluster;
+    g.setup = s;
+    g.cluster = *s->cluster;
     g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
     g.rates = rates_of(&g.cluster, s->software);
-    g.rates.threads = s->threads, g.rates.busy = s->busy;
-    g.job.model = &s->model, g.job.mesh = &s->mesh, g.job.software = s->software, g.job.B = s->B, g.job.T = s->T;
+    g.rates.threads = s->threads;
+    g.rates.busy = s->busy;
+    g.job.model = &s->model;
+    g.job.mesh = &s->mesh;
+    g.job.software = s->software;
+    g.job.B = s->B;
+    g.job.T = s->T;
     g.job.halves = schedule_splits_backward(s->schedule);
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, &g.job);

@@ -116,7 +116,8 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
         g->spent[STEP_TENSOR] += list[i].partial;
         at += list[i].partial;
         g->link_free = fmax(g->link_free, at) + list[i].sum / slow;
-        g->buffer[0] = g->buffer[1], g->buffer[1] = g->link_free;
+        g->buffer[0] = g->buffer[1];
+        g->buffer[1] = g->link_free;
         if (list[i].tied)
             g->tied_summed = g->link_free;
         else
@@ -175,13 +176,17 @@ static inline void run_wait_sums(StepRun* x, int r, Action a) {
     double done = a.kind == REDUCE ? g->summed[a.chunk] : g->tied_summed;
     if (a.kind == REDUCE && x->prices->whole_sum)
         done = fmax(done, *now + x->prices->whole_sum[schedule_virtual_stage(&x->tables[r], a.chunk)]);
-    if (done > *now) g->spent[STEP_DATA] += done - *now, *now = done;
+    if (done > *now) {
+        g->spent[STEP_DATA] += done - *now;
+        *now = done;
+    }
 }
 
 static inline void run_done(StepRun* x, int r, Action a, double start, double end) {
     StageRun* g = &x->stage[r];
     if (x->timeline) {
-        x->timeline->start[r][g->next] = start, x->timeline->end[r][g->next] = end;
+        x->timeline->start[r][g->next] = start;
+        x->timeline->end[r][g->next] = end;
         x->timeline->done[r] = g->next + 1;
     }
     action_done(&x->sim.progress[r], a, end);
@@ -237,7 +242,8 @@ static inline void run_stage_shared(StepRun* x, int r, double now, double* wake)
         }
         run_count_wait(x, r, a, start - x->sim.progress[r].now);
         if (action_takes_core(a.kind)) {
-            g->running = true, g->started = start;
+            g->running = true;
+            g->started = start;
             g->left = *cost_of(x->sim.costs, a.kind, schedule_virtual_stage(s, (int)max_i64(a.chunk, 0)));
             return;
         }
@@ -263,7 +269,8 @@ static inline void run_shared(StepRun* x) {
         double wake = INFINITY, next = INFINITY;
         int busy = 0;
         for (bool moved = true; moved;) { // what one does may let another one go on at the same moment
-            x->queued = 0, moved = false;
+            x->queued = 0;
+            moved = false;
             for (int r = 0; r < p; r++) x->stage[r].queued = false;
             for (int r = 0; r < p; r++) {
                 const int before = x->stage[r].next;
@@ -292,10 +299,13 @@ static inline void run_shared(StepRun* x) {
 static inline void run_begin(StepRun* x, const Schedule* tables, const StepPrices* prices, Timeline* timeline) {
     const int p = prices->plan.p;
     memset(x, 0, sizeof *x);
-    x->tables = tables, x->prices = prices, x->timeline = timeline;
+    x->tables = tables;
+    x->prices = prices;
+    x->timeline = timeline;
     x->stage = (StageRun*)checked_calloc((size_t)p, sizeof(StageRun), "a step");
     x->queue = (int*)checked_calloc((size_t)p, sizeof(int), "a step");
-    x->sim.stages = tables, x->sim.costs = &prices->costs;
+    x->sim.stages = tables;
+    x->sim.costs = &prices->costs;
     x->sim.progress = (StageProgress*)checked_calloc((size_t)p, sizeof(StageProgress), "a step");
     for (int r = 0; r < p; r++) {
         StageRun* g = &x->stage[r];
@@ -445,7 +455,8 @@ static inline double stage_bound(const StepPrices* x, int r) {
         work += plan->m * (*cost_of(&x->costs, FORWARD, i) + (split ? both : *cost_of(&x->costs, BACKWARD, i)));
         if (x->standing) work += (plan->m - 1) * sends; // the last one of a kind may be in fill or drain
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
-        squares += *cost_of(&x->costs, REDUCE, i), sums += x->whole_sum[i];
+        squares += *cost_of(&x->costs, REDUCE, i);
+        sums += x->whole_sum[i];
     }
     // The last thing computed is the end of the first chunk's backward pass, whose bucket nothing hides before NORM.
     const ChunkPrice* c = &x->chunk[r];
@@ -467,7 +478,7 @@ static inline double step_bound(const StepSetup* s) {
         update = fmax(update, own);
     }
     longest += *cost_of(&x.costs, NORM, 0) + (x.plan.clip ? update : 0); // without clipping, inside the cool-down
-    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) { // fmax has left out what is not a number
+    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // fmax has left out what is not a number
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
     step_prices_free(&x);
@@ -479,7 +490,8 @@ static inline double step_bound(const StepSetup* s) {
 static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic, Error* error) {
     Mesh mesh = s->mesh;
     Layout layout;
-    mesh.pipeline = stage, mesh.tensor = mesh.data = 0;
+    mesh.pipeline = stage;
+    mesh.tensor = mesh.data = 0;
     memset(traffic, 0, sizeof *traffic);
     if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
     *traffic =

@@ -61,7 +61,8 @@ static inline SvgPicture svg_picture(const char* title, const char* axis, double
     memset(&picture, 0, sizeof picture);
     snprintf(picture.title, sizeof picture.title, "%s", title);
     snprintf(picture.axis, sizeof picture.axis, "%s", axis);
-    picture.length = length, picture.chunks = chunks;
+    picture.length = length;
+    picture.chunks = chunks;
     return picture;
 }
 
@@ -167,8 +168,12 @@ static inline SvgLayout svg_layout(const SvgPicture* picture) {
         for (int r = 0; r < picture->panel[i].rows; r++)
             label = fmax(label, svg_text_width(picture->panel[i].labels[r].text, SVG_FONT));
     }
-    if (rows > 8) x.pitch = fmax(13, x.pitch * 8 / rows), x.row = x.pitch - 2;
-    x.left = x.margin + label + 8, x.right = x.width - x.margin - 4;
+    if (rows > 8) {
+        x.pitch = fmax(13, x.pitch * 8 / rows);
+        x.row = x.pitch - 2;
+    }
+    x.left = x.margin + label + 8;
+    x.right = x.width - x.margin - 4;
     x.scale = (x.right - x.left) / picture->length;
     x.number = svg_number_font(picture, &x);
     return x;
@@ -197,7 +202,8 @@ static inline void svg_write_escaped(FILE* out, const char* text) {
             fputs(*s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '&' ? "&amp;" : "&quot;", out);
         else
             fwrite(s, 1, n, out);
-        s += n ? n : 1, left -= n ? n : 1;
+        s += n ? n : 1;
+        left -= n ? n : 1;
     }
 }
 

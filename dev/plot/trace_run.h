@@ -117,7 +117,10 @@ static inline bool trace_plan(PipelineConfig* plan, const Json* json, int64_t ev
         return json_fail(json, node, error,
                          "%lld stages of %lld chunks with %lld micro-batches, but only %lld events in the file",
                          (long long)p, (long long)v, (long long)m, (long long)events);
-    plan->kind = (ScheduleKind)kind, plan->p = (int)p, plan->v = (int)v, plan->m = (int)m;
+    plan->kind = (ScheduleKind)kind;
+    plan->p = (int)p;
+    plan->v = (int)v;
+    plan->m = (int)m;
     Error why;
     return pipeline_config_check(plan, RECOMPUTE_NONE, &why) || json_fail(json, node, error, "%s", why.text);
 }
@@ -231,7 +234,8 @@ static inline bool trace_add_event(RunTrace* run, const Json* json, const JsonNo
         stage->step[stage->steps++] = step;
     } else {
         Traced x = traced_name(name);
-        x.start = 1e-6 * ts, x.end = 1e-6 * (ts + dur);
+        x.start = 1e-6 * ts;
+        x.end = 1e-6 * (ts + dur);
         if (x.kind != NOT_TRACED) stage->actions[stage->n++] = x;
     }
     return true;
@@ -376,7 +380,8 @@ static inline bool step_take(MeasuredStep* step, const MeasuredRun* x, const Run
     for (int i = 0; i < s->n; i++) start[i] = end[i] = NAN;
     for (const Traced* a = from; a < to; a++) {
         if (a->kind == ZERO_GRADIENTS) {
-            step->zeroed[r] = a->start - zero, step->until[r] = a->end - zero;
+            step->zeroed[r] = a->start - zero;
+            step->until[r] = a->end - zero;
             continue;
         }
         const bool inside = a->chunk < plan->v && a->microbatch < plan->m;
@@ -388,7 +393,8 @@ static inline bool step_take(MeasuredStep* step, const MeasuredRun* x, const Run
         if (!isnan(start[i]))
             return step_refuse(run, step->number, r, error, "%s is there twice",
                                traced_label(text, a->kind, a->chunk, a->microbatch));
-        start[i] = a->start - zero, end[i] = a->end - zero;
+        start[i] = a->start - zero;
+        end[i] = a->end - zero;
     }
     double now = step->until[r];
     for (int i = 0; i < s->n; i++) {
@@ -440,12 +446,15 @@ static inline bool step_measure(MeasuredStep* step, const MeasuredRun* x, const 
     step->number = number;
     step->times = timeline_new(x->stages, p);
     step->begin = (double*)checked_malloc(4 * (size_t)p * sizeof(double), "the trace");
-    step->finish = step->begin + p, step->zeroed = step->begin + 2 * p, step->until = step->begin + 3 * p;
+    step->finish = step->begin + p;
+    step->zeroed = step->begin + 2 * p;
+    step->until = step->begin + 3 * p;
     for (int r = 0; r < p; r++) zero = fmin(zero, stage_find_step(&run->stage[r], number)->start);
     for (int r = 0; r < p; r++) {
         const StageTrace* s = &run->stage[r];
         const TracedStep* span = stage_find_step(s, number);
-        step->begin[r] = step->zeroed[r] = step->until[r] = span->start - zero, step->finish[r] = span->end - zero;
+        step->begin[r] = step->zeroed[r] = step->until[r] = span->start - zero;
+        step->finish[r] = span->end - zero;
         step->times.length = fmax(step->times.length, span->end - span->start);
         // Times in the file are rounded: an action may seem to begin a little before its step.
         const Traced *from = stage_find_action(s, span->start - 2e-9), *to = stage_find_action(s, span->end);
@@ -580,8 +589,14 @@ static inline void step_overhead(const MeasuredRun* x, const MeasuredStep* step,
         int i = 0;
         while (action_transfers(x->stages[r].actions[i].kind)) i++;
         const double start = step->times.start[r][i], end = step->times.end[r][n - 1];
-        if (start < first) first = start, *before = start - step->begin[r];
-        if (end > last) last = end, *after = step->finish[r] - end;
+        if (start < first) {
+            first = start;
+            *before = start - step->begin[r];
+        }
+        if (end > last) {
+            last = end;
+            *after = step->finish[r] - end;
+        }
     }
 }
 
@@ -603,7 +618,8 @@ static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
         const ActionKind own[] = {FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, REDUCE, UPDATE, UPDATE_TIED};
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             *cost_of(&prices.costs, own[i], number) = price_of(x, steps, &sample, r, own[i], chunk);
-        *cost_of(&prices.costs, TIE, number) = prices.tie, *cost_of(&prices.costs, NORM, number) = prices.norm;
+        *cost_of(&prices.costs, TIE, number) = prices.tie;
+        *cost_of(&prices.costs, NORM, number) = prices.norm;
         const bool to_itself_forward = number + 1 < plan->p * plan->v && pipeline_holder(plan, number + 1) == r;
         const bool to_itself_backward = number > 0 && pipeline_holder(plan, number - 1) == r;
         *cost_of(&prices.costs, SEND_FORWARD, number) = to_itself_forward ? 0 : prices.transfer;
@@ -614,7 +630,8 @@ static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
         step_overhead(x, &x->step[n], &begins, &ends);
         sample_add(&sample, begins), sample_add(&after, ends);
     }
-    prices.before = sample_take_mean(&sample), prices.after = sample_take_mean(&after);
+    prices.before = sample_take_mean(&sample);
+    prices.after = sample_take_mean(&after);
     free(sample.values), free(after.values);
     return prices;
 }
@@ -623,7 +640,10 @@ static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
 static inline Timeline predicted_step(const Schedule* stages, const Prices* prices) {
     Timeline t = schedule_times(stages, stages[0].config.p, &prices->costs, false);
     for (int r = 0; r < t.p; r++) {
-        for (int i = 0; i < t.done[r]; i++) t.start[r][i] += prices->before, t.end[r][i] += prices->before;
+        for (int i = 0; i < t.done[r]; i++) {
+            t.start[r][i] += prices->before;
+            t.end[r][i] += prices->before;
+        }
     }
     t.length += prices->before + prices->after;
     return t;
@@ -651,9 +671,10 @@ static inline Timeline predicted_with(const MeasuredRun* x, const Prices* prices
     Prices equal = *prices;
     equal.costs = costs_equal(plan->p * plan->v, sum[FORWARD], input, weight, prices->transfer);
     for (int i = 0; i < plan->p * plan->v; i++) {
-        *cost_of(&equal.costs, REDUCE, i) = sum[REDUCE], *cost_of(&equal.costs, NORM, i) = prices->norm;
-        *cost_of(&equal.costs, UPDATE, i) = sum[UPDATE] + sum[UPDATE_TIED],
-                                       *cost_of(&equal.costs, TIE, i) = prices->tie;
+        *cost_of(&equal.costs, REDUCE, i) = sum[REDUCE];
+        *cost_of(&equal.costs, NORM, i) = prices->norm;
+        *cost_of(&equal.costs, UPDATE, i) = sum[UPDATE] + sum[UPDATE_TIED];
+        *cost_of(&equal.costs, TIE, i) = prices->tie;
     }
     const Timeline t = predicted_step(others, &equal);
     costs_free(&equal.costs);

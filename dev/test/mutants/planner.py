@@ -84,7 +84,7 @@ FAULTS = [
     ("links: a node's adapters for one group", LINKS, "* g.inside / c->node_gpus;", ";"),
     ("links: oversubscription is free", LINKS, "fmax(1, c->oversubscription * leaving)", "1"),
     ("links: messages stay in the node", LINKS, "<= c->node_gpus) return cost;", "<= 1000000) return cost;"),
-    ("links: a torus is as near everywhere", LINKS, "*hops += way,", "*hops += 0,"),
+    ("links: a torus is as near everywhere", LINKS, "*hops += way;", "*hops += 0;"),
     ("work: attention forward as backward", WORK, "const double low = d->attention[0][backward]",
      "const double low = d->attention[0][0]"),
     ("work: hidden collectives count whole", WORK, "(1 - r->cluster->overlap_cost) * fmin(seconds, over)", "0"),
