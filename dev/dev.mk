@@ -102,7 +102,7 @@ O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix te
     emulated/bf16/compare $(precisions:%=emulated/%/launches)
 O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search trainer) \
     $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer emulated/fp16/train_gpt
-O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_attention)
+O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)
 
 # ---- tests
 TESTS := $(patsubst dev/test/unit/%.c,%,$(wildcard dev/test/unit/test_*.c)) test_gpt
@@ -112,7 +112,8 @@ CUDA_TESTS := $(patsubst dev/test/cuda/%.cu,%,$(wildcard dev/test/cuda/cuda_*.cu
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
 # make test: programs with vector code as users build them, all others with sanitizers; the CUDA kernels in one
 # precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
-VECTOR_TESTS := test_attention test_caat test_equivalence test_fast_math test_gpt test_kernels test_matmul test_trainer
+VECTOR_TESTS := $(addprefix test_,attention caat equivalence fast_math gpt kernels kernels_bits kernels_update matmul \
+    trainer)
 PLAIN_test := $(VECTOR_TESTS)
 SANITIZED_test := $(filter-out $(VECTOR_TESTS),$(TESTS))
 PLAIN_full := $(TESTS)

@@ -11,7 +11,7 @@ linear_forward and linear_backward_input are products fused with them, an optimi
 #define ACTIVATIONS_H
 
 #include "device.h"
-#ifdef USE_CUDA
+#if defined(USE_CUDA) && !defined(REFERENCE_KERNELS)
 #include "gelu.cuh"
 #include "matmul.cuh"
 #include "swiglu.cuh"

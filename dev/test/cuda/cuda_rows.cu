@@ -7,23 +7,24 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #include "cuda_compare.h"
 
 #include "../../../kernels/rope_table.h"
+#include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.cuh"
-#include "../../../kernels/gelu.cuh"
 #include "../../../kernels/layernorm.cuh"
 #include "../../../kernels/residual.cuh"
 #include "../../../kernels/rmsnorm.cuh"
 #include "../../../kernels/rope.cuh"
-#include "../../../kernels/swiglu.cuh"
 #include "../../../kernels/caat.cuh"
 
+#define REFERENCE_KERNELS // on the CPU
+#undef ACTIVATIONS_H
 namespace reference {
+typedef float floatX;
+#include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.h"
-#include "../../../kernels/gelu.h"
 #include "../../../kernels/layernorm.h"
 #include "../../../kernels/residual.h"
 #include "../../../kernels/rmsnorm.h"
 #include "../../../kernels/rope.h"
-#include "../../../kernels/swiglu.h"
 #include "../../../kernels/caat.h"
 } // namespace reference
 
@@ -230,7 +231,8 @@ static void test_norms() {
 
 static void test_residual(int N, int C, int moved) {
     const int64_t n = (int64_t)N * C;
-    const ShardedBuffer hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
+    const ShardedBuffer hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1),
+                        hbias = random_of<floatX>(C, 1);
     const Floats fx = floats_of(hx), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
     Floats want((size_t)n), plain((size_t)n);
     reference::residual_forward(want.data(), fx.data(), fbranch.data(), fbias.data(), N, C);
@@ -322,7 +324,7 @@ static void test_syncs() {
 static const double GATE = 20 * U32, SLOPE = 60 * U32, TINY = 0x1p-100;
 
 // Up to +-12, so that norms see those near 0; two numbers in 64 are extreme.
-static ShardedBuffer activations(int64_t n) {
+static ShardedBuffer inputs_of_all_sizes(int64_t n) {
     ShardedBuffer x = random_of<floatX>(n, 12);
     const float extremes[] = {0.0f, -0.0f, 1e4f, -1e4f, 17, -17, 88, -88, 90, -90, 5.5f, -5.5f};
     for (int64_t i = 0; i < n / 32; i++) x[(size_t)(32 * i + i % 32)] = (floatX)extremes[i % 12];
@@ -342,7 +344,7 @@ static void gelu_errors(const Floats& x, const Floats& factor, Floats* forward, 
 }
 
 static void test_gelu(int n, int moved) {
-    const ShardedBuffer hx = activations(n), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = inputs_of_all_sizes(n), hdout = random_of<floatX>(n, 1);
     const Floats fx = floats_of(hx), fdout = floats_of(hdout);
     Floats want((size_t)n), want_dx((size_t)n), error, error_dx;
     reference::gelu_forward(want.data(), fx.data(), n);
@@ -361,7 +363,7 @@ static void test_gelu(int n, int moved) {
 
 static void test_swiglu(int N, int F, int moved) {
     const int64_t n = (int64_t)N * F;
-    const ShardedBuffer hgate_up = activations(2 * n), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hgate_up = inputs_of_all_sizes(2 * n), hdout = random_of<floatX>(n, 1);
     const Floats fgate_up = floats_of(hgate_up), fdout = floats_of(hdout);
     Floats want((size_t)n), want_d(2 * (size_t)n), error((size_t)n), error_d(2 * (size_t)n);
     reference::swiglu_forward(want.data(), fgate_up.data(), N, F);
@@ -381,6 +383,28 @@ static void test_swiglu(int N, int F, int moved) {
     swiglu_backward(d.p, dout.p, gate_up.p, N, F);
     compare("swiglu_forward", floats_of(out.get()), want, true, error);
     compare("swiglu_backward", floats_of(d.get()), want_d, true, error_d);
+}
+
+// Every row of the table beside its CPU twin. Errors are relative to the largest number.
+static void test_activation(int kind, int N, int F) {
+    const Activation* device = &activations[kind];
+    const reference::Activation* host = &reference::activations[kind];
+    const int width = device->gated ? 2 * F : F;
+    const std::vector<floatX> fc = random_of<floatX>((int64_t)N * width, 4),
+                              dout = random_of<floatX>((int64_t)N * F, 1);
+    const Floats ffc = floats_of(fc), fdout = floats_of(dout);
+    Floats want((size_t)N * F), want_d(ffc.size());
+    char name[64];
+    begin_case(N, F, 0);
+    host->forward(want.data(), ffc.data(), N, F);
+    host->backward(want_d.data(), fdout.data(), ffc.data(), N, F);
+    Device<floatX> x(fc), d(dout), out((int64_t)N * F), dx((int64_t)N * width);
+    device->forward(out.p, x.p, N, F);
+    device->backward(dx.p, d.p, x.p, N, F);
+    snprintf(name, sizeof name, "%s, row of the table", device->name);
+    check_close(name, floats_of(out.get()), want, U + 16 * U32, U + 16 * U32);
+    snprintf(name, sizeof name, "%s backward, row of the table", device->name);
+    check_close(name, floats_of(dx.get()), want_d, U + 16 * U32, U + 16 * U32);
 }
 
 static void test_gates_nan() {
@@ -452,7 +476,8 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
 // Rows first_row ... of sequences of T; packed: at positions of their own.
 static void test_position(int N, int T, int C, int64_t first_row, int moved, bool packed) {
     const int64_t n = (int64_t)N * C, table = (int64_t)T * C;
-    const ShardedBuffer hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
+    const ShardedBuffer hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1),
+                        hdout = random_of<floatX>(n, 1);
     const Floats fwpe = floats_of(hwpe), fdout = floats_of(hdout);
     Floats fx = floats_of(hx), fdwpe = random_of<float>(table, 1);
     Device<floatX> x(hx, bit(moved, 0)), wpe(hwpe, bit(moved, 1)), dout(hdout, bit(moved, 2));
@@ -514,6 +539,10 @@ int main(int argc, char** argv) {
     test_gelu(4099, 0);
     for (int i = 0; i < 5; i++) test_swiglu(5, 264, i == 0 ? 0 : 1 << (i - 1));
     test_swiglu(3, 77, 0);
+    for (int kind = 0; kind < ACTIVATIONS; kind++) {
+        test_activation(kind, 5, 264);
+        test_activation(kind, 3, 77);
+    }
     test_gates_nan();
     for (int i = 0; i < 5; i++) test_embedding(37, 72, 30, 0, i == 0 ? 0 : 1 << (i - 1));
     test_embedding(1, 33, 4, 0, 0);

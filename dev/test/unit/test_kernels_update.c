@@ -1,0 +1,355 @@
+/*
+Tests of the values of the kernels of the update: optimizers, the norm of the gradient, asynchronous data parallelism.
+Each is compared with its formula, written again here in float64.
+*/
+#include "kernels_fixture.h"
+#include "../../../kernels/adamw.h"
+#include "../../../kernels/async_dp.h"
+#include "../../../kernels/global_norm.h"
+#include "../../../kernels/sgd.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// AdamW: ten steps beside PyTorch's formula in float64. S grows step by step: m and v as sums of absolute terms with 3
+// and 4 roundings a step (at most `steps` times); p with 2 roundings of |p| and, of the step, m's and half of v's, and
+// 6 more.
+
+static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t first_step) {
+    enum { STEPS = 10 };
+    const float lr = 1e-2f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+    float *p = floats(n, 1), *m = floats(n, 0), *v = floats(n, 0), *g = floats(n, 0);
+    double *m_abs = doubles(n), *m64 = doubles(n);
+    Wanted wp = wanted_new(n), wm = wanted_new(n), wv = wanted_new(n);
+    for (int64_t i = 0; i < n; i++) want(&wp, i, p[i], 0);
+    for (int64_t step = first_step; step < first_step + STEPS; step++) {
+        for (int64_t i = 0; i < n; i++) {
+            g[i] = 2 * random_uniform(2, (uint64_t)step, (uint64_t)i) - 1;
+            if (i % 5 == 3) g[i] *= 1e-6f;
+            if (i % 7 == 6) g[i] = 0; // never a gradient: only decay
+        }
+        const double c1 = 1 - pow(beta1, (double)step), c2 = 1 - pow(beta2, (double)step);
+        for (int64_t i = 0; i < n; i++) {
+            const double gi = (double)grad_scale * g[i];
+            m64[i] = beta1 * m64[i] + (1 - (double)beta1) * gi;
+            m_abs[i] = beta1 * m_abs[i] + (1 - (double)beta1) * fabs(gi);
+            const double vi = beta2 * wv.value[i] + (1 - (double)beta2) * gi * gi, denominator = sqrt(vi / c2) + eps;
+            const double decayed = wp.value[i] * (1 - (double)lr * weight_decay),
+                         move = lr * (m64[i] / c1) / denominator;
+            want(&wm, i, m64[i], m_abs[i]);
+            want(&wv, i, vi, vi + TINY);
+            want(&wp, i, decayed - move,
+                 wp.size[i] + (2 * fabs(decayed) + (5 * STEPS + 6) * lr * m_abs[i] / c1 / denominator));
+        }
+        adamw_update(p, NULL, g, m, v, n, lr, beta1, beta2, eps, weight_decay, step, grad_scale, 0, 0);
+    }
+    check_roundings("adamw_update: p after ten steps", 1, (int)n, p, &wp, 1);
+    check_roundings("adamw_update: m", 1, (int)n, m, &wm, 3 * STEPS);
+    check_roundings("adamw_update: v", 1, (int)n, v, &wv, 4 * STEPS);
+    release(&memory);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Norm
+
+static void test_sum_of_squares(int64_t n) {
+    float* g = floats(n, 1);
+    long double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (long double)g[i] * g[i];
+    // A term passes 2^14 / 16 + 16 additions in its block and then one for each block after it.
+    const double k = (1 << 14) / 16 + 16 + (double)n / (1 << 14);
+    char line[96];
+    snprintf(line, sizeof line, "sum_of_squares, n = %lld: roundings of float64", (long long)n);
+    double got = 0;
+    sum_of_squares(&got, g, n);
+    const double error = (double)fabsl(got - sum) / 0x1p-53;
+    check_error(line, n > 0 ? error / (double)sum : error, k);
+    for (int64_t i = 0; i < n; i++) g[i] = (float)(i % 7) * 0x1p40f; // whole numbers: the sum is exact in any order
+    int64_t whole = 0;
+    for (int64_t i = 0; i < n; i++) whole += (i % 7) * (i % 7);
+    got = 3 * 0x1p80;
+    sum_of_squares(&got, g, n);
+    check(got == (double)(whole + 3) * 0x1p80, "sum_of_squares, n = %lld: every element once, added", (long long)n);
+    release(&memory);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// SGD, and the kernels of replicas that do not wait. Here S is the error itself in units of u, to first order, carried from step
+// to step; so k is 1.
+
+static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
+    enum { STEPS = 10 };
+    const float lr = 1e-2f, momentum = 0.9f;
+    float *p = floats(n, 1), *m = floats(n, 0), *g = floats(n, 0);
+    Wanted wp = wanted_new(n), wm = wanted_new(n);
+    for (int64_t i = 0; i < n; i++) want(&wp, i, p[i], 0);
+    for (int64_t step = 1; step <= STEPS; step++) {
+        for (int64_t i = 0; i < n; i++) {
+            g[i] = i % 7 == 6 ? 0 : 2 * random_uniform(2, (uint64_t)step, (uint64_t)i) - 1;
+            const double kept = (double)momentum * wm.value[i], own = (double)grad_scale * g[i];
+            const double decay = (double)weight_decay * wp.value[i], mi = kept + (own + decay),
+                         pi = wp.value[i] - lr * mi;
+            const double m_error = momentum * wm.size[i] + weight_decay * wp.size[i] + fabs(kept) + fabs(own) +
+                                   fabs(decay) + fabs(own + decay) + fabs(mi);
+            want(&wm, i, mi, m_error);
+            want(&wp, i, pi, wp.size[i] + lr * (m_error + fabs(mi)) + fabs(pi));
+        }
+        sgd_update(p, NULL, g, m, n, lr, momentum, weight_decay, step, grad_scale, 0, 0);
+    }
+    check_roundings("sgd_update: p after ten steps", 1, (int)n, p, &wp, 1);
+    check_roundings("sgd_update: m", 1, (int)n, m, &wm, 1);
+    release(&memory);
+}
+
+static void test_sums(int n) {
+    float *a = floats(n, 1), *b = floats(n, 1), *out = poisoned(n), *own = copied(a, n);
+    Wanted w = wanted_new(n);
+    for (int i = 0; i < n; i++) want(&w, i, (double)a[i] - b[i], fabs((double)a[i] - b[i]));
+    difference(out, a, b, n);
+    check_roundings("difference", 1, n, out, &w, 1);
+    float *left = copied(a, n), *right = copied(b, n);
+    difference(left, left, b, n);
+    difference(right, a, right, n);
+    check(same(left, out, n) && same(right, out, n), "difference, 1 x %d: in place", n);
+
+    for (int i = 0; i < n; i++) {
+        const double x = (double)0.37f * b[i];
+        want(&w, i, a[i] + x, fabs(x) + fabs(a[i] + x));
+    }
+    add_scaled(own, b, 0.37f, n);
+    check_roundings("add_scaled", 1, n, own, &w, 1);
+    for (int i = 0; i < n; i++) want(&w, i, (double)0.37f * a[i], fabs((double)0.37f * a[i]));
+    memcpy(own, a, (size_t)n * sizeof *own);
+    scale_by(own, 0.37f, n);
+    check_roundings("scale_by", 1, n, own, &w, 1);
+
+    for (int i = 0; i < n; i++) {
+        const double x = (double)0.3f * a[i], y = (1 - (double)0.3f) * b[i];
+        want(&w, i, x + y, fabs(x) + 2 * fabs(y) + fabs(x + y));
+    }
+    memcpy(own, a, (size_t)n * sizeof *own);
+    mix(own, b, 0.3f, n);
+    check_roundings("mix", 1, n, own, &w, 1);
+    for (int i = 0; i < n; i++) own[i] = i % 2 ? NAN : INFINITY, b[i] = i % 3 ? b[i] : -0.0f;
+    mix(own, b, 0, n);
+    check(same(own, b, n), "mix, 1 x %d: with share 0 a copy, bit for bit", n);
+    release(&memory);
+}
+
+static void test_delay(int n) {
+    const float lambda = 0.7f;
+    float *g = floats(n, 1), *to = floats(n, 1), *from = floats(n, 1);
+    Wanted w = wanted_new(n);
+    long double sum = 0;
+    for (int i = 0; i < n; i++) {
+        const double d = (double)g[i] * g[i] * ((double)to[i] - from[i]), term = lambda * d;
+        sum += (long double)d * d;
+        want(&w, i, g[i] + term, 4 * fabs(term) + fabs(g[i] + term));
+    }
+    // In float64: a term has up to 5 roundings, and additions as in sum_of_squares.
+    double got = 0;
+    char line[96];
+    snprintf(line, sizeof line, "delay_squares, n = %d: roundings of float64", n);
+    delay_squares(&got, g, to, from, n);
+    const double error = (double)fabsl(got - sum) / 0x1p-53;
+    check_error(line, n > 0 ? error / (double)sum : error, 5 + (1 << 14) / 16 + 16 + (double)n / (1 << 14));
+    delay_compensate(g, to, from, lambda, n);
+    check_roundings("delay_compensate", 1, n, g, &w, 1);
+    int64_t whole = 3;
+    for (int i = 0; i < n; i++) { // whole numbers: the sum is exact in any order
+        g[i] = (float)(i % 7), to[i] = (float)(i % 5), from[i] = (float)(i % 11);
+        const int64_t d = (int64_t)(i % 7) * (i % 7) * (i % 5 - i % 11);
+        whole += d * d;
+    }
+    got = 3;
+    delay_squares(&got, g, to, from, n);
+    check(got == (double)whole, "delay_squares, n = %d: every element once, added", n);
+    release(&memory);
+}
+
+// Wanted of an outer step with a sum of `sum`, which is off by `error` u.
+static void want_outer(Wanted* base, Wanted* velocity, int64_t i, double sum, double error, float factor, float lr,
+                       float momentum) {
+    const double D = factor * sum, D_error = fabs(factor * error) + fabs(D), kept = momentum * velocity->value[i];
+    const double v = kept + D, v_error = momentum * velocity->size[i] + fabs(kept) + D_error + fabs(v);
+    const double ahead = momentum * v, step = D + ahead, b = base->value[i] - lr * step;
+    const double step_error = D_error + momentum * v_error + fabs(ahead) + 2 * fabs(step);
+    want(velocity, i, v, v_error);
+    want(base, i, b, base->size[i] + lr * step_error + fabs(b));
+}
+
+static void test_outer(int n) {
+    enum { STEPS = 5 };
+    const float factor = 1.0f / 3, lr = 0.7f, momentum = 0.9f;
+    float *base = floats(n, 1), *velocity = floats(n, 0), *sum = floats(n, 0);
+    Wanted wb = wanted_new(n), wv = wanted_new(n);
+    for (int i = 0; i < n; i++) want(&wb, i, base[i], 0);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < n; i++) {
+            sum[i] = 2 * random_uniform(3, (uint64_t)step, (uint64_t)i) - 1;
+            want_outer(&wb, &wv, i, sum[i], 0, factor, lr, momentum);
+        }
+        outer_update(base, velocity, sum, factor, lr, momentum, n);
+    }
+    check_roundings("outer_update: base after five steps", 1, n, base, &wb, 1);
+    check_roundings("outer_update: velocity", 1, n, velocity, &wv, 1);
+
+    float *old = floats(n, 1), *fresh = floats(n, 1);
+    for (int i = 0; i < n; i++) {
+        const double rest = (double)sum[i] - old[i], all = rest + fresh[i];
+        want(&wb, i, base[i], 0);
+        want(&wv, i, velocity[i], 0);
+        want_outer(&wb, &wv, i, all, fabs(rest) + fabs(all), factor, lr, momentum);
+    }
+    float *base_of = copied(base, n), *velocity_of = copied(velocity, n);
+    eager_update(base, velocity, sum, old, fresh, factor, lr, momentum, n);
+    check_roundings("eager_update: base", 1, n, base, &wb, 1);
+    check_roundings("eager_update: velocity", 1, n, velocity, &wv, 1);
+
+    float *alone = copied(base_of, n), *alone_velocity = copied(velocity_of, n);
+    outer_update(base_of, velocity_of, fresh, 1, lr, momentum, n);
+    eager_update(alone, alone_velocity, old, old, fresh, 1, lr, momentum, n);
+    check(same(base_of, alone, n) && same(velocity_of, alone_velocity, n),
+          "eager_update, 1 x %d: alone, the bits of outer_update", n);
+    release(&memory);
+}
+
+static int largest_of(int bits) { return bits == 8 ? 127 : 7; }
+static float packed_scale(const uint8_t* packed, int i, int bits) {
+    float scale;
+    memcpy(&scale, packed + i / QUANT_BLOCK * quant_bytes(1, bits), sizeof scale);
+    return scale;
+}
+static int packed_number(const uint8_t* packed, int i, int bits) {
+    const uint8_t* q = packed + i / QUANT_BLOCK * quant_bytes(1, bits) + sizeof(float);
+    const int j = i % QUANT_BLOCK, x = bits == 8 ? q[j] : j % 2 ? q[j / 2] >> 4 : q[j / 2] & 15;
+    return x < 1 << (bits - 1) ? x : x - (1 << bits);
+}
+
+// Numbers of several sizes, and a block of zeros: the second.
+static void quantize_input(float* x, int n, int round) {
+    for (int i = 0; i < n; i++) {
+        const int block = i / QUANT_BLOCK;
+        const float size = block == 1 ? 0 : powf(10, (float)(-(block % 7)));
+        x[i] = size * (2 * random_uniform(4, (uint64_t)round, (uint64_t)i) - 1);
+    }
+}
+
+static void test_quantize(int n, int bits) {
+    enum { ROUNDS = 20, CANARY = 8 };
+    const int largest = largest_of(bits), blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK;
+    const int64_t bytes = quant_bytes(n, bits);
+    uint8_t* packed = (uint8_t*)array_new((size_t)bytes + CANARY, 1);
+    float *value = floats(n, 0), *residue = floats(n, 0), *x = floats(n, 0), *out = floats(n, 1),
+          *sent = copied(out, n);
+    double *inputs = doubles(n), *outputs = doubles(n), *error = doubles(n);
+    double worst_residue = 0, worst_sum = 0;
+    bool scales = true, numbers = true, values = true, exact = true, added = true, tail = true, canary = true;
+    for (int round = 0; round < ROUNDS; round++) {
+        quantize_input(value, n, round);
+        for (int i = 0; i < n; i++) inputs[i] += value[i], x[i] = value[i] + residue[i], error[i] += U * fabs(x[i]);
+        memset(packed, 0xA5, (size_t)bytes + CANARY);
+        quantize(packed, residue, value, n, bits);
+        for (int b = 0; b < blocks; b++) {
+            const int begin = b * QUANT_BLOCK, end = (int)min_i64(n, begin + QUANT_BLOCK);
+            const float scale = packed_scale(packed, begin, bits);
+            float top = 0;
+            for (int i = begin; i < end; i++) top = fmaxf(top, fabsf(x[i]));
+            scales &= scale == top / (float)largest;
+            for (int i = begin; i < end; i++) {
+                const int q = packed_number(packed, i, bits);
+                numbers &= q == (scale > 0 ? (int)nearbyint((double)(x[i] / scale)) : 0);
+                values &= value[i] == (float)((double)q * scale);
+                exact &= (double)value[i] + residue[i] == x[i];
+                if (scale > 0) worst_residue = fmax(worst_residue, fabs((double)residue[i]) / scale);
+                outputs[i] += value[i];
+            }
+            for (int i = end; i < begin + QUANT_BLOCK; i++) tail &= packed_number(packed, i, bits) == 0;
+        }
+        for (int i = 0; i < CANARY; i++) canary &= packed[bytes + i] == 0xA5;
+        for (int i = 0; i < n; i++) sent[i] += value[i];
+        dequantize_add(out, packed, n, bits);
+        added &= same(out, sent, n);
+    }
+    for (int i = 0; i < n; i++) {
+        const double off = fabs(outputs[i] + residue[i] - inputs[i]);
+        worst_sum = fmax(worst_sum, off == 0 ? 0 : off / error[i]);
+    }
+    char line[96];
+    check(bytes == blocks * (4 + 8 * (int64_t)bits) && bytes % 4 == 0, "quantize, %d bits, n = %d: %lld bytes", bits, n,
+          (long long)bytes);
+    check(scales && numbers, "quantize, %d bits, n = %d: scales, and the nearest numbers", bits, n);
+    check(values && exact, "quantize, %d bits, n = %d: value is what was sent, and residue the rest, exactly", bits, n);
+    check(tail && canary, "quantize, %d bits, n = %d: zeros to the end of the block, nothing behind it", bits, n);
+    check(added, "dequantize_add, %d bits, n = %d: adds what quantize says, bit for bit", bits, n);
+    // x / scale is rounded before it is rounded to q, and q scale after that: each u of at most 127.
+    snprintf(line, sizeof line, "quantize, %d bits, n = %d: residue / scale, less 1/2", bits, n);
+    check_error(line, worst_residue - 0.5, 2 * U * largest);
+    snprintf(line, sizeof line, "quantize, %d bits, n = %d: all inputs less all sent and the residue", bits, n);
+    check_error(line, worst_sum, 1);
+    release(&memory);
+}
+
+static void test_quantize_special(int bits) {
+    enum { BLOCKS = 9, N = BLOCKS * QUANT_BLOCK };
+    const int largest = largest_of(bits);
+    const float top = (float)largest, ties[] = {0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 0.49f, 0.51f};
+    const int nearest[] = {0, 0, 2, -2, 2, -2, 0, 1};
+    float *value = floats(N, 1), *residue = floats(N, 0), *out = floats(N, 0);
+    uint8_t* packed = (uint8_t*)array_new((size_t)quant_bytes(N, bits), 1);
+    for (int i = 0; i < QUANT_BLOCK; i++) {
+        value[i] = i < 8 ? ties[i] : i == 8 ? top - 0.5f : i == 9 ? -top : 0;
+        value[QUANT_BLOCK + i] = 0;
+        value[6 * QUANT_BLOCK + i] = 0x1p-149f * (float)(i % 3); // too small for a scale
+    }
+    const int units = largest + largest / 2; // of 2^-149: the scale is one such unit, and q is cut
+    value[8 * QUANT_BLOCK] = 0x1p-149f * (float)units;
+    for (int i = 1; i < QUANT_BLOCK; i++) value[8 * QUANT_BLOCK + i] = 0;
+    value[2 * QUANT_BLOCK + 5] = NAN;
+    value[3 * QUANT_BLOCK + 63] = -INFINITY;
+    value[4 * QUANT_BLOCK] = residue[4 * QUANT_BLOCK] = 3e38f; // their sum is infinite
+    value[5 * QUANT_BLOCK + 1] = 3e38f;
+    quantize(packed, residue, value, N, bits);
+    dequantize_add(out, packed, N, bits);
+    bool tied = packed_scale(packed, 0, bits) == 1, zero = packed_scale(packed, QUANT_BLOCK, bits) == 0, nan = true;
+    bool tiny = true, rest = true;
+    for (int i = 0; i < 8; i++) tied &= packed_number(packed, i, bits) == nearest[i];
+    tied &= packed_number(packed, 8, bits) == (largest - 1) && packed_number(packed, 9, bits) == -largest;
+    for (int i = 0; i < QUANT_BLOCK; i++) {
+        zero &= packed_number(packed, QUANT_BLOCK + i, bits) == 0 && value[QUANT_BLOCK + i] == 0;
+        for (int b = 2; b < 5; b++) {
+            const int at = b * QUANT_BLOCK + i;
+            nan &= value[at] != value[at] && out[at] != out[at] && packed_number(packed, at, bits) == 0;
+        }
+        tiny &= value[6 * QUANT_BLOCK + i] == 0 && residue[6 * QUANT_BLOCK + i] == 0x1p-149f * (float)(i % 3);
+        rest &= fabsf(out[5 * QUANT_BLOCK + i]) <= 3.1e38f && fabsf(out[7 * QUANT_BLOCK + i]) <= 1.01f;
+    }
+    check(tied, "quantize, %d bits: ties to even, and both ends", bits);
+    check(zero, "quantize, %d bits: a block of zeros has scale 0", bits);
+    check(nan, "quantize, %d bits: a block with a NaN, an infinity or a sum too large becomes NaN", bits);
+    check(tiny, "quantize, %d bits: what is too small for a scale stays in the residue", bits);
+    check(packed_number(packed, 8 * QUANT_BLOCK, bits) == largest &&
+              residue[8 * QUANT_BLOCK] == 0x1p-149f * (float)(units - largest),
+          "quantize, %d bits: where the scale is too small, q is cut", bits);
+    check(rest, "quantize, %d bits: other blocks are not touched by that", bits);
+    release(&memory);
+}
+
+int main(void) {
+    test_adamw(1003, 0.1f, 1, 1);
+    test_adamw(17, 0, 0.25f, 1);
+    test_adamw(1, 0.1f, 1, 1000000);
+    const int64_t counts[5] = {0, 1, 33, (1 << 14) + 5, (1 << 24) + 12345};
+    for (int i = 0; i < 5; i++) test_sum_of_squares(counts[i]);
+    test_sgd(1003, 0.1f, 1);
+    test_sgd(17, 0, 0.25f);
+    const int lengths[6] = {0, 1, 63, 64, 65, 1000003};
+    for (int i = 0; i < 6; i++) {
+        test_sums(lengths[i]);
+        test_delay(lengths[i]);
+        test_outer(lengths[i]);
+        test_quantize(lengths[i], 8);
+        test_quantize(lengths[i], 4);
+    }
+    test_quantize_special(8);
+    test_quantize_special(4);
+    return test_end();
+}
