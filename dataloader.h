@@ -1,30 +1,30 @@
 /*
-dataloader.h: from streams of tokens (dataloader/token_files.h) to the sequences a model is trained on.
+dataloader.h: from streams of tokens (dataloader/token_files.h) to the sequences that a model is trained on.
 
-    DataLoader  a part of a stream, cut into sequences of T tokens, in an order that is a formula.
-    Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin".
-    DataMix     a DataLoader of each source, and the formula that says whose turn it is.
+    DataLoader  a part of a stream, cut into sequences of T tokens, in an order that is a formula (dataloader_sequence)
+    Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin" (sources_open)
+    DataMix     a DataLoader for each source, and the formula that chooses the source of a sequence (mix_sequence)
 
-The position is one number: n, the sequences consumed since the run began. There is no state to save but n, and none to
-pass around: any rank computes sequence n without having seen the ones before it. With count sequences in the range,
+Theory. The position is one number: n, the sequences consumed since the run began. There is no other state to save or to
+exchange: any rank computes sequence n without the ones before it. With count sequences in the range,
 
     epoch = n / count        k = permutation(seed, epoch)(n mod count)        tokens [k T, k T + T] of the range:
                                                                              T inputs, and the T targets one later
 
-What is held out to validate on has to be like the rest, and the end of a text is not: files come in the order of their names,
-books have an index. So a stream is cut into up to 64 stretches of the same length, and the last twentieth of each is held
-out: no sequence of either part reaches into the other. A text too short for 8 sequences in each of these blocks has fewer
-of them, down to one at its end. Sequence k is in block 39 k mod blocks (39 is about 64 golden sections, so that the first few
-are spread over all of the text, too) and number k / blocks there. This follows from the text's length and T alone: it is the
-same on every mesh and in a resumed run.
+The held-out part, for validation, has to resemble the rest, and the end of a text does not: files are in the order of
+their names, books have an index. So a stream is cut into up to 64 stretches of the same length, and the last twentieth
+of each is held out: no sequence of either part reaches into the other. A text too short for 8 sequences in each of
+these blocks has fewer of them, down to one at its end. Sequence k is number k / blocks in block 39 k mod blocks (39 is
+about 64 golden sections, so that the first few sequences are spread over the whole text, too). This follows from the
+text's length and T alone: it is the same on every mesh and in a resumed run.
 
-The permutation may not cost memory (FineWeb has 10^8 sequences) nor time to set up. So it is a cipher on the numbers
-[0, count): a block cipher with a secret key is, after all, a permutation picked by the key.
+The permutation must not cost memory (FineWeb has 10^8 sequences) nor time to set up. So it is a cipher on the numbers
+[0, count): a block cipher with a secret key is a permutation chosen by the key.
     Feistel network   Split x in a left and a right half of h bits and repeat: (L, R) <- (R, L xor F(R)). A round is
                       undone by (L, R) <- (R xor F(L), L), whatever F is, so rounds permute the 2^2h numbers. Four
                       rounds of a random F look random to any observer who asks for fewer than about 2^(h/2) images
-                      (Luby and Rackoff 1988). That says little when h is small, so we counted: over 100,000 epochs 8
-                      rounds spread pairs of neighbours unevenly for 5 and 6 sequences, 10 or more do not. Here are
+                      (Luby and Rackoff 1988). That says little when h is small; by counting over 100,000 epochs,
+                      8 rounds spread pairs of neighbours unevenly for 5 and 6 sequences, 10 or more do not. Here are
                       twelve. F is Philox, keyed by seed and epoch.
     cycle walking     2^2h is the first such power that is not below count. A result outside [0, count) is encrypted
                       again until it falls inside (Black and Rogaway 2002). It must, since the cycle it walks on leads
@@ -44,16 +44,16 @@ root shares n among two groups, each group its own count among its two halves, d
                       10              n = 9:   root: share(9) = round(9 * 4/10) = 4, share(10) = 4: right, number 5
                     /    \                      right: share(5) = round(5 * 3/6) = 3, share(6) = 3: right, number 2
                    4      6
-                  / \    / \          What is off adds up on the way down, each time shrunk by the part that the
-                 2   2  3   3         half is of its group: at source i to at most 1/2 sum of w_i / w_g over i and
-                                      the groups that it is in, without the root.
+                  / \    / \          Rounding errors add up on the way down, each time multiplied by the half's part of
+                 2   2  3   3         its group: at source i to at most 1/2 sum of w_i / w_g over i and the groups that
+                                      it is in, without the root.
 
-Which tree? Huffman's (1952): join the two lightest, again and again. There the sibling of a node is not lighter than the
-node's own halves, so on the way up from i weights grow like Fibonacci's numbers, 1 1 2 3 5 8 ..., or faster, and the sum
-stays below that of their reciprocals, 3.36: no source is ever 1.68 sequences off, however many there are. (No order at
-all can promise less than 1 - 1/(2k - 2) for k sources: Tijdeman 1980, "The chairman assignment problem".)
-Weights are integers, so that every rank and machine rounds alike: decimals are counted in units of the last digit, and
-what all of them can be divided by is.
+The tree is Huffman's (1952), which joins the two lightest nodes repeatedly. There the sibling of a node is not lighter
+than the node's own halves, so on the way up from i weights grow at least like Fibonacci's numbers, 1 1 2 3 5 8 ..., and
+the sum stays below that of their reciprocals, 3.36: no source is ever 1.68 sequences off, however many there are. (No
+order can guarantee less than 1 - 1/(2k - 2) for k sources: Tijdeman 1980, "The chairman assignment problem".) Weights
+are integers, so that every rank and machine rounds in the same way: decimals are counted in units of the last digit,
+and divided by their greatest common divisor.
 */
 #ifndef DATALOADER_H
 #define DATALOADER_H
@@ -65,7 +65,7 @@ what all of them can be divided by is.
 
 enum { FEISTEL_ROUNDS = 12 };
 
-// Where the permutation of [0, count) with this key takes x; x < count.
+// The image of x < count under the permutation of [0, count) with this key.
 static inline uint64_t permute(uint64_t x, uint64_t count, uint64_t key) {
     int half = 1; // bits
     while (half < 32 && (count - 1) >> (2 * half)) half++;
@@ -93,15 +93,15 @@ static inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
 
 typedef struct {
     const TokenFiles* files;
-    int64_t first, end;     // the range of the stream that it serves: [first, end)
-    int64_t blocks, stride; // as many of these, a power of two, one every `stride` tokens
+    int64_t first, end;     // the range of the stream: [first, end)
+    int64_t blocks, stride; // the number of such ranges, a power of two; one begins every `stride` tokens
     int64_t count;          // sequences in an epoch, as many in each block
     int T, vocab;
     uint64_t seed;
     bool shuffle; // false: the order of the files
 } DataLoader;
 
-// Where in the stream sequence n of the run begins.
+// The position in the stream at which sequence n of the run begins.
 static inline int64_t dataloader_begin(const DataLoader* loader, uint64_t n) {
     uint64_t count = (uint64_t)loader->count, k = n % count;
     if (loader->shuffle) k = permute(k, count, epoch_key(loader->seed, n / count));
@@ -109,9 +109,9 @@ static inline int64_t dataloader_begin(const DataLoader* loader, uint64_t n) {
     return loader->first + (int64_t)block * loader->stride + (int64_t)(k / blocks) * loader->T;
 }
 
-// Sequence n of the run, n = 0, 1, ... without end: inputs (T) and targets (T), the targets one token later.
-// Reads no state and writes none, so any thread or rank may ask for any n. False, *error filled, if a token does not
-// fit the vocabulary; inputs and targets are then undefined.
+// Reads sequence n of the run, n = 0, 1, ... without end: inputs (T), and targets (T) one token later. It reads and
+// writes no state, so any thread or rank may ask for any n. False, *error filled, if a token is not below the
+// vocabulary; inputs and targets are undefined then.
 static inline bool dataloader_sequence(int32_t* inputs, int32_t* targets, const DataLoader* loader, uint64_t n,
                                        Error* error) {
     const int64_t T = loader->T, begin = dataloader_begin(loader, n);
@@ -121,17 +121,17 @@ static inline bool dataloader_sequence(int32_t* inputs, int32_t* targets, const 
     return true;
 }
 
-// positions (T) of the inputs of sequence n, each in its document, so far as that is in the sequence (dataloader/token_files.h).
+// Sets positions (T) of the inputs of sequence n, each counted in its document from its first token in the sequence on
+// (tokens_positions).
 static inline void dataloader_positions(int32_t* positions, const int32_t* inputs, const DataLoader* loader,
                                         uint64_t n) {
     tokens_positions(positions, loader->files, inputs, dataloader_begin(loader, n), loader->T);
 }
 
-// A loader of sequences of T tokens from tokens [first, end) of the files, which stay open as long as it is used. The order
-// is fixed by seed; without shuffle it is the files' own.
-// vocab is the model's: a token that is not below it is an error, here if it is near the start of the range, else when
-// its sequence is asked for.
-// False, *error filled, if the range is not in the files or has fewer than T + 1 tokens.
+// Makes a loader of sequences of T tokens from tokens [first, end) of the files, which stay open as long as it is used.
+// The order follows from seed; without shuffle it is the files' own. vocab is the model's: a token that is not below it
+// is an error, here if it is near the beginning of the range, else when its sequence is read. False, *error filled, if
+// the range is not in the files or has fewer than T + 1 tokens.
 static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, int64_t first, int64_t end, int T,
                                    int vocab, uint64_t seed, bool shuffle, Error* error) {
     memset(loader, 0, sizeof *loader);
@@ -154,16 +154,16 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
     loader->seed = seed;
     loader->shuffle = shuffle;
 
-    int32_t tokens[4096]; // the wrong vocabulary shows at once; better now than at the first validation
+    int32_t tokens[4096]; // finds a wrong vocabulary now, not at the first validation
     return tokens_read(tokens, files, first, min_i64(4096, end - first), vocab, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Whose turn it is
+// The source of a sequence
 
 enum { MAX_SOURCES = 256 };
 
-// The tree of the comment on top. Nodes 0 .. sources - 1 are the sources, the last one is the root.
+// The tree of the file's comment. Nodes 0 .. sources - 1 are the sources, the last node is the root.
 typedef struct {
     int sources;
     int64_t weight[2 * MAX_SOURCES]; // of a group: the sum of its two; the root's is below 2^31
@@ -172,7 +172,7 @@ typedef struct {
 
 static const int64_t blend_largest = INT32_MAX; // sum of the weights: products with a remainder fit into 64 bits
 
-// The lightest node that has no parent yet, of nodes [0, nodes), but not `other`; the first where several are.
+// The lightest of nodes [0, nodes) without a parent, except `other`; the first of equals.
 static inline int blend_lightest(const Blend* blend, int nodes, int other) {
     int lightest = -1;
     for (int i = 0; i < nodes; i++)
@@ -181,7 +181,7 @@ static inline int blend_lightest(const Blend* blend, int nodes, int other) {
     return lightest;
 }
 
-// A blend of 1 to MAX_SOURCES sources. Weights are positive, their sum is at most blend_largest.
+// Builds the tree of 1 to MAX_SOURCES sources. Weights are positive; their sum is at most blend_largest.
 static inline void blend_build(Blend* blend, const int64_t* weight, int sources) {
     memset(blend, 0, sizeof *blend);
     blend->sources = sources;
@@ -196,8 +196,9 @@ static inline void blend_build(Blend* blend, const int64_t* weight, int sources)
     }
 }
 
-// Of the first n sequences of a group, those of its first half: n a / w, rounded; halves are rounded up. *taken: whether
-// sequence n is one too. Every w sequences all repeats, so that only the remainder has to be multiplied.
+// The number of the first n sequences of a group that are its first half's: n a / w, rounded to nearest, ties up.
+// *taken: whether sequence n is its, too. The order repeats every w sequences, so that only the remainder has to be
+// multiplied.
 static inline uint64_t blend_share(const Blend* blend, int node, uint64_t n, bool* taken) {
     const uint64_t w = (uint64_t)blend->weight[node], a = (uint64_t)blend->weight[blend->half[node][0]];
     const uint64_t twice = 2 * (n % w) * a + w;
@@ -205,7 +206,7 @@ static inline uint64_t blend_share(const Blend* blend, int node, uint64_t n, boo
     return n / w * a + twice / (2 * w);
 }
 
-// The source of sequence n, and in *number which of that source's own sequences it is.
+// The source of sequence n; *number: its number among that source's own sequences.
 static inline int blend_source(const Blend* blend, uint64_t n, uint64_t* number) {
     int node = 2 * blend->sources - 2;
     while (node >= blend->sources) {
@@ -218,7 +219,7 @@ static inline int blend_source(const Blend* blend, uint64_t n, uint64_t* number)
     return node;
 }
 
-// How many of the first n sequences are a source's (or a group's).
+// The number of the first n sequences that are a source's (or a group's).
 static inline uint64_t blend_count(const Blend* blend, int node, uint64_t n) {
     const int parent = blend->parent[node];
     bool taken;
@@ -227,7 +228,7 @@ static inline uint64_t blend_count(const Blend* blend, int node, uint64_t n) {
     return blend->half[parent][0] == node ? share : of_parent - share;
 }
 
-// The most sequences, up to `most`, of which no more than `limit` are this source's.
+// The largest number of sequences, up to `most`, of which at most `limit` are this source's.
 static inline uint64_t blend_reach(const Blend* blend, int source, uint64_t limit, uint64_t most) {
     uint64_t low = 0, high = most; // blend_count grows with n
     while (low < high) {
@@ -254,21 +255,21 @@ typedef struct {
     int count;
 } Sources;
 
-// Closes everything; nothing happens to one that is all zeros.
+// Closes all sources; does nothing to a struct of zeros.
 static inline void sources_close(Sources* sources) {
     for (int i = 0; i < sources->count; i++) tokens_close(&sources->source[i].files);
     free(sources->source);
     memset(sources, 0, sizeof *sources);
 }
 
-// The length of a weight, "0.7:", at the beginning of a name; 0 if there is none.
+// The length of a weight, "0.7:", at the beginning of a name; 0: there is none.
 static inline size_t weight_length(const char* name) {
     const size_t whole = strspn(name, "0123456789"), point = name[whole] == '.';
     const size_t part = point ? strspn(name + whole + 1, "0123456789") : 0, length = whole + point + part;
     return whole + part > 0 && name[length] == ':' ? length + 1 : 0;
 }
 
-// Digits behind the point of a weight, without zeros at the end.
+// Digits after the point of a weight, without trailing zeros.
 static inline int weight_decimals(const char* weight) {
     const size_t whole = strspn(weight, "0123456789");
     int decimals = 0;
@@ -277,10 +278,10 @@ static inline int weight_decimals(const char* weight) {
     return decimals;
 }
 
-// A weight in units of 10^-decimals, which it is a multiple of; more than blend_largest where it is too large.
+// A weight as a multiple of 10^-decimals; more than blend_largest if it is too large.
 static inline int64_t weight_units(const char* weight, int decimals) {
     int64_t units = 0;
-    int behind = -1; // digits behind the point
+    int behind = -1; // digits after the point
     for (const char* p = weight; *p != ':' && behind < decimals; p++) {
         if (behind >= 0 || *p == '.') behind++;
         if (*p != '.') units = min_i64(10 * units + (*p - '0'), blend_largest + 1);
@@ -291,7 +292,7 @@ static inline int64_t weight_units(const char* weight, int decimals) {
 
 static inline int64_t greatest_divisor(int64_t a, int64_t b) { return b ? greatest_divisor(b, a % b) : a; }
 
-// The weights of the sources of a list, as integers without a common divisor: 0.7 and 0.3 are 70 and 30.
+// Reads the weights of the sources of a list, as integers without a common divisor: 0.7 and 0.3 are 7 and 3.
 static inline bool weights_read(int64_t* weight, char* const* name, int count, Error* error) {
     int decimals = 0;
     int64_t sum = 0, divisor = 0;
@@ -301,7 +302,7 @@ static inline bool weights_read(int64_t* weight, char* const* name, int count, E
     }
     for (int i = 0; i < count; i++) {
         weight[i] = weight_units(name[i], decimals);
-        if (weight[i] == 0) return fail(error, "\"%s\": a source without weight; leave it out", name[i]);
+        if (weight[i] == 0) return fail(error, "\"%s\": a source without weight; drop it", name[i]);
         sum = min_i64(sum + weight[i], blend_largest + 1);
         divisor = greatest_divisor(weight[i], divisor);
     }
@@ -314,8 +315,8 @@ static inline bool weights_read(int64_t* weight, char* const* name, int count, E
     return true;
 }
 
-// Whether tokens of these formats may mean the same. Text is bytes, JSON lines are what this run makes of them; of the others
-// some do not say.
+// Whether tokens of these formats may have the same vocabulary. Text is bytes, JSON lines are tokenized by this run;
+// some of the other formats do not name their vocabulary.
 static inline bool formats_agree(TokenFormat a, TokenFormat b) {
     const int of_a = token_formats[a].vocab, of_b = token_formats[b].vocab;
     return (a == TOKENS_TEXT) == (b == TOKENS_TEXT) && (a == TOKENS_JSONL) == (b == TOKENS_JSONL) &&
@@ -333,7 +334,7 @@ static inline bool sources_agree(const Sources* one, const Sources* other, Error
     return true;
 }
 
-// One source, of these files.
+// Opens one source of these files.
 static inline bool sources_open_list(Sources* sources, const char* const* paths, int count, Error* error) {
     sources->source = (Source*)checked_calloc(1, sizeof(Source), "the list of sources");
     sources->count = 1;
@@ -344,7 +345,7 @@ static inline bool sources_open_list(Sources* sources, const char* const* paths,
     return false;
 }
 
-// One source of each name, which all begin with a weight.
+// Opens a source for each name; all names begin with a weight.
 static inline bool sources_open_weighted(Sources* sources, const PathList* names, Error* error) {
     int64_t weight[MAX_SOURCES], sum = 0;
     if (names->count > MAX_SOURCES)
@@ -362,9 +363,9 @@ static inline bool sources_open_weighted(Sources* sources, const PathList* names
     return sources_agree(sources, sources, error);
 }
 
-// Opens the files of a list between commas: as one source, or each element as one where each has a weight,
-// "0.7:a*.bin,0.3:b*.bin" (what is really named so is "./0.7:a"). False, *error filled, *sources closed, if something
-// cannot be read, or tokens do not mean the same in all.
+// Opens the files of a comma-separated list: as one source, or each element as one where each has a weight,
+// "0.7:a*.bin,0.3:b*.bin" (a file of such a name is "./0.7:a"). False, *error filled, *sources closed, if something
+// cannot be read, or the vocabularies differ.
 static inline bool sources_open(Sources* sources, const char* list, Error* error) {
     PathList names = names_between_commas(list);
     int weighted = 0;
@@ -386,22 +387,24 @@ static inline bool sources_open(Sources* sources, const char* list, Error* error
     return ok;
 }
 
-// Says where documents begin, where files do not: at `chosen` (-1: nothing was), or the vocabulary's token for that (-1: it
-// has none or is not known), or the usual one. False, *error filled, where there is no such token, or it is not in the data.
+// Sets the token that documents begin with, where the format has no documents: `chosen` (-1: not given), or the
+// vocabulary's token for that (-1: none or not known), or the format's default. False, *error filled, if there is no
+// such token or it is not in the data.
 static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabulary, Error* error) {
     const TokenFormatFacts* facts = &token_formats[files->format];
-    const int token = chosen >= 0 ? chosen : of_vocabulary >= 0 ? of_vocabulary : facts->document;
+    const int usual = of_vocabulary >= 0 ? of_vocabulary : facts->document, token = chosen >= 0 ? chosen : usual;
     if (format_has_documents(files->format)) return true;
     if (token < 0)
-        return fail(error, "%s holds %s, which do not say where documents begin: give --document-token-id",
+        return fail(error, "%s holds %s, which do not mark where documents begin; give --document-token-id",
                     files->file[0].path, facts->name);
     documents_begin_at(files, token);
     if (documents_are_seen(files)) return true;
-    return fail(error, "%s: no document begins with token %d in the first four million tokens; give --document-token-id",
+    return fail(error,
+                "%s: no document begins with token %d in the first four million tokens; give --document-token-id",
                 files->file[0].path, token);
 }
 
-// The same of all sources.
+// The same for all sources.
 static inline bool sources_documents(Sources* sources, int chosen, int of_vocabulary, Error* error) {
     for (int i = 0; i < sources->count; i++) {
         if (!documents_settle(&sources->source[i].files, chosen, of_vocabulary, error)) return false;
@@ -409,7 +412,7 @@ static inline bool sources_documents(Sources* sources, int chosen, int of_vocabu
     return true;
 }
 
-// Whether all sources say themselves where documents begin; also if there are none.
+// Whether the formats of all sources have documents; also if there are no sources.
 static inline bool sources_have_documents(const Sources* sources) {
     bool have = true;
     for (int i = 0; i < sources->count; i++) have = have && format_has_documents(sources->source[i].files.format);
@@ -422,14 +425,14 @@ static inline int64_t sources_tokens(const Sources* sources) {
     return tokens;
 }
 
-// The vocabulary that the tokens were made with, 0 where no source can tell.
+// The vocabulary that the tokens were made with; 0: no source names it.
 static inline int sources_vocab(const Sources* sources) {
     int vocab = 0;
     for (int i = 0; i < sources->count && !vocab; i++) vocab = token_formats[sources->source[i].files.format].vocab;
     return vocab;
 }
 
-// A number that differs where files or weights differ, as tokens_checksum().
+// A hash of files and weights, see tokens_checksum().
 static inline uint64_t sources_checksum(const Sources* sources) {
     uint64_t h = 0;
     for (int i = 0; i < sources->count; i++) {
@@ -439,8 +442,7 @@ static inline uint64_t sources_checksum(const Sources* sources) {
     return h;
 }
 
-// What a resumed run has to have in common with the one before, beside the number of tokens: a number of the weights and
-// sizes of all sources; 0 where there is only one.
+// A hash of the weights and sizes of all sources, which has to be the same in a resumed run; 0 for one source.
 static inline int64_t sources_mix(const Sources* sources) {
     uint64_t h = 14695981039346656037ull;
     for (int i = 0; i < sources->count; i++) {
@@ -459,11 +461,11 @@ typedef struct {
     int64_t count; // sequences until a source begins again
 } DataMix;
 
-typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see the comment on top
+typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see the file's comment
 
 enum { HELD_OUT_BLOCKS = 64, HELD_OUT_SEQUENCES = 8, HELD_OUT_OF = 20 };
 
-// A loader of a part of a stream, of which up to `most` blocks are held out.
+// Makes a loader of a part of a stream, of which up to `most` blocks are held out.
 static inline bool part_init(DataLoader* loader, const TokenFiles* files, Part part, int most, int T, int vocab,
                              uint64_t seed, bool shuffle, Error* error) {
     const int64_t all = files->tokens, least = HELD_OUT_SEQUENCES * (int64_t)T + 1;
@@ -480,8 +482,8 @@ static inline bool part_init(DataLoader* loader, const TokenFiles* files, Part p
     return true;
 }
 
-// Loaders of the same part of every source, which stay open as long as they are used; else as dataloader_init(). The
-// first source has the order of seed, the others orders of their own.
+// Makes loaders of the same part of every source; the sources stay open as long as they are used. Otherwise as
+// dataloader_init(). The first source has the order of seed, each other source an order of its own.
 static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int blocks, int T, int vocab,
                             uint64_t seed, bool shuffle, Error* error) {
     int64_t weight[MAX_SOURCES];
@@ -499,21 +501,21 @@ static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int
     return true;
 }
 
-// Sequence n of the run, as dataloader_sequence(): of the source whose turn it is.
+// Reads sequence n of the run, as dataloader_sequence().
 static inline bool mix_sequence(int32_t* inputs, int32_t* targets, const DataMix* mix, uint64_t n, Error* error) {
     uint64_t number;
     const int source = blend_source(&mix->blend, n, &number);
     return dataloader_sequence(inputs, targets, &mix->loader[source], number, error);
 }
 
-// The positions of its inputs, as dataloader_positions().
+// Sets the positions of its inputs, as dataloader_positions().
 static inline void mix_positions(int32_t* positions, const int32_t* inputs, const DataMix* mix, uint64_t n) {
     uint64_t number;
     const int source = blend_source(&mix->blend, n, &number);
     dataloader_positions(positions, inputs, &mix->loader[source], number);
 }
 
-// How often the first n sequences go through a source.
+// The epochs of a source that the first n sequences make.
 static inline double mix_epochs(const DataMix* mix, int source, uint64_t n) {
     return (double)blend_count(&mix->blend, source, n) / (double)mix->loader[source].count;
 }

@@ -1,25 +1,30 @@
 /*
-checkpoint/async_save.h: from the stages of all ranks to a checkpoint on the disk, while training goes on; and back.
+checkpoint/async_save.h: saves the stages of all ranks as a checkpoint while training continues, and reads them back.
 
-A save has two halves. In the first one training stands still: what is on its way between ranks is waited for, the main
-rank makes the folder and its files, and every rank copies what is its to write into a snapshot in host memory. In the second
-one a thread of each rank writes the snapshot and flushes it, while the ranks train on. It never talks to other ranks by MPI,
-whose calls belong to the main threads. The ranks' threads meet in the folder itself:
+    saver_begin     starts a save: in a thread, or to its end where training is over
+    saver_meet      the end of the save that was started last, the same on all ranks
+    read_slices     reads what this rank needs of a checkpoint
+    stage_values    where weights and moments lie on this rank; site_values: what asynchronous sites have beside them
 
-    every rank       writes its slices, flushes them, and then rank_00003: how much it was, and what it adds up to
-    the main rank    waits for rank_00000, rank_00001, ..., adds up, removes them, and publishes (checkpoint/checkpoint.h)
+Theory. A save has two halves. The first one blocks training: it waits for what is in flight between ranks, rank 0 makes
+the folder and its files, and every rank copies what it has to write into a snapshot in host memory. In the second half
+a thread of each rank writes the snapshot and flushes it, while the ranks train on. The thread makes no MPI calls, which
+belong to the main threads. The ranks' threads meet in the folder itself:
+
+    every rank      writes its slices, flushes them, and then writes rank_00003: how much it was, and its checksum
+    rank 0          waits for rank_00000, rank_00001, ..., adds them up, removes them, and publishes
+                    (checkpoint/checkpoint.h)
 
     training  -- step -- step --|settle, copy|-- step -- step -- step -- step --|settle, copy|--
     thread                                   '--- write, flush, publish ---'                 '---
 
-A rank that cannot write says so on stderr and leaves no rank_N. Before the next save, and at the end, all ranks meet (saver_meet):
-each waits for its own writing, they tell each other whether it went well, and if it did not the main rank gives up what was
-begun. So nobody waits for ever, a save that failed is not the end of the run, and there is one save at a time.
+A rank that cannot write prints the reason on stderr and leaves no rank_N. Before the next save, and at the end, all
+ranks meet (saver_meet): each waits for its own thread, they exchange whether it succeeded, and if one failed rank 0
+abandons the save. So no rank waits for ever, a save that failed does not end the run, and there is one save at a time.
+The last save of a run has no training beside it: it is written from where the values lie, without a copy.
 
-The last save of a run has nothing to go on beside it: it is written from where the values lie, without a copy.
-
-What a checkpoint holds: weights in float32, both moments, and what sites have of their own. Data ranks hold the same slices
-and take buckets in turn; with ZeRO they first put their shares of a bucket together.
+A checkpoint holds weights in float32, both moments, and what asynchronous sites have of their own. Data ranks hold the
+same slices and write buckets in turn; with ZeRO they first gather their shards of a bucket.
 */
 #ifndef ASYNC_SAVE_H
 #define ASYNC_SAVE_H
@@ -35,25 +40,23 @@ and take buckets in turn; with ZeRO they first put their shares of a bucket toge
 // ----------------------------------------------------------------------------------------------------------------
 // What a checkpoint holds of a stage, and where it lies
 
-// A value of the parameters, as it lies on this rank: float32, layout.elements of them, or, with ZeRO, shares of the buckets.
+// A value of each parameter on this rank: layout.elements floats or, with ZeRO, a shard of each bucket.
 typedef struct {
     float* at;
     bool share;
 } ShardedBuffer;
 
-// Weights, first and second moments. With ZeRO moments are shares, and so are the weights where they are kept in float32
-// beside the rounded ones. The weights of sites that go their own way are the common point.
+// Weights (what = 0), first (1) and second (2) moments. With ZeRO moments are shards, and so are float32 master
+// weights. The weights of asynchronous sites are the global parameters.
 static ShardedBuffer stage_values(const Stage* stage, int what) {
     float* weights = HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;
     if (async_schedule_are_local(&stage->rounds)) weights = stage->rounds.eager ? stage->grads.all : stage->sites.base;
-    const ShardedBuffer values = {what == 0   ? weights
-                                  : what == 1 ? stage->moment1
-                                              : stage->moment2,
-                                  stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
+    float* const buffers[CHECKPOINT_VALUES] = {weights, stage->moment1, stage->moment2};
+    const ShardedBuffer values = {buffers[what], stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
 }
 
-// What sites have beside them, and where it lies.
+// What asynchronous sites have beside weights and moments, and where it lies.
 typedef struct {
     CheckpointSites list;
     ShardedBuffer of[CHECKPOINT_KINDS];
@@ -75,7 +78,7 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     state.list.copies = local ? async->sites : 1;
     state.list.moments = stage->type.moments;
     if (stage->grads.late)
-        add_site_values(&state, "gradient", zero ? stage->grads.shares : stage->grads.all, zero); // alike on all
+        add_site_values(&state, "gradient", zero ? stage->grads.shares : stage->grads.all, zero); // the same on all
     if (stage->before) add_site_values(&state, "before", stage->before, zero);
     if (local) add_site_values(&state, "weight", sites->own, false);
     if (local) add_site_values(&state, "exp_avg", stage->moment1, false);
@@ -88,8 +91,8 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     return state;
 }
 
-// Brings together what checkpoints hold, once nothing is on its way: what eager sites have in common is formed, and every
-// member of a site gets what each has lost by rounding.
+// Completes what checkpoints hold, once nothing is in flight: eager sites form the global parameters, and every rank of
+// a site gathers the rounding residues.
 static void settle_values(Stage* stage) {
     const Layout* layout = &stage->layout;
     if (stage->rounds.eager) async_dp_common(&stage->sites, stage->grads.all);
@@ -99,7 +102,7 @@ static void settle_values(Stage* stage) {
                         COMM_FLOAT);
 }
 
-// One bucket's values, whole, in host memory: where they are, or put together in copy (largest bucket).
+// All values of a bucket in host memory: where they lie, or gathered in copy (largest_bucket() floats).
 static const float* whole_values(const Stage* stage, int b, ShardedBuffer values, float* copy) {
     const Layout* layout = &stage->layout;
     const int64_t n = bucket_shard_size(layout, b);
@@ -125,14 +128,15 @@ static void set_values(const Stage* stage, int b, ShardedBuffer values, const fl
         device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
 }
 
-// The weights that are computed with: rounded, and in float32 where they are kept so.
+// Sets the weights that the model computes with, and the float32 master weights where there are any.
 static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
     const ShardedBuffer masters = {stage->master, stage->layout.mesh.zero > 0};
     device_from_floats(stage->params + stage->layout.bucket[b].offset, whole, stage->layout.bucket[b].elements);
     if (stage->master) set_values(stage, b, masters, whole);
 }
 
-// Reads what this rank needs: of sites that go their own way, weights are the common point; then come its own.
+// Reads what this rank needs. For asynchronous sites the weights are the global parameters; the site's own values
+// follow.
 static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;
     const AsyncCheckpointState sites = site_values(stage);
@@ -157,7 +161,7 @@ static bool read_slices(const Stage* stage, const CheckpointReader* reader, Hear
     return ok;
 }
 
-// Whether this data rank writes a value of a bucket that all sites have alike (site = -1), or that one of them has.
+// Whether this data rank writes a value of a bucket. site: whose value it is; -1: it is the same on all sites.
 static bool writes_bucket(const Mesh* mesh, int b, int site) {
     if (site < 0) return b % mesh->d == mesh->data;
     return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_rank_in_site(mesh);
@@ -174,16 +178,16 @@ typedef struct {
     int64_t at;
 } SavedValue;
 
-// What a rank needs to save. It must not be copied: the writer refers to its paths.
+// What a rank needs to save. It must not be copied, as the writer points to its own paths.
 typedef struct {
     const Stage* stage;
     const char* out;
     int rank, ranks;
     int64_t keep;          // checkpoints; 0: all
-    const HubFiles* files; // that stand beside the model, or NULL
-    bool mounted;          // out is where a disk is mounted
-    HeartbeatRow* row;     // progress that the watchdog sees, or NULL
-    // The save that runs, or the last one.
+    const HubFiles* files; // written beside the model, or NULL
+    bool mounted;          // out is a mount point
+    HeartbeatRow* row;     // for the watchdog, or NULL
+    // The save that is running, or the last one.
     CheckpointState state;
     CheckpointSites sites;
     CheckpointWriter writer;
@@ -192,21 +196,22 @@ typedef struct {
     float* snapshot;
     int64_t floats, used;
     bool timed;      // it is one that --save-minutes asks for; set before saver_begin
-    int64_t passing; // the step of the last such one, on the main rank; -1: none
-    int64_t left;    // the step of a save that failed and may have left its .tmp, on a disk that was away; -1: none
-    int64_t attempt; // a number that ranks of a run that was killed, and is not quite dead, do not know
+    int64_t passing; // the step of the last such one, on rank 0; -1: none
+    int64_t left;    // the step of a failed save whose .tmp may remain on a disk that was gone; -1: none
+    int64_t attempt; // identifies this save; ranks of a killed run that still write have another number
     pthread_t thread;
-    bool begun, threaded; // there is a save to be ended, a thread to be joined
-    // By __atomic: this rank's part is over, well (wrote) or not; all ranks' parts are; the main rank is not to publish.
+    bool begun, threaded; // there is a save to end, a thread to join
+    // By __atomic: this rank's part is over, successfully (wrote) or not; all parts are over; rank 0 must not publish.
     bool written, all_written, give_up;
     bool wrote;
-    SaveEnd end;   // by __atomic; of the main rank's
+    SaveEnd end;   // by __atomic; rank 0's decides
     bool reported; // on stdout and in the log
     Error error;   // of what failed first
     double started, stall, seconds;
 } Saver;
 
-// The value of number v on this rank: what checkpoint/checkpoint.h calls it, where it lies, and whose it is (-1: alike on all sites).
+// Value v of this rank: its number in checkpoint/checkpoint.h, where it lies, and the site whose it is (-1: the same on
+// all sites).
 typedef struct {
     ShardedBuffer values;
     int number, site;
@@ -215,7 +220,7 @@ typedef struct {
 static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
     const bool local = async_schedule_are_local(&stage->rounds);
     const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
-    if (kind < 0) { // moments that are not alike: those of the first site
+    if (kind < 0) { // moments that differ between sites: those of site 0
         const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
         return part;
     }
@@ -245,7 +250,7 @@ static bool folder_is_mount(const char* path) {
            here.st_dev != there.st_dev;
 }
 
-// Without its disk a folder takes files all the same, onto another disk, where nobody looks for them.
+// A folder whose disk is not mounted still takes files, onto another disk, where they would be lost.
 static bool saver_disk_is_there(const Saver* saver, Error* error) {
     return !saver->mounted || folder_is_mount(saver->out) ||
            fail(error, "%s: its disk is not mounted any more", saver->out);
@@ -270,8 +275,8 @@ static void saver_free(Saver* saver) {
     memset(saver, 0, sizeof *saver);
 }
 
-// All that this rank writes of its stage goes to `take` (NULL: nowhere), in the same order on all ranks: with ZeRO they put each
-// bucket together. After a failure it goes on with what the others wait for.
+// Passes all that this rank writes of its stage to `take` (NULL: to nothing), in the same order on all ranks, which
+// with ZeRO gather each bucket. After a failure it continues to gather, as the other ranks wait for it.
 static bool walk_values(Saver* saver, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
     const Stage* stage = saver->stage;
     const AsyncCheckpointState sites = site_values(stage);
@@ -313,8 +318,8 @@ static bool rank_file(char path[CHECKPOINT_PATH], const Saver* saver, int rank, 
     return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", saver->out, (long long)saver->state.step, rank);
 }
 
-// rank_N: that this rank has written all, and what. Complete if it ends with a line feed. It is not flushed to the disk: the main
-// rank may have read it by the time that this fails.
+// Writes rank_N: that this rank has written its part, and its checksums. The file is complete if it ends with a line
+// feed. It is not flushed to the disk: rank 0 may have read it by the time that a flush fails.
 static bool rank_reports(const Saver* saver, Error* error) {
     char path[CHECKPOINT_PATH];
     const CheckpointSum* sum = &saver->writer.sum;
@@ -326,7 +331,7 @@ static bool rank_reports(const Saver* saver, Error* error) {
     return (out && fclose(out) == 0 && ok) || fail(error, "%s: cannot write: %s", path, strerror(errno));
 }
 
-// Adds what a rank has reported. False: it has not yet, or (*code, errno) that cannot be read.
+// Adds what a rank has reported. False: it has not reported yet, or its file cannot be read (*code: errno).
 static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, int* code) {
     long long number, elements;
     unsigned long long c[3];
@@ -342,9 +347,9 @@ static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, 
     return true;
 }
 
-enum { REPORTS_WAIT = 120 }; // seconds until a network's file system shows what other machines have written
+enum { REPORTS_WAIT = 120 }; // seconds until a network file system shows what other machines have written
 
-// The main rank waits for the others' reports. False if it was told that one will not come, or the folder is gone.
+// Rank 0 waits for the reports of all ranks. False if another rank has failed, or the folder is gone.
 static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH];
     useconds_t pause = 500;
@@ -383,16 +388,17 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// This rank's part: from the snapshot (list), or from where the values lie.
+// Writes this rank's part: from the snapshot, or from where the values lie.
 static bool write_part(Saver* saver, bool from_snapshot, Error* error) {
     const Stage* stage = saver->stage;
     Error late;
     bool ok = checkpoint_join(&saver->writer, saver->out, saver->state.step, &stage->model, &saver->sites, error);
-    if (!ok) { // nothing is open: all that is left to do is what the others wait for
+    if (!ok) { // nothing is open: the other ranks still wait for the gathers
         if (!from_snapshot) walk_values(saver, NULL, &late);
         return false;
     }
-    for (int i = 0; i < saver->n && ok && from_snapshot; i++) {
+    const int snapshots = from_snapshot ? saver->n : 0;
+    for (int i = 0; i < snapshots && ok; i++) {
         const SavedValue* value = &saver->list[i];
         ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value,
                                     saver->snapshot + value->at, error);
@@ -402,7 +408,7 @@ static bool write_part(Saver* saver, bool from_snapshot, Error* error) {
     return checkpoint_leave(&saver->writer, ok, ok ? error : &late) && ok && rank_reports(saver, error);
 }
 
-// The main rank's part behind it.
+// Rank 0, after all parts: publishes the checkpoint and removes old ones.
 static bool publish_part(Saver* saver, Error* error) {
     CheckpointSum sum;
     const Stage* stage = saver->stage;
@@ -436,13 +442,13 @@ static void save_write(Saver* saver, bool from_snapshot) {
     saver->wrote = write_part(saver, from_snapshot, &saver->error);
     const bool is_gone = !saver->wrote && named && !checkpoint_is_there(folder, &gone);
     if (is_gone) saver->error = gone;
-    if (!saver->wrote && (!is_gone || saver->rank == 0)) // else the main rank says it for all
+    if (!saver->wrote && (!is_gone || saver->rank == 0)) // of a folder that is gone only rank 0 reports
         say_not_saved(saver);
     if (saver->rank > 0) save_ends(saver, saver->wrote);
     __atomic_store_n(&saver->written, true, __ATOMIC_RELEASE);
 }
 
-// The main rank goes on with it.
+// Rank 0 continues with it.
 static void save_publish(Saver* saver) {
     const bool ok = saver->wrote && publish_part(saver, &saver->error);
     if (saver->wrote && !ok && !__atomic_load_n(&saver->give_up, __ATOMIC_ACQUIRE))
@@ -452,14 +458,15 @@ static void save_publish(Saver* saver) {
 
 static void* save_thread(void* context) {
     Saver* saver = (Saver*)context;
-    // Training comes first, where the two share a core.
+    // Training has priority where the two share a core.
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5);
     save_write(saver, true);
     if (saver->rank == 0) save_publish(saver);
     return NULL;
 }
 
-// All ranks: the end of the save that was begun last, if there is one. SAVE_NONE, SAVE_DONE or SAVE_FAILED, the same on all ranks.
+// All ranks: waits for the save that was begun last. SAVE_NONE (there is none), SAVE_DONE or SAVE_FAILED, the same on
+// all ranks.
 static SaveEnd saver_meet(Saver* saver, Comm* world) {
     if (!saver->begun) return SAVE_NONE;
     while (!__atomic_load_n(&saver->written, __ATOMIC_ACQUIRE)) usleep(500);
@@ -470,15 +477,15 @@ static SaveEnd saver_meet(Saver* saver, Comm* world) {
     if (!saver->threaded && saver->rank == 0) save_publish(saver);
     ok = saver->end == SAVE_DONE;
     comm_broadcast(world, &ok, 1, COMM_INT32, 0);
-    // Not before all have met: others were still at work in it.
+    // Only now: before the broadcast other ranks were still writing there.
     if (!ok && saver->rank == 0 && !checkpoint_abandon(saver->out, saver->state.step)) saver->left = saver->state.step;
     saver->threaded = saver->begun = false;
     return ok ? SAVE_DONE : SAVE_FAILED;
 }
 
-// All ranks, once nothing is on its way: saves the stage. The main rank makes the files; then goes on in a thread
-// (background), or to the end, which saver_meet tells. False, with the reason, on all ranks, if not even a beginning could be made.
-// started: when training stopped for it.
+// All ranks, once nothing is in flight: saves the stage, in a thread (background) or before it returns; saver_meet
+// returns the result. False on all ranks, with the reason on rank 0, if the save could not begin. started: when
+// training stopped for it.
 static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state, bool background, double started,
                         Error* error) {
     const Stage* stage = saver->stage;

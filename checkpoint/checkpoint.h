@@ -1,6 +1,6 @@
 /*
-checkpoint/checkpoint.h: writes a checkpoint. It is one logical model, whatever the mesh that wrote it: every tensor has Hugging
-Face's name and shape, in float32, in a folder that transformers loads as it is.
+checkpoint/checkpoint.h: writes a checkpoint. It is one logical model, whatever the mesh that wrote it: every tensor has
+Hugging Face's name and shape, in float32, in a folder that transformers loads as it is.
 
     rank 0          checkpoint_begin        makes OUT/step_N.tmp, with the files of tensors at their final size
     every rank      checkpoint_join         opens them
@@ -14,24 +14,24 @@ Theory:
     OUT/step_00001000/
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
-        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's velocity is
-                                the first, and there is no second)
-        sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: what each site has beside the global
-                                parameters, site.3.exp_avg.NAME and others, and what was in flight between sites
+        optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's
+                                velocity is the first, and there is no second)
+        sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: what each site has beside the
+                                global parameters, site.3.exp_avg.NAME and others, and what was in flight between sites
         trainer.json            step, position in the data, what a resumed run must not change; size and checksum of all
                                 other files
-A checkpoint is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk (files,
-then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes from; the
-next save of that step removes it.
+A checkpoint is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk
+(files, then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes
+from; the next save of that step removes it.
 
-Every file of tensors carries its step and its checksum in its metadata (util/checksum.h: over all its bytes, with zeros in
-place of the checksum). trainer.json has the checksums of all files, and at its end its own. So checkpoint_verify.h finds a
-flipped bit, a truncated file and a file of another checkpoint before anything is used.
+Every file of tensors carries its step and its checksum in its metadata (util/checksum.h: over all its bytes, with zeros
+in place of the checksum). trainer.json has the checksums of all files, and at its end its own. So checkpoint_verify.h
+finds a flipped bit, a truncated file and a file of another checkpoint before anything is used.
 
-The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write into
-the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank. Nor is it for a checksum,
-which is a sum over words. Data ranks hold the same slices; any one of them writes a bucket. Reading needs no order: each rank
-maps the files and copies what its slices need. All ranks have to see one file system.
+The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write
+into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank. Nor is it for a
+checksum, which is a sum over words. Data ranks hold the same slices; any one of them writes a bucket. Reading needs no
+order: each rank maps the files and copies what its slices need. All ranks have to see one file system.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -48,29 +48,30 @@ enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
 enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 
-// What sites keep of every parameter: values of some kinds, each in some copies, as many as there are sites or one.
+// What asynchronous sites keep of every parameter: values of some kinds, each in as many copies as there are sites, or
+// in one.
 typedef struct {
-    int kinds, copies; // 0: nothing, and there is no such file
+    int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
     int moments; // of the optimizer
 } CheckpointSites;
 static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
 
 typedef struct {
-    int64_t step;                                 // updates done
+    int64_t step;                                 // optimizer steps done
     int64_t sequences;                            // consumed: the position in the data
     int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
-    int64_t data_mix;                             // of several sources: sources and weights; the same; else 0
-    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the plan of the sites, in words; the same; "" where all wait
-    char optimizer[16];                           // as --optimizer names it; the same
+    int64_t data_mix;                             // hash of several sources and their weights, the same; else 0
+    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the options of asynchronous sites, the same; "": synchronous
+    char optimizer[16];                           // the name that --optimizer has for it; the same
     char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and more, as options; may change. "": not known
-    double val_loss;                      // not finite if it was not validated at this step
+    double val_loss;                      // not finite if there was no validation at this step
     uint64_t data_checksum;               // of the content of --data (sources_checksum); 0: not known
     int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
 } CheckpointState;
 
 // ----------------------------------------------------------------------------------------------------------------
-// A slice as runs of a file
+// A slice as runs of consecutive elements of a file
 
 // `count` elements: in the file's tensor from element `file` on; in the rank's slice every `stride` elements from
 // element `local` on.
@@ -78,8 +79,8 @@ typedef struct {
     int64_t file, local, stride, count;
 } Run;
 
-// A tensor that files hold transposed has a run per local column and part, any other one per local row that is not
-// padding: files hold the vocabulary as it is.
+// The number of runs: one per local column and part where files hold the tensor transposed, else one per local row that
+// is not padding, as files hold the vocabulary without padding.
 static inline int64_t slice_runs(const Slice* slice) {
     return slice->tensor.transposed ? slice->cols * slice->tensor.parts : slice->rows_used;
 }
@@ -97,14 +98,14 @@ static inline Run slice_run(const Slice* slice, int64_t i) {
     return run;
 }
 
-// The shape in files.
+// Sets the shape that the tensor has in files; returns the number of dimensions.
 static inline int tensor_file_shape(int64_t shape[2], const Tensor* tensor) {
     shape[0] = tensor->transposed ? tensor->cols : tensor->rows;
     shape[1] = tensor->transposed ? tensor->rows : tensor->cols;
     return tensor->vector ? 1 : 2;
 }
-// Reads a slice from the file's tensor called `name` (the slice's own name, maybe with something in front).
-// Padding is left as it is.
+// Reads a slice from the file's tensor called `name` (the slice's own name, perhaps with a prefix). Padding stays as it
+// is.
 static inline bool slice_read(float* local, const SafeTensorsModel* file, const char* name, const Slice* slice,
                               Error* error) {
     const SafeTensors* st;
@@ -143,7 +144,8 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
 // Writing
 
 // The values that a checkpoint has of every parameter: the weight (0) in the first file, the optimizer's first (1) and
-// perhaps second (2) moment in the second; then what sites have, kind by kind and copy by copy, in the third.
+// perhaps second (2) moment in the second; then what asynchronous sites have, kind by kind and copy by copy, in the
+// third.
 enum { CHECKPOINT_VALUES = 3, CHECKPOINT_TENSOR_FILES = 3 };
 static const char* const checkpoint_prefix[CHECKPOINT_VALUES] = {"", "exp_avg.", "exp_avg_sq."};
 
@@ -151,19 +153,20 @@ static inline int checkpoint_values(const CheckpointSites* sites) {
     return 1 + sites->moments + sites->kinds * sites->copies;
 }
 
-// The number of a value of a site.
+// The number of a site's value.
 static inline int checkpoint_value_of_site(const CheckpointSites* sites, int kind, int copy) {
     return 1 + sites->moments + kind * sites->copies + copy;
 }
 
-// Of the files with tensors, the one that has a value; how many there are; and the values of one.
+// The file of tensors that has a value; the number of these files; the number of values in one.
 static inline int checkpoint_file_of(int moments, int value) {
     if (value == 0) return 0;
     return value <= moments ? 1 : 2;
 }
 static inline int checkpoint_tensor_files(const CheckpointSites* sites) { return sites->kinds ? 3 : 2; }
 static inline int checkpoint_values_of_file(const CheckpointSites* sites, int file) {
-    return file == 0 ? 1 : file == 1 ? sites->moments : sites->kinds * sites->copies;
+    const int values[CHECKPOINT_TENSOR_FILES] = {1, sites->moments, sites->kinds * sites->copies};
+    return values[file];
 }
 
 // A tensor's name in its file.
@@ -176,7 +179,7 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
         snprintf(name, size, "site.%d.%s.%s", number % sites->copies, sites->kind[number / sites->copies], tensor);
 }
 
-// Where everything lies in the files; the same on every rank, as it follows from the model and the sites alone.
+// Where every value lies in the files; the same on every rank, as it follows from the model and the sites alone.
 typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
@@ -191,7 +194,7 @@ static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) 
     memset(layouts, 0, sizeof *layouts);
 }
 
-// The tensors of all files, in the order of the model's list, once for each value; names has room for their names.
+// Lists the tensors of all files, in the order of the model's list, once for each value. names: room for their names.
 static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* tensors, int n,
                                    const CheckpointSites* sites) {
     for (int i = 0; i < checkpoint_values(sites) * n; i++) {
@@ -204,7 +207,7 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
     }
 }
 
-// sites: NULL if there are none.
+// Computes the layouts of all files. sites: NULL if there are none. On failure nothing has to be freed.
 static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const ModelConfig* model,
                                            const CheckpointSites* sites, int64_t step, Error* error) {
     char number[32];
@@ -219,7 +222,7 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
     char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
-    layouts->offset = (int64_t*)checked_malloc((size_t)all * sizeof *layouts->offset, "a checkpoint's plan");
+    layouts->offset = (int64_t*)checked_malloc((size_t)all * sizeof *layouts->offset, "a checkpoint's layout");
     model_tensors(tensors, model);
     checkpoint_list(list, names, tensors, n, sites);
     bool ok = true;
@@ -236,13 +239,13 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     return ok;
 }
 
-// Collects runs in a buffer and writes what is consecutive in one go.
+// Collects runs in a buffer and writes consecutive ones at once.
 typedef struct {
     const SafeTensorsFile* file;
     float* buffer;
     int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
     uint64_t checksum;    // of what was written, if that is float32
-    const char* what;     // these values are, for people
+    const char* what;     // what the values are, for messages
     SafeDtype dtype;      // in the file: SAFE_F32 or SAFE_BF16
 } RunWriter;
 
@@ -257,20 +260,23 @@ static inline bool run_writer_flush(RunWriter* writer, Error* error) {
     return safetensors_write_at(writer->file, writer->start, writer->buffer, bytes, error);
 }
 
-// Puts n values, every `stride` elements from `from`, behind those in the buffer. False: one is not finite, or would not be in the
-// file.
+// Appends n values, every `stride` elements from `from`, to the buffer. False: one is not finite, or would not be in
+// the file's type.
 static inline bool run_writer_put(RunWriter* writer, const float* from, int64_t stride, int64_t n) {
     const uint32_t exponent = 0x7f800000;
     uint16_t* narrow = (uint16_t*)writer->buffer + writer->count;
     float* wide = writer->buffer + writer->count;
     uint32_t infinite = 0;
-    for (int64_t j = 0; j < n && writer->dtype == SAFE_F32; j++) {
-        wide[j] = from[j * stride];
-        infinite |= (bits_of_float(wide[j]) & exponent) == exponent;
-    }
-    for (int64_t j = 0; j < n && writer->dtype == SAFE_BF16; j++) {
-        narrow[j] = f32_to_bf16(from[j * stride]);
-        infinite |= ((uint32_t)narrow[j] << 16 & exponent) == exponent;
+    if (writer->dtype == SAFE_F32) {
+        for (int64_t j = 0; j < n; j++) {
+            wide[j] = from[j * stride];
+            infinite |= (bits_of_float(wide[j]) & exponent) == exponent;
+        }
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            narrow[j] = f32_to_bf16(from[j * stride]);
+            infinite |= ((uint32_t)narrow[j] << 16 & exponent) == exponent;
+        }
     }
     writer->count += n;
     return !infinite;
@@ -311,8 +317,8 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(c
     return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
-// config.json of weights of a type; of a CAAT-Net with what describes it, which transformers does not know. sync: NULL if it is
-// none. roles: further members, see config_roles_text.
+// Writes config.json for weights of a type. caat: the CAAT-Net's configuration, added as members that transformers
+// ignores; NULL: none. roles: further members, see config_roles_text.
 static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
                                            SafeDtype dtype, const char* roles, Error* error) {
     char text[CONFIG_TEXT];
@@ -325,7 +331,7 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
     return checkpoint_write_text(path, error, "%s", text);
 }
 
-// What a folder's config.json says about partial sums: ranks = 0 if nothing. *told: there is such a file.
+// Reads the CAAT-Net configuration of a folder's config.json; ranks = 0 if it has none. *known: there is a config.json.
 static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
@@ -349,8 +355,8 @@ static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const cha
     return ok;
 }
 
-// Refuses to go on, as the model that `now` describes, from the weights in a folder that were trained as another one. A file,
-// or a folder without config.json, does not say what it is.
+// Refuses to continue, with the CAAT-Net configuration `now`, from the weights of a folder that were trained with
+// another one. A file, or a folder without config.json, has no configuration to compare.
 static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* now, Error* error) {
     CaatConfig then;
     bool known;
@@ -367,14 +373,15 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
                     "%s is an ordinary model, this run has %s: drop these options; or --init from its .safetensors "
                     "file, to make a CAAT-Net of it",
                     folder, here);
-    return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s", folder,
-                here, then.share, then.ranks, sync_scale_names[then.scale]);
+    return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s",
+                folder, here, then.share, then.ranks, sync_scale_names[then.scale]);
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
                                                "config.json", "trainer.json"};
 
-// What a folder of Hugging Face's holds beside the model, see checkpoint/hub_files.h. No part of a run: neither checked nor needed to resume.
+// The files of a Hugging Face folder beside the model, see checkpoint/hub_files.h. They are neither checked nor needed
+// to resume.
 static const char* const checkpoint_hub_files[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
     "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json"};
@@ -395,7 +402,7 @@ static inline bool folder_sync(const char* path, Error* error) {
     return ok;
 }
 
-// Whether a name is one of the files that a checkpoint is made of, or that ranks leave in its .tmp while they write (checkpoint/async_save.h).
+// Whether a name is a file of a checkpoint, or a rank's report in its .tmp (checkpoint/async_save.h).
 static inline bool checkpoint_is_file(const char* name) {
     for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0]; i++) {
         if (strcmp(name, checkpoint_files[i]) == 0) return true;
@@ -406,8 +413,8 @@ static inline bool checkpoint_is_file(const char* name) {
     return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-// Removes a checkpoint's folder and its files; what is not there is no harm, what is not its own stays, and the folder with it. Of a
-// link only the link goes: what it leads to is somebody's.
+// Removes a checkpoint's folder and its files. Files that are not a checkpoint's stay, and the folder with them. Of a
+// link only the link is removed, not what it leads to.
 static inline void checkpoint_remove(const char* folder) {
     struct stat st;
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -421,7 +428,7 @@ static inline void checkpoint_remove(const char* folder) {
     rmdir(folder);
 }
 
-// A path, as printf writes it.
+// Formats a path. False: it is too long.
 __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char path[CHECKPOINT_PATH], Error* error,
                                                                          const char* format, ...) {
     va_list args;
@@ -431,7 +438,7 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char pa
     return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
-// Writes the files beside the model into a folder, flushed to the disk.
+// Writes the files beside the model to a folder, flushed to the disk.
 static inline bool checkpoint_write_hub_files(const char* folder, const HubFiles* files, Error* error) {
     char path[CHECKPOINT_PATH];
     bool ok = true;
@@ -448,7 +455,8 @@ static inline bool checkpoint_write_hub_files(const char* folder, const HubFiles
     return ok;
 }
 
-// A checkpoint of the same name, an older run's, is replaced; anything else is somebody's work and is not touched.
+// Whether a folder may be replaced: it does not exist, or is an older run's checkpoint. A folder with other files is
+// not touched.
 static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
     DIR* names = opendir(folder);
     if (!names) {
@@ -463,7 +471,7 @@ static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
     return ok;
 }
 
-// The files of a checkpoint with tensors: complete, but for the values, which are zero, and their checksums.
+// Creates the files of tensors: complete but for the values, which are zero, and the checksums.
 static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* model,
                                            const CheckpointSites* sites, Error* error) {
     CheckpointFileLayouts layouts;
@@ -480,7 +488,7 @@ static inline bool checkpoint_create_files(const char* folder, int64_t step, con
     return ok;
 }
 
-// Whether a run's folder is still there: said as what it is, not as what it makes of a file's name.
+// Whether a run's folder is still there; the message names the folder, not a file in it.
 static inline bool checkpoint_is_there(const char* out, Error* error) {
     struct stat st;
     if (stat(out, &st) != 0)
@@ -488,8 +496,8 @@ static inline bool checkpoint_is_there(const char* out, Error* error) {
     return S_ISDIR(st.st_mode) || fail(error, "%s: is not a folder any more", out);
 }
 
-// Rank 0, first: makes OUT/step_N.tmp. The space is taken now, so that a full disk is told before the work. If it fails
-// OUT is as before. sites: see checkpoint_file_layouts.
+// Rank 0, first: makes OUT/step_N.tmp and reserves its space, so that a full disk is reported before the work. If it
+// fails OUT is as before. sites: see checkpoint_file_layouts.
 static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
                                     const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
@@ -499,14 +507,14 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
         !checkpoint_is_replaceable(folder, error))
         return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
-    checkpoint_remove(old);       // or while it replaced
+    checkpoint_remove(old);       // or while it replaced a checkpoint
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
     if (checkpoint_create_files(temporary, step, model, sites, error)) return true;
     checkpoint_remove(temporary);
     return false;
 }
 
-// What a rank has written, or, added up, all have.
+// How much a rank has written, and its checksums; or the sum over all ranks.
 typedef struct {
     int64_t elements; // over all ranks it has to become checkpoint_values() model_parameters()
     uint64_t checksum[CHECKPOINT_TENSOR_FILES];
@@ -517,7 +525,7 @@ static inline void checkpoint_sum_add(CheckpointSum* sum, const CheckpointSum* m
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) sum->checksum[i] += more->checksum[i];
 }
 
-// One rank's hands on the files. It must not be copied: the files refer to their paths.
+// The files as one rank has them open. It must not be copied, as the files point to its paths.
 typedef struct {
     CheckpointFileLayouts layouts;
     char path[CHECKPOINT_TENSOR_FILES][CHECKPOINT_PATH];
@@ -526,12 +534,12 @@ typedef struct {
     CheckpointSum sum; // written so far
 } CheckpointWriter;
 
-// Every rank, last: flushes what it has written to the disk, if all went well (ok), and closes. Does nothing after a
-// checkpoint_join() that failed.
+// Every rank, last: flushes what it has written to the disk if all succeeded (ok), and closes the files. Does nothing
+// after a checkpoint_join() that failed.
 static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* error) {
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) {
         if (writer->file[i].fd < 0) continue;
-        Error late; // what went wrong first is what is told
+        Error late; // the first error is the one that is reported
         if (ok)
             ok = safetensors_finish(&writer->file[i], error);
         else
@@ -543,7 +551,7 @@ static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* er
     return ok;
 }
 
-// Every rank, once rank 0 has begun: opens the files, to write at places.
+// Every rank, after checkpoint_begin: opens the files.
 static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, int64_t step, const ModelConfig* model,
                                    const CheckpointSites* sites, Error* error) {
     memset(writer, 0, sizeof *writer);
@@ -561,7 +569,7 @@ static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, in
     return ok;
 }
 
-// Writes one value of those slices of a bucket that this rank owns. values: the bucket's elements.
+// Writes one value of the slices of a bucket that this rank owns. values: the bucket's elements.
 static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout* layout, int bucket, int value,
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
@@ -581,7 +589,7 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
     return ok;
 }
 
-// The same of weights and moments.
+// Writes weights and moments of a bucket.
 static inline bool checkpoint_write_bucket(CheckpointWriter* writer, const Layout* layout, int bucket,
                                            const float* params, const float* moment1, const float* moment2,
                                            Error* error) {
@@ -590,8 +598,8 @@ static inline bool checkpoint_write_bucket(CheckpointWriter* writer, const Layou
            checkpoint_write_value(writer, layout, bucket, 2, moment2, error);
 }
 
-// Gives a file or folder a name that nothing may have: errno is EEXIST then. A file system that cannot do this in one moment may replace
-// an empty folder that has just appeared, but nothing else.
+// Renames a file or folder to a name that must be free; errno is EEXIST if it is not. Where the file system cannot do
+// this atomically, an empty folder that has just appeared may be replaced, but nothing else.
 static inline bool rename_new(const char* from, const char* to) {
     struct stat st;
 #ifdef RENAME_NOREPLACE
@@ -605,8 +613,9 @@ static inline bool rename_new(const char* from, const char* to) {
     return false;
 }
 
-// Renames temporary to folder. A checkpoint that has the name, or a link, is moved to `old`, and comes back if that fails. (Killed
-// between the two renames, a run has neither; the checkpoint before is the newest then.)
+// Renames temporary to folder. A checkpoint that has the name, or a link, is moved to `old`, and moved back if the
+// second rename fails. (A run that is killed between the two renames has neither; the checkpoint before is the newest
+// then.)
 static inline bool checkpoint_rename(const char* temporary, const char* folder, const char* old, Error* error) {
     if (rename(temporary, folder) == 0) return true; // the name was free
     struct stat st;
@@ -621,14 +630,14 @@ static inline bool checkpoint_rename(const char* temporary, const char* folder, 
     return false;
 }
 
-// A file as trainer.json has it.
+// A file as trainer.json lists it.
 typedef struct {
     char name[32];
     int64_t bytes;
     uint64_t checksum;
 } CheckpointFile;
 
-// What trainer.json says.
+// The content of trainer.json.
 typedef struct {
     CheckpointState state;
     int files;
@@ -639,8 +648,7 @@ static inline void checkpoint_hex(char text[17], uint64_t checksum) {
     snprintf(text, 17, "%016llx", (unsigned long long)checksum);
 }
 
-static const char checkpoint_last_key[] =
-    "\"checksum\": \""; // of trainer.json; it covers all that stands before its value
+static const char checkpoint_last_key[] = "\"checksum\": \""; // of trainer.json; its value covers all bytes before it
 
 static inline bool checkpoint_write_list(const char* path, const CheckpointList* list, Error* error) {
     const CheckpointState* state = &list->state;
@@ -676,7 +684,7 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
     return checkpoint_write_text(path, error, "%s%s\"\n}\n", text, hex);
 }
 
-// Where in a header of checkpoint_file_layouts its checksum has its 16 digits.
+// The offset of the checksum's 16 digits in the header of a file of tensors; -1: there is none.
 static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
     static const char key[] = "\"checksum\":\"";
     const char* at = (const char*)memmem(header, (size_t)bytes, key, sizeof key - 1);
@@ -684,7 +692,8 @@ static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
     return place >= 0 && place + 16 <= bytes ? place : -1;
 }
 
-// Gives a file of tensors its checksum: that of the header, and `values`, what all ranks have written behind it.
+// Writes the checksum of a file of tensors into its header: the sum of the header's and `values`, that of what all
+// ranks have written.
 static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsLayout* file_layout,
                                    uint64_t values, Error* error) {
     SafeTensorsFile file;
@@ -699,7 +708,7 @@ static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, cons
     return safetensors_finish(&file, ok ? error : &late) && ok;
 }
 
-// The same of a file as it lies there.
+// Sets size and checksum of a file on the disk.
 static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, Error* error) {
     MappedFile file;
     if (!file_map(&file, path, error)) return false;
@@ -709,7 +718,8 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
     return true;
 }
 
-// What is still missing in the .tmp when all ranks have left it: checksums, config.json and what stands beside it, trainer.json.
+// Writes what is missing in the .tmp once all ranks have left it: checksums, config.json and the files beside it,
+// trainer.json.
 static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* model,
                                        const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {
@@ -735,8 +745,8 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
 
-// Rank 0, when all ranks have left with success: step_N.tmp becomes step_N. sum: that of all ranks. sync: see
-// checkpoint_write_config. files: what stands beside the model, or NULL. If it fails OUT is as before.
+// Rank 0, when all ranks have left with success: renames step_N.tmp to step_N. sum: over all ranks. caat: see
+// checkpoint_write_config. files: written beside the model, or NULL. If it fails OUT is as before.
 static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* model,
                                       const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
@@ -760,7 +770,7 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
     return ok;
 }
 
-// Rank 0, when a rank has failed: removes step_N.tmp. False: it may still be there, where nobody can look now.
+// Rank 0, when a rank has failed: removes step_N.tmp. False: it may still exist, on a disk that is gone now.
 static inline bool checkpoint_abandon(const char* out, int64_t step) {
     char temporary[CHECKPOINT_PATH];
     struct stat st;

@@ -1,10 +1,10 @@
 /*
-checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (checkpoint/checkpoint.h) in it: whose it is, what killed runs have left there,
-which checkpoints stay.
+checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (checkpoint/checkpoint.h) in it.
 
-    folder_lock         a folder is one run's until its last rank is gone
-    checkpoint_clean    what killed runs have left goes, or comes back
-    checkpoint_prune    the newest stay, and the best; OUT/best points to that
+    folder_lock         reserves the folder for one run until its last rank has ended
+    checkpoint_clean    removes what killed runs have left, or restores it
+    checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
+    checkpoint_of_run   the checkpoint that the folder of a run stands for
 */
 #ifndef CHECKPOINT_DIR_H
 #define CHECKPOINT_DIR_H
@@ -12,10 +12,10 @@ which checkpoints stay.
 #include "checkpoint_verify.h"
 #include <sys/file.h>
 
-// A folder belongs to one run as long as any of its ranks lives, also where mpirun was killed and they do not know it yet: each
-// holds a lock on it, which the system takes back at its end, whatever that is. The main rank first asks to be alone
-// (alone), for at most so many seconds, and then shares (folder_share). A folder that cannot be locked, as on some
-// network file systems, is used without.
+// A folder belongs to one run as long as any of its ranks lives, also after mpirun was killed: each rank holds a lock
+// on it, which the system releases when the process ends. Rank 0 first asks for an exclusive lock (alone), waiting for
+// up to `seconds`, and then shares it (folder_share). A folder that cannot be locked, as on some network file systems,
+// is used without a lock. Returns the lock's file descriptor, FOLDER_TAKEN or FOLDER_UNLOCKED.
 enum { FOLDER_UNLOCKED = -1, FOLDER_TAKEN = -2 };
 
 static inline int folder_lock(const char* path, bool alone, double seconds) {
@@ -32,12 +32,12 @@ static inline int folder_lock(const char* path, bool alone, double seconds) {
     return fd >= 0 ? fd : FOLDER_UNLOCKED;
 }
 
-// False: another run was alone there in the moment in between.
+// False: another run got the exclusive lock in between.
 static inline bool folder_share(int lock) {
     return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-// Opens a file of the run's folder to write it anew. Of a link only the link goes.
+// Opens a file of the run's folder to write it anew. A link is removed, and what it leads to is not touched.
 static inline FILE* folder_create(const char* path) {
     struct stat st;
     if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) unlink(path);
@@ -45,8 +45,8 @@ static inline FILE* folder_create(const char* path) {
     return fd >= 0 ? fdopen(fd, "w") : NULL;
 }
 
-// What killed runs have left in `out`, before anybody saves there: .tmp goes, and so does .old, unless it has to be taken back
-// because its run was killed before the new one had the name. Best effort: what cannot be removed is in nobody's way.
+// Removes what killed runs have left in `out`, before a rank saves there: .tmp, and .old unless its run was killed
+// before the new checkpoint had the name; then it gets its name back. Best effort: what cannot be removed does no harm.
 static inline void checkpoint_clean(const char* out) {
     char name[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Error error;
@@ -66,14 +66,14 @@ static inline void checkpoint_clean(const char* out) {
     if (folder) closedir(folder);
 }
 
-// The loss on the validation text that a checkpoint has, NaN if it has none or is none.
+// The validation loss of a checkpoint; NaN if it was not validated or cannot be read.
 static inline double checkpoint_val_loss(const char* folder) {
     CheckpointList list;
     Error error;
     return checkpoint_load_list(&list, folder, &error) ? list.state.val_loss : (double)NAN;
 }
 
-// The step of the checkpoint with the lowest loss, of n, the newest of equals; -1: none was validated.
+// Of n checkpoints the step of the one with the lowest validation loss, the newest of equals; -1: none was validated.
 static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int n) {
     char path[CHECKPOINT_PATH];
     double lowest = INFINITY;
@@ -90,7 +90,7 @@ static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int
     return best;
 }
 
-// OUT/best -> step_N, in one moment; somebody's file of that name is left alone.
+// Links OUT/best to step_N atomically. A file of that name that is no link is not touched.
 static inline bool checkpoint_link_best(const char* out, int64_t best, Error* error) {
     char link[CHECKPOINT_PATH], fresh[CHECKPOINT_PATH], target[64];
     struct stat st;
@@ -103,13 +103,13 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
     if (made && rename(fresh, link) == 0) return true;
     const int code = errno;
     if (made) unlink(fresh);
-    // Some file systems have no links: it is a comfort, not the checkpoint.
+    // Some file systems have no links; the checkpoint is complete without one.
     return code == EPERM || code == ENOSYS || code == EOPNOTSUPP ||
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
 }
 
-// The checkpoint that the folder of a run stands for: the best one by validation, to which OUT/best points, or the newest. False: there
-// is none, or the folder holds a model itself.
+// The checkpoint that the folder of a run stands for: the best one by validation, which OUT/best points to, or the
+// newest one (*kind). False: there is none, or the folder holds a model itself.
 static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** kind, const char* out) {
     char link[CHECKPOINT_PATH], target[64];
     Error error;
@@ -128,9 +128,10 @@ static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** ki
     return false;
 }
 
-// Rank 0, when the checkpoint of step `last` was published: of those up to it removes all but the newest `keep` (0: none but that of
-// step `passing`) and the best, to which OUT/best points. Later ones, which the run could not be taken up from, are not counted, and
-// stay until their step is there. One goes as it came: it loses its name first, so that no half of one has it.
+// Rank 0, when the checkpoint of step `last` was published: removes older ones but for the newest `keep` (0: removes
+// only that of step `passing`) and the best one, which OUT/best points to. Later checkpoints, which the run could not
+// resume from, are not counted and stay until the run reaches their step. A checkpoint loses its name before its files
+// are removed, so none is ever incomplete.
 static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, int64_t passing, Error* error) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     int64_t* steps;
@@ -138,7 +139,7 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     int first = 0;
     while (first < n && steps[first] > last) first++;
     const int64_t best = checkpoint_best(out, steps + first, n - first);
-    const bool linked = best < 0 || checkpoint_link_best(out, best, error); // if not: room is made all the same
+    const bool linked = best < 0 || checkpoint_link_best(out, best, error); // if not, old ones are removed all the same
     Error why, *reason = linked ? error : &why;
     bool ok = true;
     for (int64_t i = first + keep; i < n && ok; i++) {

@@ -36,7 +36,7 @@ static inline int checkpoint_steps(int64_t** steps, const char* out) {
     return n;
 }
 
-// Writes the folder of the newest checkpoint in `out` into path; false if there is none. Whether it is sound is not asked.
+// Writes the folder of the newest checkpoint in `out` to path; false if there is none. It is not verified.
 static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
     int64_t* steps;
     const int n = checkpoint_steps(&steps, out);
@@ -46,14 +46,14 @@ static inline bool checkpoint_newest(char* path, size_t size, const char* out) {
     return snprintf(path, size, "%s/step_%08lld", out, newest) < (int)size;
 }
 
-// 16 hexadecimal digits.
+// Reads 16 hexadecimal digits.
 static inline bool checkpoint_read_hex(uint64_t* checksum, const char* text) {
     if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return false;
     *checksum = strtoull(text, NULL, 16);
     return true;
 }
 
-// trainer.json ends with its own checksum, that of all that stands before it.
+// Verifies the checksum at the end of trainer.json, which covers all bytes before it.
 static inline bool checkpoint_check_own(const char* path, Error* error) {
     MappedFile file;
     if (!file_map(&file, path, error)) return false;
@@ -75,7 +75,7 @@ static inline bool checkpoint_check_own(const char* path, Error* error) {
     return ok;
 }
 
-// The files of a checkpoint in the order of their list; of them only sites.safetensors may be missing.
+// Reads the list of files; only sites.safetensors may be missing.
 static inline bool checkpoint_load_files(CheckpointList* list, const Json* json, Error* error) {
     const JsonNode* files = json_require(json, json->nodes, "files", JSON_OBJECT, error);
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES + 1 && files; i++) {
@@ -94,7 +94,7 @@ static inline bool checkpoint_load_files(CheckpointList* list, const Json* json,
     return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
 }
 
-// A text that may be missing: "" then. It is shown to people, so it has to be printable.
+// Reads a text; "" if it is missing. It has to be printable, as messages contain it.
 static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
     const char* value = "";
     memset(text, 0, size);
@@ -107,7 +107,7 @@ static inline bool checkpoint_load_text(char* text, size_t size, const Json* jso
     return true;
 }
 
-// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW went without saying.
+// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW was not named.
 static inline void checkpoint_split_rounds(CheckpointState* state) {
     static const char word[] = ", sgd";
     char* at = strstr(state->rounds, word);
@@ -150,7 +150,7 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     return ok;
 }
 
-// trainer.json of a checkpoint's folder, as it was written.
+// Reads trainer.json of a checkpoint's folder; false if it is not as it was written.
 static inline bool checkpoint_read_list(CheckpointList* list, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
@@ -163,7 +163,7 @@ static inline bool checkpoint_read_list(CheckpointList* list, const char* folder
     return ok;
 }
 
-// Whether the files of a list are there, in their sizes.
+// Whether the files of a list exist and have their sizes.
 static inline bool checkpoint_check_sizes(const CheckpointList* list, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     struct stat st;
@@ -182,25 +182,26 @@ static inline bool checkpoint_check_sizes(const CheckpointList* list, const char
     return ok;
 }
 
-// trainer.json of a checkpoint's folder: as it was written, and of files that are there in their sizes.
+// Reads trainer.json, and checks that all files exist and have their sizes.
 static inline bool checkpoint_load_list(CheckpointList* list, const char* folder, Error* error) {
     return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
 }
 
-// The folder of the checkpoint that weights to start from belong to: path itself, or the folder that the file lies in. False: they
-// belong to none, as no trainer.json is there.
+// The folder of the checkpoint that weights to start from belong to: path itself, or the folder of the file. False:
+// they belong to no checkpoint, as there is no trainer.json.
 static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
     struct stat st;
     Error error;
     char list[CHECKPOINT_PATH];
     const char* slash = strrchr(path, '/');
     const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    const int length = is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 0;
+    const int parent = slash ? (int)(slash - path) : 0, length = is_folder ? (int)strlen(path) : parent;
     return checkpoint_path(folder, &error, "%s%.*s", is_folder || slash ? "" : ".", length, path) &&
            checkpoint_path(list, &error, "%s/trainer.json", folder) && access(list, F_OK) == 0;
 }
 
-// The same of the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them needs no other file.
+// The same for the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them
+// needs no other file.
 static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, const char* path,
                                                 Error* error) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -217,7 +218,7 @@ static inline bool checkpoint_load_weights_list(CheckpointList* list, const char
     return checkpoint_check_sizes(list, folder, error);
 }
 
-// Whether a checkpoint's config.json is what was written.
+// Whether a checkpoint's config.json is as it was written.
 static inline bool checkpoint_config_is_sound(const char* folder) {
     char path[CHECKPOINT_PATH];
     CheckpointList list;
@@ -228,12 +229,14 @@ static inline bool checkpoint_config_is_sound(const char* folder) {
            now.checksum == list.file[list.files - 1].checksum; // config.json comes last
 }
 
-// What words [from, to) of a file add to its checksum; of a file of tensors, whose checksum is in it, with zeros in its place.
+// The part of words [from, to) in a file's checksum. digits: where a file of tensors has its own checksum, which counts
+// as zeros; -1: none.
 static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t bytes, int64_t digits, int64_t from,
                                             int64_t to) {
     unsigned char copy[24];
     uint64_t sum = checksum_of(data + 4 * from, min_i64(4 * to, bytes) - 4 * from, from);
-    for (int64_t word = digits / 4; digits >= 0 && 4 * word < digits + 16; word++) {
+    if (digits < 0) return sum;
+    for (int64_t word = digits / 4; 4 * word < digits + 16; word++) {
         if (word < from || word >= to) continue;
         memcpy(copy, data + 4 * word, 4);
         for (int64_t i = 0; i < 4; i++) {
@@ -244,7 +247,7 @@ static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t b
     return sum;
 }
 
-// Whether the checksum in the head of a file of tensors is the one that the list has.
+// Whether the checksum in the header of a file of tensors is the one in the list.
 static inline bool checkpoint_check_digits(const char* path, const MappedFile* file, int64_t digits,
                                            const CheckpointFile* entry, Error* error) {
     char hex[17], said[17] = "";
@@ -257,7 +260,7 @@ static inline bool checkpoint_check_digits(const char* path, const MappedFile* f
                                               path, json_quoted(said).text, hex);
 }
 
-// Any rank: adds to sums[i] what part `rank` of `ranks` of file i adds to its checksum.
+// Any rank: adds part `rank` of `ranks` of the checksum of file i to sums[i].
 static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
                                      const char* folder, int rank, int ranks, Error* error) {
     char path[CHECKPOINT_PATH];
@@ -279,13 +282,13 @@ static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1],
     return true;
 }
 
-// Whether a checkpoint is that of the step that its folder is called after.
+// Whether a checkpoint is of the step in its folder's name.
 static inline bool checkpoint_check_step(const CheckpointList* list, const char* folder, int64_t step, Error* error) {
     return list->state.step == step ||
            fail(error, "%s/trainer.json: is of step %lld", folder, (long long)list->state.step);
 }
 
-// sums: those of all ranks. Says which file is not what was written.
+// Compares the checksums, summed over all ranks, with the list; the error names the file that differs.
 static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILES + 1], const CheckpointList* list,
                                       const char* folder, Error* error) {
     for (int i = 0; i < list->files; i++) {
@@ -299,7 +302,7 @@ static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILE
     return true;
 }
 
-// Whether the files of a checkpoint are what was written, asked by one process alone.
+// Whether the files of a checkpoint are as they were written; for one process.
 static inline bool checkpoint_verify(const char* folder, Error* error) {
     CheckpointList list;
     uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
@@ -316,8 +319,8 @@ static inline void checkpoint_close(CheckpointReader* reader) {
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites); i++) safetensors_model_close(&reader->file[i]);
 }
 
-// Any rank: opens the checkpoint in `folder`, of sites as they are now (NULL: none), if state->rounds says what the file
-// says; else of none, and state->rounds becomes what it says. On failure nothing has to be closed.
+// Any rank: opens the checkpoint in `folder`. The values of asynchronous sites (NULL: none) are opened if state->rounds
+// is the same as in the file; *state becomes the file's. On failure nothing has to be closed.
 static inline bool checkpoint_open(CheckpointReader* reader, const char* folder, CheckpointState* state,
                                    const CheckpointSites* sites, Error* error) {
     memset(reader, 0, sizeof *reader);
@@ -337,8 +340,8 @@ static inline bool checkpoint_open(CheckpointReader* reader, const char* folder,
     return ok;
 }
 
-// Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Elements of the bucket that are no
-// slice's, and padding, become 0.
+// Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Padding, and elements of the
+// bucket that belong to no slice, become 0.
 static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const Layout* layout, int bucket, int value,
                                           float* values, Error* error) {
     const int number = checkpoint_file_of(reader->sites.moments, value);
@@ -347,8 +350,8 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     // Older checkpoints of SGD have zeros for a second moment.
     const int copies[] = {0, 1, reader->sites.copies};
     const int older = expected + (2 - reader->sites.moments) * copies[number] * layout->tensors;
-    if (file->tensors != expected &&
-        file->tensors != older) // more would be left out without a word: a model with fewer layers, for one
+    // Tensors beyond these would be ignored silently, as of a model with more layers.
+    if (file->tensors != expected && file->tensors != older)
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);
     const Bucket* b = &layout->bucket[bucket];

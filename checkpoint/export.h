@@ -1,20 +1,20 @@
 /*
-checkpoint/export.h: the weights of a run alone, for others: at its end, or of a run that trains nothing, to turn one kind of file
-into another.
+checkpoint/export.h: writes the weights alone for other programs: at the end of a run, or of a run that trains nothing,
+to convert files.
 
-    --export FOLDER     config.json and model.safetensors, as transformers loads them; and what stands beside them (checkpoint/hub_files.h)
-    --export FILE.bin   llm.c's (checkpoint/llmc_format.h)
+    --export FOLDER     config.json and model.safetensors, as transformers loads them, and the files beside them
+                        (checkpoint/hub_files.h)
+    --export FILE.bin   llm.c's weights (checkpoint/llmc_format.h)
 
-in float32, or rounded to bf16. As for a checkpoint nothing is gathered on one rank: all write into one file, each its slices,
-data ranks their buckets in turn.
+    every rank    export_name       the temporary name, PATH.tmp-NUMBER; rank 0 has chosen the number
+    rank 0        export_begin      makes it, with the file at its final size
+    every rank    export_write      writes and flushes its slices
+    rank 0        export_publish    writes config.json, and renames PATH.tmp-NUMBER to PATH
 
-    every rank    export_name       PATH.tmp-NUMBER, of a number that rank 0 has chosen
-    rank 0        export_begin      makes that with the file at its final size
-    every rank    export_write      its slices, flushed
-    rank 0        export_publish    config.json; then PATH.tmp-NUMBER becomes PATH
-
-Between these the caller waits for all ranks and asks whether all have succeeded. What is at PATH already is never replaced, nor is
-anything else touched that this run has not made.
+Theory. Weights are float32, or rounded to bf16. As for a checkpoint nothing is gathered on one rank: all write into one
+file, each its slices, and data ranks their buckets in turn. Between these calls the caller waits for all ranks and asks
+whether all have succeeded. PATH is never replaced if it exists, nor is anything else touched that this run has not
+made.
 */
 #ifndef EXPORT_H
 #define EXPORT_H
@@ -41,13 +41,13 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
     return checkpoint_path(folder, error, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-// All ranks: where it is written at first.
+// All ranks: the names that are written first.
 static bool export_name(Export* job, uint64_t number, Error* error) {
     return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number) &&
            checkpoint_path(job->file, error, job->llmc ? "%s" : "%s/model.safetensors", job->temporary);
 }
 
-// Formats that are not written, by the ending of their files.
+// Refuses formats that are not written, by the ending of the file's name.
 static bool export_check_ending(const char* path, Error* error) {
     static const struct {
         const char *ending, *what;
@@ -64,7 +64,7 @@ static bool export_check_ending(const char* path, Error* error) {
     return true;
 }
 
-// All ranks: whether a model can be written to path, which nothing may be at.
+// All ranks: whether a model can be written to path, which must not exist.
 static bool export_open(Export* job, const char* path, bool bf16, const ModelConfig* model, const CaatConfig* caat,
                         Error* error) {
     struct stat st;
@@ -75,8 +75,9 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     job->llmc = export_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
     if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
-    if (job->llmc && caat->ranks) return fail(error, "--export %s: llm.c's models have no partial sums (--caat-fraction)", path);
-    if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: leave the last / away", path);
+    if (job->llmc && caat->ranks)
+        return fail(error, "--export %s: llm.c's models have no partial sums (--caat-fraction)", path);
+    if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: drop the last /", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
     if (!export_parent(job->file, path, error)) return false;
     if (access(job->file, W_OK | X_OK) != 0)
@@ -84,10 +85,11 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     return export_name(job, UINT64_MAX, error);
 }
 
-// Where everything lies; offset (model_tensors(NULL, m)): of the model's tensors, in bytes. On failure nothing has to be freed.
+// Computes the layout of the file. offset (model_tensors(NULL, model)): of the model's tensors, in bytes. On failure
+// nothing has to be freed.
 static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, const Export* job,
                                const ModelConfig* model, Error* error) {
-    const SafeMetadata about = {"format", "pt"}; // transformers wants to see it
+    const SafeMetadata about = {"format", "pt"}; // transformers requires it
     int n;
     Tensor* tensors = llmc_tensors(model, &n);
     SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "the list of tensors");
@@ -104,7 +106,7 @@ static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, 
     return ok;
 }
 
-// Rank 0, if what follows has failed somewhere.
+// Rank 0, if a rank has failed after export_begin: removes the temporary files.
 static void export_abandon(const Export* job) {
     if (job->llmc)
         unlink(job->temporary);
@@ -112,7 +114,7 @@ static void export_abandon(const Export* job) {
         checkpoint_remove(job->temporary);
 }
 
-// Rank 0, first. If it fails nothing was made.
+// Rank 0, first: makes the temporary files. If it fails nothing was made.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
     SafeTensorsLayout file_layout;
     SafeTensorsFile file;
@@ -134,7 +136,7 @@ static bool export_begin(const Export* job, const ModelConfig* model, Error* err
     return ok;
 }
 
-// Those slices of a bucket that this rank owns. values: the bucket's elements.
+// Writes the slices of a bucket that this rank owns. values: the bucket's elements.
 static bool export_bucket(RunWriter* runs, const Export* job, const Layout* layout, int bucket, const int64_t* offset,
                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
@@ -148,8 +150,8 @@ static bool export_bucket(RunWriter* runs, const Export* job, const Layout* layo
     return run_writer_flush(runs, error);
 }
 
-// Every rank, once rank 0 has begun and nothing is on its way between ranks. With ZeRO they put each bucket together: after
-// a failure this one goes on with what the others wait for.
+// Every rank, after export_begin and once nothing is in flight between ranks: writes its slices. With ZeRO the ranks
+// gather each bucket; after a failure this one continues to gather, as the others wait for it.
 static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;
     SafeTensorsLayout file_layout = {NULL, 0, 0};
@@ -165,14 +167,14 @@ static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* ro
         if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, job, layout, b, offset, whole, error);
         heartbeat_background(row);
     }
-    Error late; // what went wrong first is what is told
+    Error late; // the first error is the one that is reported
     if (file.fd >= 0) ok = safetensors_finish(&file, ok ? error : &late) && ok;
     safetensors_layout_free(&file_layout);
     free(offset), free(copy), free(buffer);
     return ok;
 }
 
-// Rank 0, when all have written. files: what stands beside the model.
+// Rank 0, when all ranks have written. files: written beside the model.
 static bool export_publish(const Export* job, const ModelConfig* model, const CaatConfig* caat, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];

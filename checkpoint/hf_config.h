@@ -1,5 +1,12 @@
 /*
-checkpoint/hf_config.h: a model's shape in the words of Hugging Face: config.json, read and written.
+checkpoint/hf_config.h: reads and writes Hugging Face's config.json: the model's shape, and which tokens begin and end a
+text.
+
+    config_read     the model that a config.json describes; anything that is not computed here is refused by name
+    config_write    config.json of a model
+    config_compare  whether a run may continue a model
+
+Theory. The members, and in brackets the value that transformers takes where a member is missing or null:
 
     GPT-2 (GPT2LMHeadModel)             Llama (LlamaForCausalLM: also Llama 3.x, TinyLlama, SmolLM)
     n_layer                             num_hidden_layers
@@ -14,10 +21,10 @@ checkpoint/hf_config.h: a model's shape in the words of Hugging Face: config.jso
     bos_token_id, eos_token_id [50256]  bos_token_id [1], eos_token_id [2]
                                         rope_theta [10000], rope_scaling, or both in rope_parameters
 
-[In brackets: what transformers takes where the file says nothing, or null.] A file may ask for other mathematics than
-the trainer's: biases that Llama has not, another activation function, another kind of rotary positions, numbers of fewer bits.
-Weights would load and the model would be wrong. So all that transformers knows for these two architectures is looked at,
-and what is not ours is refused by name. Dropout and initial values say nothing about what a trained model computes.
+A file may describe mathematics that the trainer does not compute: biases in a Llama, another activation function, other
+rotary positions, quantized weights. Such weights would load, and the model would be wrong. So every member that
+transformers knows for these two architectures is read, and an unsupported value is refused by name. Dropout and initial
+values do not change what a trained model computes.
 */
 #ifndef HF_CONFIG_H
 #define HF_CONFIG_H
@@ -25,7 +32,7 @@ and what is not ours is refused by name. Dropout and initial values say nothing 
 #include "../util/json.h"
 #include "../model.h"
 
-// The members of an object; null counts as if it were not there.
+// The members of an object; null counts as missing.
 typedef struct {
     const Json* json;
     const JsonNode* object;
@@ -37,7 +44,7 @@ static inline const JsonNode* config_get(const ConfigReader* reader, const char*
     return node && node->type != JSON_NULL ? node : NULL;
 }
 
-// An integer from 1 to `most`. usual: what it is where nothing is said; 0: it has to be said.
+// Reads an integer from 1 to `most`. usual: its value if it is missing; 0: it must not be missing.
 static inline bool config_int(int* out, const ConfigReader* reader, const char* key, int64_t most, int usual) {
     int64_t value = usual;
     if ((config_get(reader, key) || usual == 0) &&
@@ -47,7 +54,7 @@ static inline bool config_int(int* out, const ConfigReader* reader, const char* 
     return true;
 }
 
-// A number above 0 and finite.
+// Reads a finite number above 0.
 static inline bool config_number(double* out, const ConfigReader* reader, const char* key, double usual) {
     const JsonNode* node = config_get(reader, key);
     *out = usual;
@@ -61,7 +68,7 @@ static inline bool config_bool(bool* out, const ConfigReader* reader, const char
     return !config_get(reader, key) || json_get_bool(out, reader->json, reader->object, key, reader->error);
 }
 
-// A switch that changes what the model computes has to stand as it does here.
+// A switch that changes what the model computes must have the value that is computed here.
 static inline bool config_switch(const ConfigReader* reader, const char* key, bool ours) {
     bool value;
     if (!config_bool(&value, reader, key, ours)) return false;
@@ -92,13 +99,13 @@ static inline bool config_read_arch(ModelConfig* model, const ConfigReader* read
                      "\"%s\" is %s, which is not supported; there is %s", key, json_quoted(value).text, names);
 }
 
-// What must not be there at all, because nothing here computes it.
+// A member that must be missing, because its feature is not computed here.
 static inline bool config_absent(const ConfigReader* reader, const char* key) {
     const JsonNode* node = config_get(reader, key);
     return !node || json_fail(reader->json, node, reader->error, "\"%s\" is not supported", key);
 }
 
-// "rope_scaling", or what stands beside "rope_theta" in "rope_parameters".
+// Reads "rope_scaling", or the members beside "rope_theta" in "rope_parameters".
 static inline bool config_rope_scaling(RopeScaling* scaling, const ConfigReader* reader) {
     const char *key = config_get(reader, "rope_type") ? "rope_type" : "type", *kind = "default";
     memset(scaling, 0, sizeof *scaling);
@@ -182,13 +189,13 @@ static inline bool config_kind(const char** kind, const ConfigReader* reader) {
     if (!first || !json_is_plain_string(first))
         return json_fail(reader->json, reader->object, reader->error,
                          "\"model_type\" is missing: of which architecture is it?");
-    *kind = strcmp(first->value.string, "GPT2LMHeadModel") == 0    ? "gpt2"
-            : strcmp(first->value.string, "LlamaForCausalLM") == 0 ? "llama"
-                                                                   : first->value.string;
+    *kind = first->value.string;
+    if (strcmp(*kind, "GPT2LMHeadModel") == 0) *kind = "gpt2";
+    if (strcmp(*kind, "LlamaForCausalLM") == 0) *kind = "llama";
     return true;
 }
 
-// The name of the published model that has this shape, positions aside.
+// The name of the published model with this shape, positions aside.
 static inline const char* config_known_name(const ModelConfig* model) {
     int n;
     const ModelConfig* presets = model_presets(&n);
@@ -201,7 +208,7 @@ static inline const char* config_known_name(const ModelConfig* model) {
     return "custom";
 }
 
-// The shape that a config.json describes; refuses, by name and place, what is not supported.
+// Reads the shape that a config.json describes; refuses what is not supported, by name and place.
 static inline bool config_read(ModelConfig* model, const char* path, Error* error) {
     Json json;
     const char* kind;
@@ -225,7 +232,7 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
 // ----------------------------------------------------------------------------------------------------------------
 // Tokens with a role
 
-// The tokens that begin a text, end it, and fill up a batch. A text may have several ends.
+// The tokens that begin a text, end it, and pad a batch. Several tokens may end a text.
 typedef enum { ROLE_BOS, ROLE_EOS, ROLE_PAD, TOKEN_ROLES } TokenRole;
 enum { ROLE_TOKENS = 16, CONFIG_ROLES_TEXT = 1024 };
 static const char* const token_role_names[TOKEN_ROLES] = {"bos_token_id", "eos_token_id", "pad_token_id"};
@@ -235,18 +242,19 @@ typedef struct {
     int id[TOKEN_ROLES][ROLE_TOKENS];
 } TokenRoles;
 
-// Where nothing is said: as transformers has it. V: the vocabulary, whose tokens alone count.
+// The defaults of transformers. V: the vocabulary; tokens beyond it do not count.
 static inline TokenRoles config_usual_roles(Arch arch, int V) {
     TokenRoles roles;
     memset(&roles, 0, sizeof roles);
     for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
-        roles.id[role][0] = arch == ARCH_GPT2 ? 50256 : role == ROLE_BOS ? 1 : 2;
+        const int llama = role == ROLE_BOS ? 1 : 2;
+        roles.id[role][0] = arch == ARCH_GPT2 ? 50256 : llama;
         roles.n[role] = roles.id[role][0] < V;
     }
     return roles;
 }
 
-// Adds a token to a role. One that the vocabulary does not have, as -1 or 50256 of 256, never comes: it is left out.
+// Adds a token to a role. A token that the vocabulary does not have, as -1 or 50256 of 256, is omitted.
 static inline bool config_add_role(TokenRoles* roles, int role, int V, const Json* json, const JsonNode* node,
                                    Error* error) {
     if (node->type != JSON_INTEGER)
@@ -259,7 +267,7 @@ static inline bool config_add_role(TokenRoles* roles, int role, int V, const Jso
     return true;
 }
 
-// The roles that a config.json describes, of a model with V tokens.
+// Reads the roles that a config.json describes, of a model with V tokens.
 static inline bool config_read_roles(TokenRoles* roles, const char* path, int V, Error* error) {
     Json json;
     const char* kind;
@@ -281,17 +289,16 @@ static inline bool config_read_roles(TokenRoles* roles, const char* path, int V,
     return ok;
 }
 
-// The same as further members for config_write. What ends a text is said in any case: transformers would take what is usual.
+// Writes the roles as members for config_write. bos and eos are always written: transformers would take its defaults.
 static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRoles* roles) {
     size_t n = 0;
     text[0] = 0;
     for (int role = 0; role < TOKEN_ROLES; role++) {
         const int count = roles->n[role];
         if (count == 0 && role == ROLE_PAD) continue;
+        const char* begin = count > 1 ? "[" : "";
         n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, ",\n  \"%s\": %s", token_role_names[role],
-                              count == 0  ? "null"
-                              : count > 1 ? "["
-                                          : "");
+                              count == 0 ? "null" : begin);
         for (int i = 0; i < count; i++)
             n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "%s%d", i ? ", " : "", roles->id[role][i]);
         if (count > 1) n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "]");
@@ -301,7 +308,7 @@ static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRo
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// The shortest decimal that is read as the same double; a float in Python's eyes, which is what transformers wants.
+// The shortest decimal that is read as the same double, written as a float of Python's, which transformers requires.
 static inline const char* config_decimal(char text[32], double x) {
     snprintf(text, 32, "%.1f", x);
     if (x == floor(x) && x < 1e15) return text;
@@ -312,7 +319,7 @@ static inline const char* config_decimal(char text[32], double x) {
     return text;
 }
 
-// Refuses to continue what was trained as model `then`, in path, as model `now`: names the first field that differs, with both values.
+// Refuses to continue model `then`, in path, as model `now`: names the first field that differs, with both values.
 static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
     ModelField fields[MODEL_FIELDS], others[MODEL_FIELDS];
     model_fields(fields, now);
@@ -336,7 +343,8 @@ static inline bool config_compare(const ModelConfig* now, const ModelConfig* the
 
 enum { CONFIG_TEXT = 4096 };
 
-// config.json of a model. dtype: of its weights, "float32" or "bfloat16"; more: further members, each with a comma before it.
+// Writes config.json of a model. dtype: of its weights, "float32" or "bfloat16". more: further members, each after a
+// comma.
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
     const char* activation = activations[m->activation].hub_names;

@@ -1,14 +1,15 @@
 /*
-checkpoint/hub_files.h: what a folder of Hugging Face's holds beside the model, so that AutoTokenizer loads it and generate() ends where a text ends.
+checkpoint/hub_files.h: the files of a Hugging Face folder beside the model, so that AutoTokenizer loads it and
+generate() ends where a text ends. hub_files_gather collects them in memory before a run begins, as the folders that
+they came from may be removed meanwhile (--keep-last).
 
-    config.json                which tokens begin and end a text (bos_token_id, eos_token_id); the rest is checkpoint/hf_config.h's
-    generation_config.json     the same, and how to sample: of the weights to start from, where they have one
-    tokenizer.json             the vocabulary: the file that is used, or, where that is of another format, written from what was read;
-                               of a run on bytes, bytes
-    tokenizer_config.json      what transformers makes of it, special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
+    config.json                which tokens begin and end a text (bos_token_id, eos_token_id); the rest is
+                               checkpoint/hf_config.h's
+    generation_config.json     the same, and how to sample: from the weights to start from, where they have one
+    tokenizer.json             the vocabulary: the file that is used; where that has another format, written from what
+                               was read; for a run on bytes, the 256 bytes
+    tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
                                merges.txt: those of the vocabulary's folder; the first is written where there is none
-
-All of it is gathered before a run begins and kept in memory, as the folders that it came from may be removed meanwhile (--keep-last).
 */
 #ifndef HUB_FILES_H
 #define HUB_FILES_H
@@ -36,7 +37,7 @@ static inline void hub_files_free(HubFiles* hub) {
     memset(hub, 0, sizeof *hub);
 }
 
-// Takes a file from a folder, if it is there and was not taken from another one before.
+// Takes a file from a folder if it exists and no other folder has had it.
 static inline bool hub_take(HubFiles* hub, const char* folder, const char* name, Error* error) {
     const int i = hub_index(name);
     char path[CHECKPOINT_PATH];
@@ -52,7 +53,7 @@ static inline bool hub_take(HubFiles* hub, const char* folder, const char* name,
     return true;
 }
 
-// A stream into a file that nobody has; ends with hub_written. NULL: it was taken from a folder.
+// A stream to a file that no folder had; to be closed by hub_written. NULL: a folder had it.
 static inline FILE* hub_write(HubFiles* hub, const char* name) {
     const int i = hub_index(name);
     if (hub->text[i]) return NULL;
@@ -65,7 +66,7 @@ static inline void hub_written(FILE* out) {
     if (fclose(out) != 0) die("out of memory: the files of a tokenizer");
 }
 
-// Whether a folder has the vocabulary that is used; path: its file. Then the files around it are that folder's.
+// Whether a folder has the vocabulary that is used; path: its file. Then the files around it belong to it.
 static inline bool hub_has_vocabulary(char* path, size_t size, const char* folder, const Tokenizer* used) {
     Tokenizer other;
     Error error;
@@ -75,11 +76,11 @@ static inline bool hub_has_vocabulary(char* path, size_t size, const char* folde
     return same;
 }
 
-// The vocabulary's files: taken from the folder of the weights if it has the same one, else from where it was read. Not from around
-// a file that is not the vocabulary of its folder.
+// Takes the vocabulary's files from the folder of the weights if it has the same vocabulary, else from where that was
+// read, unless that file is not the vocabulary of its folder.
 static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH], of_folder[CHECKPOINT_PATH];
-    const bool known = sources->tokenizer->vocab > 0; // else it is none that is read here, but transformers may
+    const bool known = sources->tokenizer->vocab > 0; // else its format is not read here, but transformers may read it
     if (!known || !sources->weights[0] || !hub_has_vocabulary(path, sizeof path, sources->weights, sources->tokenizer))
         snprintf(path, sizeof path, "%s", sources->vocabulary);
     beside(folder, sizeof folder, path, "");
@@ -92,7 +93,7 @@ static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources,
     return true;
 }
 
-// The name of the token with a role, in JSON, if it is an added one.
+// Writes the name of the token with a role, if it is an added token.
 static inline void hub_write_role(FILE* out, const char* key, const HubSources* sources, int role) {
     const Tokenizer* tokenizer = sources->tokenizer;
     const int token = sources->roles.n[role] > 0 ? sources->roles.id[role][0] : -1;
@@ -105,7 +106,7 @@ static inline void hub_write_role(FILE* out, const char* key, const HubSources* 
     free(name);
 }
 
-// Writes what no folder had.
+// Writes the files that no folder had.
 static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
     FILE* out = hub_write(hub, "generation_config.json");
     if (out) {
@@ -129,7 +130,7 @@ static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
     hub_written(out);
 }
 
-// Gathers all of it. On failure there is nothing to free.
+// Gathers all files. On failure there is nothing to free.
 static inline bool hub_files_gather(HubFiles* hub, const HubSources* sources, Error* error) {
     memset(hub, 0, sizeof *hub);
     config_roles_text(hub->config, &sources->roles);

@@ -1,18 +1,22 @@
 /*
-checkpoint/llmc_format.h: llm.c's weights (gpt2_124M.bin and others), as one more file of tensors under Hugging Face's names.
+checkpoint/llmc_format.h: reads and writes llm.c's weights (gpt2_124M.bin and others) as files of tensors with Hugging
+Face's names.
+
+    llmc_open           opens a file as safetensors_model_open opens a folder
+    llmc_file_layout    the layout of a file to write, as safetensors_layout
+
+Theory. The format (llm.c, train_gpt2.py, write_model):
 
     1024 bytes   256 int32: 20240326; version, 3 = float32 or 5 = bf16; positions, V, L, NH, C, V with padding; zeros
-    the rest     the 16 kinds of tensors of a GPT-2, one kind behind the other, each of all layers:
-                 wte (Vp, C), wpe (T, C), then ln_1 w and b (L, C), qkv w (L, 3C, C) and b (L, 3C), attn.c_proj w (L, C, C)
-                 and b, ln_2, c_fc w (L, 4C, C) and b (L, 4C), mlp.c_proj w (L, C, 4C) and b; ln_f w and b (C)
+    the rest     the 16 kinds of tensors of a GPT-2, one kind after the other, each for all layers: wte (Vp, C), wpe (T,
+                 C), then ln_1 w and b (L, C), qkv w (L, 3C, C) and b (L, 3C), attn.c_proj w (L, C, C) and b, ln_2, c_fc
+                 w (L, 4C, C) and b (L, 4C), mlp.c_proj w (L, C, 4C) and b; ln_f w and b (C)
 
-(llm.c, train_gpt2.py, write_model.) That is the order of TensorKind in model.h, and every matrix lies (out, in), as it is computed
-with, where Hugging Face's GPT-2 files have (in, out). So all that has to be known is where each tensor begins: llmc_open
-makes of a file what safetensors_model_open makes of a folder, and llmc_file_layout what safetensors_layout does; who reads or
-writes slices says of their tensors that they are not transposed, and needs to know nothing else. The rows that pad the vocabulary are
-zeros when written and are not looked at when read.
+This is the order of TensorKind in model.h. Every matrix is (out, in), as it is computed with, where Hugging Face's
+GPT-2 files have (in, out): the caller marks the slices' tensors as not transposed. The rows that pad the vocabulary are
+written as zeros and not read.
 
-A file is not believed: the sizes in its header have to make a model, and the file has to have exactly their bytes.
+Files are untrusted input: the sizes in the header have to make a model, and the file has to have exactly their bytes.
 */
 #ifndef LLMC_FORMAT_H
 #define LLMC_FORMAT_H
@@ -22,7 +26,7 @@ A file is not believed: the sizes in its header have to make a model, and the fi
 
 enum { LLMC_MAGIC = 20240326, LLMC_FLOAT32 = 3, LLMC_BF16 = 5, LLMC_HEADER_BYTES = 1024, LLMC_PADDED_TO = 128 };
 
-// Whether the file at path begins as one of llm.c's does.
+// Whether the file at path begins with llm.c's magic number.
 static inline bool llmc_is_file(const char* path) {
     int32_t magic = 0;
     struct stat st;
@@ -52,7 +56,7 @@ static inline int64_t llmc_place(SafeTensor* list, const Tensor* tensors, int n,
     return end;
 }
 
-// The shape that a header describes.
+// Reads the shape that a header describes.
 static inline bool llmc_read_header(ModelConfig* model, int* padded_V, SafeDtype* dtype, const char* path,
                                     const MappedFile* file, Error* error) {
     int32_t word[8] = {0};
@@ -136,7 +140,7 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* config, const
     return ok;
 }
 
-// Refuses a model that llm.c has no file for.
+// Refuses a model that llm.c's format cannot hold.
 static inline bool llmc_check(const ModelConfig* model, Error* error) {
     if (model->arch != ARCH_GPT2) return fail(error, "llm.c's files hold a gpt2, and this is a llama");
     if (!model->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
@@ -146,8 +150,8 @@ static inline bool llmc_check(const ModelConfig* model, Error* error) {
     return model->eps == 1e-5 || fail(error, "llm.c's norms add 1e-5 to the variance, and this model's %g", model->eps);
 }
 
-// Plans a file of a model, as float32 or bf16: its header, its size, and in list (model_tensors(NULL, m)) where the tensors are, in
-// the model's order. On failure nothing has to be freed.
+// Computes the layout of a file, as float32 or bf16: its header, its size, and in list (model_tensors(NULL, model))
+// where the tensors are, in the model's order. On failure nothing has to be freed.
 static inline bool llmc_file_layout(SafeTensorsLayout* file_layout, SafeTensor* list, const ModelConfig* model,
                                     SafeDtype dtype, Error* error) {
     if (!llmc_check(model, error)) return false;

@@ -1,6 +1,6 @@
 /*
-checkpoint/pretrained.h: weights to start from (--init): a safetensors file, a folder with one or with shards and their index, or
-llm.c's weights. Names and shapes are Hugging Face's.
+checkpoint/pretrained.h: weights to start from (--init): a safetensors file, a folder with one or with shards and their
+index, or llm.c's weights. Names and shapes are Hugging Face's.
 
     checkpoint_find_weights   whether there are any; if not, what to do
     checkpoint_model          the shape of the model, from config.json or llm.c's header
@@ -13,7 +13,7 @@ llm.c's weights. Names and shapes are Hugging Face's.
 #include "checkpoint.h"
 #include "llmc_format.h"
 
-// True for what published files hold beside the weights of a model: constants, and the copy of a tied head.
+// Whether a tensor of published files is no weight of the model: a constant, or the copy of a tied head.
 static inline bool checkpoint_ignores(const char* name, const ModelConfig* model) {
     static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
@@ -23,14 +23,14 @@ static inline bool checkpoint_ignores(const char* name, const ModelConfig* model
     return model->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-// The logical name of a file's tensor. Files of the hub leave out the first part: "wte.weight" is
+// The logical name of a file's tensor. Some files of the hub omit the first part: "wte.weight" is
 // transformer.wte.weight.
 static inline void checkpoint_logical_name(char* name, size_t size, const char* in_file, const char* prefix) {
     const bool complete = strncmp(in_file, prefix, strlen(prefix)) == 0 || strcmp(in_file, "lm_head.weight") == 0;
     snprintf(name, size, "%s%s", complete ? "" : prefix, in_file);
 }
 
-// Every tensor of a file has to be one of the model's: with one too many, the model is another one.
+// Every tensor of a file has to be one of the model's; otherwise the file is another model's.
 static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* model, const char* prefix,
                                           Error* error) {
     const int n = model_tensors(NULL, model);
@@ -53,8 +53,8 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
     return ok;
 }
 
-// The shape of the weights to start from: of a folder what its config.json says, of llm.c's weights what their header says. A
-// file of safetensors, and a folder without config.json, do not say it (*told).
+// The shape of the weights to start from: that of a folder's config.json, or of the header of llm.c's weights. A file
+// of safetensors, and a folder without config.json, do not have it (*known).
 static inline bool checkpoint_model(ModelConfig* model, bool* known, const char* path, Error* error) {
     *known = true;
     if (llmc_is_file(path)) {
@@ -70,7 +70,7 @@ static inline bool checkpoint_model(ModelConfig* model, bool* known, const char*
     return ok;
 }
 
-// Opens weights to start from. *transposed: some matrices lie there as Hugging Face's GPT-2 has them.
+// Opens weights to start from. *transposed: some matrices are (in, out), as in Hugging Face's GPT-2.
 static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
     ModelConfig model;
     memset(&model, 0, sizeof model);
@@ -92,7 +92,7 @@ static inline bool checkpoint_is_hub_name(const char* path) {
     return is;
 }
 
-// Whether there are weights to start from at path; looks: also whether they can be opened. If not, what to do.
+// Whether there are weights to start from at path (looks: and they can be opened). If not, the error has the remedy.
 static inline bool checkpoint_find_weights(const char* path, bool looks, Error* error) {
     struct stat st;
     SafeTensorsModel file;
@@ -112,8 +112,8 @@ static inline bool checkpoint_find_weights(const char* path, bool looks, Error* 
     return true;
 }
 
-// A text that differs where weights do, for ranks to compare: every tensor's name, shape and place, and values from four places of
-// each. It reads little, so that any rank can look at all files, also at what others read.
+// Writes a text that differs where weights differ, for ranks to compare: a checksum of every tensor's name, shape and
+// offset, and of four stretches of its values. It reads little, so that every rank can read all files.
 static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
     enum { PLACES = 4, PROBE_BYTES = 1024 };
     SafeTensorsModel file;
@@ -141,8 +141,8 @@ static inline bool checkpoint_sample(char* text, size_t size, const char* path, 
     return true;
 }
 
-// Weights to start from, --init: a safetensors file, a folder with one or with shards and their index, or llm.c's weights. params
-// (layout->elements) are zeroed by the caller, and their padding stays zero.
+// Reads this rank's slices of the weights to start from. params (layout->elements) are zeroed by the caller; padding
+// stays zero.
 static inline bool checkpoint_init(const char* path, const ModelConfig* model, const Layout* layout, float* params,
                                    Error* error) {
     SafeTensorsModel file;

@@ -1,22 +1,26 @@
 /*
-checkpoint/safetensors.h: reads and writes the file format of weights on the Hugging Face hub. Knows tensors, no models.
+checkpoint/safetensors.h: reads and writes safetensors, the file format of weights on the Hugging Face hub. It knows
+tensors, not models.
+
+    SafeTensors         one file, mapped. safetensors_find finds a tensor, safetensors_read_f32 reads any range of it as
+                        float32.
+    SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, whose
+                        "weight_map" has the file (shard) of each tensor.
+    SafeTensorsLayout   writing: where every tensor will be, before there is a file. So any number of processes compute
+                        the same layout, one creates the file, and each writes its slices in their places.
+
+Theory. The format:
 
     8 bytes     n, the length of the header, little-endian
     n bytes     JSON: {"wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}, ...,
                        "__metadata__": {"format": "pt"}}
     the rest    the tensors, row-major; data_offsets count from here
 
-A file is not believed. Before anything is read, the whole header is checked with the rules of Hugging Face's own reader
-(github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; the bytes a tensor takes are
-those its shape and type need; the tensors lie end to end, without holes and without overlaps, from the first byte of
-the data to the last. So a truncated file is found when it is opened, and a file says nothing that is not in its header.
-Stricter than theirs: no name may be there twice, no name contains a NUL, and tensors have at most 8 dimensions.
-
-    SafeTensors         one file, mapped. Find a tensor, read any range of its elements as float32.
-    SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, which
-                        says in "weight_map" which of several files (shards) in the folder has which tensor.
-    SafeTensorsLayout     writing: the plan says where every tensor will be, before there is a file. So any number of
-                        processes make the same plan, one creates the file, and each writes its slices in its place.
+Files are untrusted input. Before anything is read, the whole header is checked with the rules of Hugging Face's own
+reader (github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; the bytes a tensor
+takes are those its shape and type need; the tensors lie end to end, without holes and without overlaps, from the first
+byte of the data to the last. So a truncated file is found when it is opened. Stricter than theirs: no name occurs
+twice, no name contains a NUL, and tensors have at most 8 dimensions.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
@@ -265,7 +269,7 @@ static inline bool safetensors_parse(SafeTensors* st, const char* path, const un
     return true;
 }
 
-// How weights that PyTorch has pickled in a folder become safetensors.
+// Refuses weights that PyTorch has pickled, with the command that converts them.
 static inline bool safe_fail_pickled(const char* path, const char* folder, Error* error) {
     return fail(error,
                 "%.300s: weights pickled by PyTorch are not read; in a folder of Hugging Face's this writes "
@@ -274,7 +278,7 @@ static inline bool safe_fail_pickled(const char* path, const char* folder, Error
                 path, folder, folder);
 }
 
-// Of what is no safetensors file: whether it is something that people pass instead, by its first bytes.
+// Names what a file that is no safetensors file holds instead, by its first bytes.
 static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
     static const struct {
         const char* magic;
@@ -319,7 +323,7 @@ static inline const SafeTensor* safetensors_find(const SafeTensors* st, const ch
     return (const SafeTensor*)bsearch(&key, st->tensors, (size_t)st->count, sizeof key, safe_compare_names);
 }
 
-// What "__metadata__" says for this key, or NULL.
+// The value of this key in "__metadata__", or NULL.
 static inline const char* safetensors_metadata(const SafeTensors* st, const char* key) {
     const JsonNode* metadata = json_get(st->header.nodes, "__metadata__");
     const JsonNode* value = metadata ? json_get(metadata, key) : NULL;
@@ -391,7 +395,7 @@ static inline int safe_compare_entries(const void* a, const void* b) {
     return strcmp(((const SafeTensorsEntry*)a)->tensor->name, ((const SafeTensorsEntry*)b)->tensor->name);
 }
 
-// Of a model that is one file: its tensors are the model's.
+// Lists the tensors of a model that is one file.
 static inline void safe_model_list(SafeTensorsModel* model) {
     model->file_count = 1;
     model->tensors = model->files->count;
@@ -413,7 +417,8 @@ static inline bool safe_model_open_file(SafeTensorsModel* model, const char* pat
 static inline int safe_compare_shards(const void* a, const void* b) { // members of "weight_map", by file
     const JsonNode *x = *(const JsonNode*const*)a, *y = *(const JsonNode*const*)b;
     const int order = strcmp(x->value.string, y->value.string);
-    return order != 0 ? order : x < y ? -1 : x > y;
+    if (order != 0) return order;
+    return x < y ? -1 : x > y;
 }
 
 // A member of "weight_map": the name of a tensor, and that of a file in the same folder.
@@ -482,7 +487,7 @@ static inline bool safe_model_open_index(SafeTensorsModel* model, const char* pa
     return ok;
 }
 
-// A folder: with one file, or with an index and the files that it names.
+// Opens a folder with one file, or with an index and the files that it names.
 static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* folder, Error* error) {
     char *single = safe_join(folder, "model.safetensors"), *index = safe_join(folder, "model.safetensors.index.json");
     char *pickled = safe_join(folder, "pytorch_model.bin"), *parts = safe_join(folder, "pytorch_model.bin.index.json");
@@ -543,7 +548,7 @@ static inline bool safetensors_model_read_f32(float* dst, const SafeTensorsModel
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Writing: the plan
+// Writing: the layout
 
 typedef struct {
     const char *key, *value;
@@ -572,7 +577,7 @@ static inline void safe_write_tensor(FILE* out, const SafeTensor* tensor) {
             (long long)(tensor->offset + tensor->bytes));
 }
 
-// The header of a plan: its length, JSON, and spaces up to a multiple of 8.
+// Writes the header: its length, JSON, and spaces up to a multiple of 8.
 static inline bool safe_write_header(SafeTensorsLayout* file_layout, const SafeTensor* tensors, int64_t n,
                                      const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     size_t size = 0;
@@ -603,7 +608,7 @@ static inline bool safe_write_header(SafeTensorsLayout* file_layout, const SafeT
     return true;
 }
 
-// What the writer promises, the reader has to accept, and to find under the same names.
+// The reader has to accept the header, and to find each tensor under its name.
 static inline bool safe_check_layout(const SafeTensorsLayout* file_layout, const SafeTensor* tensors, int64_t n,
                                      Error* error) {
     SafeTensors st;
@@ -624,9 +629,9 @@ static inline bool safe_check_layout(const SafeTensorsLayout* file_layout, const
     return ok;
 }
 
-// Plans a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their elements, bytes and
-// offset. The same arguments give the same plan, everywhere. Refuses what safetensors_open() would refuse: equal names,
-// sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
+// Computes the layout of a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their
+// elements, bytes and offset. The same arguments give the same layout everywhere. Refuses what safetensors_open() would
+// refuse: equal names, sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
 static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor* tensors, int64_t n,
                                       const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     memset(file_layout, 0, sizeof *file_layout);
@@ -665,7 +670,7 @@ typedef struct {
     int64_t bytes;
 } SafeTensorsFile;
 
-// Why writing failed, and what to do: a full disk is not a broken one.
+// Fails with the reason and a remedy.
 static inline bool safe_write_failed(const SafeTensorsFile* file, const char* what, int code, Error* error) {
     char advice[128] = "";
     if (code == ENOSPC || code == EDQUOT)
@@ -679,7 +684,7 @@ static inline bool safe_write_failed(const SafeTensorsFile* file, const char* wh
     return fail(error, "%s: cannot %s: %s%s", file->path, what, strerror(code), advice);
 }
 
-// Takes the place for the whole file now, so that a full disk is told before the work and not in the middle of it.
+// Reserves the space of the whole file now, so that a full disk is reported before the work and not during it.
 static inline bool safe_reserve(const SafeTensorsFile* file, Error* error) {
     int result = -1;
 #ifdef __linux__
@@ -688,13 +693,13 @@ static inline bool safe_reserve(const SafeTensorsFile* file, Error* error) {
 #else
     errno = EOPNOTSUPP;
 #endif
-    // Not every file system can promise space. There the file only gets its size, and a full disk is found later.
-    // (posix_fallocate would write into every block instead, which on a network's file system is the whole file.)
+    // Not every file system can reserve space. There the file only gets its size, and a full disk is found later.
+    // (posix_fallocate would write to every block instead, which on a network file system is the whole file.)
     if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) result = ftruncate(file->fd, (off_t)file->bytes);
     return result == 0 || safe_write_failed(file, "reserve space", errno, error);
 }
 
-// Writes bytes at a place inside the file, which no other process has to know about.
+// Writes bytes at an offset in the file.
 static inline bool safetensors_write_at(const SafeTensorsFile* file, int64_t offset, const void* data, int64_t bytes,
                                         Error* error) {
     if (offset < 0 || bytes < 0 || offset > file->bytes || bytes > file->bytes - offset)
@@ -728,7 +733,7 @@ static inline bool safetensors_create(SafeTensorsFile* file, const char* path, c
     return false;
 }
 
-// Opens a file that another process has created from the same plan.
+// Opens a file that another process has created from the same layout.
 static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsLayout* file_layout,
                                     Error* error) {
     struct stat st;
@@ -744,7 +749,7 @@ static inline bool safetensors_join(SafeTensorsFile* file, const char* path, con
                 (long long)st.st_size, (long long)file->bytes);
 }
 
-// Everything is on the disk when this returns true. The file is closed either way.
+// Flushes the file to the disk and closes it; it is closed on failure, too.
 static inline bool safetensors_finish(SafeTensorsFile* file, Error* error) {
     const int flushed = fsync(file->fd) == 0 ? 0 : errno;
     const int closed = close(file->fd) == 0 ? 0 : errno;
