@@ -103,6 +103,52 @@ static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
 }
 
+// The same mesh as another rank sees it.
+static inline Mesh mesh_at(const Mesh* mesh, int rank) {
+    Mesh at = *mesh;
+    at.tensor = rank % mesh->t;
+    at.data = rank / mesh->t % mesh->d;
+    at.pipeline = rank / (mesh->t * mesh->d);
+    return at;
+}
+
+// The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole mesh.
+static inline Mesh mesh_of_site(const Mesh* mesh) {
+    Mesh site = *mesh;
+    site.d = mesh_site_size(mesh);
+    site.data = mesh_rank_in_site(mesh);
+    site.sites = 1;
+    return site;
+}
+
+static inline int site_rank(const Mesh* mesh, int i) {
+    const Mesh site = mesh_of_site(mesh);
+    Mesh at = mesh_at(&site, i);
+    at.d = mesh->d;
+    at.data += site.d * mesh_site(mesh);
+    return mesh_rank(&at);
+}
+
+// Names the ranks of the mesh (all_sites), or of this rank's site, where `which` is true: "rank 5 (t 1, p 0, d 1)",
+// "ranks 0 (...), 5 (...) and 3 more".
+static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool all_sites, const bool* which) {
+    enum { NAMED = 4 };
+    const Mesh site = mesh_of_site(mesh);
+    const Mesh* these = all_sites ? mesh : &site;
+    int n = 0, named = 0;
+    for (int i = 0; i < mesh_size(these); i++) n += which[i];
+    snprintf(text, size, n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < mesh_size(these) && named < NAMED; i++) {
+        const int rank = all_sites ? i : site_rank(mesh, i);
+        const Mesh at = mesh_at(mesh, rank);
+        if (!which[i]) continue;
+        if (named > 0) append_text(text, size, named + 1 == n ? " and" : ",");
+        append_text(text, size, " %d (t %d, p %d, d %d)", rank, at.tensor, at.pipeline, at.data);
+        named++;
+    }
+    if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
+}
+
 // The virtual stage that a chunk of a pipeline rank is: in a loop, or (folded) up and down, so that two chunks make a V.
 static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
     return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);

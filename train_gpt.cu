@@ -128,7 +128,7 @@ static void run_schedule(Trainer* t, const StepInput* pass);
 // where it changed no weights yet, and where its gradient is the one that is not finite.
 static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, size_t size) {
     Stage* stage = &t->stage;
-    NanProbe probe = probe_begin(&stage->model);
+    NanProbe probe = nan_probe_init(&stage->model);
     Comm* list[GROUPS];
     int64_t counted[GROUPS];
     if (!t->schedule.config.clip || stage->grads.late) {
@@ -146,7 +146,7 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     comm_synchronize(&t->world);
     stage->probe = NULL;
     for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
-    origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model,
+    nan_origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model,
                 !async_schedule_are_late(&stage->rounds));
 }
 
@@ -165,11 +165,11 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     free(list);
     t->health.skipped = skips;
     t->health.skipped_in_row++;
-    if (skips && t->health.skipped_in_row < SKIPPED_AT_MOST) {
+    if (skips && t->health.skipped_in_row < MAX_SKIPPED_IN_ROW) {
         if (is_main(t)) end_line(), printf("skipped   %s\n", text);
         return;
     }
-    if (skips) append_text(text, sizeof text, ". It is number %d in a row", SKIPPED_AT_MOST);
+    if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
     append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
     const bool alike =
         !async_schedule_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);

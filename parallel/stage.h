@@ -30,7 +30,7 @@ and V of a layout are this rank's share.
 #define STAGE_H
 
 #include "data.h"
-#include "../trainer/health.h"
+#include "nan_probe.h"
 #include "../kernels/kernels.h"
 #include "../model.h"
 #include "../parallel.h"

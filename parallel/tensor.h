@@ -46,13 +46,13 @@ static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, float
         comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-// While a step is repeated to find where a NaN came from (trainer/nan_probe.h): looks at what this rank has made itself, before
+// While a step is repeated to find where a NaN came from (parallel/nan_probe.h): looks at what this rank has made itself, before
 // it goes to other ranks. layer: of this rank, where the place is in a block.
 static inline void nan_probe(const Stage* stage, const Activations* acts, StepPlace place, int layer, const floatX* x,
                              int64_t n) {
     if (!stage->probe) return;
     const int number = acts->chunk->first_layer + layer - acts->chunk->begin;
-    probe_values(stage->probe, place_on_way(stage->probe, place, number), x, n);
+    probe_values(stage->probe, place_of_pass(stage->probe, place, number), x, n);
 }
 
 // The place of a matrix's output (row parallel) or of its input's gradient (column parallel).
@@ -311,7 +311,7 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
         crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
     }
     if (stage->probe)
-        probe_device_floats(stage->probe, place_on_way(stage->probe, PROBE_LOSS, 0), h->losses, acts->tokens);
+        probe_device_floats(stage->probe, place_of_pass(stage->probe, PROBE_LOSS, 0), h->losses, acts->tokens);
 }
 
 // The logits become their gradient, d(sum of losses * scale) / d(logits).

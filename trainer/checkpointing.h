@@ -27,7 +27,7 @@ static inline void die_as_site(Trainer* t, const char* text) {
     exit(EXIT_RUN);
 }
 
-// Ends the run where ranks hold different bits of what ought to be the same (trainer/health.h): ranks of a site, or (meets), where sites
+// Ends the run where ranks hold different bits of what ought to be the same (trainer/replica_check.h): ranks of a site, or (meets), where sites
 // have the same weights, of all.
 static inline void check_replicas(Trainer* t, bool meets) {
     Stage* stage = &t->stage;

@@ -510,7 +510,7 @@ static void print_outliers(const Trainer* t) {
         end_line();
         printf("outlier   step %lld: the %s %.4g is %.1f deviations %s the %.4g that %d steps lead to expect\n",
                (long long)t->step, values[i].what, values[i].is, fabs(values[i].score),
-               values[i].score > 0 ? "above" : "below", values[i].expected, HISTORY);
+               values[i].score > 0 ? "above" : "below", values[i].expected, OUTLIER_WINDOW);
     }
 }
 

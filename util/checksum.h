@@ -13,7 +13,7 @@ number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
                               over the ranks is the checksum of the file (checkpoint/checkpoint.h); blocks of a GPU do the same
     a place matters           words that have changed places, or files, are seen
 
-It is also how replicas of a tensor are compared (trainer/health.h): equal bits, equal checksums.
+It is also how replicas of a tensor are compared (trainer/replica_check.h): equal bits, equal checksums.
 */
 #ifndef CHECKSUM_H
 #define CHECKSUM_H

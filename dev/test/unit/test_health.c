@@ -1,5 +1,5 @@
 /*
-test_health.c: does trainer/health.h see what is wrong, and nothing else? This file includes train_gpt.cu.
+test_health.c: do replica_check.h, nan_probe.h and outlier_detector.h see what is wrong, and nothing else? This file includes train_gpt.cu.
 
 On one rank, against brute force: which ranks hold the same (from the layouts of all ranks of many meshes), who differs from most,
 the order of places, the first of them, scores of losses (normal noise, trends, outliers among the last 100), checksums, texts.
@@ -112,9 +112,9 @@ static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
     for (int i = 0; i < tensors; i++) {
         for (int a = 0; a < n; a++) {
             for (int b = 0; b < a; b++) {
-                const ReplicaGroup holders = tensor_holders(&list[i], &mesh, m);
+                const ReplicaGroup holders = replica_group_of(&list[i], &mesh, m);
                 const bool color =
-                    holders_color(holders, &layout[a].mesh, m->NKV) == holders_color(holders, &layout[b].mesh, m->NKV);
+                    replica_group_color(holders, &layout[a].mesh, m->NKV) == replica_group_color(holders, &layout[b].mesh, m->NKV);
                 const int share = share_held(&layout[a], i, 0);
                 const bool same = share >= 0 && share == share_held(&layout[b], i, 0);
                 if (share < 0 && share_held(&layout[b], i, 0) < 0) continue; // neither holds it
@@ -156,14 +156,14 @@ static void test_differ(void) {
     for (int round = 0; round < 3000; round++) {
         const Mesh mesh = mesh_of_rank(0, 1 << draw(3), 1 + (int)draw(3), 1 + (int)draw(5));
         const int n = mesh_size(&mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3);
-        const ReplicaGroup holders = (ReplicaGroup)draw(HOLDERS);
+        const ReplicaGroup holders = (ReplicaGroup)draw(REPLICA_GROUPS);
         int64_t number[60 * 3];
         bool told[60], right[60] = {false};
         int copies = -1, color[60], values = 1 + (int)draw(3), bad = -1, holding = 0;
         for (int i = 0; i < n * stride; i++) number[i] = 1000 + i; // what is not looked at
         for (int i = 0; i < n; i++) {
             const Mesh at = mesh_at(&mesh, i);
-            color[i] = holders_color(holders, &at, NKV);
+            color[i] = replica_group_color(holders, &at, NKV);
             number[i * stride] = color[i] * 10 + (draw(6) == 0 ? draw(values) : 0);
         }
         for (int i = n - 1; i >= 0; i--) { // the group of the first rank that differs from one before it
@@ -183,13 +183,13 @@ static void test_differ(void) {
         }
         for (int i = 0; i < n && bad >= 0; i++)
             right[i] = color[i] == color[bad] && (most == second || number[i * stride] != best);
-        const bool found = copies_differ(told, &copies, number, stride, holders, &mesh, NKV);
+        const bool found = group_differs(told, &copies, number, stride, holders, &mesh, NKV);
         differ_found += found;
         wrong +=
             found != (bad >= 0) || (found && (memcmp(told, right, (size_t)n * sizeof *told) != 0 || copies != holding));
     }
     check(wrong == 0 && differ_found > 300 && differ_found < 2700,
-          "copies_differ: %d of 3000 wrong, %d have differences", wrong, differ_found);
+          "group_differs: %d of 3000 wrong, %d have differences", wrong, differ_found);
 }
 
 static void test_texts(void) {
@@ -222,7 +222,7 @@ static void test_texts(void) {
 static void test_places(void) {
     ModelConfig m = model_gpt2(3, 16, 4, 8, 13);
     m.tied = false;
-    NanProbe probe = probe_begin(&m);
+    NanProbe probe = nan_probe_init(&m);
     int64_t last = -1;
     int wrong = 0, places = 0;
     char text[160];
@@ -235,11 +235,11 @@ static void test_places(void) {
                     {0, "the gradient of attention's input in block 0, micro-batch 1"},
                     {0, "the embedding, micro-batch 1"},
                     {0, "the gradient of the embedding's output, micro-batch 1"},
-                    {0, "the residual stream behind block 0, micro-batch 1"},
+                    {0, "the residual stream after block 0, micro-batch 1"},
                     {0, "the logits, micro-batch 1"},
                     {0, "the losses, micro-batch 1"},
                     {0, "the gradient of the head's input, micro-batch 1"},
-                    {0, "the gradient of the residual stream behind block 1, micro-batch 1"}};
+                    {0, "the gradient of the residual stream after block 1, micro-batch 1"}};
 #define STEP(place)                                                                                                    \
     {                                                                                                                  \
         const int64_t now = place;                                                                                     \
@@ -248,36 +248,36 @@ static void test_places(void) {
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_weight(i));
     for (probe.microbatch = 0; probe.microbatch < 3; probe.microbatch++) {
         probe.backward = false;
-        STEP(place_on_way(&probe, PROBE_EMBEDDING, 0));
+        STEP(place_of_pass(&probe, PROBE_EMBEDDING, 0));
         for (int l = 0; l < m.L; l++) {
-            STEP(place_on_way(&probe, PROBE_ATTENTION, l));
-            STEP(place_on_way(&probe, PROBE_MLP, l));
-            STEP(place_on_way(&probe, PROBE_STREAM, l));
+            STEP(place_of_pass(&probe, PROBE_ATTENTION, l));
+            STEP(place_of_pass(&probe, PROBE_MLP, l));
+            STEP(place_of_pass(&probe, PROBE_STREAM, l));
         }
-        STEP(place_on_way(&probe, PROBE_LOGITS, 0));
-        STEP(place_on_way(&probe, PROBE_LOSS, 0));
+        STEP(place_of_pass(&probe, PROBE_LOGITS, 0));
+        STEP(place_of_pass(&probe, PROBE_LOSS, 0));
         probe.backward = true;
-        STEP(place_on_way(&probe, PROBE_LOGITS, 0));
+        STEP(place_of_pass(&probe, PROBE_LOGITS, 0));
         for (int l = m.L - 1; l >= 0; l--) {
-            STEP(place_on_way(&probe, PROBE_MLP, l));
-            STEP(place_on_way(&probe, PROBE_ATTENTION, l));
-            STEP(place_on_way(&probe, PROBE_STREAM, l - 1));
+            STEP(place_of_pass(&probe, PROBE_MLP, l));
+            STEP(place_of_pass(&probe, PROBE_ATTENTION, l));
+            STEP(place_of_pass(&probe, PROBE_STREAM, l - 1));
         }
     }
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_gradient(i));
 #undef STEP
     check(wrong == 0 && places > 100, "%d places, %d out of order", places, wrong);
     probe.microbatch = 1, probe.backward = false;
-    expected[2].place = place_on_way(&probe, PROBE_MLP, 2),
-    expected[4].place = place_on_way(&probe, PROBE_EMBEDDING, 0);
-    expected[6].place = place_on_way(&probe, PROBE_STREAM, 0),
-    expected[7].place = place_on_way(&probe, PROBE_LOGITS, 0);
-    expected[8].place = place_on_way(&probe, PROBE_LOSS, 0);
+    expected[2].place = place_of_pass(&probe, PROBE_MLP, 2),
+    expected[4].place = place_of_pass(&probe, PROBE_EMBEDDING, 0);
+    expected[6].place = place_of_pass(&probe, PROBE_STREAM, 0),
+    expected[7].place = place_of_pass(&probe, PROBE_LOGITS, 0);
+    expected[8].place = place_of_pass(&probe, PROBE_LOSS, 0);
     probe.backward = true;
-    expected[3].place = place_on_way(&probe, PROBE_ATTENTION, 0),
-    expected[5].place = place_on_way(&probe, PROBE_EMBEDDING, 0);
-    expected[9].place = place_on_way(&probe, PROBE_LOGITS, 0),
-    expected[10].place = place_on_way(&probe, PROBE_STREAM, 1);
+    expected[3].place = place_of_pass(&probe, PROBE_ATTENTION, 0),
+    expected[5].place = place_of_pass(&probe, PROBE_EMBEDDING, 0);
+    expected[9].place = place_of_pass(&probe, PROBE_LOGITS, 0),
+    expected[10].place = place_of_pass(&probe, PROBE_STREAM, 1);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         place_text(text, sizeof text, expected[i].place, &m);
         check(strcmp(text, expected[i].text) == 0, "place: %s", text);
@@ -352,23 +352,23 @@ static void test_scores(bool few) {
     int early = 0;
     for (int i = 0; i < 400; i++) {
         y[i] = 3 - 0.001 * i + 0.1 * gauss((uint64_t)i) + (i % 17 == 0 ? 4 : 0); // every 17th is off
-        const double score = history_score(&h, y[i], &expected);
-        const double same = history_score(&other, 5 * y[i] - 70 + 0.3 * i, &expected);
+        const double score = outlier_score(&h, y[i], &expected);
+        const double same = outlier_score(&other, 5 * y[i] - 70 + 0.3 * i, &expected);
         early += i < 100 && score != 0;
         if (i >= 100) worst = fmax(worst, fabs(score - brute_score(y + i - 100, y[i])));
         moved = fmax(moved, fabs(score - same));
-        history_add(&h, y[i]), history_add(&other, 5 * y[i] - 70 + 0.3 * i);
+        outlier_add(&h, y[i]), outlier_add(&other, 5 * y[i] - 70 + 0.3 * i);
     }
     check(early == 0, "nothing is said before there are 100: %d times", early);
     check_error("scores beside brute force", worst, 1e-9);
     check_error("scores of a line added, another unit and zero", moved, 1e-8);
-    history_add(&h, (double)NAN), history_add(&h, (double)INFINITY);
-    check(fabs(history_score(&h, 3, &expected) - brute_score(y + 300, 3)) < 1e-9,
+    outlier_add(&h, (double)NAN), outlier_add(&h, (double)INFINITY);
+    check(fabs(outlier_score(&h, 3, &expected) - brute_score(y + 300, 3)) < 1e-9,
           "what is not finite is not remembered");
-    check(history_score(&h, (double)NAN, &expected) == 0, "and has no score");
+    check(outlier_score(&h, (double)NAN, &expected) == 0, "and has no score");
     memset(&h, 0, sizeof h);
-    for (int i = 0; i < 100; i++) history_add(&h, 2.5);
-    check(history_score(&h, 2.5, &expected) == 0 && expected == 2.5 && history_score(&h, 2.6, &expected) > 100,
+    for (int i = 0; i < 100; i++) outlier_add(&h, 2.5);
+    check(outlier_score(&h, 2.5, &expected) == 0 && expected == 2.5 && outlier_score(&h, 2.6, &expected) > 100,
           "equal values: the next has score 0, another one a large score");
 
     // A falling loss: an outlier of 10 deviations is seen, one of 100 is seen, and so is the one behind it, and the noise is not.
@@ -377,9 +377,9 @@ static void test_scores(bool few) {
     for (int i = 0; i < 400; i++) {
         const bool off = i == 200 || i == 201 || i == 210 || i == 300;
         const double x = 5 - 0.01 * i + 0.05 * gauss(5000 + (uint64_t)i) + (off ? i == 200 ? 5 : 0.6 : 0);
-        const double score = history_score(&h, x, &expected);
+        const double score = outlier_score(&h, x, &expected);
         seen += off && score > 6, false_alarms += !off && fabs(score) > 6;
-        history_add(&h, x);
+        outlier_add(&h, x);
     }
     check(seen == 4 && false_alarms == 0, "a falling loss: %d of 4 outliers seen, %d false alarms", seen, false_alarms);
 
@@ -390,10 +390,10 @@ static void test_scores(bool few) {
     double squares = 0;
     memset(&h, 0, sizeof h);
     for (int i = 0; i < n + 100; i++) {
-        const double x = gauss(10000 + (uint64_t)i), score = history_score(&h, x, &expected);
+        const double x = gauss(10000 + (uint64_t)i), score = outlier_score(&h, x, &expected);
         squares += score * score;
         beyond4 += fabs(score) > 4, beyond6 += fabs(score) > 6;
-        history_add(&h, x);
+        outlier_add(&h, x);
     }
     check(beyond6 <= 1 && beyond4 < n / 500 && squares / n > 1 && squares / n < 1.35,
           "normal noise, %d steps: variance of the score %.3f, beyond 4: %d, beyond 6: %d", n, squares / n, beyond4,

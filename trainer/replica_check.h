@@ -1,0 +1,181 @@
+/*
+trainer/replica_check.h: do ranks that hold the same parameters still hold the same bits?
+
+    replicas_differ    compares the parameters of a site's ranks, or of all; names the tensors and ranks that differ
+
+Theory: ranks hold replicas of parameters, which stay identical without ever being compared: every all-reduce gives each rank
+the same bits, and each rank makes the same update of them. Bits that differ are wrong somewhere: silent data corruption
+(Dixit et al. 2021, "Silent data corruptions at scale"). Every --check-replicas-every steps, and before a checkpoint, each rank
+takes a checksum of each of its slices (util/checksum.h) in the device's memory, and sends the others four sums, one a group:
+
+    REPLICATED_OVER_DP      a cut of a matrix: the data ranks of the same (t, p)
+    REPLICATED_OVER_HEADS   a key/value head: also the tensor ranks that share it
+    REPLICATED_OVER_TP      norms, positions, biases after sums: all data and tensor ranks of a stage
+    REPLICATED_OVER_ENDS    a tied embedding: the first and the last stage
+
+If the sums of a group differ, the tensors are compared one by one. A rank is named if it differs from the majority; without a
+majority all are. With d = 1 only the other three groups are covered. The optimizer's moments are not compared: a wrong moment
+makes a wrong update, which is seen; but with ZeRO one rank updates a weight for all, and the others take over its error.
+*/
+#ifndef REPLICA_CHECK_H
+#define REPLICA_CHECK_H
+
+#include "../parallel/process_groups.h"
+#include "../kernels/kernels.h"
+#include "../model.h"
+#include "../parallel.h"
+
+typedef enum {
+    REPLICATED_OVER_DP,
+    REPLICATED_OVER_HEADS,
+    REPLICATED_OVER_TP,
+    REPLICATED_OVER_ENDS,
+    REPLICA_GROUPS
+} ReplicaGroup;
+
+static inline ReplicaGroup replica_group_of(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
+    if (tensor->kind == WTE && m->tied && mesh->p > 1 && !mesh->folded) return REPLICATED_OVER_ENDS;
+    if (tensor->parallel == REPLICATED) return REPLICATED_OVER_TP;
+    return is_key_or_value(tensor) && mesh_tp_cuts(mesh) > m->NKV ? REPLICATED_OVER_HEADS : REPLICATED_OVER_DP;
+}
+
+// A number below t p that is the same on all ranks with replicas of the same slices of a group. NKV: key/value heads.
+static inline int replica_group_color(ReplicaGroup group, const Mesh* at, int NKV) {
+    const int sharing = mesh_tp_cuts(at) > NKV ? mesh_tp_cuts(at) / NKV : 1;
+    const int stage = group == REPLICATED_OVER_ENDS && at->pipeline == at->p - 1 ? 0 : at->pipeline;
+    int tensor = at->tensor;
+    if (group == REPLICATED_OVER_TP) tensor = 0;
+    if (group == REPLICATED_OVER_HEADS) tensor = at->tensor / sharing;
+    return tensor + at->t * stage;
+}
+
+// Marks, of n ranks that should have the same number (number[rank stride]), the ranks whose number is not the most frequent one;
+// all of them, where two numbers are equally frequent.
+static inline void differ_from_majority(bool* wrong, const int64_t* number, int stride, const int* rank, int n) {
+    int64_t most = 0;
+    int votes = 0;
+    bool majority = false; // no other number has as many votes
+    for (int i = 0; i < n; i++) {
+        const int64_t mine = number[(int64_t)rank[i] * stride];
+        int same = 0;
+        for (int j = 0; j < n; j++) same += number[(int64_t)rank[j] * stride] == mine;
+        if (same == votes && mine != most) majority = false;
+        if (same > votes) {
+            most = mine;
+            votes = same;
+            majority = true;
+        }
+    }
+    for (int i = 0; i < n; i++) wrong[rank[i]] = !majority || number[(int64_t)rank[i] * stride] != most;
+}
+
+// Whether the numbers of a group differ between ranks that should have the same; number[rank stride] is the rank's. If so, wrong
+// (ranks) marks the ranks that differ, of the first replicas where that is so, and *copies is how many replicas these are.
+static inline bool group_differs(bool* wrong, int* copies, const int64_t* number, int stride, ReplicaGroup group,
+                                 const Mesh* mesh, int NKV) {
+    const int ranks = mesh_size(mesh), colors = mesh->t * mesh->p;
+    int* first = (int*)checked_malloc((size_t)(colors + ranks) * sizeof(int), "the ranks");
+    int* same = first + colors;
+    int found = -1, n = 0;
+    for (int i = 0; i < colors; i++) first[i] = -1;
+    for (int rank = 0; rank < ranks && found < 0; rank++) {
+        const Mesh at = mesh_at(mesh, rank);
+        const int color = replica_group_color(group, &at, NKV);
+        if (first[color] < 0) first[color] = rank;
+        if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride]) found = color;
+    }
+    for (int rank = 0; rank < ranks && found >= 0; rank++) {
+        const Mesh at = mesh_at(mesh, rank);
+        wrong[rank] = false;
+        if (replica_group_color(group, &at, NKV) == found) same[n++] = rank;
+    }
+    if (found >= 0) differ_from_majority(wrong, number, stride, same, n);
+    *copies = n;
+    free(first);
+    return found >= 0;
+}
+
+// The checksums of this rank's slices (layout.n). No two slices have a word's number in common, so that the sums of checksums
+// differ where two slices are swapped. device: as many numbers in device memory.
+static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layout* layout, const floatX* params) {
+    const size_t bytes = (size_t)layout->n * sizeof *sums;
+    device_zero(device, bytes);
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* s = &layout->slices[i];
+        const int64_t first = ((int64_t)s->index * layout->states + s->state) << 36; // slices have less than 2^36 words
+        checksum_add(device + i, params + s->offset, slice_elements(s) * (int64_t)sizeof(floatX), first);
+    }
+    device_to_host(sums, device, bytes);
+}
+
+// The sums of this rank's checksums over the slices of each group, which it sends to the other ranks.
+static inline void group_checksums(int64_t number[REPLICA_GROUPS], const uint64_t* sums, const Layout* layout,
+                                   const ModelConfig* m) {
+    uint64_t sum[REPLICA_GROUPS] = {0};
+    for (int i = 0; i < layout->n; i++) sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];
+    for (int i = 0; i < REPLICA_GROUPS; i++) number[i] = (int64_t)sum[i];
+}
+
+// The sum of this rank's checksums over the slices of one tensor.
+static inline int64_t tensor_checksum(const uint64_t* sums, const Layout* layout, int index) {
+    uint64_t sum = 0;
+    for (int i = 0; i < layout->n; i++) sum += layout->slices[i].index == index ? sums[i] : 0;
+    return (int64_t)sum;
+}
+
+// Says which tensor differs, and on which ranks; others: more tensors that differ.
+static inline void replica_error_text(char* text, size_t size, const Tensor* tensor, const bool* wrong, int copies,
+                                      int others, const Mesh* mesh, bool all_sites) {
+    const Mesh site = mesh_of_site(mesh);
+    const Mesh* these = all_sites ? mesh : &site;
+    char ranks[256];
+    int n = 0;
+    for (int i = 0; i < mesh_size(these); i++) n += wrong[i];
+    ranks_text(ranks, sizeof ranks, mesh, all_sites, wrong);
+    snprintf(text, size, "%s %s other bits of %s than ", ranks, n == 1 ? "has" : "have", tensor->name);
+    const bool one = copies - n == 1;
+    if (n < copies)
+        append_text(text, size, "%d other%s that hold%s the same", copies - n, one ? "" : "s", one ? "s" : "");
+    else
+        append_text(text, size, "each other, and there is no majority");
+    if (others > 0)
+        append_text(text, size, "; %d more tensor%s differ%s", others, others == 1 ? "" : "s", others == 1 ? "s" : "");
+}
+
+// Whether the ranks of this rank's site, or of all sites, hold different bits of the same parameters; text names the tensors and
+// ranks. All these ranks call it and get the same text. Without a difference each sends four numbers.
+static inline bool replicas_differ(char* text, size_t size, ProcessGroups* groups, const Layout* layout,
+                                   const ModelConfig* m, const floatX* params, uint64_t* device, bool all_sites) {
+    const Mesh site = mesh_of_site(&layout->mesh);
+    const Mesh* mesh = all_sites ? &layout->mesh : &site;
+    const size_t ranks = (size_t)mesh_size(mesh);
+    uint64_t* sums = (uint64_t*)checked_malloc((size_t)layout->n * sizeof *sums, "the checksums");
+    int64_t* all = (int64_t*)checked_malloc(ranks * REPLICA_GROUPS * sizeof *all, "the checksums of all ranks");
+    Tensor* list = (Tensor*)checked_malloc((size_t)layout->tensors * sizeof(Tensor), "the list of tensors");
+    bool* wrong = (bool*)checked_malloc(ranks * sizeof *wrong, "the ranks");
+    bool differ = false;
+    int copies, found = 0, first = -1;
+    int64_t mine[REPLICA_GROUPS];
+    slice_checksums(sums, device, layout, params);
+    group_checksums(mine, sums, layout, m);
+    gather_over_mesh(groups, all, mine, REPLICA_GROUPS, all_sites);
+    for (int i = 0; i < REPLICA_GROUPS; i++)
+        differ = group_differs(wrong, &copies, all + i, REPLICA_GROUPS, (ReplicaGroup)i, mesh, m->NKV) || differ;
+    model_tensors(list, m);
+    for (int i = differ ? layout->tensors - 1 : -1; i >= 0; i--) { // the first tensor last: the text names its ranks
+        mine[0] = tensor_checksum(sums, layout, i);
+        gather_over_mesh(groups, all, mine, 1, all_sites);
+        if (!group_differs(wrong, &copies, all, 1, replica_group_of(&list[i], mesh, m), mesh, m->NKV)) continue;
+        first = i;
+        found++;
+        replica_error_text(text, size, &list[i], wrong, copies, found - 1, &layout->mesh, all_sites);
+    }
+    if (differ && first < 0) die("internal error: the checksums differ, but no tensor does");
+    free(sums);
+    free(all);
+    free(list);
+    free(wrong);
+    return differ;
+}
+
+#endif
