@@ -119,7 +119,7 @@ else
     [ -z "${MPIRUN:-}" ] || run "meshes" $system/test_mesh.sh &
     for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     one "command line" $system/test_cli.sh
-    [ ! -x dev/tidy.py ] || one "tidy" dev/tidy.py
+    [ ! -x dev/tidy.py ] || one "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     one "data tools" $system/test_data.sh
     one "report page" $system/test_report.py
     one "imported weights" $system/test_pretrained.py
@@ -132,9 +132,9 @@ if [ "$TIER" = full ]; then
     twice "launchers with real programs" $system/test_launch_real.sh
     twice "runs that stop" $system/test_stop.sh
     if $system/check_generate.py --installed; then one "texts beside PyTorch" $system/check_generate.py
-    else echo "left out: texts beside PyTorch's (apt-get install python3-torch)"; fi
+    else echo "without torch no text is compared with PyTorch's (apt-get install python3-torch)"; fi
     if $system/check_transformers.py --installed; then one "transformers" $system/check_transformers.py
-    else echo "left out: models beside transformers' (make check_transformers)"; fi
+    else echo "without transformers no model is compared with theirs (make check_transformers)"; fi
 fi
 wait
 if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then

@@ -96,7 +96,7 @@ def trace(path, t, p, d, m, steps):
         assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
         assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
         passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
-        assert passes.index('b') == min(m, p - rank // (t * d)), (rank, passes) # 1F1B: so many forward passes first
+        assert passes.index('b') == min(m, p - rank // (t * d)), (rank, passes) # 1F1B: the forward passes before the first backward pass
         for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
         assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
         sends = [e for e in mine if e['name'].startswith('send') and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
@@ -145,7 +145,7 @@ def plan(out, t, p, d, L, C, V, T, zero):
     print(f'{found:.1f} MB, {4 * held / 1e6:.1f} expected')
 
 def weights(a, b, bound):
-    """Two model.safetensors: the same header, every number alike to bound x the largest of its tensor."""
+    """Two model.safetensors: the same header, every number equal to bound x the largest of its tensor."""
     def read(path):
         data = open(path, 'rb').read()
         n = struct.unpack('<Q', data[:8])[0]

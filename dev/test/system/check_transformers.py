@@ -20,7 +20,7 @@ divides. Of each:
 Bound of the logits: relative to the largest, a sum of K products of float32 errs by about sqrt(K) 2^-24 for errors of random
 sign (Higham 2002, section 4.5); a model is 8 L + 4 such stages whose errors add up; 4 for how much a stage enlarges the error
 of its input. And the test has to be able to fail: beside it stands how far transformers itself is off when what is special
-in a case (its scaling, theta, eps, ...) is left away, which must be over the bound.
+in a case (its scaling, theta, eps, ...) is omitted, which must be over the bound.
 """
 import importlib.util
 import json

@@ -31,7 +31,7 @@ import tokenizers
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
-CL100K_ONIGURUMA = LLAMA3.replace(r"\s*[\r\n]+", r"\s+\z|\s*[\r\n]+")  # as tokenizers' engine has to be told
+CL100K_ONIGURUMA = LLAMA3.replace(r"\s*[\r\n]+", r"\s+\z|\s*[\r\n]+")  # as tokenizers' engine needs it
 PATTERNS = {"gpt2": GPT2, "llama3": LLAMA3, "cl100k": CL100K}
 FAMILIES = {50256: ("gpt2", 50257), 50281: ("gpt2", 50281), 100256: ("cl100k", 100277), 128000: ("llama3", 128256)}
 
@@ -60,7 +60,7 @@ BYTE = {c: b for b, c in LETTER.items()}
 # Texts
 
 def collected(patterns, most):
-    """Files in the order of their names, up to so many bytes; what is not UTF-8 is replaced."""
+    """Files in the order of their names, up to a number of bytes; what is not UTF-8 is replaced."""
     data, seen = [], 0
     for pattern in patterns:
         for path in sorted(glob.glob(pattern, recursive=True)):

@@ -5,7 +5,7 @@
 #
 # 1. test_equivalence.c with eight ranks: all meshes of up to eight, all settings. A line a case.
 # 2. make mutate SUITE=collectives: faults planted in copies of the sources, each of which that test has to see.
-# Last a table: how far a mesh of so many ranks was from one rank at most, beside the bound. All of it is kept in
+# Last a table: how far a mesh of N ranks was from one rank at most, beside the bound. All of it is kept in
 # $BUILD/log/equivalence.log. On two idle cores it takes about forty-five minutes.
 set -u
 [ $# -gt 0 ] || set -- --full

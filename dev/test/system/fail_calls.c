@@ -6,10 +6,10 @@ fail_calls.c: a library for LD_PRELOAD under which one system call of a run fail
     FAIL_RANK=R         on this rank; 0 where there is one
     FAIL_AT=N           number N of them fails, from 1 on; 0: none
     FAIL_ALL=1          and all later ones, as on a disk that is gone
-    FAIL_PAGES=N        and the machine has so many pages of memory, of 4 KB
+    FAIL_PAGES=N        and the machine has N pages of memory, of 4 KB
     FAIL_COUNT=FILE     the process's number of calls goes there at its end; nothing is written if it is killed
 
-Calls that remove what is there are left alone: nobody can clean up on a disk that does not let him.
+Calls that remove what is there are left alone: no program can clean up on such a disk.
 */
 #ifndef _GNU_SOURCE // g++ defines it
 #define _GNU_SOURCE

@@ -61,15 +61,21 @@ trains() {
     return 1
 }
 
-# told STATUS TEXT WHAT: the launch ended with STATUS, soon, and the trainer said one line, which has TEXT
+# says WORDS FILE: each of the words, between ", ", is in the file
+says() {
+    while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
+}
+
+# told STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words: the
+# option or file that is wrong
 told() {
-    if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(grep -ac '^train_gpt: ' err)" = 1 ] &&
-        grep -a '^train_gpt: ' err | grep -qF -- "$2"; then ok "$3 -> $(grep -a '^train_gpt: ' err)"
+    grep -a '^train_gpt: ' err >line
+    if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(wc -l <line)" = 1 ] && says "$2" line; then ok "$3 -> $(cat line)"
     else bad "$3: exit status $status (expected $1) after $seconds s, stderr (expected \"$2\"): $(head -c 900 err)"; fi
 }
 
-# refuses STATUS TEXT RANKS OPTIONS... Wrong arguments (status 2) are found by every rank alike, by the same function.
-# So after the first ten, where the mesh is one for so many ranks, it is a process alone that plans that mesh; LONG=1:
+# refuses STATUS WORDS RANKS OPTIONS... Wrong arguments (status 2) are found by every rank, by the same function.
+# So after the first ten, where that many ranks fit the mesh, it is a process alone that plans that mesh; LONG=1:
 # all are started for real.
 refused=0
 refuses() {
@@ -109,7 +115,7 @@ chmod +x rank.sh
 export noted=$work
 rank="$work/rank.sh"
 
-# begins STEPS RANKS COMMAND...: in the background; returns when it has made so many steps or is over
+# begins STEPS RANKS COMMAND...: in the background; returns after that many steps, or when it is over
 begins() {
     rm -f pids/*
     : >out

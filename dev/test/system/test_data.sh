@@ -1,6 +1,6 @@
 #!/bin/sh
 # build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the
-# right tokens, whatever the number of threads; what is wrong is told, and leaves no half of a file. BIN: the folder of
+# right tokens, whatever the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder of
 # the programs (build/sanitized).
 set -u
 bin=${BIN:-${BUILD:-build}/sanitized}
@@ -109,7 +109,7 @@ check "of a folder, on 3 threads" vocab --data "$folder/in" --vocab 500 --split 
 check "and on 1" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v4.json" --threads 1
 check "is the same" cmp "$folder/v3.json" "$folder/v4.json"
 check "it makes shards" sh -c '"$1/tokenize" --tokenizer "$2/v3.json" --data "$2/in/big.txt" --out "$2/own" >"$2/log" 2>&1' sh "$bin" "$folder"
-check "fewer tokens than asked for are told" vocab --data "$folder/one.txt" --vocab 5000 --out "$folder/v5.json"
+check "fewer tokens than asked for are reported" vocab --data "$folder/one.txt" --vocab 5000 --out "$folder/v5.json"
 check "with the reason" grep -q "fewer than --vocab 5000" "$folder/log"
 # Multiple choice: the numbers behind the header, as a line.
 choices() { "$bin/make_choices" --data "$folder/q.jsonl" --out "$folder/q.bin" "$@" >"$folder/log" 2>&1; }

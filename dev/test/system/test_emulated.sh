@@ -1,6 +1,6 @@
 #!/bin/bash
 # The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in
-# bf16 and fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and taken up again
+# bf16 and fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and resumed
 # ends with the same bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks
 # exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and
 # started as torchrun does. LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else
@@ -80,7 +80,7 @@ caat="$states --caat-fraction 0.5" caat_odd="$states --caat-fraction 0.4" # 64 a
 declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
 
 # ---- a step beside the CPU's, as make compare has it
-# compared ROWS FAILED: so many tensors and other results, so many of them beyond their bounds
+# compared ROWS FAILED: ROWS tensors and other results, FAILED of them beyond their bounds
 compared() {
     status=0
     timeout 240 "$build/emulated/bf16/compare" --compare gpt2.reference llama.reference >out 2>err </dev/null || status=$?
@@ -139,23 +139,23 @@ done
 STEPS=1 SAMPLE=1 check "it writes" one bf16 caat caat_writes --micro-batch 2
 check "what it writes" grep -q "sample:" out
 
-# taken up again, with the same bits
+# resumed, with the same bits
 check "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
 check "the checkpoint of step 6 goes" rm -r half/step_00000006
-check "and taken up again" one bf16 gpt2 half --micro-batch 2 --resume
+check "and resumed" one bf16 gpt2 half --micro-batch 2 --resume
 check "the same weights" cmp half/step_00000006/model.safetensors bf16_gpt2/step_00000006/model.safetensors
 check "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/step_00000006/optimizer.safetensors
 check "the same log" python3 compare.py half bf16_gpt2 0
 STEPS=1 check "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 --init bf16_gpt2/step_00000006
-STEPS=7 check "the CPU goes on with a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
+STEPS=7 check "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
 STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 --init cpu_llama/step_00000006
 STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
 check "what it writes" grep -q "sample:" out
 # Where nothing is trained there are no masters either.
 # shellcheck disable=SC2086
 goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 --generate "one two" --max-new-tokens 30 >out 2>err </dev/null; }
-check "it goes on with a text" goes_on
-check "what it goes on with" grep -q "^one two." out
+check "it continues a text" goes_on
+check "the continuation" grep -q "^one two." out
 
 # The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone
 # does.
@@ -167,7 +167,7 @@ for arch in gpt2 llama; do
         "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every $writes --recompute full --out asan_$arch
 done
 
-# Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and taken up again,
+# Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and resumed,
 # with the same bits, of own weights that are rounded too.
 modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2" "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
     "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2" "--dp-mode delayed --zero 1 --dc-lambda 0.2"
@@ -183,7 +183,7 @@ for i in "${!modes[@]}"; do
     mkdir -p "sites_again$i"
     cp -r "sites_bf16$i"/* "sites_again$i"
     rm -r "sites_again$i/step_00000006"
-    NCCL=1 check "... taken up again after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
+    NCCL=1 check "... resumed after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
     check "... ends with the same bits" diff -r "sites_again$i/step_00000006" "sites_bf16$i/step_00000006"
 done
 
@@ -256,11 +256,11 @@ CASES
     NCCL=1 check "bf16 caat --tp 2 --pp 2, NCCL" ranks 4 bf16 caat mesh_caat --micro-batch 1 --tp 2 --pp 2 --zero 1
     check "... counts the bytes that the formulas say:" python3 traffic.py out
     check "... trains what one rank trains:" python3 compare.py mesh_caat bf16_caat "${bound[bf16]}"
-    # a mesh stopped and taken up again; copies are rounded alike, or the second half would differ
+    # a mesh stopped and resumed; copies are rounded identically, or the second half would differ
     # shellcheck disable=SC2086
     check "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3
     check "the checkpoint of step 6 is kept aside" mv again/step_00000006 whole
-    check "taken up again" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --resume
+    check "resumed" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --resume
     check "the same weights" cmp again/step_00000006/model.safetensors whole/model.safetensors
     check "the same moments" cmp again/step_00000006/optimizer.safetensors whole/optimizer.safetensors
 fi

@@ -176,7 +176,7 @@ check model --only train --models "gpt2-774M"
 expect "--models: that one" times '^bf16/train_gpt ATTENTION=mma .*gpt2-774M' "$calls" 1
 expect "--models: no other" hasnt 'gpt2-124M\|llama' "$calls"
 check unknown --only train --models "gpt5"
-expect "a model that nobody knows fails" [ $status = 1 ]
+expect "an unknown model fails" [ $status = 1 ]
 FAKE_TORCH=1 check torchless --only train --models gpt2-124M
 expect "without PyTorch: said, and no failure" [ "$status$(rows 'left out.*PyTorch' torchless)" = 01 ]
 rm "$work/bin/compute-sanitizer"

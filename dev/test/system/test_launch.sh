@@ -7,7 +7,7 @@ project=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-unset OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
+unset TIER OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
 
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
@@ -139,7 +139,7 @@ refuses 1 "was built without MPI" scripts/run_ssh.sh a 2
 rm train_gpt
 refuses 1 "type make first" scripts/run_ssh.sh a 2
 script train_gpt "$trainer"
-# A folder whose name would be run by a shell that reads it: the host asked is this machine, by way of a shell of its
+# A folder whose name would be run by a shell that reads it: the host asked is this machine, through a shell of its
 # own.
 mv "$fake/ssh" "$work/ssh"
 # shellcheck disable=SC2016
@@ -230,7 +230,7 @@ wait $job
 is "run_slurm.sh, scancel: saves, and is not put into the queue again, status 75" "75 --out r/USR1" "$? $(sed 's/^ *//' "$called" | paste -s -d /)"
 mv "$work/srun" "$fake/srun"
 run 0 "$work/slurm_script" --help
-check "--help inside of a job starts nothing" "[ ! -e $called ] && [ ! -s $work/err ]"
+check "--help inside a job starts nothing" "[ ! -e $called ] && [ ! -s $work/err ]"
 cd "$work" || exit 1
 refuses 1 "there is no $work/train_gpt: type make and then sbatch in the project's folder" ./slurm_script
 script train_gpt "# a trainer without"
@@ -374,8 +374,9 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli gpu_check launch mesh compilers watch stop data; do script dev/test/system/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
+for name in cli gpu_check launch launch_real mesh runs compilers watch stop data; do script dev/test/system/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
 for name in check_replicas test_report test_evaluations test_pretrained torture; do script dev/test/system/$name.py "echo '1 passed, 0 failed'"; done
+mkdir -p dev/experiments && script dev/experiments/test_paths.sh "echo '1 passed, 0 failed'"
 for name in generate transformers; do script dev/test/system/check_$name.py "exit 1"; done # there is no torch here
 mkdir -p build/sanitized
 # test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
@@ -384,8 +385,8 @@ test_program() {
     script "build/$1" "$3"
     script "build/sanitized/$1" "$3"
 }
-tests() { BUILD=build FUZZERS='' GPU_TESTS="${GPU-}" TESTS="$1" run "$2" env MPIRUN="$3" sh -c 'exec dev/test/run.sh </dev/zero'; }
-lines() { sed -n "s/  *[0-9]* s$//; s/  */ /g; /^$1/p" "$work/out" | paste -s -d /; }
+tests() { BUILD=build FUZZERS='' GPU_TESTS="${GPU-}" TIER=full PLAIN="$1" SANITIZED="$1" run "$2" env MPIRUN="$3" sh -c 'exec dev/test/run.sh </dev/zero'; }
+lines() { sed -n "s/  *[0-9]* s  *[0-9]* s of CPU$//; s/  */ /g; /^$1/p" "$work/out" | paste -s -d /; }
 # shellcheck disable=SC2016
 says='echo "9 passed, 9 failed"; echo "1 passed, 0 failed of many"; echo "options ${ASAN_OPTIONS-none} $*"; echo "5 passed, 0 failed"'
 test_program test_many "/*
@@ -400,18 +401,20 @@ test_program test_alone "/* says no ranks: 4 */
 // ranks: 9" "$says"
 mv dev/test/unit/test_star.c . # where test_gpt.c is
 tests "test_many test_star test_alone" 0 mpirun.once
-check "without a C++ compiler the CUDA kernels are left out" "grep -q 'the CUDA kernels are left out' $work/out"
+check "without a C++ compiler the CUDA kernels are left out" "grep -q 'left out: the CUDA kernels' $work/out"
 is "run.sh, several ranks" "test_many 5 passed 0 failed/test_many, 3 ranks 5 passed 0 failed/test_many, 8 ranks 5 passed 0 failed" \
     "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
 is "run.sh, sanitized" "test_many sanitized 5 passed 0 failed/test_many sanitized, 3 ranks 5 passed 0 failed/test_many sanitized, 8 ranks 5 passed 0 failed" \
     "$(lines 'test_many sanitized')"
 is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" "$(lines test_star)"
 is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "63 passed, 0 failed" "$(tail -n 1 "$work/out")"
-is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed" "$(lines '[cl]')"
+is "run.sh adds up" "67 passed, 0 failed" "$(tail -n 1 "$work/out")"
+is "run.sh runs the scripts" "command line 1 passed 0 failed/compilers 1 passed 0 failed/launchers 1 passed 0 failed/launchers with real programs 1 passed 0 failed" \
+    "$(lines '[cl][ao]')"
 is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
-is "run.sh runs those that stop, and that hang" "runs that stop 1 passed 0 failed/runs that hang 1 passed 0 failed" "$(lines runs)"
-is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed" "$(lines replicas)"
+is "run.sh runs those that stop, fail and hang" \
+    "runs that stop 1 passed 0 failed/failing runs 1 passed 0 failed/hanging runs 1 passed 0 failed" "$(lines '[a-z]* *runs')"
+is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed/replicas on meshes 1 passed 0 failed" "$(lines replicas)"
 is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
 # Whether the ranks of a real mpirun stay behind when timeout signals it twice depends on luck; this does not.
@@ -419,7 +422,7 @@ is "several ranks are started by mpirun, MPI's leaks ignored" "FAKE mpirun -np 8
 check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" "[ $(sed 's/ / != /' "$called") ]"
 is "one rank without mpirun, leaks counted" "options none --short" "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
 tests "test_many test_star" 0 ""
-is "run.sh without MPI" "left out: 7 runs with several ranks, there is no MPI (scripts/test.sh installs it)/19 passed, 0 failed" \
+is "run.sh without MPI" "left out: 6 runs with several ranks, there is no MPI (scripts/test.sh installs it)/20 passed, 0 failed" \
     "$(tail -n 2 "$work/out" | paste -s -d /)"
 test_program test_alone "//" "echo '2 passed, 0 failed'"
 script dev/test/cuda/cuda_tests.sh 'echo "3 passed, 0 failed"'
@@ -442,12 +445,12 @@ tests "test_bad test_crash test_empty" 1 mpirun.once
 is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" "$(lines test_bad)"
 is "a crash after the last line is a failure" "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" "$(lines test_empty)"
-is "run.sh adds up failures" "25 passed, 10 failed" "$(tail -n 1 "$work/out")"
-is "what fails is done once more, and that is told" "8" "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
+is "run.sh adds up failures" "29 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "what fails is done once more, and that is printed" "8" "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
 test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' && exit; : >$work/tried; echo 'FAIL  by chance'; echo '2 passed, 1 failed'; exit 1"
 tests "test_luck" 0 mpirun.once
-is "what fails once only is told, and has passed" "again: test_luck, 2 ranks, which has failed once:/FAIL by chance/test_luck, 2 ranks 3 passed 0 failed" \
-    "$(sed -n "s/  *[0-9]* s$//; s/  */ /g; /luck,\|chance/p" "$work/out" | paste -s -d /)"
+is "what fails only once is printed, and has passed" "again: test_luck, 2 ranks, which has failed once:/FAIL by chance/test_luck, 2 ranks 3 passed 0 failed" \
+    "$(sed -n "s/  *[0-9]* s  *[0-9]* s of CPU$//; s/  */ /g; /luck,\|chance/p" "$work/out" | paste -s -d /)"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*

@@ -61,10 +61,10 @@ generating=("2:--tp 2" "4:--tp 2 --pp 2" "2:--pp 2 --schedule zb-v --zero 2 --re
 full && generating+=("2:--pp 2" "2:--dp 2" "4:--tp 4 --sequence-parallel" "2:--pp 2 --schedule interleaved")
 for text in "${texts[@]}"; do
     writes "1:" --generate "$text" --temperature 0 --max-new-tokens 60 && mv written greedy
-    check "one rank goes on with ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy | grep -qx '$text'"
+    check "one rank continues ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy | grep -qx '$text'"
     for mesh in "${generating[@]}"; do
         writes "$mesh" --generate "$text" --temperature 0 --max-new-tokens 60
-        check "$mesh goes on with ${#text} bytes in the same way" "cmp greedy written"
+        check "$mesh continues ${#text} bytes in the same way" "cmp greedy written"
     done
 done
 writes "1:" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50 && mv written drawn
@@ -81,11 +81,11 @@ check "where nothing is trained there are no gradients and no moments" \
 launch 2 "$sanitized" "${from_six[@]}" --tp 2 --generate "101 102 103 104 105 106 107 108 109 1" --max-new-tokens 20
 check "--generate, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
 check "nothing is written to --out" "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
-refuses 2 "nothing is written there; add --resume" 2 "${model[@]}" --out mesh0 --generate a
-refuses 2 "there is no checkpoint in nowhere" 1 "${model[@]}" --out nowhere --resume --generate a
-refuses 2 "the model has 100 tokens, and there is no vocabulary" 1 "${model[@]}" --vocab 100 --generate a
-refuses 2 "--top-k has no meaning with --temperature 0" 1 "${model[@]}" --generate a --temperature 0 --top-k 3
-refuses 2 "samples begin with the text, and --sample-every 0 has none" 1 "${short[@]}" --steps 2 --generate a
+refuses 2 "--resume" 2 "${model[@]}" --out mesh0 --generate a
+refuses 2 "nowhere" 1 "${model[@]}" --out nowhere --resume --generate a
+refuses 2 "vocabulary" 1 "${model[@]}" --vocab 100 --generate a
+refuses 2 "--top-k, --temperature" 1 "${model[@]}" --generate a --temperature 0 --top-k 3
+refuses 2 "--sample-every" 1 "${short[@]}" --steps 2 --generate a
 
 "$train" --help >help
 launch 2 "$train" --help
@@ -100,7 +100,7 @@ for mesh in "4:--tp 2 --pp 2 --sequence-parallel" "4:--pp 2 --zero 2 --recompute
     verify_py "$mesh sanitized: losses are those of one rank:" same mesh0 "clean${mesh%% *}" 1e-5
 done
 
-# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is taken up with them, and not without
+# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is resumed with them, and not without
 mkdir documents
 split -b 17 -a 4 text.txt documents/
 packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
@@ -124,20 +124,20 @@ done
 trains "1:" "${packed[@]}" --out unpacked
 check "documents make other losses" "! python3 '$check_run' same packed0 unpacked 1e-3 2>/dev/null"
 rm -r packed1/step_00000006
-refuses 2 "for the ranks that are here" 1 --out packed1 --resume
+refuses 2 "--tp" 1 --out packed1 --resume
 trains "1:" --tp 1 --out packed1 --resume
-verify_py "documents, taken up by one rank, to the bit:" same packed0 packed1 0
-refuses 2 "every file is a document, this is one with --dp-mode sync: a resumed run needs the same" 2 "${packed[@]}" --document-mask=no --out packed1 --resume
-refuses 2 "this is one with --dp-mode sync, every file is a document" 2 "${packed[@]}" --document-mask --out unpacked --resume
+verify_py "documents, resumed by one rank, to the bit:" same packed0 packed1 0
+refuses 2 "document" 2 "${packed[@]}" --document-mask=no --out packed1 --resume
+refuses 2 "document" 2 "${packed[@]}" --document-mask --out unpacked --resume
 
-# ---- checkpoints of one mesh, taken up on another: from step 3 as if the run had been there from the start
+# ---- checkpoints of one mesh, resumed on another: from step 3 as if the run had been there from the start
 for a in 0 1 3 4 5; do
     for b in 0 1 3 4 5; do
         full || [ "$a$b" = 30 ] || [ "$a$b" = 53 ] || [ "$a$b" = 44 ] || continue
         rm -rf on && mkdir on on/step_00000005.tmp && cp -r mesh$a/step_00000003 mesh$a/log.jsonl on
         cp mesh$a/step_00000006/* on/step_00000005.tmp # complete, but never given its name
         trains "${meshes[$b]}" "${run[@]}" --out on --resume || continue
-        what="[${meshes[$a]}] taken up on [${meshes[$b]}]"
+        what="[${meshes[$a]}] resumed on [${meshes[$b]}]"
         grep -q '^resume .*step 3$' out || bad "$what: $(grep resume out)"
         case $a$b in
         00 | 03 | 30 | 33) verify_py "$what, to the bit:" same mesh0 on 0 3 ;;
@@ -163,29 +163,29 @@ for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--pp 1"; do
     [ "$resumed" = 4: ] || check "its mesh is not the run's" "! grep -q -- '^--sequence-parallel\|^--pp' on/options.txt"
 done
 rm -rf on && cp -r mesh5 on
-refuses 2 "give --tp and --pp for the ranks that are here" 2 --out on --resume --steps 7
+refuses 2 "--tp, --pp" 2 --out on --resume --steps 7
 
 # ---- arguments: one line, from one rank, the status that one rank has
-refuses 2 "does not divide the 3 ranks" 3 "${small[@]}" --tp 2
-refuses 2 "does not divide --heads 4" 3 "${small[@]}" --tp 3
-refuses 2 "--pp 5 stages for --layers 4" 5 "${small[@]}" --pp 5
-refuses 2 "= 4 ranks, but 2 were started" 2 "${small[@]}" --dp 4
-refuses 2 "--sequence-parallel needs --tp" 2 "${small[@]}" --sequence-parallel
-refuses 2 "does not divide --seq 33" 2 "${data[@]}" --seq 33 --tp 2 --sequence-parallel
-refuses 2 "--tp 2 and --kv-heads 3" 2 "${data[@]}" --arch llama --hidden 48 --heads 6 --kv-heads 3 --tp 2
-refuses 2 "does not divide --ffn 129" 2 "${small[@]}" --ffn 129 --tp 2
-refuses 2 "is more than --vocab" 4 "${small[@]}" --vocab 3 --tp 4
-refuses 2 "is not a multiple of --dp 3" 3 "${small[@]}"
-refuses 2 "is not a multiple of --micro-batch 3" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
-refuses 2 "do not fit --layers 4" 2 "${small[@]}" --pp 2 --first-stage-layers 4
-refuses 2 "need a pipeline" 2 "${small[@]}" --first-stage-layers 2
-refuses 2 "--zero 3" 2 "${small[@]}" --zero 3
+refuses 2 "--tp" 3 "${small[@]}" --tp 2
+refuses 2 "--heads" 3 "${small[@]}" --tp 3
+refuses 2 "--pp, --layers" 5 "${small[@]}" --pp 5
+refuses 2 "--dp" 2 "${small[@]}" --dp 4
+refuses 2 "--sequence-parallel, --tp" 2 "${small[@]}" --sequence-parallel
+refuses 2 "--seq" 2 "${data[@]}" --seq 33 --tp 2 --sequence-parallel
+refuses 2 "--tp, --kv-heads" 2 "${data[@]}" --arch llama --hidden 48 --heads 6 --kv-heads 3 --tp 2
+refuses 2 "--ffn" 2 "${small[@]}" --ffn 129 --tp 2
+refuses 2 "--vocab" 4 "${small[@]}" --vocab 3 --tp 4
+refuses 2 "--dp" 3 "${small[@]}"
+refuses 2 "--micro-batch" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
+refuses 2 "--layers" 2 "${small[@]}" --pp 2 --first-stage-layers 4
+refuses 2 "--first-stage-layers" 2 "${small[@]}" --first-stage-layers 2
+refuses 2 "--zero" 2 "${small[@]}" --zero 3
 refuses 2 "--recompute" 2 "${small[@]}" --recompute some
-refuses 2 "unknown option" 2 "${small[@]}" --nodes 2
-refuses 2 "holds a run already" 2 "${small[@]}" --out mesh0
-refuses 2 "--seed is 7" 2 "${run[@]}" --seed 7 --out mesh0 --resume --pp 2
+refuses 2 "--nodes" 2 "${small[@]}" --nodes 2
+refuses 2 "mesh0" 2 "${small[@]}" --out mesh0
+refuses 2 "--seed" 2 "${run[@]}" --seed 7 --out mesh0 --resume --pp 2
 launch 4 "$sanitized" "${small[@]}" --tp 4 --ffn 130
-told 2 "does not divide --ffn 130" "4 ranks, sanitized, --ffn 130"
+told 2 "--ffn" "4 ranks, sanitized, --ffn 130"
 
 # ---- schedules
 schedules=("gpipe 1 whole" "interleaved 2 whole" "zb-h1 1 halves" "zb-v 2 halves")
@@ -208,18 +208,18 @@ for line in "${schedules[@]}"; do
 done
 launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
 check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
-refuses 2 "the nearest that work: 4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
-refuses 2 "--schedule 1f1b has one chunk a stage" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
-refuses 2 "--schedule zb-v has --vpp 2 chunks" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
-refuses 2 "--schedule interleaved needs --vpp 2" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
-refuses 2 "--pp 2 x --vpp 3 stages for --layers 4" 2 "${small[@]}" --pp 2 --vpp 3
-refuses 2 "--schedule needs a pipeline" 2 "${small[@]}" --schedule gpipe
-refuses 2 "--vpp needs a pipeline" 2 "${small[@]}" --vpp 2
-refuses 2 "which --zero 2 has no memory for" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
-refuses 2 "with --recompute full; use --recompute selective" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
+refuses 2 "4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
+refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
+refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
+refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
+refuses 2 "--pp, --vpp, --layers" 2 "${small[@]}" --pp 2 --vpp 3
+refuses 2 "--schedule" 2 "${small[@]}" --schedule gpipe
+refuses 2 "--vpp" 2 "${small[@]}" --vpp 2
+refuses 2 "--zero" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
+refuses 2 "--recompute" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
-told 1 "not finite; checkpoints are from before it" "4 ranks with a learning rate of 1000 and no clipping"
+told 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
 
 # ---- sums of gradients by plan
 printf 'ranks 4 # a square without one side\nlink 0 1\nlink 1 3 2GB/s 1us\nlink 2 0\n' >links.txt
@@ -239,20 +239,20 @@ for i in "${!planned[@]}"; do
     verify_py "$mesh: losses and norms are those of one rank:" same $same by_plan 1e-5
     mkdir on && cp -r by_plan/step_00000003 by_plan/log.jsonl on
     trains "$mesh" "${run[@]}" --out on --resume || continue
-    check "$mesh: taken up again, the same bits" "cmp by_plan/step_00000006/model.safetensors on/step_00000006/model.safetensors"
+    check "$mesh: resumed, the same bits" "cmp by_plan/step_00000006/model.safetensors on/step_00000006/model.safetensors"
 done
 launch 4 "$sanitized" "${short[@]}" --steps 2 --dp 4 --allreduce multitree --topology torus:2x2
 check "the same with sanitizers" "[ $status = 0 ]"
 launch 4 "$train" "${short[@]}" --steps 2 --dp 4 --allreduce 2d-ring --topology torus:2x2
 check "2d-ring: what it sends, counted and by formula" "grep -q 'and more  *\([0-9.]*\)  *\1$' out"
-refuses 2 "there is one replica" 2 "${small[@]}" --tp 2 --allreduce ring
-refuses 2 "mash is no algorithm" 2 "${small[@]}" --allreduce mash
-refuses 2 "torus:2x2 joins 4 ranks, but there are 2 replicas" 2 "${small[@]}" --allreduce ring --topology torus:2x2
-refuses 2 "neither a name" 2 "${small[@]}" --allreduce ring --topology nowhere.txt
-refuses 2 "reduce-scatter and all-gather that --zero" 4 "${small[@]}" --zero 1 --allreduce 2d-ring --topology torus:2x2
-refuses 2 "--topology needs --allreduce" 2 "${small[@]}" --topology ring:2
+refuses 2 "--allreduce" 2 "${small[@]}" --tp 2 --allreduce ring
+refuses 2 "mash" 2 "${small[@]}" --allreduce mash
+refuses 2 "torus:2x2" 2 "${small[@]}" --allreduce ring --topology torus:2x2
+refuses 2 "nowhere.txt" 2 "${small[@]}" --allreduce ring --topology nowhere.txt
+refuses 2 "--zero" 4 "${small[@]}" --zero 1 --allreduce 2d-ring --topology torus:2x2
+refuses 2 "--topology, --allreduce" 2 "${small[@]}" --topology ring:2
 printf 'ranks 3\nlink 0 1\n' >parted.txt
-refuses 2 "no way leads from rank 2 to rank 0" 3 --global-batch 6 "${model[@]}" "${data[@]}" --allreduce ring --topology parted.txt
+refuses 2 "parted.txt" 3 --global-batch 6 "${model[@]}" "${data[@]}" --allreduce ring --topology parted.txt
 
 # ---- CAAT-Net: a model of four tensor ranks is the same on four, two and one; on another number of them it is not
 caat=(--caat-fraction 0.4 --caat-ranks 4)
@@ -266,7 +266,7 @@ for i in "${!caats[@]}"; do
     verify_py "CAAT-Net, $mesh: weights are:" weights caat{0,$((i + 1))}/step_00000006/model.safetensors 1e-4
     rm -rf on && mkdir on && cp -r caat0/step_00000003 caat0/log.jsonl on
     trains "$mesh" "${run[@]}" "${caat[@]}" --out on --resume || continue
-    verify_py "CAAT-Net, taken up on $mesh:" same caat0 on 1e-5 3
+    verify_py "CAAT-Net, resumed on $mesh:" same caat0 on 1e-5 3
 done
 for i in "1:" "2:--tp 2" "4:--tp 2 --pp 2"; do
     [ "$i" != "2:--tp 2" ] || full || continue
@@ -279,7 +279,7 @@ caat_text=(--generate "31 3" --temperature 0 --max-new-tokens 40 --init caat0/st
 trains "1:" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && mv out caat_greedy
 for i in "2:--tp 2" "4:--tp 4" "4:--tp 2 --pp 2"; do
     [ "$i" != "4:--tp 4" ] || full || continue
-    trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && check "CAAT-Net, $i goes on with a text as one rank" "cmp caat_greedy out"
+    trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && check "CAAT-Net, $i continues a text as one rank" "cmp caat_greedy out"
 done
 trains "2:--tp 2" "${run[@]}" --caat-fraction 1 --caat-ranks 2 --out caat_all
 verify_py "all channels shared: an ordinary model:" same mesh0 caat_all 1e-5
@@ -287,21 +287,21 @@ trains "2:--tp 2" "${run[@]}" --caat-fraction 0.4 --out caat_two
 check "two ranks that share a part of the channels are another model" "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
 check "config.json says of which ranks" "grep -q '\"sync_ranks\": 4,' caat2/step_00000006/config.json &&
     ! grep -q sync mesh0/step_00000006/config.json"
-refuses 2 "--tp 2 does not divide --caat-ranks 3" 2 "${small[@]}" --tp 2 --caat-ranks 3
-refuses 2 "--sequence-parallel keeps one residual stream for all" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --sequence-parallel
-refuses 2 "--caat-ranks 8 does not divide --heads 4" 2 "${small[@]}" --tp 2 --caat-ranks 8 --caat-fraction 0.5
-refuses 2 "needs at least as many --kv-heads, not 2" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --caat-ranks 4
-refuses 2 "--caat-fraction 1.5" 2 "${small[@]}" --tp 2 --caat-fraction 1.5
-refuses 2 "--caat-scale needs --caat-fraction P or --caat-ranks N" 2 "${small[@]}" --tp 2 --caat-scale init
-refuses 2 "--caat-grad-dtype needs --caat-fraction P or --caat-ranks N" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
-refuses 1 "is a CAAT-Net, this run has --caat-fraction 0.5 --caat-ranks 4 --caat-scale runtime: give --caat-fraction 0.4 --caat-ranks 4 --caat-scale runtime" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat2 --resume
-refuses 1 "give --caat-fraction 0.4 --caat-ranks 4" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
-refuses 1 "give --caat-fraction 0.4" 2 "${short[@]}" --tp 2 --caat-ranks 4 --caat-fraction 0.5 --init caat0/step_00000006
-refuses 1 "is an ordinary model, this run has --caat-fraction 0.5" 2 "${short[@]}" --tp 2 --caat-fraction 0.5 --init mesh0/step_00000006
+refuses 2 "--tp, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-ranks 3
+refuses 2 "--sequence-parallel" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --sequence-parallel
+refuses 2 "--caat-ranks, --heads" 2 "${small[@]}" --tp 2 --caat-ranks 8 --caat-fraction 0.5
+refuses 2 "--kv-heads" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --caat-ranks 4
+refuses 2 "--caat-fraction" 2 "${small[@]}" --tp 2 --caat-fraction 1.5
+refuses 2 "--caat-scale, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-scale init
+refuses 2 "--caat-grad-dtype, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
+refuses 1 "--caat-fraction, --caat-ranks, --caat-scale" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat2 --resume
+refuses 1 "--caat-fraction, --caat-ranks" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
+refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-ranks 4 --caat-fraction 0.5 --init caat0/step_00000006
+refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-fraction 0.5 --init mesh0/step_00000006
 trains "2:--tp 2" "${short[@]}" --steps 1 --caat-fraction 0.5 --init mesh0/step_00000006/model.safetensors &&
     ok "a file of weights may become a CAAT-Net"
 cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
-refuses 1 '"sync_scale" is "sometimes"; it can be' 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken
+refuses 1 "sync_scale, sometimes" 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken
 launch 2 "$sanitized" "${run[@]}" "${caat[@]}" --tp 2 --out caat_clean
 check "CAAT-Net, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
 verify_py "CAAT-Net, sanitized: losses are those of four ranks:" same caat0 caat_clean 1e-5

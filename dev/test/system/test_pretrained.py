@@ -155,7 +155,7 @@ def write_llmc(path, model, version, padded):
                 numbers = transposed(shape, numbers)
             f.write(to_bytes(numbers, "F32" if version == 3 else "BF16"))
             if name.endswith("wte.weight"):
-                f.write(b"\x7f" * ((padded - V) * C * (4 if version == 3 else 2)))  # nobody reads it
+                f.write(b"\x7f" * ((padded - V) * C * (4 if version == 3 else 2)))  # is never read
 
 
 def read_llmc(path, version):
@@ -344,7 +344,7 @@ def test_checkpoints(work):
             shutil.copytree(run, damaged)
             target = f"{work}/from.{ranks}.{len(options)}"
             for name in ("optimizer.safetensors", "config.json")[:1 if init == damaged else 2]:
-                os.unlink(f"{damaged}/{name}")  # nobody reads them here
+                os.unlink(f"{damaged}/{name}")  # are never read here
             done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", target)
             check(done.returncode == 0 and os.path.isdir(target), f"--init of {what} on {ranks} ranks")
             flip_bit(f"{damaged}/model.safetensors", place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
@@ -409,7 +409,7 @@ def test_whole(work):
     check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"), "bytes: resumed on the text")
     check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
     done = train_gpt(1, "--init", run, "--generate", "A te", "--max-new-tokens", "3")
-    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "bytes: --init goes on with a text")
+    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "bytes: --init continues a text")
     # Tokens of a vocabulary with an end.
     open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(3).randrange(259) for _ in range(2000))))
     data = [*size, "--data", f"{work}/words/tokens.bin"]

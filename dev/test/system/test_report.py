@@ -242,7 +242,7 @@ def test_thinning():
         if n > 100:
             check(max(v for v in high if v is not None) == 1e6 and min(v for v in low if v is not None) == -1e6, f"{n} rows: the extremes are kept")
         check(sum(out["n"]) == n and (n == 0 or out["step"][-1] == rows[-1]["step"] and out["tokens"][-1] == 8 * n and abs(out["seconds"][-1] - n / 2) < 1e-5 * n + 1e-9), f"{n} rows: counts")
-        check("low" not in out["lr"] and all(v == 0.5 for v in out["lr"]["mean"]), f"{n} rows: a range is left away where there is none")
+        check("low" not in out["lr"] and all(v == 0.5 for v in out["lr"]["mean"]), f"{n} rows: a range is omitted where there is none")
     figures = report.end_figures([dict(report.flatten(log_line(i, val_loss=v, step_ms=m)), so_far={"step": i, "tokens": i, "seconds": i}) for i, v, m in
                                   ((1, None, 10), (2, 3.5, 40), (3, None, 20), (4, 3.0, 70), (5, 3.25, 90))])
     check((figures["val_loss"], figures["best_val_loss"], figures["best_step"], figures["step_ms"], figures["peak_mem_bytes"], figures["comm_bytes"]) == (3.25, 3.0, 4, 40, 1005, 123), "end figures")
@@ -336,7 +336,7 @@ def test_page(work):
         page = f.read()
     data = data_of(page)
     runs = data["runs"]
-    check([r["name"] for r in runs] == ["a/run", "b/run"] and "<title>a/run, b/run</title>" in page, "runs of one name are told apart")
+    check([r["name"] for r in runs] == ["a/run", "b/run"] and "<title>a/run, b/run</title>" in page, "runs of one name are distinguished")
     check(runs[0]["samples"] == [{"step": 10, "text": nasty}], "a text comes through as it is")
     check(page.count("<script") == 2 and page.count("</script>") == 2 and page.count("<!--") == 1, "and does not become a part of the page")
     check(not re.search(r"https?:|\bsrc\s*=|<link|@import|url\((?!#)|fetch\(|XMLHttp|import\(", page), "the page asks for nothing from elsewhere")
@@ -542,7 +542,7 @@ def test_tensorboard(work):
                 tensor, plugin = fields(v[8][0]), fields(fields(v[9][0])[1][0])
                 texts.append((step, v[1][0], tensor[1], tensor[8], plugin[1]))
     check([(s, v) for s, v, _ in scalars["loss/training"]] == [(x["step"], as_float32(x["loss"])) for x in lines[:250]], "each loss at its step, as a float32")
-    check([(s, v) for s, v, _ in scalars["loss/validation"]] == [(200, 3.5)] and "speed/mfu" not in scalars, "what is missing is left away")
+    check([(s, v) for s, v, _ in scalars["loss/validation"]] == [(200, 3.5)] and "speed/mfu" not in scalars, "what is missing is omitted")
     check(scalars["memory/peak MB"][9][1] == as_float32(1010e-6) and scalars["traffic/tensor MB"][0][1] == as_float32(100e-6), "bytes in MB")
     check(all(abs(w - 1767323045 - 0.25 * s) < 1e-6 for s, _, w in scalars["step/gradient norm"]), "times are the start and the steps' seconds")
     check(texts == [(100, b"the model writes", [7], ["    two\n    lines \u00e9".encode()], [b"text"])], "what the model wrote, as text")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks,
-# ranks that were not started alike, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong
+# ranks that were started differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong
 # has to end soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and
 # nothing half-written.
 . dev/test/system/mesh.sh
@@ -44,9 +44,9 @@ done
 check "and nothing temporary" "[ -z \"\$(find parts -name '*.tmp*')\" ]"
 
 # ---- files and disks
-refuses 1 "no file is named" 2 "${model[@]}" --data nowhere.txt
-refuses 1 "is not a folder" 2 "${small[@]}" --out text.txt
-refuses 1 "cannot make the folder" 2 "${small[@]}" --out nowhere/deep
+refuses 1 "nowhere.txt" 2 "${model[@]}" --data nowhere.txt
+refuses 1 "text.txt" 2 "${small[@]}" --out text.txt
+refuses 1 "nowhere/deep" 2 "${small[@]}" --out nowhere/deep
 refuses 1 "nowhere" 4 "${small[@]}" --init nowhere --tp 2
 for kind in cut flipped gone; do
     cp -r mesh4 broken
@@ -62,8 +62,8 @@ for kind in cut flipped gone; do
     [ $kind = gone ] || rm -r broken
 done
 rm broken/step_00000006/config.json broken/step_00000003/model.safetensors
-refuses 1 "none of the 2 checkpoints in broken is sound" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
-refuses 1 "GB of memory" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
+refuses 1 "broken" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
+refuses 1 "GB" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
 mkdir full
 if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
     mounted=$work/full
@@ -74,15 +74,15 @@ if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
 else echo "left out: a full disk (no right to mount one)"; fi
 large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
 full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
-told 1 "rank 1: the checkpoint of step 1 was not saved: large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
+told 1 "rank 1, step 1, large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
 check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
 mkdir -p locked/log.jsonl
-refuses 1 "rank 0: locked/log.jsonl: cannot write" 2 "${short[@]}" --out locked --resume
-refuses 1 "--trace nowhere/trace.json: cannot write" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
+refuses 1 "rank 0, locked/log.jsonl" 2 "${short[@]}" --out locked --resume
+refuses 1 "--trace" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
 
-# ---- ranks that are not alike
+# ---- ranks that differ
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --steps 5
-told 2 'differs from rank 0 in arguments: "--steps 5' "other arguments"
+told 2 "--steps" "other arguments"
 check "which names the rank, and what it should be" "grep -q 'rank 1 (host .* instead of \"--steps 4' err"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 2 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}"
 told 2 'rank 3 (host ' "the last of four ranks has an option less"
@@ -103,7 +103,7 @@ told 2 'rank 2 (host ' "other data, of the same size"
 check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in data: ' err"
 rm on_rank1/text.txt
 launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
-told 1 'rank 1: no file is named "text.txt"' "data that one rank does not have"
+told 1 "rank 1, text.txt" "data that one rank does not have"
 
 # ---- ranks that die
 for signal in KILL SEGV; do
@@ -113,7 +113,7 @@ for signal in KILL SEGV; do
     ends
     check "SIG$signal of rank 2 ends the job: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ]"
     check "and it is named" "named 2"
-    check "and nobody stays behind" gone
+    check "and no rank is left" gone
 done
 begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --pp 4
 kill -TERM $launcher
@@ -134,26 +134,26 @@ unset folders
 
 # ---- losses that are no numbers
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
-told 1 "not finite; nothing was updated" "4 ranks with a learning rate of 1000"
+told 1 "not finite" "4 ranks with a learning rate of 1000"
 check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
 check "and where it begins" "grep -q 'it begins with .* on ranks\? [0-3] (t [01], p 0, d [01])' err"
 skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
 launch 2 "$train" "${skips[@]}"
-told 1 "It is number 10 in a row" "ten steps that are skipped"
-check "nine of them are told and logged: $(grep -ac '^skipped ' out)" \
+told 1 "10" "ten steps that are skipped"
+check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
     "[ \$(grep -ac '^skipped   step .* nothing was updated; it begins with' out) -ge 9 ] &&
     [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
 verify_py "as JSON:" skipped skips
 grep -a '^train_gpt: ' err >last_words
 launch 2 "$train" "${skips[@]}" --resume
 check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err | cmp - last_words"
-refuses 2 "--on-nan skip needs all ranks in every step" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
+refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
-told 1 "is not finite; it is not saved" "a late gradient, at a learning rate of 1000"
+told 1 "not finite" "a late gradient, at a learning rate of 1000"
 launch 2 "$train" "${late[@]}" --resume
-check "what was saved before can be taken up: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
-told 1 "is not finite; it is not saved" "and ends as before"
+check "the checkpoint before it can be resumed: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
+told 1 "not finite" "and ends as before"
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
 check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
     "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
@@ -161,12 +161,12 @@ check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
 # ---- copies that differ, and what is unusual
 mkdir -p build died
 launch 4 "$project/${BUILD:-build}/test_health" --die died
-told 1 "rank 3 (t 1, p 0, d 1) has other bits of transformer.h.0.ln_1.weight than 3 others that hold the same" \
+told 1 "rank 3, t 1, p 0, d 1, transformer.h.0.ln_1.weight" \
     "a bit that is flipped on rank 3 of 4"
 check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
 long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier-z 0.3)
 trains "1:" "${long[@]}" --out unusual
-check "what is unusual is told, and logged: $(grep -m 1 '^outlier' out)" \
+check "outliers are printed and logged: $(grep -m 1 '^outlier' out)" \
     "[ \$(grep -c '^outlier   step 1[0-3][0-9]: the ' out) -ge 10 ] &&
     [ \$(grep -c '^outlier' out) = \$(grep -o '_z\":' unusual/log.jsonl | wc -l) ]"
 rm -rf taken && trains "1:" "${long[@]}" --save-every 110 --out taken && rm -rf taken/step_00000130

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs that are asked to stop (trainer/graceful_stop.h), and runs that are started again (scripts/supervise.sh): with a
-# stand-in for the trainer that ends as it is told; then the trainer itself on a mesh that is drawn anew each time
+# stand-in for the trainer that ends as it is asked to; then the trainer itself on a mesh that is drawn anew each time
 # (LONG=1: on all of a list), asked through mpirun or through one rank, and killed at any moment: its end is that of a
 # run that was left alone. Last line: "N passed, N failed".
 set -u
@@ -103,7 +103,7 @@ check "--help explains it" "[ $status = 0 ] && grep -q '^scripts/supervise.sh .*
 supervised "0"
 check "alone it does, too, with status 2" "[ $status = 2 ] && grep -q '^scripts/supervise.sh' out && [ ! -s runs ]"
 
-# signaled HOW MANY EXPECTED SIGNAL...: while it runs; the stand-in ends after so many
+# signaled HOW MANY EXPECTED SIGNAL...: while it runs; the stand-in ends after MANY
 signaled() {
     rm -rf r runs there
     : >runs
@@ -160,7 +160,7 @@ def wait(what, condition):
             sys.exit(f"not {what}")
         time.sleep(0.02)
 
-# A pipe of a page that nobody reads: the run comes to its end all the same, and what it printed is there then.
+# A pipe of a page without a reader: the run comes to its end all the same, and what it printed is there then.
 reader, writer = os.pipe()
 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
 run = subprocess.Popen([*command, "--out", "unread"], stdin=subprocess.DEVNULL, stdout=writer)
@@ -189,7 +189,7 @@ os.close(lock)
 said = run.communicate()[1]
 print("both:", run.returncode, "--resume" in said, open("both/log.jsonl").read())
 PY
-is "a reader that stands still does not hold up training" "unread: 0 60 True" "$(grep ^unread out)"
+is "a reader that stops does not block training" "unread: 0 60 True" "$(grep ^unread out)"
 is "and where it does the watchdog names it" "watchdog: 1 True" "$(grep ^watchdog out)"
 is "a folder that gets a run while another waits for it" "both: 2 True theirs" "$(grep ^both out)"
 
@@ -216,7 +216,7 @@ same() { # DIR: its end is that of whole
     losses "$1" >found
     losses whole | cmp -s - found && for file in model optimizer; do cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
 }
-# begins STEPS COMMAND...: returns when it has made so many steps in all
+# begins STEPS COMMAND...: returns after that many steps in all
 begins() {
     rm -f pids/*
     : >out
@@ -250,7 +250,7 @@ for mesh in "${meshes[@]}"; do
     [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
     begins 24 "${command[@]}" --out parts --resume
     wait $launcher
-    check "taken up again, it ends as the run that was left alone, to the bit" "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
+    check "resumed, it ends as the run that was left alone, to the bit" "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
 done
 # Without being asked: when nothing was saved for some minutes, here for none at all.
 rm -rf parts

@@ -79,7 +79,7 @@ for mesh in "${meshes[@]}"; do
     check "$mesh, rank $victim is stopped: status $status after $seconds s: $(grep -a '^train_gpt' err)" \
         "[ $status = 1 ] && [ $seconds -le 100 ] && blames $victim 'is stopped, by a signal or a debugger, at step [0-9]'"
     check "the others say what they wait for" "[ \$(grep -ac '^  rank [0-9] (process [0-9]*) ' err) = 3 ] && grep -aq '^  rank .* waits at step .*: .* in group ' err"
-    check "and nobody stays behind" gone
+    check "and no rank is left" gone
 done
 
 # ---- a rank that is killed, where the launcher leaves the others alone
