@@ -10,14 +10,14 @@ What is measured is what a step does, not what a benchmark likes to do:
     memory       what an operation has just been given fits a core's second cache; weights, and what a forward pass has
                  kept, come from a large pool of memory: they are in no core's cache when a block's turn comes
     neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
-                 time (measured_device.h: one), in seconds of the processor; of the other ranks nobody spins
+                 time (measured_device.h: one), in seconds of the processor; no other rank spins
     waiting      a collective is begun by all at once. Messages go around one half of the ranks; where there are more
                  ranks than cores the other half computes, so that who waits shares a core, as in a step. How fast k
                  ranks compute is measured while the others wait for a message, as a pipeline's do, and compared with as
                  many ranks as there are cores, the others being asleep, at once
 
 The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
-after another over everything, and the medians are written, as steps are told by their median.
+after another over everything, and the medians are written, as steps are reported by their median.
 */
 #include "../comm.h"
 #include "../comm/cpu_affinity.h"
@@ -462,7 +462,8 @@ static void open_bench(Bench* b) {
     b->cores = comm_split(&b->world, b->computes ? 0 : 1, rank, "cores");
     for (int n = 2; n <= size; n *= 2) {
         b->group_size[b->groups] = n;
-        b->half[b->groups] = comm_split(&b->world, rank < n / 2 ? 0 : rank < n ? 1 : 2, rank, "half of the ranks");
+        const int half = rank < n / 2 ? 0 : 1;
+        b->half[b->groups] = comm_split(&b->world, rank < n ? half : 2, rank, "half of the ranks");
         b->group[b->groups++] = comm_split(&b->world, rank < n ? 0 : 1, rank, "ranks");
     }
     b->pool = filled(POOL, 0.1f);
@@ -507,7 +508,9 @@ int main(int argc, char** argv) {
     Cluster machine;
     if (check && !measured_read_cluster(&machine, &known, check, &error)) die_usage("%s", error.text);
     if (check) check_products(b, &known);
-    for (int r = 0; r < b->rounds && !check; r++) round_of(b, r);
+    if (!check) {
+        for (int r = 0; r < b->rounds; r++) round_of(b, r);
+    }
     nap_until_all_come(&b->world);
     const double peak = b->world.rank == 0 && !check ? fma_peak_flops(b->place.cores_here, 0.2) : 0;
     nap_until_all_come(&b->world);

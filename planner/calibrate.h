@@ -56,8 +56,8 @@ static inline bool trace_fits_groups(const char* path, const void* text, size_t 
     return ok;
 }
 
-// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's correction of so
-// many ranks by what is missing. `path` is what errors call the text. Prints nothing.
+// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's correction of
+// that number of ranks by the ratio. `path` is what errors call the text. Prints nothing.
 static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
                                      Error* error) {
     RunTrace trace;

@@ -76,7 +76,7 @@ typedef struct {
     int sites;
     double site_rate, site_delay;
     char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": what a library chooses (ops.h)
-    char assumed[400];  // names of what a file did not say and nobody measured
+    char assumed[400];  // names of inputs that are neither in the file nor measured
     int cores;          // of a machine without GPUs, all ranks together; 0: of GPUs
     // A machine that was measured: its rates, and the function that prices an operation by them (seconds, or a negative
     // number where they do not say) with `threads` threads while `busy` processes compute. NULL: by the numbers above.
@@ -301,14 +301,14 @@ static inline bool cluster_read_word(Cluster* c, ClusterReader* r, int which, ch
     char all[400];
     if (n != 2) return cluster_refuse(r, error, "%s: takes one word", name);
     if (r->word[which]) return cluster_refuse(r, error, "%s: given in line %d already", name, r->word[which]);
-    bool first = which == WORD_BASE || which == WORD_GENERATION;
-    for (int i = 0; i < CLUSTER_LINES && first; i++) {
-        if (r->given[i])
+    const bool first = which == WORD_BASE || which == WORD_GENERATION;
+    for (int i = 0; i < CLUSTER_LINES; i++) {
+        if (first && r->given[i])
             return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name,
                                   cluster_lines[i].name);
     }
-    for (int i = 0; i < CLUSTER_WORDS && which == WORD_BASE; i++) {
-        if (r->word[i])
+    for (int i = 0; i < CLUSTER_WORDS; i++) {
+        if (which == WORD_BASE && r->word[i])
             return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name, cluster_words[i]);
     }
     r->word[which] = r->number;
@@ -319,7 +319,7 @@ static inline bool cluster_read_word(Cluster* c, ClusterReader* r, int which, ch
                                   cluster_names(all, sizeof all));
         return true;
     case WORD_GENERATION:
-        if (r->word[WORD_BASE]) return cluster_refuse(r, error, "base and generation: leave one away");
+        if (r->word[WORD_BASE]) return cluster_refuse(r, error, "base and generation are both given; drop one");
         for (int g = 0; g < GENERATIONS; g++) {
             if (strcmp(words[1], generation_names[g]) != 0) continue;
             c->device = device_of_generation((ChipGeneration)g);
@@ -388,7 +388,8 @@ static inline bool cluster_read_line(Cluster* c, ClusterReader* r, char* text, E
 // sheet.
 static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* error) {
     char missing[200] = "";
-    for (int i = 0; i < CLUSTER_LINES && !r->word[WORD_BASE] && !c->cores; i++) {
+    const int needed = r->word[WORD_BASE] || c->cores ? 0 : CLUSTER_LINES;
+    for (int i = 0; i < needed; i++) {
         const ClusterLine* l = &cluster_lines[i];
         const bool network = strcmp(l->name, "nic") == 0 || strcmp(l->name, "nics") == 0;
         const bool link = strcmp(l->name, "nvlink") == 0;

@@ -148,11 +148,8 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
     const int dimensions = link_sub_torus(c, &g, stride, sides);
     char name[40];
     if (dimensions > 0) {
-        snprintf(name, sizeof name,
-                 dimensions == 1   ? "ring:%d"
-                 : dimensions == 2 ? "torus:%dx%d"
-                                   : "torus:%dx%dx%d",
-                 sides[0], sides[1], sides[2]);
+        snprintf(name, sizeof name, "%s:%d", dimensions == 1 ? "ring" : "torus", sides[0]);
+        for (int i = 1; i < dimensions; i++) append_text(name, sizeof name, "x%d", sides[i]);
         if (!network_build(net, name, error)) return false;
         network_set_links(net, c->nic * c->nic_fraction / c->node_gpus, c->nic_step);
         return true;
@@ -167,7 +164,8 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
         network_add(net, r, ranks + r / g.inside, own, half);
         network_add(net, ranks + r / g.inside, r, own, half);
     }
-    for (int n = 0; n < g.nodes && g.nodes > 1; n++) {
+    const int joined = g.nodes > 1 ? g.nodes : 0;
+    for (int n = 0; n < joined; n++) {
         network_add(net, ranks + n, middle, g.bandwidth, g.step / 2 - half);
         network_add(net, middle, ranks + n, g.bandwidth, g.step / 2 - half);
     }

@@ -86,7 +86,7 @@ typedef struct {
     Quantity quantity;
     bool whole;
     double low, high; // both ends included
-    Fact fact;        // what it is if nobody says; 0: by rule, so that its mark counts for nothing
+    Fact fact;        // the default; 0: by rule, so that its mark counts for nothing
     const char* source;
 } Input;
 
@@ -124,8 +124,8 @@ static const Input datacenter_inputs[] = {
     {IN(batch_step), NUMBER, true, 1, 1e12, {67108864, ASSUMED}, "tokens; batches are multiples of it"},
     {IN(days_limit), DAYS, false, 1e-3, 1e5, {180, ASSUMED}, "for the training"},
     {IN(failures), NUMBER, true, 1, 1e9, {419, CONFIRMED}, "Llama 3's unexpected stops (datacenterdynamics)"},
-    {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on so many H100"},
-    {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in so many days"},
+    {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on this number of H100"},
+    {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in this number of days"},
     {IN(checkpoint_bytes), BYTES, false, 1, 1e3, {14, ASSUMED}, "a parameter: bf16, and Adam's 12"},
     {IN(restart), SECONDS, false, 0, 1e6, {0, ASSUMED}, "of the training after a failure"},
 };
@@ -182,7 +182,9 @@ static inline void datacenter_complete(Datacenter* d) {
         datacenter_add_model(d, fact(100e12, CONFIRMED), 0);
     }
     if (d->stalls == 0) {
-        for (int i = 0; i < 3; i++) d->stall[i] = fact(i == 0 ? 1 : i == 1 ? 5 : 30, ASSUMED);
+        d->stall[0] = fact(1, ASSUMED);
+        d->stall[1] = fact(5, ASSUMED);
+        d->stall[2] = fact(30, ASSUMED);
         d->stalls = 3;
     }
 }
@@ -261,8 +263,8 @@ static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* 
     const bool stall = strcmp(words[0], stall_input.name) == 0, model = of_model == model_inputs;
     if (!in && !of_model && !stall) return input_unknown(d->name, line, words[0], error);
     Fact f;
-    if (!input_value(in ? in : of_model ? of_model : &stall_input, d->name, line, words + 1, n - 1, &f, error))
-        return false;
+    const Input* what = of_model ? of_model : &stall_input;
+    if (!input_value(in ? in : what, d->name, line, words + 1, n - 1, &f, error)) return false;
     if (stall || model) {
         const int most = stall ? DATACENTER_STALLS : DATACENTER_MODELS;
         if ((stall ? d->stalls : d->models) == most)
@@ -292,7 +294,7 @@ static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* 
 static inline bool datacenter_consistent(const Datacenter* d, const InputLines* lines, Error* error) {
     const int it = input_line(lines, "it_power"), rack = input_line(lines, "rack_power");
     if (it && rack)
-        return fail(error, "%s:%d: it_power and rack_power: one follows from the other, leave one away", d->name,
+        return fail(error, "%s:%d: it_power and rack_power follow from each other; drop one", d->name,
                     it > rack ? it : rack);
     const int low = input_line(lines, "pue_low"), high = input_line(lines, "pue_high");
     if (d->pue_low.value > d->pue_high.value)
@@ -576,7 +578,8 @@ static inline double flops_of_day(Mark* w, Fact gpus, Fact peak, Fact utilisatio
 static inline void plan_time(ModelPlan* m, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     const double bits = use(&w, d->precision);
-    m->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : bits == 8 ? d->peak_fp8 : d->peak_fp4));
+    const Fact low = bits == 8 ? d->peak_fp8 : d->peak_fp4;
+    m->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : low));
     m->days_fp4 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp4, d->utilisation));
     m->days_fp8 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp8, d->utilisation));
     m->days_bf16 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_bf16, d->utilisation));

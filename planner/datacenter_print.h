@@ -122,7 +122,7 @@ static const Row model_rows[] = {
     {"  rate, over the whole step", AT(wan_rate), BIT_RATE, "hidden behind the next step", NO_LIMIT, 0},
     {"  fibre pairs", AT(fibre_pairs), NUMBER, "/ fibre_pair", NO_LIMIT, 0},
     {"  rate, within 1 s", AT(wan_burst), BIT_RATE, "if nothing hides it", NO_LIMIT, 0},
-    {"  bytes on their way", AT(in_flight), BYTES, "rate x round trip", NO_LIMIT, 0},
+    {"  bytes in flight", AT(in_flight), BYTES, "rate x round trip", NO_LIMIT, 0},
     {"a round trip, of a step", AT(delay_step), PERCENT, "DP between sites: once a step", NO_LIMIT, 0},
     {"  of a micro-batch", AT(delay_micro), PERCENT, "PP between sites: at every one of them", NO_LIMIT, 0},
     {"Checkpoint", 0, HEADING, "", NO_LIMIT, 0},

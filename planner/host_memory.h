@@ -8,7 +8,7 @@ host_memory.h: what a process on a CPU holds at its peak. It is more than the ar
     attention    a thread's blocks of keys and queries, those of the backward pass being larger (attention.h)
     messages     MPI's own copies: what is added up arrives in memory of MPI's that is as large as its vector, from the
                  start of the sum to its end; of a reduce-scatter over more than two ranks in twice as much. Over the
-                 tensor ranks one sum is on its way at a time, of gradients as many as parallel/data.h lets: two
+                 tensor ranks one sum is in flight at a time, of gradients as many as parallel/data.h lets: two
     text         pages of the token files that are read
     program      code, libraries and MPI: measured, not known; and the trainer's own code and tables
 
@@ -41,7 +41,7 @@ typedef struct {
 enum {
     PAGE = 4096,
     HUGE_PAGE = 2 << 20,
-    FILE_PAGES = 1 << 16,           // a file's pages come in groups of so many bytes
+    FILE_PAGES = 1 << 16,           // bytes of a group of a file's pages
     CHECKED_PIECES = 64,            // of a token file that are read at the start (tokens_checksum)
     ALONE_BYTES = 5 * 1000 * 1000,  // libraries, without MPI
     PROGRAM_BYTES = 2 * 1000 * 1000 // the trainer's code, schedule, layout and lists
@@ -73,7 +73,8 @@ static inline double message_bytes(const Stage* s) {
     const double sums = copies * fmin(buckets, at_once * bucket);
     const bool tied = embedding_is_split(layout, &s->model); // added up when all others have come
     const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
-    return (mesh->t > 1 ? rows : 0) + fmax(mesh->d > 1 ? sums : 0, tie);
+    const double most = fmax(mesh->d > 1 ? sums : 0, tie);
+    return mesh->t > 1 ? rows + most : most;
 }
 
 // What a thread needs for its part of attention.
@@ -84,7 +85,7 @@ static inline double attention_bytes(const Stage* s) {
     return (double)(backward_scratch(&blocks, NULL, &shape, shape.blocks) * sizeof(float));
 }
 
-// A process with a planned stage, whose schedule has so many micro-batches.
+// A process with a planned stage, whose schedule has micro_batches micro-batches.
 static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const ProcessSetup* setup) {
     const bool reads = s->layout.first_stage || s->layout.last_stage;
     const double tokens = (double)micro_batches * s->B * s->T;

@@ -37,7 +37,7 @@ interpolated.
 #define MEASURED_DEVICE_H
 
 #include "../util/options.h"
-#include "ops.h"
+#include "op_cost.h"
 
 #include <limits.h>
 
@@ -249,7 +249,7 @@ static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, 
     return true;
 }
 
-// Corrections of runs with so many ranks.
+// Corrections of runs with a number of ranks.
 static inline int measured_place_of_ranks(int ranks) {
     int place = 0;
     while (place < CORRECTED - 1 && 1 << place < ranks) place++;
@@ -466,7 +466,7 @@ static inline const MeasuredGrid* measured_find(const Measured* m, MeasuredTable
     return measured_grid_of((Measured*)(uintptr_t)m, table, first, second);
 }
 
-// Of a rank that computes with so many threads. Between one and all of the machine's cores: as many as one would have.
+// Which rates a rank with a number of threads has. Between one and all of the machine's cores: as many as one would have.
 static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
     return threads > 1 && threads >= m->cores && measured_find(m, MEASURED_PRODUCT, THREADS_ALL, 0)->value
                ? THREADS_ALL
@@ -514,7 +514,7 @@ static inline double measured_attention(const Measured* M, int threads, bool bac
     return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
 }
 
-// A collective of so many ranks, by a blocking call or one that was started, when no other ranks are there: bytes of
+// A collective of a number of ranks, by a blocking call or one that was started, when no other ranks are there: bytes of
 // the whole vector. kind as PlanKind of comm/collectives/plan.h.
 static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
@@ -600,7 +600,7 @@ static inline double measured_corrected(const Measured* m, int ranks) {
     return 1;
 }
 
-// Seconds of an operation on a rank with so many threads while every core has a rank that computes (threads = cores:
+// Seconds of an operation on a rank with `threads` threads while every core has a rank that computes (threads = cores:
 // while this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller:
 // measured_speed. A collective is one of ranks that compute, so it is priced as theirs. busy: ranks of the run.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {

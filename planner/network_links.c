@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     if (argc < 2 || argc > 3 || (end && (*end || !(mbit > 0)))) die_usage("network_links NAME|FILE [MBIT]");
     if (!network_build(&net, argv[1], &error)) die_usage("%s", error.text);
     if (!network_is_symmetric(&net) || network_has_parallel_links(&net))
-        die_usage("network %s: links have to lead both ways alike, one between two nodes", net.name);
+        die_usage("network %s: each two nodes need one link of the same rate in each direction", net.name);
     print_links(&net, mbit);
     network_free(&net);
     return 0;

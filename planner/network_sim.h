@@ -8,7 +8,7 @@ the first packet is there, and end when the last one has followed:
 
     start(next) >= start + packet / bandwidth + latency         and        end(next) >= end + packet / bandwidth + latency
 
-so that M bytes over k links alike take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency, exactly.
+so that M bytes over k equal links take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency, exactly.
 Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly. Buffers
 between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which it came, so
 that a message whose next link is wanted by others holds up those behind it, whose next link is free ("head-of-line
@@ -26,8 +26,8 @@ Ranks. Who sends when:
 
     lockstep   all ranks begin a step together, when everything of the step before has arrived; that costs nothing
     free       a rank sends a row of the plan when all that came to it in earlier steps, of the same chunks, is there and
-               added; the rows for one link (the first on their way) in the order of the plan, one after another
-    steps      as free, but a rank works on one step at a time: it goes on when all rows of the step are on their way
+               added; the rows for one link (the first one that they take) in the order of the plan, one after another
+    steps      as free, but a rank works on one step at a time: it continues when all rows of the step are in flight
     estimate   as in MultiTree's network interface (Huang et al. 2021, section IV.A): a rank works on one step at a time and
                goes on when all rows of the step have left it; where it has none in a step it waits for as long as a
                message of the plan takes on a link, so that it does not run ahead of others. No barrier
@@ -37,14 +37,14 @@ goes out by the first port that is free, and comes in by the port whose turn it 
 the step. A port is free again when it has taken the whole message, a packet in `port_fill` seconds; it holds `port_ahead`
 packets and takes more as it sends them. So a message may have to stand behind another one that goes elsewhere. Behind
 links from and to ports there is room for `port_buffer` bytes (but for two segments at least), and a link that has filled
-it waits. With ports, a row is on its way when a port has it, and has left when that port is free again.
+it waits. With ports, a row is in flight when a port has it, and has left when that port is free again.
 
 A rank adds what arrives, one message after another: `reduce` seconds a byte. Sending and receiving each cost the
 processor `overhead` seconds a message, one after another. Both are 0 if not set. Whatever else the processor has to do
 is not modelled.
 
-As long as nobody else wants a link, all segments of a message over one link are one event; when somebody comes,
-the segment that is on its way is finished first, and the rest waits for its turn: the same result as segment by segment.
+As long as no other message wants a link, all segments of a message over one link are one event; when another comes,
+the segment in flight is finished first, and the rest waits for its turn: the same result as segment by segment.
 */
 #ifndef NETWORK_SIM_H
 #define NETWORK_SIM_H
@@ -149,7 +149,7 @@ static inline void sim_try_link(Sim* s, int32_t l) {
     if (!link->busy && link->head >= 0 && !sim_is_full(s, link, link->head)) sim_serve(s, l);
 }
 
-// Somebody else comes: only the segment that is on its way is finished.
+// Another message comes: only the segment in flight is finished.
 static inline void sim_interrupt(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     if (link->end == link->segment + 1) return;
@@ -257,7 +257,7 @@ static inline double sim_host(Sim* s, int rank) {
     return s->host[rank] = fmax(s->host[rank], s->now) + s->set.overhead;
 }
 
-// A row of the rank's step is on its way (steps), has left (estimate), or has no bytes (both). The next step is an event,
+// A row of the rank's step is in flight (steps), has left (estimate), or has no bytes (both). The next step is an event,
 // since this may happen while the step is being entered.
 static inline void sim_step_less(Sim* s, int rank, SimInjection injection) {
     if (s->set.injection == injection && --s->rank_left[rank] == 0) sim_push(s, s->now, SIM_STEP, rank, 0);

@@ -1,5 +1,5 @@
 /*
-network_sim_state.h: what the network simulator (network_sim.h) is told and keeps: settings, results, and its state: the
+network_sim_state.h: the data of the network simulator (network_sim.h): settings, results, and its state: the
 links, the messages on them, what depends on what, and the queue of events.
 
 Events are kept in a binary heap by time, those of one time by the order in which they were added: results are always the
@@ -152,7 +152,9 @@ static inline int sim_segments(const Sim* s, int64_t bytes) {
 // Bytes on the wire of the first k segments of a message.
 static inline double sim_wire(const Sim* s, int64_t bytes, int segments, int k) {
     const int64_t packets = sim_packets(s, bytes) * k / segments;
-    const int64_t heads = s->set.heads == SIM_HEADS_PACKET ? packets : s->set.heads == SIM_HEADS_MESSAGE ? k > 0 : 0;
+    int64_t heads = 0;
+    if (s->set.heads == SIM_HEADS_PACKET) heads = packets;
+    if (s->set.heads == SIM_HEADS_MESSAGE) heads = k > 0;
     return (double)(min_i64(bytes, packets * s->set.payload) + heads * s->set.flit);
 }
 

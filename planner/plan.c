@@ -111,7 +111,8 @@ static PlanOptions plan_options_default(void) {
 // What is asked
 
 static const Software* read_software(const char* name, const Cluster* cluster) {
-    const Software* s = software_find(name ? name : cluster->cores ? "threefold-cpu" : "threefold");
+    const char* usual = cluster->cores ? "threefold-cpu" : "threefold";
+    const Software* s = software_find(name ? name : usual);
     char names[256] = "";
     for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
     if (!s) die_usage("--software %s is not known; there are%s", name, names);

@@ -1,8 +1,8 @@
 /*
 provenance.h: numbers that say how well they are known, and their units.
 
-A Fact is a value and a mark, which is as weak as the weakest thing that the value follows from. So that nobody has to keep
-the marks of results by hand, a formula reads its facts by use() and returns by result():
+A Fact is a value and a mark, which is as weak as the weakest thing that the value follows from. So that the marks of results need not be kept
+by hand, a formula reads its facts by use() and returns by result():
 
     Mark w = BACK_COMPUTED;
     p->power = result(&w, use(&w, p->racks) * use(&w, d->rack_power));
@@ -47,7 +47,7 @@ static inline Fact result(Mark* weakest, double value) {
     return f;
 }
 
-// A number that was computed and also published, to so many digits.
+// A number that was computed and also published; the two differ by `within` at most.
 static inline Fact fact_published(Fact f, double published, double within) {
     if (f.mark == BACK_COMPUTED && fabs(f.value - published) <= within) f.mark = CONFIRMED;
     return f;
@@ -139,7 +139,7 @@ static inline void text_with_prefix(char* text, size_t size, double value, const
     static const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
     int i = 0;
     for (; fabs(value) >= 999.5 && i < 6; i++) value /= 1000;
-    const int digits = fabs(value) >= 99.95 ? 0 : fabs(value) >= 9.995 ? 1 : 2;
+    const int digits = (fabs(value) < 99.95) + (fabs(value) < 9.995);
     snprintf(text, size, "%.*f %s%s", digits, value, prefixes[i], unit);
 }
 
@@ -153,7 +153,10 @@ static inline void quantity_text(char* text, size_t size, double value, Quantity
         return;
     }
     case PERCENT:
-        snprintf(text, size, value < 0.001 ? "%.2g %%" : value < 0.1 ? "%.2f %%" : "%.1f %%", value * 100);
+        if (value < 0.001)
+            snprintf(text, size, "%.2g %%", value * 100);
+        else
+            snprintf(text, size, "%.*f %%", value < 0.1 ? 2 : 1, value * 100);
         return;
     case PARAMETERS: snprintf(text, size, "%.4g T", value / 1e12); return;
     case MONEY: snprintf(text, size, value >= 1e9 ? "%.1f B$" : "%.2f M$", value / (value >= 1e9 ? 1e9 : 1e6)); return;
@@ -178,8 +181,9 @@ static inline void quantity_text(char* text, size_t size, double value, Quantity
         text_of_count(text, size, value);
     else
         snprintf(text, size, "%.4g", value);
-    const char* unit = quantity == DAYS ? " d" : quantity == BITS ? " bit" : quantity == SECONDS ? " s" : "";
-    snprintf(text + strlen(text), size - strlen(text), "%s", unit);
+    if (quantity == DAYS) append_text(text, size, " d");
+    if (quantity == BITS) append_text(text, size, " bit");
+    if (quantity == SECONDS) append_text(text, size, " s");
 }
 
 #endif

@@ -3,7 +3,7 @@ published.h: training times that others have published, with the settings as far
 step_sim.h makes of them. Nothing in the model of time was fitted to them one by one; but see below.
 
 Marks: confirmed (the paper, or its scripts, were read), repository (a project's own page), third party (quoted by
-someone else), memory (nobody looked it up again). Rows marked outside run on engines whose way of working is not
+someone else), memory (not looked up again). Rows marked outside run on engines whose way of working is not
 modelled: DeepSpeed's pipeline and ZeRO-3.
 
 How independent the rest is. Table 1 is a fit in the sense that `sustained`, `overlap_cost`, a tile's overhead and
@@ -214,7 +214,7 @@ static inline StepSetup published_setup(const Published* x, Cluster* cluster) {
     return step_setup(&model, &mesh, x->B, model.T, x->batch, software_find(published_softwares[x->software]), cluster);
 }
 
-// What is ours, in the row's unit, of a step that takes so many seconds.
+// Our value in the row's unit, from the seconds of a step.
 static inline double published_ours(const Published* x, const StepSetup* s, double seconds) {
     const double devices = mesh_size(&s->mesh), batch = (double)s->batch, each = 1 / seconds / devices;
     switch (x->unit) {

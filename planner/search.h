@@ -92,8 +92,10 @@ static inline void setup_share_cores(StepSetup* s, double* speed) {
     if (!c->cores) return;
     s->busy = ranks;
     if (c->measured) measured_share_cores(c->measured, &s->threads, speed, ranks, p);
-    for (int k = 0; k <= p && !c->measured; k++)
-        speed[k] = k == 0 ? 1 : fmin(1, (double)c->cores * p / ((double)k * ranks));
+    if (!c->measured) {
+        speed[0] = 1;
+        for (int k = 1; k <= p; k++) speed[k] = fmin(1, (double)c->cores * p / ((double)k * ranks));
+    }
     s->speed = ranks > 1 ? speed : NULL;
 }
 
@@ -106,7 +108,9 @@ static inline double* speed_room(const Mesh* mesh) {
 static inline double setup_bound(StepSetup s) {
     double *speed = speed_room(&s.mesh), fastest = 1;
     setup_share_cores(&s, speed);
-    for (int k = 1; k <= s.mesh.p && s.speed; k++) fastest = fmax(fastest, speed[k]);
+    if (s.speed) {
+        for (int k = 1; k <= s.mesh.p; k++) fastest = fmax(fastest, speed[k]);
+    }
     const double bound = step_bound(&s) / fastest * (1 - 1e-12);
     free(speed);
     return bound;

@@ -199,7 +199,8 @@ static const char* const level_names[LEVELS] = {"links alone, lockstep", "links 
 
 static SimSettings paper_settings(const Scheme* scheme, bool switched, int level) {
     SimSettings set = sim_settings_default();
-    set.injection = level == L_LOCKSTEP ? SIM_LOCKSTEP : level < L_STEPS ? SIM_FREE : scheme->injection;
+    set.injection = level < L_STEPS ? SIM_FREE : scheme->injection;
+    if (level == L_LOCKSTEP) set.injection = SIM_LOCKSTEP;
     if (level >= L_HEADS) set.heads = scheme->heads;
     if (level >= L_REDUCE) set.reduce = 1 / 128e9;
     if (level >= L_PORTS) set.ports = switched ? scheme->ports_switched : scheme->ports;
@@ -224,7 +225,8 @@ static Place place_new(const char* name) {
     p.routes = network_routes(&p.net);
     const bool bigraph = strncmp(name, "bigraph", 7) == 0;
     for (int i = 0; i < SCHEMES; i++) {
-        if (!(p.net.dimensions ? schemes[i].grids : bigraph ? schemes[i].bigraphs : schemes[i].others)) continue;
+        const bool switched = bigraph ? schemes[i].bigraphs : schemes[i].others;
+        if (!(p.net.dimensions ? schemes[i].grids : switched)) continue;
         if (!collective_build(&p.plan[i], schemes[i].algorithm, PLAN_ALL_REDUCE, &p.net, &error)) die("%s", error.text);
     }
     return p;
@@ -268,8 +270,8 @@ static double mean_speedup(const double seconds[SCHEMES][DNNS], int scheme, int 
 
 static void dnn_seconds(const Place* p, int level, double seconds[SCHEMES][DNNS]) {
     for (int s = 0; s < SCHEMES; s++) {
-        for (int i = 0; i < DNNS && p->plan[s].ranks && s != P_TREE; i++)
-            seconds[s][i] = place_seconds(p, s, 4 * (int64_t)dnns[i].parameters, level);
+        if (!p->plan[s].ranks || s == P_TREE) continue;
+        for (int i = 0; i < DNNS; i++) seconds[s][i] = place_seconds(p, s, 4 * (int64_t)dnns[i].parameters, level);
     }
 }
 
@@ -364,8 +366,8 @@ static void paper_scaling(bool weak) {
         Place p = place_new(name);
         const int64_t bytes = weak ? (int64_t)side * side * (375 << 10) : 32 << 20;
         for (int s = 0; s < SCHEMES; s++) {
-            for (int k = 0; k < 2 && s != P_TREE && s != P_HDRM; k++)
-                seconds[s][k] = place_seconds(&p, s, bytes, k ? LEVELS - 1 : L_LOCKSTEP);
+            if (s == P_TREE || s == P_HDRM) continue;
+            for (int k = 0; k < 2; k++) seconds[s][k] = place_seconds(&p, s, bytes, k ? LEVELS - 1 : L_LOCKSTEP);
         }
         double ratio[4];
         for (int k = 0; k < 4; k++) ratio[k] = seconds[pairs[k][1]][1] / seconds[pairs[k][0]][1];

@@ -13,7 +13,7 @@ gradients and gather the parameters after the update; ZeRO-2 sums in every micro
 #ifndef STEP_PRICES_H
 #define STEP_PRICES_H
 
-#include "ops.h"
+#include "op_cost.h"
 
 #include "../parallel/schedule_time.h"
 
@@ -152,9 +152,9 @@ typedef struct {
     Costs costs;    // of actions, as parallel/schedule_time.h has them
     double* gather; // (virtual stages): of the costs of UPDATE, what gathers parameters; then (p): of UPDATE_TIED
     double *zero,
-        *whole_sum; // (p) seconds at the begin of a step; (virtual stages) of all sums at once, if not overlapped
+        *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums at once, if not overlapped
     double overlap_cost;
-    bool standing; // a stage stands still while its messages leave
+    bool standing; // a stage is blocked while its messages leave
 } StepPrices;
 
 static inline void step_prices_free(StepPrices* x) {

@@ -7,7 +7,7 @@ a stage computes, parallel/schedule.h has the tables that say in which order; he
     events    every stage works through its real table (schedule_build). Its actions start when parallel/schedule.h's
               action_ready says so: when their message is there and what they fill is free. A stage that waits is looked
               at again when the other end of a transfer moves, so all takes O(actions)
-    messages  run under computing; or (send_overlap false) a stage stands still while its own leave
+    messages  run under computing; or (send_overlap false) a stage is blocked while its own leave
     sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as
               soon as the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for.
               While a sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather
@@ -20,8 +20,8 @@ a stage does, or waits for, is counted once:
 
     product, attention, memory    computing: matrix products; the attention core; other kernels
     tensor                        sums over the tensor group, as far as they are not hidden
-    pipeline                      messages: standing still; waiting, for as long as the message that comes then was on
-                                  its way
+    pipeline                      messages: blocked; waiting, for as long as the message that comes then was in
+                                  flight
     data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of
                                   parameters
     optimizer                     setting gradients to zero, their norm, the update
@@ -105,7 +105,7 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     for (int i = 0; i < n; i++) { // what no segment has (a boundary's copies) belongs to the last one
         const double share = i == n - 1 ? rest : list[i].share[half], seconds = share * (end - start);
         rest -= share;
-        if (p->plan.reduce_every && list[i].elements > 0 && g->buffer[0] > at) { // both buffers are on their way
+        if (p->plan.reduce_every && list[i].elements > 0 && g->buffer[0] > at) { // both buffers are in flight
             g->spent[STEP_DATA] += g->buffer[0] - at;
             at = g->buffer[0];
         }
@@ -368,8 +368,12 @@ static inline void chunk_parts(const StepPrices* x, int i, double parts[WORK_PAR
     const ChunkPrice* c = &x->chunk[i];
     const bool split = schedule_splits_backward(x->plan.kind) && x->plan.p > 0;
     parts_add(parts, c->forward.whole, 1);
-    if (!split) parts_add(parts, c->backward.whole, 1);
-    for (int h = 0; h < 2 && split; h++) parts_add(parts, c->backward.half[h], 1);
+    if (split) {
+        parts_add(parts, c->backward.half[0], 1);
+        parts_add(parts, c->backward.half[1], 1);
+    } else {
+        parts_add(parts, c->backward.whole, 1);
+    }
 }
 
 // Means over the stages. Computing is divided as its prices are.
@@ -425,7 +429,7 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
 
 static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, false); }
 
-// By our own: steps of so many seconds until all tokens were seen.
+// By our own times: steps until all tokens were seen.
 static inline double step_iterations(const StepSetup* x, double tokens) {
     return ceil(tokens / ((double)x->batch * x->T));
 }

@@ -34,7 +34,7 @@ share of the copy. `stretch` is what the best of them reach.
 #define ROOFLINE_H
 
 #include "../../planner/memory.h"
-#include "../../planner/ops.h"
+#include "../../planner/op_cost.h"
 
 // What a GPU reaches, a second.
 typedef struct {

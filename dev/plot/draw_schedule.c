@@ -43,7 +43,7 @@ static inline int draw_table(Option* table, DrawOptions* o) {
         option_float("forward", &o->forward, 1e-6, 1e6, "what a forward pass of a chunk takes"),
         option_float("input", &o->input, 0, 1e6, "what the input half of a backward pass takes"),
         option_float("weight", &o->weight, 0, 1e6, "what the weight half takes"),
-        option_float("transfer", &o->transfer, 0, 1e6, "how long a message is on its way"),
+        option_float("transfer", &o->transfer, 0, 1e6, "seconds that a message is in flight"),
         option_heading("a run, measured and predicted"),
         option_string("trace", &o->trace, "FILE", "that train_gpt --trace has written"),
         option_int("step", &o->step, 0, 1e15, "which one to draw [the one that is nearest to the median]"),

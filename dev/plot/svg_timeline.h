@@ -183,7 +183,9 @@ static inline SvgLayout svg_layout(const SvgPicture* picture) {
 static inline double svg_tick_step(double length) {
     const double unit = pow(10, floor(log10(length / 10)));
     const double units = length / 10 / unit;
-    return unit * (units <= 1 ? 1 : units <= 2 ? 2 : units <= 5 ? 5 : 10);
+    if (units <= 1) return unit;
+    if (units <= 2) return 2 * unit;
+    return unit * (units <= 5 ? 5 : 10);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -198,8 +200,14 @@ static inline void svg_write_escaped(FILE* out, const char* text) {
             n == 0 || *s < 32 || (n == 3 && s[0] == 0xEF && s[1] == 0xBF && s[2] >= 0xBE); // U+FFFE, U+FFFF
         if (none)
             fputc('?', out);
-        else if (*s == '<' || *s == '>' || *s == '&' || *s == '"')
-            fputs(*s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '&' ? "&amp;" : "&quot;", out);
+        else if (*s == '<')
+            fputs("&lt;", out);
+        else if (*s == '>')
+            fputs("&gt;", out);
+        else if (*s == '&')
+            fputs("&amp;", out);
+        else if (*s == '"')
+            fputs("&quot;", out);
         else
             fwrite(s, 1, n, out);
         s += n ? n : 1;

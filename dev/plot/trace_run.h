@@ -5,7 +5,7 @@ and what the tables say to that.
     costs        what the trace says each kind of action took on each virtual stage, mean of a step. Waiting for messages
                  is not in it, but at TIE and NORM stages wait for each other: the one that comes last shows what the
                  meeting itself takes
-    transfer     from the end of the action that makes a message to the begin of the one that uses it, where the
+    transfer     from the end of the action that makes a message to the start of the one that uses it, where the
                  receiver had nothing else to do: mean of those messages. The other messages are hidden
     overhead     what a step takes outside of the table: from its begin on the stage that is at work first, and to its
                  end on the stage that is at work last
@@ -14,7 +14,7 @@ and what the tables say to that.
     bubble       idle time / computing time over a whole step, as parallel/schedule.h has it: everything that is neither forward
                  nor backward pass is idle
 
-Every step is predicted from its own costs; of a run the medians over all steps but the first are told (in that one
+Every step is predicted from its own costs; of a run the medians over all steps but the first are reported (in the first
 memory is touched, caches and branch predictors learn). So the error says what the tables and a step's mean times do not
 know: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends of
 steps that are not the same for all stages.
@@ -92,7 +92,11 @@ typedef struct {
 } RunTrace;
 
 static inline void run_trace_free(RunTrace* run) {
-    for (int r = 0; r < run->plan.p && run->stage; r++) free(run->stage[r].actions), free(run->stage[r].step);
+    if (!run->stage) return;
+    for (int r = 0; r < run->plan.p; r++) {
+        free(run->stage[r].actions);
+        free(run->stage[r].step);
+    }
     free(run->stage);
     run->stage = NULL;
 }
@@ -308,7 +312,7 @@ static inline bool run_trace_read(RunTrace* run, const char* path, const void* t
 // ----------------------------------------------------------------------------------------------------------------
 // Steps: what was traced, in the order of the tables
 
-// One step of all stages, in seconds from the begin of the first stage's.
+// One step of all stages, in seconds from the start of the first stage's.
 typedef struct {
     int64_t number;
     Timeline times;         // length: of the longest of the stages

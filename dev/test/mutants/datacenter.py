@@ -27,7 +27,7 @@ FAULTS = [
     ("print: no thousands", FACTS, "(n - i) % 3 == 0", "(n - i) % 4 == 0"),
     ("print: a prefix too late", FACTS, "fabs(value) >= 999.5 && i < 6", "fabs(value) >= 1000 && i < 6"),
     ("print: a prefix too far", FACTS, 'prefixes[] = {"", "k"', 'prefixes[] = {"k", "k"'),
-    ("print: percent as shares", FACTS, ": \"%.1f %%\", value * 100);", ": \"%.1f %%\", value);"),
+    ("print: percent as shares", FACTS, "value < 0.1 ? 2 : 1, value * 100);", "value < 0.1 ? 2 : 1, value);"),
     # Inputs
     ("input: price", PLAN, "{3e6, BACK_COMPUTED}", "{3.1e6, BACK_COMPUTED}"),
     ("input: share", PLAN, "{0.7, CONFIRMED}", "{0.07, CONFIRMED}"),
@@ -127,7 +127,7 @@ FAULTS = [
     ("time: hours are days", PLAN, "use(w, utilisation) * 86400", "use(w, utilisation) * 3600"),
     ("time: utilisation is forgotten", PLAN, "use(w, peak) * use(w, utilisation)", "use(w, peak)"),
     ("time: precisions the wrong way round", PLAN,
-     "bits == 16 ? d->peak_bf16 : bits == 8", "bits == 4 ? d->peak_bf16 : bits == 8"),
+     "bits == 16 ? d->peak_bf16 : low", "bits == 4 ? d->peak_bf16 : low"),
     ("time: precision's mark is forgotten", PLAN,
      "const double bits = use(&w, d->precision);", "const double bits = d->precision.value;"),
     ("time: smaller models see more tokens", PLAN, "sqrt(in_time / (6 *", "sqrt(in_time / (6 * 2 *"),

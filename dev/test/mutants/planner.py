@@ -1,8 +1,8 @@
 """Faults of the planner. Tests: test_planner_*."""
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, WORK, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
-    f"planner/{name}.h" for name in "search flags step_sim step_prices formulas comm_cost ops cluster memory host_memory measured_device calibrate".split())
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+    f"planner/{name}.h" for name in "search flags step_sim step_prices formulas comm_cost op_cost cluster memory host_memory measured_device calibrate".split())
 TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step", PRICES: "test_planner_step",
-         FORMULAS: "test_planner_step", LINKS: "test_planner_cluster", WORK: "test_planner_step",
+         FORMULAS: "test_planner_step", LINKS: "test_planner_cluster", OPCOST: "test_planner_step",
          CLUSTER: "test_planner_cluster", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory", MEASURED: "test_planner_measured",
          CALIBRATE: "test_planner_measured"}
 
@@ -81,15 +81,15 @@ FAULTS = [
      "if (true) price_add(&c->forward, &lists->head[0], 1)"),
     ("time: messages whole in spite of rows", PRICES, "bytes / (rows || scatters ? mesh->t : 1)", "bytes"),
     ("links: one pass of an all-reduce", LINKS, "kind == PLAN_ALL_REDUCE ? 2 : 1", "1"),
-    ("links: a node's adapters for one group", LINKS, "* g.inside / c->node_gpus;", ";"),
+    ("links: a node's adapters for one group", "test_planner_step", LINKS, "* g.inside / c->node_gpus;", ";"),
     ("links: oversubscription is free", LINKS, "fmax(1, c->oversubscription * leaving)", "1"),
     ("links: messages stay in the node", LINKS, "<= c->node_gpus) return cost;", "<= 1000000) return cost;"),
     ("links: a torus is as near everywhere", LINKS, "*hops += way;", "*hops += 0;"),
-    ("work: attention forward as backward", WORK, "const double low = d->attention[0][backward]",
+    ("work: attention forward as backward", OPCOST, "const double low = d->attention[0][backward]",
      "const double low = d->attention[0][0]"),
-    ("work: hidden collectives count whole", WORK, "(1 - r->cluster->overlap_cost) * fmin(seconds, over)", "0"),
-    ("work: kernels are tuned always", WORK, "op->bytes / r->software->kernels", "op->bytes"),
-    ("cluster: an A100 with 512 TFLOP/s", CLUSTER, '{"dgx-a100", GENERATION_AMPERE, 312e12', '{"dgx-a100", GENERATION_AMPERE, 512e12'),
+    ("work: hidden collectives count whole", OPCOST, "(1 - r->cluster->overlap_cost) * fmin(seconds, over)", "0"),
+    ("work: kernels are tuned always", OPCOST, "op->bytes / r->software->kernels", "op->bytes"),
+    ("cluster: an A100 with 512 TFLOP/s", "test_planner_step", CLUSTER, '{"dgx-a100", GENERATION_AMPERE, 312e12', '{"dgx-a100", GENERATION_AMPERE, 512e12'),
     ("cluster: bits are bytes", CLUSTER, "        value /= 8;\n", ""),
     ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
     ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),

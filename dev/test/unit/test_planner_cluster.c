@@ -2,7 +2,7 @@
 test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the group as a
 network, beside the formula for groups of any size; files that are read and files that are refused.
 */
-#include "../../../planner/ops.h"
+#include "../../../planner/op_cost.h"
 #include "test.h"
 
 #define SHIPPED "planner/clusters/selene.txt"
@@ -187,7 +187,7 @@ static void test_files(void) {
         {"name\n", "name: takes one word", 1},
         {"base nothing\n", "base: \"nothing\" is not known; there are selene", 1},
         {"name a\nbase selene\n", "base: has to come before name", 2},
-        {"base selene\ngeneration hopper\n", "base and generation: leave one away", 2},
+        {"base selene\ngeneration hopper\n", "base and generation are both given", 2},
         {"sms 108\ngeneration hopper\n", "generation: has to come before sms", 2},
         {"generation volta\n", "generation: \"volta\" is not known", 1},
         {"fabric mesh:2x2\n", "fabric: \"mesh:2x2\" is neither", 1},

@@ -1,0 +1,181 @@
+/*
+op_cost.h: seconds of an operation, and of a list of operations (ops.h), on a device of a cluster (cluster.h).
+
+    rates_of        a cluster and a software: what all prices depend on
+    op_seconds      one operation; all prices come through it, those of a measured device, too
+    work_price      a list, by WorkPart: as a whole, and in the two halves of a backward pass
+
+Theory: prices, where nothing was measured; products n x m of sums of k, on a device of S multiprocessors (SMs):
+
+    product      in tiles, of one of six sizes; they go over the SMs in waves, w = ceil(tiles / S), the last of which
+                 may be nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. Or as long as
+                 reading and writing all three matrices takes, if that is more; plus a launch. Of all tiles, and with k
+                 cut into 1, 2, 4, 8 parts where tiles are few, the fastest. 8192^3 takes 247 TFLOP/s on an A100 and 690
+                 on an H100 that way
+    memory       launch + bytes / (hbm x hbm_fraction x kernels)
+    attention    a fraction of the peak by head size, times T / (T + start): tiles that the diagonal cuts, and
+                 prologues, take a time of their own, 500 tokens' worth forward and 1200 backward on an H100
+    collective   comm_cost.h
+    message      the same
+
+A device that was measured has its own prices (Cluster.measured_seconds); all come through op_seconds, one function.
+*/
+#ifndef OP_COST_H
+#define OP_COST_H
+
+#include "ops.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prices: seconds of one operation
+
+// Tiles that libraries have for products, and their speed beside the largest: a small one loads more for a FLOP.
+// Estimates, after the pattern of NVIDIA's guide to matrix products.
+typedef struct {
+    int rows, columns;
+    double speed;
+} ProductTile;
+static const ProductTile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, {128, 128, 0.95},
+                                            {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
+enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
+
+// The peak for what a software multiplies: 16-bit values, or float32 ones.
+static inline double device_peak(const Device* d, int value_bytes) { return value_bytes < 4 ? d->peak : d->peak_fp32; }
+
+// batch products (m x k) (k x n) of values of value_bytes bytes.
+static inline double product_seconds(const Device* d, int value_bytes, double m, double n, double k, double batch) {
+    const double operands = value_bytes * batch * (m * k + k * n + m * n), memory = d->hbm * d->hbm_fraction;
+    const double peak = device_peak(d, value_bytes);
+    double best = INFINITY;
+    for (int i = 0; i < PRODUCT_TILES; i++) {
+        const ProductTile* t = &product_tiles[i];
+        const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
+        const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
+        for (int split = 1; split <= 8; split *= 2) {
+            if (split > 1 && (tiles >= 4.0 * d->sms || k < 1024.0 * split)) break;
+            const double waves = ceil(tiles * split / d->sms), sum = ceil(k / split / 32) * 32;
+            const double compute = waves * (2.0 * t->rows * t->columns * sum / rate + d->tile_overhead);
+            const double bytes = operands + (split > 1 ? 8 * batch * m * n * split : 0); // partial sums in float32
+            best = fmin(best, fmax(compute, bytes / memory));
+        }
+    }
+    return d->launch + best;
+}
+
+static inline double memory_seconds(const Device* d, double bytes) {
+    return d->launch + bytes / (d->hbm * d->hbm_fraction);
+}
+
+// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's rows
+// are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
+static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
+                                       double heads, bool backward) {
+    static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
+    const double low = d->attention[0][backward], high = d->attention[1][backward];
+    const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
+    const double peak = device_peak(d, value_bytes),
+                 start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
+    const double waves = heads * ceil(seq / 128) / d->sms, uneven = fmax(1, ceil(waves) / waves);
+    return d->launch + uneven * flops / (peak * fraction * d->sustained * seq / (seq + start));
+}
+
+// What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
+// that compute at once.
+typedef struct {
+    const Cluster* cluster;
+    const Software* software;
+    int threads, busy;
+    LinkCosts links;
+} Rates;
+
+static inline Rates rates_of(const Cluster* cluster, const Software* software) {
+    Rates r;
+    memset(&r, 0, sizeof r);
+    r.cluster = cluster;
+    r.software = software;
+    r.threads = r.busy = 1;
+    return r;
+}
+
+// THE SEAM to measured_device.h: every operation is priced here, and only here. What a measured device knows comes from there.
+static inline double op_seconds(Rates* r, const Op* op) {
+    const Cluster* c = r->cluster;
+    const Device* d = &c->device;
+    const int value_bytes = r->software->value_bytes;
+    if (c->measured_seconds) {
+        const double seconds = c->measured_seconds(c->measured, op, r->threads, r->busy);
+        if (seconds >= 0) return seconds;
+    }
+    switch (op->kind) {
+    case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
+    case OP_MEMORY: return memory_seconds(d, op->bytes / r->software->kernels);
+    case OP_ATTENTION:
+        return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->batch_heads, op->backward);
+    case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);
+    case OP_MESSAGE: return link_seconds(message_cost(c, op->stride, op->ranks), op->bytes);
+    }
+    return NAN;
+}
+
+// A collective and a message outside lists.
+static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, int ranks, int stride) {
+    const Op op = op_collective("collective", kind, bytes, ranks, stride);
+    return ranks == 1 || bytes <= 0 ? 0 : op_seconds(r, &op);
+}
+
+static inline double message_seconds(Rates* r, double bytes, int stride, int stages) {
+    Op op = op_of(OP_MESSAGE, "message");
+    op.bytes = bytes;
+    op.stride = stride;
+    op.ranks = stages;
+    return op_seconds(r, &op);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Prices of lists
+
+typedef enum { WORK_PRODUCT, WORK_ATTENTION, WORK_MEMORY, WORK_TENSOR, WORK_PARTS } WorkPart;
+
+// Of the two halves of a backward pass (of a forward pass the first is all), by what they are spent on. whole: both
+// halves as one, where collectives are hidden under what the other half does.
+typedef struct {
+    double half[2][WORK_PARTS], whole[WORK_PARTS];
+} WorkPrice;
+
+static inline double parts_sum(const double parts[WORK_PARTS]) {
+    double sum = 0;
+    for (int i = 0; i < WORK_PARTS; i++) sum += parts[i];
+    return sum;
+}
+
+static inline WorkPart op_part(const Op* op) {
+    if (op->core) return WORK_ATTENTION;
+    if (op->kind == OP_PRODUCT) return WORK_PRODUCT;
+    return op->kind == OP_COLLECTIVE ? WORK_TENSOR : WORK_MEMORY;
+}
+
+// One after another. A collective that is hidden takes overlap_cost of the time that it is hidden; what is longer
+// stays.
+static inline WorkPrice work_price(Rates* r, const Work* w) {
+    WorkPrice price;
+    memset(&price, 0, sizeof price);
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        const double seconds = op_seconds(r, op);
+        double over = 0;
+        for (int k = op->under; k >= 0 && k <= op->under_last; k++) over += op_seconds(r, &w->op[k]);
+        price.half[op->weight][op_part(op)] += seconds;
+        price.whole[op_part(op)] += seconds - (1 - r->cluster->overlap_cost) * fmin(seconds, over);
+    }
+    return price;
+}
+
+static inline void parts_add(double to[WORK_PARTS], const double from[WORK_PARTS], double times) {
+    for (int i = 0; i < WORK_PARTS; i++) to[i] += times * from[i];
+}
+
+static inline void price_add(WorkPrice* to, const WorkPrice* from, double times) {
+    for (int h = 0; h < 2; h++) parts_add(to->half[h], from->half[h], times);
+    parts_add(to->whole, from->whole, times);
+}
+
+#endif
