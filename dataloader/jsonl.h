@@ -1,14 +1,17 @@
 /*
-dataloader/jsonl.h: JSON lines, the format of most data sets of texts. Every line is an object, one of whose fields is a text:
+dataloader/jsonl.h: JSON lines, the format of most data sets of texts. Every line is an object, one of whose fields is a
+text:
 
     {"text": "Once upon a time ...", "source": "a book"}
     {"text": "..."}
 
-jsonl_texts() hands out the texts of a file. jsonl_encode() makes a stream of tokens of such files (TOKENS_JSONL, dataloader/token_files.h), in
-memory and by the vocabulary of the run: bytes where it has none. A line is a document: before it stands the vocabulary's
-token for that; bytes end with a new line instead. Empty texts are left out.
+    jsonl_texts     passes the texts of a file to a function
+    jsonl_encode    tokenizes such files (TOKENS_JSONL, dataloader/token_format.h) in memory with the run's vocabulary,
+                    or as bytes
 
-Every rank does this for itself at its start, so it is for texts of some megabytes; build/tokenize does it once, on all cores.
+A line is a document: the vocabulary's document token precedes it; with bytes a new line ends it instead. Empty texts
+are omitted. Every rank tokenizes for itself when it starts, so this is for texts of some megabytes; build/tokenize does
+it once, on all cores.
 */
 #ifndef JSONL_H
 #define JSONL_H
@@ -18,12 +21,12 @@ Every rank does this for itself at its start, so it is for texts of some megabyt
 
 static const int64_t jsonl_most = 256 << 20; // bytes that are tokenized at the start of a run
 
-// A text of n > 0 bytes; its line begins at byte `at` of the file.
+// Takes a text of n > 0 bytes; its line begins at byte `at` of the file.
 typedef void (*TakeText)(void* context, const unsigned char* text, size_t n, size_t at);
 
 static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
 
-// An error in a line of JSON, whose text begins ":1:column: ...": with the file's name and the line's number.
+// Fails with an error in a line of JSON, ":1:column: ...", under the file's name and the line's number.
 static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* path, const Error* found,
                               Error* error) {
     long long line = 1;
@@ -31,8 +34,8 @@ static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* 
     return fail(error, "%.400s:%lld%.500s", path, line, found->text + strlen(":1"));
 }
 
-// Hands out the texts of bytes [begin, end) of a file, which are whole lines. False: *error names the first line that is
-// no object with a text in this field.
+// Passes the texts of bytes [begin, end) of a file, which are whole lines, to `take`. False: *error names the first
+// line that is no object with a text in this field.
 static inline bool jsonl_texts(const unsigned char* text, size_t begin, size_t end, const char* field, const char* path,
                                TakeText take, void* context, Error* error) {
     for (size_t at = begin, next; at < end; at = next) {
@@ -61,7 +64,7 @@ typedef struct {
     Encoder encoder;
     TokenList list;        // of one text
     int width;             // bytes of a token
-    unsigned char* tokens; // (room) bytes, of which `used` are in use
+    unsigned char* tokens; // (room) bytes, `used` of them in use
     int64_t used, room;
     int64_t* begins; // (begins_room), of each document, in bytes
     int documents, begins_room;
@@ -91,13 +94,14 @@ static inline void take_line(void* context, const unsigned char* text, size_t n,
         memcpy(lines->tokens + lines->used, &list->token[i], (size_t)lines->width); // little-endian: the low bytes
 }
 
-// What the lines have become is the file's: as if it were a Megatron data set that has one sequence for each document.
+// Gives the tokens of the lines to the file, as a Megatron data set with one sequence for each document.
 static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
     const int64_t D = lines->documents;
     int64_t* lists = (int64_t*)checked_calloc((size_t)(2 * D + 1), sizeof *lists, "documents");
     for (int64_t d = 0; d < D; d++) lists[d] = lines->begins[d];
     for (int64_t d = 0; d <= D; d++) lists[D + d] = d;
-    file->type = lines->width == 1 ? TOKEN_UINT8 : lines->width == 2 ? TOKEN_UINT16 : TOKEN_UINT32;
+    static const TokenType types[] = {TOKEN_UINT8, TOKEN_UINT8, TOKEN_UINT16, TOKEN_UINT32, TOKEN_UINT32};
+    file->type = types[lines->width];
     file->count = lines->used / lines->width;
     file->memory = lines->tokens;
     file->lists = lists;
@@ -112,12 +116,13 @@ static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
     lines->used = lines->room = lines->documents = 0;
 }
 
-// Makes tokens of files of JSON lines, once. False: *error says which line is wrong, or that there is too much.
+// Tokenizes files of JSON lines, once. False: *error names the line that is wrong, or the files are too large.
 static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, Error* error) {
     LineTokens lines;
     memset(&lines, 0, sizeof lines);
     lines.tokenizer = tokenizer;
-    lines.width = tokenizer->vocab <= 256 ? 1 : tokenizer->vocab <= 65536 ? 2 : 4;
+    lines.width = tokenizer->vocab <= 65536 ? 2 : 4;
+    if (tokenizer->vocab <= 256) lines.width = 1;
     if (files->tokens > jsonl_most)
         return fail(
             error,

@@ -1,16 +1,17 @@
 /*
 dataloader/token_files.h: files of tokens, memory-mapped and laid end to end: one long stream.
 
-    tokens_open         opens files, folders and patterns as one stream; a folder stands for the texts and .bin files in it and below
+    tokens_open         opens files, folders and patterns as one stream; a folder stands for the texts and .bin files in
+                        it and below
     tokens_read         reads tokens of the stream, as int32
     tokens_positions    the position of each token in its document (--document-mask)
 
-All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it may stand
-beside other text, is refused beside shards (there it is a broken download) and refused alone.
+All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it may
+stand beside other text, is refused beside shards (there it is a broken download) and refused alone.
 
-Theory. Where documents begin: in Megatron's data sets the index says it; in text every file is a document, in JSON lines every
-line. Shards and raw tokens have a token that stands before each document (end of text; where it stands after each, as in
-nanoGPT's files, it is counted to the next one), and documents may continue from one file to the next.
+Theory. Where documents begin: in Megatron's data sets the index says it; in text every file is a document, in JSON
+lines every line. Shards and raw tokens have a token that stands before each document (end of text; where it stands
+after each, as in nanoGPT's files, it is counted to the next one), and documents may continue from one file to the next.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
@@ -22,7 +23,7 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #include <fnmatch.h>
 #include <glob.h>
 
-// A copy of path with another ending of the same length, "a.bin" for "a.idx"; NULL where path does not end so.
+// A copy of path with another ending of the same length, "a.bin" for "a.idx"; NULL if path does not end with `ending`.
 static inline char* name_beside(const char* path, const char* ending, const char* other) {
     const size_t length = strlen(path), n = strlen(ending);
     if (length < n || strcmp(path + length - n, ending) != 0) return NULL;
@@ -37,24 +38,24 @@ static inline char* name_beside(const char* path, const char* ending, const char
 
 typedef struct {
     char* path;
-    MappedFile map, index; // the second: Megatron's, else empty
+    MappedFile map, index; // index: Megatron's, else empty
     TokenType type;
-    const unsigned char* data; // its first token
-    int64_t first, count;      // it holds the tokens [first, first + count) of the stream
-    MegatronIndex documents;   // of Megatron's, and of JSON lines that are tokens by now
-    unsigned char* memory;     // of the latter: the tokens
-    int64_t* lists;            // and what documents points to
+    const unsigned char* data; // the first token
+    int64_t first, count;      // the file has tokens [first, first + count) of the stream
+    MegatronIndex documents;   // of Megatron's files, and of JSON lines that were tokenized
+    unsigned char* memory;     // the tokens of JSON lines
+    int64_t* lists;            // and the lists that documents points to
 } TokenFile;
 
 typedef struct {
     TokenFile* file; // in the order of the stream
     int files;
     TokenFormat format;
-    int64_t tokens, documents; // in all files together; documents: 0 where the format does not know them
-    int document;              // the token that stands before one, where they are told by that; see documents_begin_at
+    int64_t tokens, documents; // in all files together; documents: 0 if the format does not count them
+    int document; // the token before each document, where the format has no other mark; see documents_begin_at
 } TokenFiles;
 
-// Unmaps and frees everything; *files may be opened again. Nothing happens to one that is all zeros.
+// Unmaps and frees everything; *files may be opened again. Does nothing to a struct of zeros.
 static inline void tokens_close(TokenFiles* files) {
     for (int i = 0; i < files->files; i++) {
         file_unmap(&files->file[i].map);
@@ -67,10 +68,9 @@ static inline void tokens_close(TokenFiles* files) {
     memset(files, 0, sizeof *files);
 }
 
-// Maps a file of tokens, and the index that belongs to it if it is Megatron's; path may be that of the index, file->path
-// becomes that of the tokens.
-// No madvise: a shuffled read then brings in 128 KB around its sequence, which soon has all of the file in memory.
-// Measured, 20,000 shuffled sequences of 1,024 tokens from a cold file of 600 MB: 19 us each; with MADV_RANDOM, 72 us.
+// Maps a file of tokens, and its index if it is Megatron's. path may be the index's; file->path becomes the path of the
+// tokens. There is no madvise: without it a shuffled read brings in 128 KB around its sequence, so that the whole file
+// is soon in memory.
 static inline bool token_file_map(TokenFile* file, const char* path, Error* error) {
     struct stat st; // before opening: to open a FIFO is to wait for its writer
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -102,9 +102,9 @@ static inline bool token_file_map(TokenFile* file, const char* path, Error* erro
     return ok;
 }
 
-// Tells the format of a mapped file: where its tokens are, and how many.
+// Recognises the format of a mapped file, and finds its tokens.
 static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, int64_t* documents, Error* error) {
-    const unsigned char* bytes = file->map.data ? file->map.data : (const unsigned char*)""; // an empty file's is NULL
+    const unsigned char* bytes = file->map.data ? file->map.data : (const unsigned char*)""; // NULL for an empty file
     int64_t offset = 0;
     *documents = 0;
     if (file->index.data) {
@@ -126,9 +126,9 @@ static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, in
     return true;
 }
 
-// Maps one file, tells its format and appends it to the stream. files->file has room for it.
+// Maps one file, recognises its format and appends it to the stream. files->file has room for it.
 static inline bool tokens_append_file(TokenFiles* files, const char* path, Error* error) {
-    TokenFile* file = &files->file[files->files++]; // whatever becomes of it, tokens_close() takes care of it
+    TokenFile* file = &files->file[files->files++]; // on failure tokens_close() frees it, too
     TokenFormat format = TOKENS_TEXT;
     int64_t documents;
     if (!token_file_map(file, path, error) || !token_file_recognise(file, &format, &documents, error)) return false;
@@ -181,10 +181,10 @@ static inline void path_list_free(PathList* list) {
 }
 
 static inline int compare_paths(const void* a, const void* b) {
-    return strcmp(*(char* const*)a, *(char* const*)b); // bytes, not the locale: the same order on every machine
+    return strcmp(*(char* const*)a, *(char* const*)b); // bytes, not the locale's order: the same on every machine
 }
 
-// True for the index of a Megatron data set whose tokens are in this sorted list too: together they are one.
+// Whether path is the index of a Megatron data set whose tokens are in this sorted list, too: the two are one data set.
 static inline bool is_second_half(char* const* paths, size_t count, char* path) {
     char* bin = name_beside(path, ".idx", ".bin");
     MappedFile file;
@@ -198,14 +198,14 @@ static inline bool is_second_half(char* const* paths, size_t count, char* path) 
     return second;
 }
 
-// Appends what was found, in the order of its bytes, so shard_10 comes before shard_2 but after shard_02.
+// Appends the names that were found, in the order of their bytes: shard_10 comes before shard_2 but after shard_02.
 static inline void path_list_append_sorted(PathList* list, char** found, size_t count) {
     if (count) qsort(found, count, sizeof(char*), compare_paths);
     for (size_t i = 0; i < count; i++)
         if (!is_second_half(found, count, found[i])) path_list_append(list, found[i]);
 }
 
-// The files that match a pattern. 0, or glob's reason; errno says more where that is GLOB_ABORTED.
+// Appends the files that match a pattern. Returns 0, or glob's error; for GLOB_ABORTED errno has the reason.
 static inline int path_list_append_matches(PathList* list, const char* pattern) {
     glob_t found;
     errno = 0;
@@ -217,8 +217,8 @@ static inline int path_list_append_matches(PathList* list, const char* pattern) 
     return status == GLOB_ABORTED && reason == ENOENT ? GLOB_NOMATCH : status;
 }
 
-// All files in a folder ("": the one that we are in) and below it, folder by folder in the order of their names. Hidden
-// ones are left out, and links to folders, which may lead back here.
+// Appends all files in a folder ("": the current one) and below it, folder by folder in the order of their names.
+// Hidden files are omitted, and so are links to folders, which may lead back here.
 static inline bool path_list_append_below(PathList* list, const char* folder, Error* error) {
     DIR* open = opendir(*folder ? folder : ".");
     if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
@@ -245,8 +245,8 @@ static inline bool path_list_append_below(PathList* list, const char* folder, Er
     return ok;
 }
 
-// Whether a path matches a pattern, part by part between slashes; a part "**" stands for any number of folders, at the end for
-// all that is in them.
+// Whether a path matches a pattern, part by part between slashes. A part "**" stands for any number of folders; at the
+// end, for everything in them.
 static inline bool path_matches(const char* pattern, const char* path) {
     if (strcmp(pattern, "**") == 0) return true;
     if (strncmp(pattern, "**/", 3) == 0) {
@@ -259,11 +259,12 @@ static inline bool path_matches(const char* pattern, const char* path) {
     char *wanted = strndup(pattern, p), *name = strndup(path, q);
     if (!wanted || !name) die("out of memory for a file pattern");
     const bool same = fnmatch(wanted, name, FNM_PERIOD) == 0 && !pattern[p] == !path[q];
-    free(wanted), free(name);
+    free(wanted);
+    free(name);
     return same && (!pattern[p] || path_matches(pattern + p + 1, path + q + 1));
 }
 
-// The files that match a pattern with "**", which glob does not know.
+// Appends the files that match a pattern with "**", which glob does not know.
 static inline bool path_list_append_deep(PathList* list, const char* pattern, Error* error) {
     size_t base = strcspn(pattern, "*?[\\"); // the folder that the pattern begins with, with its slash
     while (base > 0 && pattern[base - 1] != '/') base--;
@@ -281,10 +282,10 @@ static inline bool path_list_append_deep(PathList* list, const char* pattern, Er
     return ok && (any || fail(error, "no file matches the pattern \"%s\"", pattern));
 }
 
-// The files that one pattern names. What no file is named, nor matches, may be what the two files of a Megatron data
-// set have in common.
+// Appends the files of one pattern: a name, a pattern that files match, or the common part of the two names of a
+// Megatron data set.
 static inline bool path_list_append_glob(PathList* list, const char* pattern, Error* error) {
-    if (access(pattern, F_OK) == 0) { // a name as it stands, even one with a * in it
+    if (access(pattern, F_OK) == 0) { // an existing name, even with a * in it
         path_list_append(list, pattern);
         return true;
     }
@@ -300,7 +301,7 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
     return true;
 }
 
-// Whether a file of a folder that was named is data: text, or a .bin of tokens; not a vocabulary that lies beside it.
+// Whether a file of a folder is data: text, or a .bin of tokens; not a vocabulary beside it.
 static inline bool file_is_data(bool* is, const char* path, Error* error) {
     const char* slash = strrchr(path, '/');
     MappedFile file;
@@ -322,7 +323,7 @@ static inline bool has_shards(const PathList* list, const char* name) {
     return has;
 }
 
-// The data in a folder that was named, and below it.
+// Appends the data in a folder and below it.
 static inline bool path_list_append_folder(PathList* list, const char* folder, Error* error) {
     PathList all = {NULL, 0}, data = {NULL, 0};
     bool ok = path_list_append_below(&all, folder, error), is;
@@ -342,7 +343,7 @@ static inline bool path_list_append_folder(PathList* list, const char* folder, E
     return ok;
 }
 
-// What stands between the commas of a list; an empty name where nothing does.
+// The names between the commas of a list; some may be empty.
 static inline PathList names_between_commas(const char* list) {
     PathList names = {NULL, 0};
     for (const char *p = list, *comma;; p = comma + 1) {
@@ -355,8 +356,8 @@ static inline PathList names_between_commas(const char* list) {
     }
 }
 
-// The files of all `globs`, a list between commas of names, folders and glob(7) patterns, "shards/train_*.bin,more": those of
-// each pattern sorted, the patterns in order. A file named twice is there twice.
+// Appends the files of a comma-separated list of names, folders and glob(7) patterns, "shards/train_*.bin,more": the
+// files of each pattern sorted, the patterns in order. A file that is named twice is appended twice.
 static inline bool path_list_append_globs(PathList* files, const char* globs, Error* error) {
     PathList patterns = names_between_commas(globs), names = {NULL, 0};
     bool ok = true;
@@ -385,7 +386,7 @@ static inline bool tokens_open(TokenFiles* files, const char* globs, Error* erro
     return ok;
 }
 
-// One line for people, what was recognised: "a.bin to c.bin (3 files): uint16 tokens (llm.c shard), 300 tokens".
+// Describes the stream in a line: "a.bin to c.bin (3 files): uint16 tokens (llm.c shard), 300 tokens".
 static inline void tokens_describe(char* text, size_t size, const TokenFiles* files) {
     const char *first = files->file[0].path, *last = files->file[files->files - 1].path;
     const char* name = token_formats[files->format].name;
@@ -396,8 +397,8 @@ static inline void tokens_describe(char* text, size_t size, const TokenFiles* fi
              files->files > 1 ? last : "", range, name, documents, (long long)files->tokens);
 }
 
-// A number that differs where files differ: of the kind and size of each file, and of 64 pieces of its tokens (4 KB each),
-// so that it takes no time on files of gigabytes.
+// A hash of the format, the sizes of the files, and 64 pieces of 4 KB of each, so that it takes no time on files of
+// gigabytes.
 static inline uint64_t tokens_checksum(const TokenFiles* files) {
     enum { PIECES = 64, PIECE = 4096 };
     uint64_t h = 14695981039346656037ull;
@@ -413,7 +414,7 @@ static inline uint64_t tokens_checksum(const TokenFiles* files) {
     return (h ^ (uint64_t)files->format) * 1099511628211ull;
 }
 
-// The file that holds token `position` of the stream: the last one that does not begin after it.
+// The file with token `position` of the stream: the last one that does not begin after it.
 static inline const TokenFile* tokens_find(const TokenFiles* files, int64_t position) {
     int low = 0, high = files->files; // file[low].first <= position < file[high].first
     while (high - low > 1) {
@@ -439,7 +440,7 @@ static inline int64_t token_value(const unsigned char* data, TokenType type, int
     }
 }
 
-// Number i of a file as a token: what is negative, or too large for 32 bits, becomes 2^32 - 1, which no vocabulary has.
+// Number i of a file as a token: a negative number, or one beyond 32 bits, becomes 2^32 - 1, which no vocabulary has.
 static inline uint32_t token_at(const unsigned char* data, TokenType type, int64_t i) {
     const int64_t value = token_value(data, type, i);
     return (uint64_t)value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
@@ -456,7 +457,7 @@ static inline uint32_t tokens_widen_type(int32_t* RESTRICT out, const unsigned c
     return largest;
 }
 
-// Makes n tokens int32 and returns the largest. Each case is a vector loop of its own.
+// Converts n tokens to int32 and returns the largest. Each case is a vector loop of its own.
 static inline uint32_t tokens_widen(int32_t* out, const unsigned char* data, TokenType type, int64_t n) {
     switch (type) {
     case TOKEN_UINT8: return tokens_widen_type(out, data, TOKEN_UINT8, n);
@@ -467,7 +468,7 @@ static inline uint32_t tokens_widen(int32_t* out, const unsigned char* data, Tok
     }
 }
 
-// Names the first of n tokens, from token `begin` of the file on, that is not below vocab.
+// Fails with the first of n tokens, from token `begin` of the file on, that is not below vocab.
 static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t begin, int64_t n, int vocab,
                               Error* error) {
     const TokenFormatFacts* facts = &token_formats[format];
@@ -483,8 +484,8 @@ static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t
         format == TOKENS_RAW_UINT16 ? ", if it is raw uint16 tokens at all" : "");
 }
 
-// Tokens [begin, begin + n) of the stream to out (n); files are crossed as needed. 0 <= begin, begin + n <= tokens.
-// False, *error filled, where a token is not below vocab.
+// Reads tokens [begin, begin + n) of the stream, perhaps from several files, to out (n). 0 <= begin, begin + n <=
+// tokens. False, *error filled, if a token is not below vocab.
 static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t begin, int64_t n, int vocab,
                                Error* error) {
     for (const TokenFile* file = tokens_find(files, begin); n > 0; file++) {
@@ -503,29 +504,30 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
 // ----------------------------------------------------------------------------------------------------------------
 // Documents
 
-// Whether files of a format say themselves where documents begin, without a token for that.
+// Whether a format marks where documents begin without a token.
 static inline bool format_has_documents(TokenFormat format) {
     return format == TOKENS_TEXT || format == TOKENS_MEGATRON || format == TOKENS_JSONL;
 }
 
-// Says at which token documents begin; it is not asked for where the format knows better.
+// Sets the token that documents begin with; it is not used if the format has documents.
 static inline void documents_begin_at(TokenFiles* files, int token) { files->document = token; }
 
-// Whether any begins at a token among the first four million: if not, it is most likely the wrong token.
+// Whether a document begins in the first four million tokens; if none does, it is most likely the wrong token.
 static inline bool documents_are_seen(const TokenFiles* files) {
     enum { PIECE = 4096, PIECES = 1024 };
     int32_t tokens[PIECE];
     Error unused;
     for (int64_t piece = 0; piece < PIECES && piece * PIECE < files->tokens; piece++) {
         const int64_t n = min_i64(PIECE, files->tokens - piece * PIECE);
-        if (!tokens_read(tokens, files, piece * PIECE, n, INT32_MAX, &unused)) return true; // told when it is its turn
+        if (!tokens_read(tokens, files, piece * PIECE, n, INT32_MAX, &unused))
+            return true; // the error is reported when these tokens are read for training
         for (int64_t i = 0; i < n; i++)
             if (tokens[i] == files->document) return true;
     }
     return false;
 }
 
-// For people.
+// Describes how documents are marked.
 static inline void documents_describe(char* text, size_t size, const TokenFiles* files) {
     if (files->format == TOKENS_TEXT)
         snprintf(text, size, "every file is a document");
@@ -537,14 +539,15 @@ static inline void documents_describe(char* text, size_t size, const TokenFiles*
         snprintf(text, size, "documents begin at token %d", files->document);
 }
 
-// The token of a file that document d of its index begins with: the next document's, or the end, if it is empty.
+// The position in a file at which document d of its index begins; that of the next document, or the end, if it is
+// empty.
 static inline int64_t index_document(const MegatronIndex* index, int64_t d) {
     const int64_t sequence = index_int64(index->ends, d);
     if (sequence == index->sequences) return index->tokens;
     return index_int64(index->begins, sequence) / token_type_bytes[index->type];
 }
 
-// The first document of an index that begins at token `at` of its file or later; the number of all if none does.
+// The first document of an index that begins at token `at` of its file or later; the number of documents if none does.
 static inline int64_t index_document_from(const MegatronIndex* index, int64_t at) {
     int64_t low = 0, high = index->documents; // all before low begin before `at`, none from high on
     while (low < high) {
@@ -557,7 +560,7 @@ static inline int64_t index_document_from(const MegatronIndex* index, int64_t at
     return low;
 }
 
-// positions[i] = 0 where a document begins at token begin + i of the stream, i < n, by what the files say.
+// Sets positions[i] = 0 where, by the files' format, a document begins at token begin + i of the stream, i < n.
 static inline void documents_of_files(int32_t* positions, const TokenFiles* files, int64_t begin, int64_t n) {
     const TokenFile* behind = files->file + files->files;
     for (const TokenFile* file = tokens_find(files, begin); file < behind && file->first < begin + n; file++) {
@@ -572,13 +575,13 @@ static inline void documents_of_files(int32_t* positions, const TokenFiles* file
     }
 }
 
-// positions (n) of tokens [begin, begin + n) of the stream, each in its document; in one that began before them, from
-// `begin` on. tokens (n): what tokens_read has given.
+// Sets positions (n) of tokens [begin, begin + n) of the stream, each counted from the beginning of its document, or
+// from `begin` if the document began before. tokens (n): from tokens_read.
 static inline void tokens_positions(int32_t* positions, const TokenFiles* files, const int32_t* tokens, int64_t begin,
                                     int64_t n) {
-    const bool told = format_has_documents(files->format);
-    for (int64_t i = 0; i < n; i++) positions[i] = told || tokens[i] != files->document;
-    if (told) documents_of_files(positions, files, begin, n);
+    const bool has_documents = format_has_documents(files->format);
+    for (int64_t i = 0; i < n; i++) positions[i] = has_documents || tokens[i] != files->document;
+    if (has_documents) documents_of_files(positions, files, begin, n);
     positions[0] = 0;
     for (int64_t i = 1; i < n; i++) positions[i] = positions[i] ? positions[i - 1] + 1 : 0;
 }

@@ -1,12 +1,13 @@
 /*
-dataloader/token_format.h: recognises what a file of tokens holds. The content of a file decides; its name only says whether a
-text is JSON lines.
+dataloader/token_format.h: recognises what a file of tokens holds. The content of a file decides; its name only says
+whether a text is JSON lines.
 
     tokens_recognise    the format of a file, and where its tokens are; or why it is none
     index_read          the index of a Megatron data set, checked
 
 Theory: the formats, in the order in which they are tried. All numbers are little-endian.
-    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx with what they are. The index, in the layout of
+    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx with what they are. The index, in the
+    layout of
        Megatron-LM's indexed_dataset.py (version 1):
            9 bytes   "MMIDIDX", 0, 0
            uint64    version 1
@@ -16,18 +17,21 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
            int32     size of each sequence, in tokens             (S)
            int64     where each begins in NAME.bin, in bytes      (S)
            int64     0, then where each document ends: before which sequence (D)
-       All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from the
-       first sequence to the last. (A further byte a sequence says what it holds where that is not only text: refused.)
-    2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520, version 1:
-       tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7: uint32,
-       Llama-3's likewise. The count has to agree with the size of the file.
-    3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control character that
-       text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding. In NAME.jsonl every line
-       is a JSON object with a text, which dataloader/jsonl.h tokenizes.
-    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name.
-    5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since the
-       commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.) Integers of 32
-       or 64 bits and bytes without any order are refused by what the middle of the file shows.
+       All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from
+       the first sequence to the last. (A further byte a sequence says what it holds where that is not only text:
+       refused.)
+    2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
+    version 1:
+       tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7:
+       uint32, Llama-3's likewise. The count has to agree with the size of the file.
+    3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
+    character that
+       text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding. In NAME.jsonl
+       every line is a JSON object with a text, which dataloader/jsonl.h tokenizes.
+    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name. 5. Raw uint16
+    without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since the
+       commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.)
+       Integers of 32 or 64 bits and bytes without any order are refused by what the middle of the file shows.
     6. Anything else is refused.
 */
 #ifndef TOKEN_FORMAT_H
@@ -52,7 +56,7 @@ typedef enum {
     TOKEN_FORMATS
 } TokenFormat;
 
-// How a number is written. The codes are Megatron's, which has none for uint32, and two for floating point.
+// The type of a token in a file. The codes are Megatron's, which has none for uint32, and two for floating point.
 typedef enum {
     TOKEN_UINT8 = 1,
     TOKEN_INT8,
@@ -69,9 +73,9 @@ typedef enum {
 typedef struct {
     const char* name;
     TokenType type;
-    int vocab; // the vocabulary it was made with, or most likely was; 0 where the file cannot say
+    int vocab; // the vocabulary that it was made with, certainly or most likely; 0: the file does not name it
     int magic, version;
-    int document;          // the token that stands before a document, -1 where none does or the file cannot tell
+    int document;          // the token before a document; -1: there is none or the file does not name it
     const char* condition; // of the vocabulary
 } TokenFormatFacts;
 
@@ -80,15 +84,15 @@ static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
     {"uint16 tokens (llm.c shard)", TOKEN_UINT16, 50257, 20240520, 1, 50256, ", if they are GPT-2's"},
     {"uint32 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000, ", if they are Llama-3's"},
     {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1, ""},
-    {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // the type: each file's index has its own
-    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""}, // bytes of JSON, until dataloader/jsonl.h has made tokens of them
+    {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // each file's index has its own type
+    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""}, // bytes of JSON, until dataloader/jsonl.h has tokenized them
 };
 
 static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
 
 static const size_t shard_header_bytes = 256 * 4, text_window_bytes = 64 * 1024, text_bytes_per_control = 256;
 
-// Binary files that people pass by mistake. Without this, half of them would be read as uint16.
+// Binary files that users pass by mistake. Without this table half of them would be read as uint16.
 typedef struct {
     const char* magic;
     int bytes;
@@ -122,7 +126,7 @@ static const ForeignFormat foreign_formats[] = {
     {"SQLite format 3", 15, "an SQLite database; export its text first"},
 };
 
-// What a file with these bytes is, if it is one of them; else NULL.
+// The name of the foreign format that begins with these bytes, or NULL.
 static inline const char* foreign_format(const unsigned char* data, size_t size) {
     for (size_t i = 0; i < sizeof foreign_formats / sizeof foreign_formats[0]; i++) {
         const ForeignFormat* foreign = &foreign_formats[i];
@@ -132,7 +136,7 @@ static inline const char* foreign_format(const unsigned char* data, size_t size)
     return NULL;
 }
 
-// True where this stretch of bytes could be text in any ASCII-based encoding (UTF-8, Latin-1, KOI8, Shift-JIS, ...).
+// Whether these bytes could be text in any ASCII-based encoding (UTF-8, Latin-1, KOI8, Shift-JIS, ...).
 static inline bool bytes_look_like_text(const unsigned char* data, size_t size) {
     size_t control = 0;
     for (size_t i = 0; i < size; i++) {
@@ -155,12 +159,12 @@ static inline bool name_ends_with(const char* path, const char* end) {
     return n >= k && strcmp(path + n - k, end) == 0;
 }
 
-// Why the numbers of a file that would be raw uint16 are none, as its middle shows; NULL where they may be.
-//     Wider integers    Every second number is next to nothing: the high half of a token. (Tokens of a tiny vocabulary are
-//                       small in all places.)
-//     No order at all   Compressed or encrypted bytes take all 256 values of a number's high half alike. Chi-square over them has
-//                       the mean 255 and the deviation 22.6; of tokens of a text it is hundreds of times as much, and even of
-//                       numbers drawn evenly below 50257 it is 880 for 2048 of them.
+// Why a file is not raw uint16 tokens, judged by its middle; NULL if it may be.
+//     wider integers     Every second number is almost zero: the high half of a token. (Tokens of a tiny vocabulary are small in
+//                        all places.)
+//     no order at all    Compressed or encrypted bytes take all 256 values of a number's high half equally often. Chi-square over
+//                        them has the mean 255 and the deviation 22.6; for tokens of a text it is hundreds of times as much, and
+//                        even for numbers drawn uniformly below 50257 it is 880 for 2048 of them.
 static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
     enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
     const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;
@@ -176,12 +180,11 @@ static inline const char* not_uint16_tokens(const unsigned char* data, size_t si
     if (numbers >= FEWEST_FOR_WIDTH && largest[0] > 0 && wider)
         return "integers of 32 or 64 bits, and tokens without a header are read as uint16; write them as uint16, put "
                "the .idx of a Megatron data set beside them, or make shards with build/tokenize";
+    if (numbers < FEWEST_FOR_ORDER) return NULL;
     const double mean = (double)numbers / 256;
     double chi_square = 0;
-    for (int i = 0; i < 256 && numbers > 0; i++) {
-        chi_square += ((double)count[i] - mean) * ((double)count[i] - mean) / mean;
-    }
-    if (numbers >= FEWEST_FOR_ORDER && chi_square < 255 + 10 * 22.6)
+    for (int i = 0; i < 256; i++) chi_square += ((double)count[i] - mean) * ((double)count[i] - mean) / mean;
+    if (chi_square < 255 + 10 * 22.6)
         return "neither text nor tokens but bytes without any order, as in a compressed or encrypted file; name a file "
                "of "
                "tokens or text";
@@ -194,7 +197,7 @@ static inline int32_t shard_header_word(const unsigned char* data, int word) {
     return value;
 }
 
-// A file that begins with the magic number of a shard: where its tokens are, or why they cannot be.
+// Checks a file that begins with a shard's magic number, and finds its tokens.
 static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat format, const unsigned char* data,
                                    size_t size, const char* path, Error* error) {
     const TokenFormatFacts* facts = &token_formats[format];
@@ -217,8 +220,8 @@ static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat 
     return true;
 }
 
-// The format of a file with these bytes, by the rules at the top: its tokens are `count` numbers from byte `offset` on.
-// False, and the reason in *error, for what is damaged or nothing we know.
+// Recognises the format of a file by the rules of the file's comment: its tokens are `count` numbers from byte `offset`
+// on. False, with the reason in *error, if the file is damaged or of no known format.
 static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_t* count, const unsigned char* data,
                                     size_t size, const char* path, Error* error) {
     for (int f = 0; f < TOKEN_FORMATS; f++)
@@ -250,8 +253,7 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
 static const char index_magic[] = "MMIDIDX\0"; // 9 bytes, with the NUL that C adds
 static const int64_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
 
-// What an index says, found in a mapped file. The arrays lie at any address, so that they are read by index_size() and
-// index_int64().
+// An index in a mapped file. Its lists are not aligned, so that they are read by index_size() and index_int64().
 typedef struct {
     TokenType type;
     int64_t sequences, documents, tokens;
@@ -274,7 +276,7 @@ static inline int64_t index_int64(const unsigned char* list, int64_t i) {
     return value;
 }
 
-// The header: the type of the tokens, and where the three lists are.
+// Reads the header: the type of the tokens, and where the three lists are.
 static inline bool index_read_header(MegatronIndex* index, const unsigned char* data, size_t size, const char* path,
                                      Error* error) {
     const int64_t bytes = (int64_t)size, version = bytes < index_header_bytes ? 0 : index_int64(data + 9, 0);
@@ -292,7 +294,7 @@ static inline bool index_read_header(MegatronIndex* index, const unsigned char* 
     if (S < 1 || D < 2)
         return fail(error, "%s: an index of %lld sequences with a list of %lld documents; copy or make it again", path,
                     (long long)S, (long long)D);
-    const int64_t room = bytes - index_header_bytes; // what S and D need may be beyond 64 bits
+    const int64_t room = bytes - index_header_bytes; // the bytes that S and D need may exceed 64 bits
     const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;
     if (fits && 12 * S + 8 * D + S == room)
         return fail(error, "%s: the data set holds more than text (its index has a mode for each sequence)", path);
@@ -310,12 +312,12 @@ static inline bool index_read_header(MegatronIndex* index, const unsigned char* 
     return true;
 }
 
-// The sequences follow each other without holes and fill the file of tokens, which has tokens_bytes; documents
-// go from the first to the last.
+// Checks that the sequences follow each other without holes and fill the file of tokens (tokens_bytes), and that the
+// documents go from the first sequence to the last.
 static inline bool index_check_lists(MegatronIndex* index, int64_t tokens_bytes, const char* path, Error* error) {
     const int64_t width = token_type_bytes[index->type];
     index->tokens = 0;
-    for (int64_t i = 0; i < index->sequences; i++) { // below 2^31 tokens each, so that no sum overflows
+    for (int64_t i = 0; i < index->sequences; i++) { // below 2^31 tokens each, so no sum overflows
         const int64_t size = index_size(index->sizes, i), begin = index_int64(index->begins, i);
         if (size < 0 || begin != index->tokens * width)
             return fail(error,
@@ -341,7 +343,7 @@ static inline bool index_check_lists(MegatronIndex* index, int64_t tokens_bytes,
     return true;
 }
 
-// Reads the index of a file with tokens_bytes bytes and checks all of it. It goes on using `data`.
+// Reads and checks the index of a file of tokens with tokens_bytes bytes. It continues to point into `data`.
 static inline bool index_read(MegatronIndex* index, const unsigned char* data, size_t size, int64_t tokens_bytes,
                               const char* path, Error* error) {
     memset(index, 0, sizeof *index);

@@ -7,8 +7,9 @@ dataloader/tokenizer.h: text to tokens, and back to text that a terminal can sho
     dataloader/tokenizer/vocab_files.h     vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
     dataloader/tokenizer/bpe_train.h     a vocabulary from a text (for dev/data/make_vocab.c; not included here)
 
-Without a vocabulary tokens are bytes, 256 of them. What is decoded need not be text: a model that is still learning writes control
-characters, and halves of characters. TextWriter puts bytes together to characters of UTF-8 and shows '?' for what is none.
+Without a vocabulary tokens are bytes, 256 of them. What is decoded need not be text: a model that is still learning
+writes control characters, and halves of characters. TextWriter puts bytes together to characters of UTF-8 and shows '?'
+for what is none.
 */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
