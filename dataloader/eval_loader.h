@@ -1,10 +1,17 @@
 /*
-dataloader/eval_loader.h: what a model is measured by besides the validation loss: questions of multiple choice, and the perplexity of texts.
-Here are the files, the rows that a model passes over, and the scores that follow from their losses; the passes are in
-train_gpt.cu. Nothing here knows ranks.
+dataloader/eval_loader.h: evaluations besides the validation loss: multiple choice, and the perplexity of texts. Here
+are the files, the rows of tokens for the model, and the scores from their losses; trainer/ runs the model. Ranks are
+not known here.
 
-Multiple choice: HellaSwag (Zellers et al. 2019), MMLU (Hendrycks et al. 2020) and others in llm.c's format. All numbers are
-little-endian:
+    evaluations_open     finds and checks the files; each element of the list is an evaluation (of multiple choice, each
+                         file)
+    evaluation_fit       fits it to the model: T and V
+    evaluation_row       inputs and targets of a row; evaluation_positions: and positions in documents, with
+                         --document-mask
+    evaluation_scores    the scores, from the sums of the rows' losses
+
+Theory. Multiple choice: HellaSwag (Zellers et al. 2019), MMLU (Hendrycks et al. 2020) and others in llm.c's format. All
+numbers are little-endian:
 
     int32 (256)   magic number 20240522, version 1, examples, bytes of the longest one; the rest is 0
     then uint16, for every example
@@ -12,33 +19,28 @@ little-endian:
         length and tokens of the context
         length and tokens of each completion
 
-An example is a row for each completion: the context, then the completion, of which the tokens of the completion are
-predicted. With T + 1 = 8 positions, context a b c d and completion x y:
+An example is a row for each completion: the context, then the completion, whose tokens are predicted. With T + 1 = 8
+positions, context a b c d and completion x y:
 
-    inputs      a  b  c  d  x  0  0       what is behind the last input does not matter, for nothing looks ahead
+    inputs      a  b  c  d  x  0  0       inputs after the last one do not matter, as attention is causal
     targets    -1 -1 -1  x  y -1 -1       -1: no loss
 
 From the sum and the mean of these losses, in nats, the answer is the completion with
 
     acc         the smallest sum: the one that is most likely
-    acc_norm    the smallest mean: long completions are not at a disadvantage. llm.c prints this one for HellaSwag. EleutherAI's
-                harness, whose acc_norm is in papers, divides by the completion's bytes, not its tokens, so its numbers differ in
-                the second or third digit
+    acc_norm    the smallest mean: long completions are not at a disadvantage. llm.c prints this one for HellaSwag.
+                EleutherAI's harness, whose acc_norm is in papers, divides by the completion's bytes, not its tokens, so
+                its numbers differ in the second or third digit
 
-Of equal ones the first is the answer. A loss that is not a number answers nothing, so the example counts as wrong.
-What is longer than T + 1 loses the begin of its context, as in that harness; a completion that has more than T tokens, and so
-nothing before it, is refused.
+Of equal losses the first is the answer. If a loss is NaN the example counts as wrong. A row longer than T + 1 loses the
+beginning of its context, as in that harness; a completion of more than T tokens, which would have no context, is
+refused.
 
-Perplexity: e to the mean loss of a token, over all tokens of a stream (any format of dataloader/token_files.h) but the first. Row w has
-the inputs [w T, w T + T): windows that do not overlap, so a token is predicted from those before it in its own window, 1 to T of
-them. (Windows that overlap give each token more to look at and a smaller perplexity, for more work.) The last row
-may be shorter. Bits per byte: the sum of the losses / ln 2 / bytes of the text that is predicted, the only number that can be compared
-between vocabularies. Special tokens stand for no byte, but their losses count.
-
-    evaluations_open     finds and checks the files; each element of the list is an evaluation (of choices, each file)
-    evaluation_fit       what the model has to do with it: T and V
-    evaluation_row       inputs and targets of a row; evaluation_positions: and where documents begin, with --document-mask
-    evaluation_scores    from the sums of the rows' losses
+Perplexity: e to the mean loss of a token, over all tokens of a stream (any format of dataloader/token_format.h) but the
+first. Row w has the inputs [w T, w T + T): windows do not overlap, so a token is predicted from the 1 to T tokens
+before it in its window. (Overlapping windows give each token more context and a smaller perplexity, for more work.) The
+last row may be shorter. Bits per byte: the sum of the losses / ln 2 / bytes of the predicted text, the only number that
+can be compared between vocabularies. Special tokens have no bytes, but their losses count.
 */
 #ifndef EVAL_LOADER_H
 #define EVAL_LOADER_H
@@ -51,7 +53,7 @@ enum { CHOICE_MAGIC = 20240522, CHOICE_VERSION = 1, CHOICE_BEGIN = 65535 };
 
 // An example of a file of multiple choice.
 typedef struct {
-    const uint16_t* context; // its length, then its tokens; behind it those of each completion
+    const uint16_t* context; // its length, then its tokens; then those of each completion
     int64_t first;           // row of its first completion
     int label, completions;
 } Example;
@@ -60,14 +62,14 @@ typedef struct {
     char* path;
     int64_t rows;
     int T;
-    double* sums; // (rows): of the losses; whoever runs the model fills it
-    // Multiple choice: example is not NULL
+    double* sums; // (rows): of the losses; the caller fills it
+    // Multiple choice, if example is not NULL
     MappedFile map;
     Example* example;
-    int64_t examples, cut; // cut: those with a completion before which the context was too long
+    int64_t examples, cut; // cut: examples whose context was too long for one of their completions
     // Perplexity
     TokenFiles stream;
-    int64_t bytes; // of the text that is predicted; 0: not known
+    int64_t bytes; // of the predicted text; 0: not known
 } Evaluation;
 
 typedef struct {
@@ -97,8 +99,8 @@ static inline bool choice_recognise(const unsigned char* data, size_t size) {
     return size >= 4 && shard_header_word(data, 0) == CHOICE_MAGIC;
 }
 
-// Reads the example of `size` numbers, all that is left of the file, at `at`; returns how many of them are its own, 0 and *why if
-// it is damaged.
+// Reads the example at `at`, where `size` numbers of the file are left. Returns the numbers that are the example's; 0,
+// and *why, if it is damaged.
 static inline int64_t example_read(Example* example, const uint16_t* at, int64_t size, int64_t number,
                                    const char** why) {
     *why = "does not begin where the one before it ends";
@@ -154,8 +156,8 @@ static inline bool choice_read(Evaluation* eval, Error* error) {
         at += length;
     }
     if (at != end || size % 2)
-        return fail(error, "%s: the header says %lld examples, but there is more behind them; make it again",
-                    eval->path, (long long)count);
+        return fail(error, "%s: the header has %lld examples, but data follow them; make it again", eval->path,
+                    (long long)count);
     return true;
 }
 
@@ -179,7 +181,7 @@ static inline const uint16_t* example_completion(const Example* example, int c) 
     return at;
 }
 
-// A row of multiple choice, see the top.
+// Sets a row of multiple choice, see the file's comment.
 static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int64_t row) {
     const Example* example = example_of_row(eval, row);
     const uint16_t *context = example->context + 1,
@@ -197,7 +199,7 @@ static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluatio
     }
 }
 
-// Whether all tokens are below V, and all completions have a place in T; counts the contexts that are cut.
+// Whether all tokens are below V and all completions fit into T; counts the examples whose context is cut.
 static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
     eval->cut = 0;
     for (int64_t n = 0; n < eval->examples; n++) {
@@ -240,7 +242,7 @@ static inline bool stream_row(int32_t* inputs, int32_t* targets, const Evaluatio
            tokens_read(targets, &eval->stream, begin + 1, n, V, error);
 }
 
-// Bytes of the text behind the first token; 0: not known. tokenizer: of the model's tokens, vocab 0 where there is none.
+// Bytes of the text after the first token; 0: not known. tokenizer: the model's; vocab 0: there is none.
 static inline int64_t stream_bytes(const TokenFiles* stream, const Tokenizer* tokenizer) {
     if (stream->format == TOKENS_TEXT) return stream->tokens - 1;
     if (!tokenizer->vocab) return 0;
@@ -274,10 +276,10 @@ static inline Evaluation* evaluations_append(Evaluations* list, const char* path
     return eval;
 }
 
-// A file of multiple choice; *is: whether it is one.
+// Opens a file of multiple choice; *is: whether it is one.
 static inline bool evaluations_open_choice(Evaluations* list, const char* path, bool* is, Error* error) {
     MappedFile map;
-    struct stat st; // what cannot be mapped is told by dataloader/token_files.h
+    struct stat st; // if the file cannot be mapped, tokens_open_list reports it
     Error unused;
     *is = stat(path, &st) == 0 && S_ISREG(st.st_mode) && file_map(&map, path, &unused);
     if (!*is) return true;
@@ -291,7 +293,7 @@ static inline bool evaluations_open_choice(Evaluations* list, const char* path, 
     return choice_read(eval, error);
 }
 
-// What one name or pattern of the list stands for: files of multiple choice, or one stream.
+// Opens the files of one name or pattern of the list: files of multiple choice, or one stream.
 static inline bool evaluations_open_pattern(Evaluations* list, const char* pattern, Error* error) {
     PathList files = {NULL, 0};
     bool ok = path_list_append_glob(&files, pattern, error), is = true;
@@ -313,7 +315,7 @@ static inline bool evaluations_open_pattern(Evaluations* list, const char* patte
     return ok;
 }
 
-// Opens all that a list between commas names. False, *error filled, *list closed, if something cannot be read.
+// Opens the evaluations of a comma-separated list. False, *error filled, *list closed, if a file cannot be read.
 static inline bool evaluations_open(Evaluations* list, const char* names, Error* error) {
     PathList patterns = names_between_commas(names);
     bool ok = true;
@@ -326,8 +328,8 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
     return ok;
 }
 
-// Whether the tokens of a stream mean what the model's do: those of the files that it learns from, where there are any, or of
-// its tokenizer. Those of multiple choice do not say what they are.
+// Whether a stream has the model's vocabulary: that of the files that the model learns from, if there are any, or of
+// its tokenizer. Multiple choice does not name its vocabulary.
 static inline bool evaluation_agrees(const Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer, int V,
                                      Error* error) {
     const TokenFormatFacts* is = &token_formats[eval->stream.format];
@@ -346,8 +348,8 @@ static inline bool evaluation_agrees(const Evaluation* eval, const Sources* lear
     return true;
 }
 
-// The rows for a model of sequences of T tokens out of V; tokenizer: of its tokens. A stream's tokens are checked at its begin
-// here, and all of them when they are read.
+// Fits the rows to a model of sequences of T tokens and a vocabulary of V; tokenizer: the model's. Of a stream the
+// first tokens are checked here, and all of them when they are read.
 static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenizer* tokenizer, Error* error) {
     eval->T = T;
     if (is_choice(eval)) {
@@ -365,7 +367,7 @@ static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenize
     return true;
 }
 
-// Row 0 <= row < rows: inputs (T) and targets (T). False, *error filled, where a token is not below V.
+// Sets inputs (T) and targets (T) of row 0 <= row < rows. False, *error filled, if a token is not below V.
 static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
                                   Error* error) {
     if (!is_choice(eval)) return stream_row(inputs, targets, eval, V, row, error);
@@ -373,7 +375,7 @@ static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evalu
     return true;
 }
 
-// positions (T) of its inputs, each in its document (dataloader/token_files.h): a row of multiple choice is one.
+// Sets positions (T) of its inputs, each in its document (tokens_positions); a row of multiple choice is one document.
 static inline void evaluation_positions(int32_t* positions, const int32_t* inputs, const Evaluation* eval,
                                         int64_t row) {
     for (int i = 0; i < eval->T; i++) positions[i] = i;
@@ -381,7 +383,7 @@ static inline void evaluation_positions(int32_t* positions, const int32_t* input
         tokens_positions(positions, &eval->stream, inputs, row * eval->T, stream_row_tokens(eval, row));
 }
 
-// A number that differs where files differ.
+// A hash of the file.
 static inline uint64_t evaluation_checksum(const Evaluation* eval) {
     if (!is_choice(eval)) return tokens_checksum(&eval->stream);
     uint64_t h = 14695981039346656037ull;
@@ -393,12 +395,12 @@ static inline uint64_t evaluation_checksum(const Evaluation* eval) {
 // Scores
 
 typedef struct {
-    int64_t n;                          // examples, or tokens that were predicted
+    int64_t n;                          // examples, or predicted tokens
     double acc, acc_norm;               // of multiple choice; else NaN
-    double loss, perplexity, byte_bits; // of a stream, else NaN; byte_bits: NaN too where bytes are not known
+    double loss, perplexity, byte_bits; // of a stream, else NaN; byte_bits: NaN, too, if bytes are not known
 } Scores;
 
-// The completion with the smallest loss, of its tokens together or (mean) each; -1 if one is not a number.
+// The completion with the smallest sum of losses, or (mean) mean loss; -1 if a loss is NaN.
 static inline int example_answer(const Evaluation* eval, const Example* example, bool mean) {
     const uint16_t* completion = example_completion(example, 0);
     int answer = -1;
@@ -436,12 +438,13 @@ static inline Scores evaluation_scores(const Evaluation* eval) {
     return scores;
 }
 
-// One line for people: "a.bin: multiple choice, 10042 examples with 40168 completions, 3 contexts cut".
+// Describes an evaluation in a line: "a.bin: multiple choice, 10042 examples with 40168 completions, 3 contexts cut".
 static inline void evaluation_describe(char* text, size_t size, const Evaluation* eval) {
     if (is_choice(eval)) {
         snprintf(text, size, "%s: multiple choice, %lld examples with %lld completions", eval->path,
                  (long long)eval->examples, (long long)eval->rows);
-        if (eval->cut) append_text(text, size, ", of which %lld lose the begin of their context", (long long)eval->cut);
+        if (eval->cut)
+            append_text(text, size, ", of which %lld lose the beginning of their context", (long long)eval->cut);
     } else {
         tokens_describe(text, size, &eval->stream);
         append_text(text, size, " in %lld rows", (long long)eval->rows);

@@ -160,11 +160,12 @@ static inline bool name_ends_with(const char* path, const char* end) {
 }
 
 // Why a file is not raw uint16 tokens, judged by its middle; NULL if it may be.
-//     wider integers     Every second number is almost zero: the high half of a token. (Tokens of a tiny vocabulary are small in
-//                        all places.)
-//     no order at all    Compressed or encrypted bytes take all 256 values of a number's high half equally often. Chi-square over
-//                        them has the mean 255 and the deviation 22.6; for tokens of a text it is hundreds of times as much, and
-//                        even for numbers drawn uniformly below 50257 it is 880 for 2048 of them.
+//     wider integers     Every second number is almost zero: the high half of a token. (Tokens of a tiny vocabulary are
+//                        small in all places.)
+//     no order at all    Compressed or encrypted bytes take all 256 values of a number's high half equally often.
+//                        Chi-square over them has the mean 255 and the deviation 22.6; for tokens of a text it is
+//                        hundreds of times as much, and even for numbers drawn uniformly below 50257 it is 880 for
+//                        2048 of them.
 static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
     enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
     const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;

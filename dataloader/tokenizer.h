@@ -1,15 +1,15 @@
 /*
 dataloader/tokenizer.h: text to tokens, and back to text that a terminal can show.
 
-    dataloader/tokenizer/unicode.h   which characters are letters, numbers, white space (generated)
-    dataloader/tokenizer/pretokenize.h     a text becomes words
-    dataloader/tokenizer/bpe.h       words become tokens, by the merges of a vocabulary; and back
-    dataloader/tokenizer/vocab_files.h     vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
-    dataloader/tokenizer/bpe_train.h     a vocabulary from a text (for dev/data/make_vocab.c; not included here)
+    tokenizer/unicode.h        which characters are letters, numbers, white space (generated)
+    tokenizer/pretokenize.h    splits a text into words
+    tokenizer/bpe.h            encodes words as tokens, by the merges of a vocabulary, and decodes tokens
+    tokenizer/vocab_files.h    vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
+    tokenizer/bpe_train.h      trains a vocabulary on a text (for dev/data/make_vocab.c; not included here)
 
-Without a vocabulary tokens are bytes, 256 of them. What is decoded need not be text: a model that is still learning
-writes control characters, and halves of characters. TextWriter puts bytes together to characters of UTF-8 and shows '?'
-for what is none.
+Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be text: an untrained model generates control
+characters and incomplete characters. TextWriter joins bytes to characters of UTF-8 and writes '?' for bytes that are
+none.
 */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
@@ -19,23 +19,25 @@ for what is none.
 
 typedef struct {
     FILE* out;
-    char bytes[4]; // of a character that is not complete yet
+    char bytes[4]; // of an incomplete character
     int count, length;
 } TextWriter;
 
 // Length of the UTF-8 character that begins with this byte; 0: none does.
 static inline int utf8_length(int byte) {
-    return byte < 0x80 ? 1 : byte < 0xC2 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : byte < 0xF5 ? 4 : 0;
+    if (byte < 0x80) return 1;
+    if (byte < 0xC2 || byte >= 0xF5) return 0;
+    return 2 + (byte >= 0xE0) + (byte >= 0xF0);
 }
 
-// What is left of a character that was broken off is shown as '?'.
+// Writes '?' for an incomplete character.
 static inline void text_writer_end(TextWriter* writer) {
     if (writer->count) fputc('?', writer->out);
     writer->count = 0;
     fflush(writer->out);
 }
 
-// Writes one byte: at once if it is a character, else when the character is complete. What is no byte is shown as '?'.
+// Writes one byte: at once if it is a character, else when the character is complete; '?' if it is above 255.
 static inline void text_writer_put(TextWriter* writer, int byte) {
     const bool continues = (byte & 0xC0) == 0x80;
     if (writer->count && !continues) text_writer_end(writer);
@@ -59,7 +61,7 @@ static inline void text_writer_put(TextWriter* writer, int byte) {
     fflush(writer->out);
 }
 
-// The bytes of one token.
+// Writes the bytes of one token.
 static inline void text_writer_put_token(TextWriter* writer, const Tokenizer* tokenizer, int64_t token) {
     size_t n;
     const unsigned char* bytes = tokenizer_decode(tokenizer, token, &n);

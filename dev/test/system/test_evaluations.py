@@ -120,7 +120,7 @@ def test_alone():
         check(done.returncode == 0 and rows.get(CHOICES) == [43, *(round(n / 43, 4) for n in reference["right"]), None, None, None],
               f"--init {' '.join(mesh)}: {rows.get(CHOICES)} {done.stderr[-300:]}")
     done = train(*LOADED, "--evaluate", CHOICES, "--dry-run")
-    check(done.returncode == 0 and "43 examples with 148 completions, of which 37 lose the begin of their context" in done.stdout and not table(done),
+    check(done.returncode == 0 and "43 examples with 148 completions, of which 37 lose the beginning of their context" in done.stdout and not table(done),
           "--dry-run says what it would do")
 
 

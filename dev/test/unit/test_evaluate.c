@@ -161,7 +161,7 @@ static void test_damage(const char* path) {
                    {"far too many examples", -1, 2, INT32_MAX, "2147483647 examples"},
                    {"more than there is room for", -1, 2, 8, "says 8 examples"},
                    {"one example too many", -1, 2, 4, "example 3 does not begin"},
-                   {"one too few", -1, 2, 2, "more behind them"},
+                   {"one too few", -1, 2, 2, "data follow them"},
                    {"no delimiter", 1, 0, 65534, "example 1 does not begin"},
                    {"an odd length", 1, 1, 57, "example 1 has a length"},
                    {"a length that is too short", 1, 1, 54, "ends within a completion"},
@@ -200,7 +200,7 @@ static void test_damage(const char* path) {
     usual_file(&f);
     put(&f, 7);
     write_choices(path, &f, 1);
-    refused("half a number behind the last example", path, "more behind them");
+    refused("half a number behind the last example", path, "data follow them");
 }
 
 // What the model has to do with a file: its vocabulary and its T.
