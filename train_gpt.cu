@@ -25,6 +25,7 @@ statistics of rows and losses are float32 everywhere. What a kernel makes is rea
 #include "trainer/generate.h"
 #include "trainer/setup.h"
 #include "trainer/trace_gather.h"
+#include "trainer/trainer_init.h"
 #include <signal.h>
 
 // ================================================================================================================
@@ -355,7 +356,7 @@ static double validate(Trainer* t) {
     Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
     const StepInput pass = {&forward, &t->val, 0, count, false, NULL, NULL};
     double sum;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_VALIDATING, t->step);
+    enter_phase(t, PHASE_VALIDATING);
     run_schedule(t, &pass);
     schedule_free(&forward);
     comm_synchronize(&t->world);
@@ -388,7 +389,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
     const double started = seconds_now();
     double told = started;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_EVALUATING, t->step);
+    enter_phase(t, PHASE_EVALUATING);
     memset(e->sums, 0, (size_t)e->rows * sizeof(double));
     for (int64_t first = 0; first < e->rows; first += window) {
         const int64_t end = min_i64(e->rows, first + window);
@@ -422,22 +423,6 @@ static void evaluate_all(Trainer* t) {
     for (int i = 0; i < t->evaluations.count; i++) evaluate(t, &t->evaluations.item[i]);
 }
 
-// Opens the groups of the mesh, gives them their plans, and what sites say to each other a thread.
-static void open_groups(Trainer* t) {
-    Stage* stage = &t->stage;
-    process_groups_init(&t->groups, &t->world, &stage->layout, &stage->model);
-    stage->groups = stage->sites.groups = &t->groups;
-    Comm* list[GROUPS];
-    groups_list(&t->groups, list);
-    for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (async_schedule_are_late(&stage->rounds))
-        comm_open_thread(&t->groups.far); // before its plans: it looks after them
-    for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
-        if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
-    }
-}
-
 // ================================================================================================================
 // 3. main
 
@@ -466,93 +451,139 @@ static void warm_up(Trainer* t) {
 
 static bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-// Returns the exit status: not 0 if the last checkpoint could not be saved, of which the reason was told, or if a signal has
-// ended the run before its end.
-static int train(Trainer* t, const Option* table, int n, double peak, double started) {
+static bool is_last_step(const Trainer* t) { return t->step == t->settings.steps; }
+
+// Everything between setup and the first step: weights, logs.
+static void begin_training(Trainer* t) {
     const Settings* o = &t->settings;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_LOADING, 0);
+    enter_phase(t, PHASE_LOADING);
     warm_up(t);
     const bool resumed = init_weights(t);
     if (!resumed) async_dp_init(&t->stage);
-    const bool ended = t->step >= o->steps; // resumed, with nothing to train: what comes at the end is done again
-    const bool logs = o->out && is_main(t);
-    if (logs) log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
+    t->ended = t->step >= o->steps;
+    if (o->out && is_main(t)) {
+        log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
+        if (o->sample_every)
+            log_open(&t->samples, o->out, "samples.jsonl", resumed, t->ended ? t->step - 1 : t->step, NULL);
+        if (!t->ended) write_options(t, t->options, t->option_count);
+    }
     if (resumed) comm_broadcast(&t->world, &t->health.skipped_in_row, 1, COMM_INT32, 0);
-    if (logs && o->sample_every)
-        log_open(&t->samples, o->out, "samples.jsonl", resumed, ended ? t->step - 1 : t->step, NULL);
-    if (logs && !ended) write_options(t, table, n);
-    const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
     comm_barrier(&t->world);
     if (o->trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - started);
-    const int64_t first = t->step;
-    const Bytes sent = bytes_sent(t);
-    const double loop_started = t->saved_at = seconds_now();
-    while (t->step < o->steps) {
-        const double before = seconds_now();
-        train_step(t);
-        const double seconds = seconds_now() - before, mfu = peak > 0 ? flops / seconds / peak : 0;
-        const bool last = t->step == o->steps, stops = t->asked.stop && !last;
-        if (is_due(t->step, o->check_replicas_every)) check_replicas(t, !async_schedule_are_late(&t->stage.rounds));
-        const bool evaluates = o->eval_every && (last || is_due(t->step, o->eval_every));
-        const bool samples = is_due(t->step, o->sample_every) && !last && !stops;
-        t->evaluated = t->evaluations.count > 0 && (last || is_due(t->step, o->eval_every));
-        if (evaluates || t->evaluated) async_dp_load_global(&t->stage, o, t->step);
-        t->val_loss = evaluates ? validate(t) : (double)NAN;
-        if (t->evaluated) evaluate_all(t);
-        if (evaluates || t->evaluated) async_dp_restore_local(&t->stage, o, t->step);
-        const double per_step = (seconds_now() - loop_started) / (double)(t->step - first);
-        heartbeat_phase(watchdog_row(&t->watch), PHASE_REPORTING, t->step);
-        if (is_main(t)) print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
-        if (is_main(t)) print_outliers(t);
-        if (is_main(t) && t->evaluated) print_evaluations(t);
-        if (o->out) {
-            const int64_t most = peak_bytes(t);
-            if (logs) log_step(t, seconds, mfu, most);
-        }
-        const bool asked = last || stops || is_due(t->step, o->save_every);
-        if (o->out && (asked || t->asked.save)) save_checkpoint(t, last || stops, !asked);
-        log_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
-        if (samples) async_dp_load_global(&t->stage, o, t->step);
-        if (samples) sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
-        if (samples) async_dp_restore_local(&t->stage, o, t->step);
-        if (stops) break;
-    }
+    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - t->started);
+    t->first_step = t->step;
+    t->first_bytes = bytes_sent(t);
+    t->saved_at = t->loop_started = seconds_now();
+}
+
+static void validate_if_due(Trainer* t) {
+    const Settings* o = &t->settings;
+    const bool due = o->eval_every > 0 && (is_last_step(t) || is_due(t->step, o->eval_every));
+    const bool evaluates = t->evaluations.count > 0 && (is_last_step(t) || is_due(t->step, o->eval_every));
+    t->evaluated = evaluates;
+    t->val_loss = (double)NAN;
+    if (!due && !evaluates) return;
+    async_dp_load_global(&t->stage, o, t->step);
+    if (due) t->val_loss = validate(t);
+    if (evaluates) evaluate_all(t);
+    async_dp_restore_local(&t->stage, o, t->step);
+}
+
+static void report_step(Trainer* t, double seconds) {
+    const Settings* o = &t->settings;
+    const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;
+    const double mfu = t->peak_flops > 0 ? flops / seconds / t->peak_flops : 0;
+    const double per_step = (seconds_now() - t->loop_started) / (double)(t->step - t->first_step);
+    enter_phase(t, PHASE_REPORTING);
+    const int64_t most = o->out ? peak_bytes(t) : 0;
+    if (!is_main(t)) return;
+    print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
+    print_outliers(t);
+    if (t->evaluated) print_evaluations(t);
+    if (o->out) log_step(t, seconds, mfu, most);
+}
+
+static void save_if_due(Trainer* t) {
+    const bool ends = is_last_step(t) || t->asked.stop;
+    const bool planned = ends || is_due(t->step, t->settings.save_every);
+    if (t->settings.out && (planned || t->asked.save)) save_checkpoint(t, ends, !planned);
+    log_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
+}
+
+static void sample_if_due(Trainer* t) {
+    const Settings* o = &t->settings;
+    if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->asked.stop) return;
+    async_dp_load_global(&t->stage, o, t->step);
+    sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
+    async_dp_restore_local(&t->stage, o, t->step);
+}
+
+static void print_end(const Trainer* t) {
+    const Settings* o = &t->settings;
     char duration[32];
-    write_duration(duration, sizeof duration, seconds_now() - loop_started);
+    write_duration(duration, sizeof duration, seconds_now() - t->loop_started);
     end_line();
-    if (is_main(t) && !ended) printf("done      %lld steps in %s\n", (long long)(t->step - first), duration);
-    if (is_main(t) && ended)
+    if (!is_main(t)) return;
+    if (t->ended)
         printf("done      nothing to train: step %lld is reached, and --steps is %lld; more --steps continue the run\n",
                (long long)t->step, (long long)o->steps);
+    else
+        printf("done      %lld steps in %s\n", (long long)(t->step - t->first_step), duration);
+    if (t->step >= o->steps) return;
+    const char* saved = t->unsaved ? "not saved; the same command with --resume resumes from the checkpoint before"
+                                   : "saved: the same command with --resume goes on";
+    printf("stopped   after step %lld of %lld, as a signal has asked; %s\n", (long long)t->step, (long long)o->steps,
+           o->out ? saved : "without --out nothing is saved");
+}
+
+// What a run leaves: traffic, trace, exported weights, a last sample. Returns the exit status: not 0 if the last checkpoint
+// could not be saved, of which the reason was reported, or if a signal has ended the run before its end.
+static int end_training(Trainer* t) {
+    const Settings* o = &t->settings;
     const bool whole = t->step >= o->steps;
-    if (is_main(t) && !whole)
-        printf("stopped   after step %lld of %lld, as a signal has asked; %s\n", (long long)t->step,
-               (long long)o->steps,
-               !o->out      ? "without --out nothing is saved"
-               : t->unsaved ? "not saved; the same command with --resume resumes from the checkpoint before"
-                            : "saved: the same command with --resume goes on");
+    double none[2] = {0, 0};
+    print_end(t);
     async_dp_drain(&t->stage);
     stop_settle(&t->stop);
-    double none[2] = {0, 0};
-    const Bytes all = bytes_all_ranks(t, sent, true, none);
-    if (is_main(t) && t->step > first) print_traffic(t, all, first);
+    const Bytes all = bytes_all_ranks(t, t->first_bytes, true, none);
+    if (is_main(t) && t->step > t->first_step) print_traffic(t, all, t->first_step);
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);
-    if (o->sample_every && whole) async_dp_load_global(&t->stage, o, t->step);
-    if (o->sample_every && whole) sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
+    if (o->sample_every && whole) {
+        async_dp_load_global(&t->stage, o, t->step);
+        sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
+    }
     const bool logged = log_close(&t->log), kept = log_close(&t->samples);
-    return t->unsaved || !logged || !kept ? EXIT_RUN : whole ? 0 : EXIT_REQUEUE;
+    if (t->unsaved || !logged || !kept) return EXIT_RUN;
+    return whole ? 0 : EXIT_REQUEUE;
+}
+
+// The training loop. Returns the exit status.
+static int train(Trainer* t) {
+    begin_training(t);
+    while (t->step < t->settings.steps) {
+        const double started = seconds_now();
+        train_step(t);
+        const double seconds = seconds_now() - started;
+        if (is_due(t->step, t->settings.check_replicas_every))
+            check_replicas(t, !async_schedule_are_late(&t->stage.rounds));
+        validate_if_due(t);
+        report_step(t, seconds);
+        save_if_due(t);
+        sample_if_due(t);
+        if (t->asked.stop) break;
+    }
+    return end_training(t);
 }
 
 // Where nothing is trained: the weights are there, and are used. Returns the exit status.
-static int run_inference(Trainer* t, double started) {
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_LOADING, 0);
+static int run_inference(Trainer* t) {
+    enter_phase(t, PHASE_LOADING);
     warm_up(t);
     init_weights(t);
     comm_barrier(&t->world);
     if (t->settings.trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - started);
+    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - t->started);
     end_line();
     evaluate_all(t);
     if (is_main(t) && t->evaluations.count) print_evaluations(t);
@@ -562,128 +593,19 @@ static int run_inference(Trainer* t, double started) {
     return 0;
 }
 
-#ifndef TRAIN_GPT_NO_MAIN // test_gpt.c includes this file and has a main of its own
-
-static const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
+#ifndef TRAIN_GPT_NO_MAIN // tests include this file and have a main of their own
 
 int main(int argc, char** argv) {
-    open_standard_files();
-    device_limit_thread_spin(argv);
-    signal(SIGXFSZ, SIG_IGN); // a file that may not become larger is an error of write(), and not the end
-    signal(SIGPIPE, SIG_IGN); // nor is the end of who reads what is printed
-    device_trim_malloc();
-    device_flush_denormals();
-    const double started = seconds_now();
-    process.name = "train_gpt";
-#ifdef VERSION
-    process.version = VERSION;
-#endif
     static Trainer trainer;
     Trainer* t = &trainer;
-    comm_open(&t->world);
-    check_same_launch(t, argc, argv);
-    comm_share_cores(&t->world, &t->place);
-    device_set_threads(t->place.threads);
-
-    t->settings = settings_default();
-    Settings* o = &t->settings;
-    Option table[MAX_OPTIONS];
-    const int n = settings_table(table, o);
-    Error error;
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (print_help(t)) {
-        comm_close(&t->world);
-        return 0;
-    }
-    const bool only_use = settings_only_use(o, table, n);
-    if (o->config)
-        read_config(t, table, n, o->config, "--config ");
-    else if (o->resume && o->out && !only_use)
-        read_run_options(t, table, n);
-    if (only_use) o->steps = 0;
-    const bool trains = settings_is_training(o);
-    if (o->generate && !trains && !o->dry_run) t->text = split_stdout();
-    if (o->out && trains && !options_check_file(table, n, &error)) die_usage("%s", error.text);
-    check_settings(o);
-    if (o->init) find_init(t);
-    if (!o->dry_run) {
-        watchdog_open(&t->watch, &t->world, (double)o->watchdog, trained_action_name);
-        if (trains) stop_listen(); // else there is nothing to save
-        if (trains && is_main(t)) printing_begin(watchdog_row(&t->watch));
-        device_open(t->place.rank_here);
-        comm_open_device(&t->world);
-    }
-    if (trains)
-        open_files(t), open_tokenizer(t);
-    else
-        open_vocabulary(t);
-    find_documents(t);
-    const ModelConfig model = resolve_model(t, table, n, vocabulary_size(t));
-    settings_rates(o, &model);
-    fallback_to_bytes(t, model.V);
-    warn_of_bytes(t, model.V);
-    if (!o->dry_run && (o->export_to || (o->out && trains))) gather_hub_files(t, &model);
-    if (o->generate) read_prompt(t);
-    DtypeInfo values = native_dtype();
-    values.moments = optimizers[o->optimizer].moments;
-    values.masters &= trains || o->export_to; // what only computes needs what it computes with
-    const int T = o->seq ? (int)o->seq : model.T;
-    settings_schedule(o, option_given(table, n, "schedule"));
-    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    const AsyncConfig rounds = settings_async(o, &mesh);
-    settings_batch(o);
-    if (!mesh_check(&mesh, &model, T, &error) || !async_schedule_fit(&rounds, model.L, &error) ||
-        !plan_schedule(t, &model, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, &model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values, &error) ||
-        (trains && !build_allreduce_plans(t, &mesh, &error))) {
-        die_usage("%s", error.text);
-    }
-    if (trains) open_loaders(t, held_out_blocks(o));
-    open_evaluations(t);
-    if (trains && o->eval_every) prove_validation(t);
-    if (o->export_to)
-        check_all_ranks(t, export_open(&t->export_to, o->export_to, o->export_dtype == 1, &model, &mesh.sync, &error),
-                        &error);
-    prove_evaluations(t);
-    double peak = 0;
-    if (!o->dry_run && trains) {
-        comm_barrier(&t->world);
-        peak = device_peak_flops(t->place.cores_here, t->place.ranks_here);
-        comm_all_reduce(&t->world, &peak, 1, COMM_DOUBLE, COMM_SUM);
-    }
     int status = 0;
-    if (is_main(t)) print_plan(t, peak);
-    if (!o->dry_run) {
-        if (o->out && trains) lock_out_dir(t);
-        check_memory(t);
-        stage_allocate(&t->stage);
-        open_groups(t);
-        if (o->trace) start_tracing(t);
-        if (o->out && trains)
-            saver_open(&t->saver, &t->stage, o->out, o->keep_last, t->world.rank, t->world.size, watchdog_row(&t->watch));
-        t->saver.files = &t->hub_files;
-        status = trains ? train(t, table, n, peak, started) : run_inference(t, started);
-        saver_free(&t->saver);
-        groups_close(&t->groups);
+    if (!trainer_init(t, argc, argv)) return 0; // --help
+    if (is_main(t)) print_plan(t, t->peak_flops);
+    if (!t->settings.dry_run) {
+        trainer_allocate(t);
+        status = settings_is_training(&t->settings) ? train(t) : run_inference(t);
     }
-    batch_free(&t->batch);
-    stage_free(&t->stage);
-    schedule_free(&t->schedule);
-    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
-    trace_free(&t->trace);
-    free(t->config);
-    free(t->given);
-    sources_close(&t->train_files);
-    sources_close(&t->val_files);
-    evaluations_close(&t->evaluations);
-    tokenizer_free(&t->tokenizer);
-    hub_files_free(&t->hub_files);
-    watchdog_ending(&t->watch);
-    const bool speaks = is_main(t);
-    comm_close(&t->world);
-    watchdog_close(&t->watch);
-    printing_end();
-    return status != EXIT_REQUEUE ? status : speaks ? stop_status() : 0;
+    return trainer_free(t, status);
 }
 
 #endif

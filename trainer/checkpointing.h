@@ -125,7 +125,7 @@ static inline void finish_save(Trainer* t) {
 static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
+    enter_phase(t, PHASE_SAVING);
     finish_save(t);
     const CheckpointState state = checkpoint_state(t);
     async_dp_drain(stage);
@@ -153,7 +153,7 @@ static inline void export_weights(Trainer* t) {
     const Stage* stage = &t->stage;
     int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAVING, t->step);
+    enter_phase(t, PHASE_SAVING);
     settle_values(&t->stage);
     comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
     check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);

@@ -209,7 +209,7 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
 // model is stopped after twenty seconds.
 static inline void sample(Trainer* t, int most) {
     Generation text;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
+    enter_phase(t, PHASE_SAMPLING);
     if (t->stage.layout.mesh.data > 0) return;
     end_line();
     if (is_main(t)) printf("sample:\n\n");
@@ -229,7 +229,7 @@ static inline void generate(Trainer* t) {
     const Stage* stage = &t->stage;
     const int64_t tokens = t->settings.max_new_tokens ? t->settings.max_new_tokens : 256;
     Generation text;
-    heartbeat_phase(watchdog_row(&t->watch), PHASE_SAMPLING, t->step);
+    enter_phase(t, PHASE_SAMPLING);
     TokenList list = encode_prompt(t);
     if (stage->layout.mesh.data == 0) {
         if (is_main(t) && (int64_t)list.count > stage->T)

@@ -40,6 +40,8 @@ typedef struct {
 // A rank of a run. All zero: nothing was opened.
 typedef struct {
     Settings settings;
+    Option options[MAX_OPTIONS]; // the command line's table: they point into settings
+    int option_count;
     Comm world;
     ProcessGroups groups;
     Watchdog watch;
@@ -65,7 +67,7 @@ typedef struct {
     char* given;                      // the text of --generate, `given_size` bytes; NULL: none
     int64_t given_size;
     FILE* text;                       // where what --generate writes goes, on the main rank
-    AppendLog log, samples;               // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
+    AppendLog log, samples;           // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
     bool logged;                      // a step, since this process began: its line has the version
     Trace trace, *tracing;            // the second is NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it
@@ -73,6 +75,11 @@ typedef struct {
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
+    double started, loop_started;     // when the process began, and its first step
+    int64_t first_step;               // of this process: updates done before
+    Bytes first_bytes;                // sent before
+    bool ended;                       // resumed with nothing to train: what comes at the end is done again
+    double peak_flops;                // of all ranks, per second; 0: not known
     StepHealth health;
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
@@ -83,6 +90,11 @@ typedef struct {
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
+
+// What the watchdog reports if this takes too long.
+static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
+    heartbeat_phase(watchdog_row(&t->watch), phase, t->step);
+}
 
 // Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or what the
 // run would end with.
@@ -112,6 +124,8 @@ static inline void check_all_ranks_status(Trainer* t, int status, Error* error) 
     comm_abort_all(&t->world, told, error->text);
 }
 
-static inline void check_all_ranks(Trainer* t, bool ok, Error* error) { check_all_ranks_status(t, ok ? 0 : EXIT_RUN, error); }
+static inline void check_all_ranks(Trainer* t, bool ok, Error* error) {
+    check_all_ranks_status(t, ok ? 0 : EXIT_RUN, error);
+}
 
 #endif

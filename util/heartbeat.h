@@ -39,10 +39,10 @@ typedef enum {
     PHASE_SAMPLING,
     PHASE_PRINTING,
     PHASE_ENDING,
-    PHASE_PHASES // how many there are
-} WherePhase;
+    PHASES // how many there are
+} HeartbeatPhase;
 
-static inline const char* heartbeat_phase_name(WherePhase phase) {
+static inline const char* heartbeat_phase_name(HeartbeatPhase phase) {
     static const char* const names[] = {"starting",
                                         "loading the weights",
                                         "training",
@@ -53,7 +53,7 @@ static inline const char* heartbeat_phase_name(WherePhase phase) {
                                         "sampling",
                                         "printing, its standard output is full",
                                         "ending"};
-    return (unsigned)phase < PHASE_PHASES ? names[phase] : "unknown phase";
+    return (unsigned)phase < PHASES ? names[phase] : "unknown phase";
 }
 
 // What numbers in the rows are called.
@@ -106,7 +106,7 @@ static inline uint64_t heartbeat_place(int phase, int action, int chunk, int mic
            (uint64_t)(uint32_t)(microbatch + 1);
 }
 
-static inline void heartbeat_phase(HeartbeatRow* row, WherePhase phase, int64_t step) {
+static inline void heartbeat_phase(HeartbeatRow* row, HeartbeatPhase phase, int64_t step) {
     if (!row) return;
     __atomic_store_n(&row->place, heartbeat_place((int)phase, -1, -1, -1), __ATOMIC_RELAXED);
     __atomic_store_n(&row->step, step, __ATOMIC_RELAXED);
@@ -157,12 +157,12 @@ static inline uint64_t heartbeat_count(const HeartbeatRow* row) {
     return __atomic_load_n(&row->moved, __ATOMIC_RELAXED) + __atomic_load_n(&row->carried, __ATOMIC_RELAXED);
 }
 
-static inline WherePhase heartbeat_phase_of(const HeartbeatRow* row) {
-    return (WherePhase)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
+static inline HeartbeatPhase heartbeat_phase_of(const HeartbeatRow* row) {
+    return (HeartbeatPhase)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
 }
 
 // The run has begun with its steps.
-static inline bool heartbeat_steps(WherePhase phase) { return phase > PHASE_LOADING; }
+static inline bool heartbeat_steps(HeartbeatPhase phase) { return phase > PHASE_LOADING; }
 
 static inline uint64_t heartbeat_waits(const HeartbeatRow* row) {
     return __atomic_load_n(&row->wait, __ATOMIC_RELAXED);
@@ -192,7 +192,7 @@ static inline int heartbeat_awaited(const HeartbeatTable* table, int i, uint64_t
 // Appends "step 17, backward 3 of chunk 1".
 static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatRow* row, WhereNames names) {
     const uint64_t place = __atomic_load_n(&row->place, __ATOMIC_RELAXED);
-    const WherePhase phase = (WherePhase)(place >> 56);
+    const HeartbeatPhase phase = (HeartbeatPhase)(place >> 56);
     const bool steps = heartbeat_steps(phase), trains = phase == PHASE_TRAINING;
     const int action = (int)(place >> 48 & 0xff) - 1, chunk = (int)(place >> 32 & 0xffff) - 1;
     const int64_t microbatch = (int64_t)(place & 0xffffffff) - 1;

@@ -80,10 +80,10 @@ FAULTS = [
      "        if (!from_snapshot) walk_values(saver, NULL, &late);\n        return false;", "        if (from_snapshot) return false;"),
     # Disks
     ("a folder without its disk is written into", "disks", SAVE, "return !saver->mounted || folder_is_mount(saver->out) ||", "return true ||"),
-    ("the run ends well without its last checkpoint", "disks", TRAINER, "return t->unsaved || !logged ||", "return !logged ||"),
+    ("the run ends well without its last checkpoint", "disks", TRAINER, "if (t->unsaved || !logged ||", "if (!logged ||"),
     ("a save that failed once is held against the run", "disks", "trainer/checkpointing.h", "if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;",
      "if (end == SAVE_FAILED) t->unsaved = true;"),
-    ("a limit on files ends the run", "disks", TRAINER, "    signal(SIGXFSZ, SIG_IGN);", "    //"),
+    ("a limit on files ends the run", "disks", "trainer/trainer_init.h", "    signal(SIGXFSZ, SIG_IGN);", "    //"),
     ("missing lines of the log are told with every step", "disks", TELL, "    if (written == (waited == 0)) return;\n    end_line();\n    if (written)",
      "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n\", process.name, error.text);\n"
      "    if (written)"),

@@ -57,11 +57,11 @@ static void check_place(void) {
     HeartbeatRow* row = heartbeat_row(table, 0);
     bool ok = true;
     for (int i = 0; i < 20000; i++) {
-        const int phase = draw(PHASE_PHASES), action = draw(4) - 1, chunk = action < 0 ? -1 : draw(1001) - 1;
+        const int phase = draw(PHASES), action = draw(4) - 1, chunk = action < 0 ? -1 : draw(1001) - 1;
         const int microbatch = action < 0 ? -1 : draw(4) ? draw(9) - 1 : draw(1 << 30);
         const long long step = draw(2) ? draw(100) : (long long)draw(1 << 30) << 20;
         char expected[256] = "", text[256], part[64];
-        heartbeat_phase(row, (WherePhase)phase, step);
+        heartbeat_phase(row, (HeartbeatPhase)phase, step);
         if (action >= 0) heartbeat_action(row, action, chunk, microbatch);
         if (phase > 1) sprintf(expected, "step %lld", step);
         if (phase != 2) sprintf(expected + strlen(expected), "%s%s", phase > 1 ? ", " : "", phases[phase]);
@@ -213,7 +213,7 @@ static void check_judgement(void) {
             heartbeat_row(table, i)->rank = 3 * i + 1;
             x->starts = draw(5) == 0;
             heartbeat_phase(heartbeat_row(table, i),
-                            x->starts ? (WherePhase)draw(2) : (WherePhase)(2 + draw(PHASE_PHASES - 2)), 1);
+                            x->starts ? (HeartbeatPhase)draw(2) : (HeartbeatPhase)(2 + draw(PHASES - 2)), 1);
             if (x->waits) {
                 int32_t ranks[4];
                 const int n = 1 + draw(3);

@@ -1,0 +1,205 @@
+/*
+trainer/trainer_init.h: from the command line to a trainer that is ready, in order, and back.
+
+    trainer_init       options, data, vocabulary, model, mesh and schedule: everything that can be refused, before memory is taken
+    trainer_allocate   memory, process groups, the folder of the run
+    trainer_free       all of it; returns what main returns
+*/
+#ifndef TRAINER_INIT_H
+#define TRAINER_INIT_H
+
+#include "../comm/check_same.h"
+#include "logger.h"
+#include "setup.h"
+#include "trace_gather.h"
+#include "trainer.h"
+#include <signal.h>
+
+static inline const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
+
+// The process, and its rank among the others.
+static inline void open_process(Trainer* t, int argc, char** argv) {
+    open_standard_files();
+    device_limit_thread_spin(argv);
+    signal(SIGXFSZ, SIG_IGN); // a file that may not become larger is an error of write(), and does not end the run
+    signal(SIGPIPE, SIG_IGN); // nor does the end of the process that reads what is printed
+    device_trim_malloc();
+    device_flush_denormals();
+    t->started = seconds_now();
+    process.name = "train_gpt";
+#ifdef VERSION
+    process.version = VERSION;
+#endif
+    comm_open(&t->world);
+    check_same_launch(t, argc, argv);
+    comm_share_cores(&t->world, &t->place);
+    device_set_threads(t->place.threads);
+}
+
+// The command line, on top of --config or of the options of the run that is resumed. False: --help was printed.
+static inline bool read_options(Trainer* t, int argc, char** argv) {
+    Settings* o = &t->settings;
+    Error error;
+    *o = settings_default();
+    t->option_count = settings_table(t->options, o);
+    if (!options_parse(t->options, t->option_count, argc, argv, &error)) die_usage("%s", error.text);
+    if (print_help(t)) return false;
+    const bool only_use = settings_only_use(o, t->options, t->option_count);
+    if (o->config)
+        read_config(t, t->options, t->option_count, o->config, "--config ");
+    else if (o->resume && o->out && !only_use)
+        read_run_options(t, t->options, t->option_count);
+    if (only_use) o->steps = 0;
+    const bool trains = settings_is_training(o);
+    if (o->generate && !trains && !o->dry_run) t->text = split_stdout();
+    if (o->out && trains && !options_check_file(t->options, t->option_count, &error)) die_usage("%s", error.text);
+    check_settings(o);
+    if (o->init) find_init(t);
+    return true;
+}
+
+static inline void open_device(Trainer* t) {
+    const bool trains = settings_is_training(&t->settings);
+    if (t->settings.dry_run) return;
+    watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog, trained_action_name);
+    if (trains) stop_listen(); // else there is nothing to save
+    if (trains && is_main(t)) printing_begin(watchdog_row(&t->watch));
+    device_open(t->place.rank_here);
+    comm_open_device(&t->world);
+}
+
+// The data, its vocabulary, and the model, which may be that of --init or of a checkpoint.
+static inline ModelConfig open_data_and_model(Trainer* t) {
+    Settings* o = &t->settings;
+    const bool trains = settings_is_training(o);
+    if (trains) {
+        open_files(t);
+        open_tokenizer(t);
+    } else {
+        open_vocabulary(t);
+    }
+    find_documents(t);
+    const ModelConfig model = resolve_model(t, t->options, t->option_count, vocabulary_size(t));
+    settings_rates(o, &model);
+    fallback_to_bytes(t, model.V);
+    warn_of_bytes(t, model.V);
+    if (!o->dry_run && (o->export_to || (o->out && trains))) gather_hub_files(t, &model);
+    if (o->generate) read_prompt(t);
+    return model;
+}
+
+// Which slices this rank has, in which order it works, how much memory that takes.
+static inline void plan_stage(Trainer* t, const ModelConfig* model) {
+    Settings* o = &t->settings;
+    const bool trains = settings_is_training(o);
+    const int T = o->seq ? (int)o->seq : model->T;
+    Error error;
+    DtypeInfo values = native_dtype();
+    values.moments = optimizers[o->optimizer].moments;
+    values.masters &= trains || o->export_to; // what only computes needs what it computes with
+    settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
+    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const AsyncConfig rounds = settings_async(o, &mesh);
+    settings_batch(o);
+    if (!mesh_check(&mesh, model, T, &error) || !async_schedule_fit(&rounds, model->L, &error) ||
+        !plan_schedule(t, model, &mesh, &rounds, &error) ||
+        !stage_plan(&t->stage, model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values, &error) ||
+        (trains && !build_allreduce_plans(t, &mesh, &error)))
+        die_usage("%s", error.text);
+}
+
+// What is read and written besides training, as far as it can be checked before.
+static inline void open_loaders_and_exports(Trainer* t) {
+    const Settings* o = &t->settings;
+    const bool trains = settings_is_training(o);
+    const Stage* stage = &t->stage;
+    Error error;
+    if (trains) open_loaders(t, held_out_blocks(o));
+    open_evaluations(t);
+    if (trains && o->eval_every) prove_validation(t);
+    if (o->export_to) {
+        const bool ok = export_open(&t->export_to, o->export_to, o->export_dtype == 1, &stage->model,
+                                    &stage->layout.mesh.sync, &error);
+        check_all_ranks(t, ok, &error);
+    }
+    prove_evaluations(t);
+}
+
+static inline bool trainer_init(Trainer* t, int argc, char** argv) {
+    open_process(t, argc, argv);
+    if (!read_options(t, argc, argv)) {
+        comm_close(&t->world);
+        return false;
+    }
+    open_device(t);
+    const ModelConfig model = open_data_and_model(t);
+    plan_stage(t, &model);
+    open_loaders_and_exports(t);
+    if (!t->settings.dry_run && settings_is_training(&t->settings)) {
+        comm_barrier(&t->world);
+        t->peak_flops = device_peak_flops(t->place.cores_here, t->place.ranks_here);
+        comm_all_reduce(&t->world, &t->peak_flops, 1, COMM_DOUBLE, COMM_SUM);
+    }
+    return true;
+}
+
+// Opens the groups of the mesh, gives them their plans, and what sites say to each other a thread.
+static inline void open_groups(Trainer* t) {
+    Stage* stage = &t->stage;
+    process_groups_init(&t->groups, &t->world, &stage->layout, &stage->model);
+    stage->groups = stage->sites.groups = &t->groups;
+    Comm* list[GROUPS];
+    groups_list(&t->groups, list);
+    for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
+    if (async_schedule_are_late(&stage->rounds))
+        comm_open_thread(&t->groups.far); // before its plans: it looks after them
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
+        if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
+    }
+}
+
+static inline void trainer_allocate(Trainer* t) {
+    const Settings* o = &t->settings;
+    const bool saves = o->out && settings_is_training(o);
+    if (saves) lock_out_dir(t);
+    check_memory(t);
+    stage_allocate(&t->stage);
+    open_groups(t);
+    if (o->trace) start_tracing(t);
+    if (saves)
+        saver_open(&t->saver, &t->stage, o->out, o->keep_last, t->world.rank, t->world.size, watchdog_row(&t->watch));
+    t->saver.files = &t->hub_files;
+}
+
+// status: that of the run. Returns that of the process: of several ranks that a signal has stopped only one says so.
+static inline int trainer_free(Trainer* t, int status) {
+    if (!t->settings.dry_run) {
+        saver_free(&t->saver);
+        groups_close(&t->groups);
+    }
+    batch_free(&t->batch);
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        plan_free(&t->sums[kind]);
+        plan_free(&t->far_sums[kind]);
+    }
+    trace_free(&t->trace);
+    free(t->config);
+    free(t->given);
+    sources_close(&t->train_files);
+    sources_close(&t->val_files);
+    evaluations_close(&t->evaluations);
+    tokenizer_free(&t->tokenizer);
+    hub_files_free(&t->hub_files);
+    watchdog_ending(&t->watch);
+    const bool main_rank = is_main(t);
+    comm_close(&t->world);
+    watchdog_close(&t->watch);
+    printing_end();
+    if (status != EXIT_REQUEUE) return status;
+    return main_rank ? stop_status() : 0;
+}
+
+#endif
