@@ -1,7 +1,11 @@
 /*
 cluster.h: the machines that a plan is made for, as numbers: a device, a node of devices that NVLink joins, nodes that a
-fabric joins, and sites. Known ones by name (cluster_names), any other from a file. What a device or a link then needs
-for an operation says ops.h; here are only the numbers, each with its source.
+fabric joins, and sites. op_cost.h and comm_cost.h compute times from them.
+
+    cluster_find, cluster_names    clusters that are known by name
+    cluster_read, cluster_open     a cluster from a file
+
+Theory: each number with its source.
 
     device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
                             "with sparsity"

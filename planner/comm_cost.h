@@ -3,6 +3,12 @@ comm_cost.h: what collectives and messages cost on a cluster (cluster.h). Ranks 
 share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy at
 once.
 
+    link_cost              seconds of a collective: a latency and seconds a byte
+    message_cost           of a message
+    async_dp_seconds       of a collective between sites
+
+Theory:
+
     within a node    a ring over NVLink: bandwidth b = nvlink x its fraction, s = nvlink_step a step:
                      a pass (reduce-scatter or all-gather; an all-reduce is two) of n ranks and D bytes takes
                      (n - 1) s + D (n - 1) / (n b)
@@ -15,10 +21,11 @@ once.
                      of nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
                      take h links in a dimension, and as many flows share each
 
-That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h, ranks and
-switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) priced on it by plan_cost, which
-is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default has a tree's, so on
-one node both are the same, and over several nodes the plan is dearer by the steps between (test_planner_step.c shows both).
+That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h, ranks
+and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is priced on it
+by plan_cost, which is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default
+has a tree's, so on one node both are the same, and over several nodes the plan is dearer by the steps between
+(test_planner_cluster.c shows both).
 Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
 */
 #ifndef COMM_COST_H

@@ -1,16 +1,20 @@
 /*
-datacenter.h: a datacenter for one training run, on the back of an envelope that shows its working. From a budget to racks,
-GPUs, power and sites; from a scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and
-batch; and from these what every kind of link carries, within a rack, within a site and between sites, and how often
-something fails. After Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
+datacenter.h: a first estimate of a datacenter for one training run. From a budget to racks, GPUs, power and sites; from a
+scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and batch; from these the load
+of every kind of link, within a rack, within a site and between sites, and the rate of failures.
+
+    datacenter_read, datacenter_default    the inputs: a file, or the paper's
+    datacenter_plan                        the results; datacenter_print.h prints them
+
+Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
 whose numbers are the defaults.
 
 Of that paper only a few numbers are known here: the money, the racks, the GPUs, the power, the sizes of the models. All
-else is arithmetic with inputs that somebody has to choose. So no number goes without a mark:
+else is arithmetic with inputs that have to be chosen. So every number has a mark:
 
     confirmed        published
     back-computed    follows from published numbers
-    assumed          somebody chose it, or it follows from something that somebody chose
+    assumed          chosen, or it follows from a number that was chosen
 
 Marks are not written beside results: they are computed with them (provenance.h).
 
@@ -39,8 +43,8 @@ And the planner's own rules, for what a file does not fix:
            than half as deep as memory allows, as a prime number of layers would not be
     B      the multiple of `batch_step` tokens that is nearest to the wall, where the bubble is `bubble_limit`
 
-These give the shapes, meshes and batches of the worked example that test_datacenter.c has, exactly, and would with any memory
-from 151 to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
+These give the shapes, meshes and batches of the worked example in test_datacenter.c, exactly, with any memory from 151 to
+215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
 then the bubble is printed as above its limit.
 
 A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not in

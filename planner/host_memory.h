@@ -1,5 +1,8 @@
 /*
-host_memory.h: what a process on a CPU holds at its peak. It is more than the arenas of its stage (memory.h), and a little less:
+host_memory.h: what a process on a CPU holds at its peak (process_peak, ProcessMemory). It is more than the arenas of its
+stage (memory.h), as far as they are touched.
+
+Theory:
 
     arenas       as far as they are touched: all of them but the cache of keys and values, in whole pages. Large memory
                  lies on huge pages (device_malloc), so a part of the cache may come along

@@ -1,9 +1,13 @@
 /*
-measured_device.h: rates of a device that was measured: how long this machine takes for a matrix product, a kernel, a sum over
-ranks. A processor's rates follow from no data sheet: they depend on caches, on packing, on what else runs. So
-planner/calibrate.c measures the trainer's own kernels on a grid of sizes, and this file says what lies between.
+measured_device.h: rates of a measured device: seconds of a matrix product, a kernel, a sum over ranks. A processor's rates
+follow from no data sheet; they depend on caches and on the other cores. So planner/calibrate.c measures the trainer's own
+kernels on a grid of sizes, and this file interpolates.
 
-A measured machine is a list of lines, here with an example of each, numbers in seconds, bytes and FLOP/s:
+    machines_open            a cluster by its name or from a file, with its measured rates
+    measured_seconds         seconds of an operation (ops.h)
+    measured_share_cores     the speed of ranks that share cores
+
+Theory: a measured machine is a list of lines, here with an example of each, numbers in seconds, bytes and FLOP/s:
 
     peak 0.22 TFLOP/s, memory 16 GB                 (two lines) of the machine, as in cluster.h
     cores 2                                         of the machine; ranks share them (comm/cpu_affinity.h, cluster.h)
@@ -25,8 +29,7 @@ was measured on an idle machine is not one of a step: "one" was measured while e
              messages. With k = cores it is near 1; above, ranks share cores, and it falls as cores / k and a little
              more, since they empty each other's caches; below, cores that have nothing to do leave it more than 1,
              but not if ranks that wait keep them busy. A collective of more ranks than cores is priced as one whose
-             ranks have a core each, times speed n n: its ranks, like all that compute, then go at the speed of the
-             moment
+             ranks have a core each, times speed n n: its ranks, like all that compute, then have the current speed
 
 Between the points rates are interpolated in logarithms of sizes and rates (a power law goes through exactly); beyond
 the ends the rate stays that of the end. A product's rate is that of whole tiles: matmul computes ceil(m / 8) 8 x ceil(n

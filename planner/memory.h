@@ -1,8 +1,12 @@
 /*
 memory.h: the memory of a run that has not been started.
 
-What the trainer allocates is known to the byte: the arenas of parallel/stage.h, which plans the stage of any rank anywhere. Of a mesh
-that is the largest rank's (plan_memory). Not every rank has to be looked at:
+    plan_memory    bytes of the largest rank of a mesh: the arenas of parallel/stage.h, exactly
+
+What a process on a CPU holds follows from that in host_memory.h. On a GPU the driver's context, the kernels' code and
+cuBLAS's workspace come on top of the arenas.
+
+Theory: not every rank has to be planned.
 
     tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
                     vocabulary in parts that are padded to be equal, buckets in shares to whose number they are padded.
@@ -12,9 +16,6 @@ that is the largest rank's (plan_memory). Not every rank has to be looked at:
                     interleaved none has more slots, since micro-batches come back the later, the earlier the stage. So
                     three stages are planned: the first, the second, the last. With the zb-* schedules later stages keep
                     more between the halves: there all are planned.
-
-What a process on a CPU holds follows from that in host_memory.h. On a GPU the arenas are what is known; the driver's context, the
-kernels' code and cuBLAS's workspace come on top.
 */
 #ifndef MEMORY_H
 #define MEMORY_H

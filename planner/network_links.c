@@ -1,11 +1,11 @@
 /*
-network_links.c: a network of comm/collectives/topology.h as dev/experiments/net_torus.sh builds it: its links, and the way that it routes
-messages, so that the real network and the simulated one are the same.
+network_links.c: prints the links and the routes of a network of comm/collectives/topology.h, from which
+dev/experiments/net_torus.sh builds the same network in Linux.
 
     network_links NAME|FILE [MBIT]     "nodes N", "A B MBIT MICROSECONDS" for each link, "route FROM TO NEXT" for each pair
 
-Links have to lead both ways at the same speed, with one link between two nodes. MBIT: of links that have no speed of their
-own, those of named networks; 20 if not said.
+Links have to lead both ways at the same speed, with one link between two nodes. MBIT: the speed of named networks, whose links
+have none of their own; 20 by default.
 */
 #include "../comm/collectives/topology.h"
 

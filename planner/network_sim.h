@@ -1,6 +1,11 @@
 /*
-network_sim.h: sends a plan over a network, message by message, and says when it is done. Formulas (plan_cost) add up
-steps; here messages meet on links, wait for each other and for what they depend on.
+network_sim.h: simulates a plan on a network, message by message. Formulas (plan_cost) add up steps; here messages meet on
+links, wait for each other and for the messages that they depend on.
+
+    simulate    sends the plan for a vector of bytes; seconds, and how long each link was busy
+    sim_use     mean share of the time that links were busy
+
+Theory:
 
 Links. A link carries bits at its bandwidth; they arrive its latency later. Parallel links are links of their own. The
 vertices between two ranks forward packets ("cut-through"): of a message over several links the second one can begin when
@@ -11,11 +16,11 @@ the first packet is there, and end when the last one has followed:
 so that M bytes over k equal links take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency, exactly.
 Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly. Buffers
 between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which it came, so
-that a message whose next link is wanted by others holds up those behind it, whose next link is free ("head-of-line
+that a message whose next link is wanted by others holds up those after it, whose next link is free ("head-of-line
 blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to that; with a
 channel for every message there is none of it.
 
-Limits. A link that is slow because somebody counts its bytes (a token bucket, as Linux's tc tbf has them) lets `burst` bytes
+Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes
 through at once when it has been idle; they come back at its bandwidth.
 
 Bytes. A message of M bytes are ceil(M / payload) packets. Head flits cost bytes on the wire:

@@ -1,5 +1,5 @@
 /*
-plan.c: the planner. Which mesh for this model on these machines? How long does a step take, how much memory, what limits it?
+plan.c: the planner: the best mesh for a model on a cluster, its step time, its memory, and what limits it.
 
     plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
     plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8 --global-batch 32
@@ -9,8 +9,8 @@ plan.c: the planner. Which mesh for this model on these machines? How long does 
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt
 
-It plans with what the trainer runs: the layout of parallel.h, the schedules of parallel/schedule.h, the collectives of comm/collectives/collectives.h, the
-memory of parallel/stage.h; step_sim.h puts times to them. The tables are printed; the best row's step can be drawn.
+It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
+comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
 */
 #include "../util/options.h"
 #include "../trainer/settings.h"

@@ -1,17 +1,17 @@
 /*
 provenance.h: numbers that say how well they are known, and their units.
 
-A Fact is a value and a mark, which is as weak as the weakest thing that the value follows from. So that the marks of results need not be kept
-by hand, a formula reads its facts by use() and returns by result():
+A Fact is a value and a mark, which is as weak as the weakest fact that the value follows from. So that the marks of
+results need not be kept by hand, a formula reads its facts by use() and returns by result():
 
     Mark w = BACK_COMPUTED;
     p->power = result(&w, use(&w, p->racks) * use(&w, d->rack_power));
 
-use() yields the value and notes the mark in w if it is weaker; result() puts w beside the value and begins anew. What is
-computed is at best back-computed, even from confirmed facts. It is confirmed where it comes out as a published number
-(fact_published), but not where anything it follows from is assumed: a guess that hits is a guess. Whatever decides a
-value without standing in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c finds what has
-been forgotten: it changes every input and looks whether the mark of all that moves knows of it.
+Theory: use() yields the value and notes the mark in w if it is weaker; result() returns value and mark and resets w. A
+computed value is at best back-computed, even from confirmed facts. It is confirmed where it equals a published number
+(fact_published), but not where a fact that it follows from is assumed: a guess that hits is a guess. A fact that decides
+a value without being in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c changes every
+input and checks the marks of all results that change.
 */
 #ifndef PROVENANCE_H
 #define PROVENANCE_H

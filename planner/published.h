@@ -1,12 +1,15 @@
 /*
-published.h: training times that others have published, with the settings as far as they are known, to set beside what
-step_sim.h makes of them. Nothing in the model of time was fitted to them one by one; but see below.
+published.h: published training times with their settings, as far as known, beside the times of step_sim.h.
+
+    published_results    the rows
+    published_error      our value and its relative error
+    published_print      all rows, and the mean errors (./plan --published)
 
 Marks: confirmed (the paper, or its scripts, were read), repository (a project's own page), third party (quoted by
 someone else), memory (not looked up again). Rows marked outside run on engines whose way of working is not
 modelled: DeepSpeed's pipeline and ZeRO-3.
 
-How independent the rest is. Table 1 is a fit in the sense that `sustained`, `overlap_cost`, a tile's overhead and
+Theory: how independent the rest is. Nothing in the model of time was fitted to single rows. Table 1 is a fit in the sense that `sustained`, `overlap_cost`, a tile's overhead and
 Software.kernels = 0.75 were put in, each with the value of its source, after ten rows that all came out 15 % too fast;
 one set of constants serves all ten. run_table_1.sh has --DDP-impl torch (sums under the backward pass) up to 18.4B and
 local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums. Which software does what in the other rows was

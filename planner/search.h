@@ -1,13 +1,16 @@
 /*
-search.h: which mesh? Goes through all ways in which n ranks can share the training of a model, and brings the fastest ones.
+search.h: finds the fastest meshes for n ranks that train a model.
 
-A choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a trillion
+    search                the fastest choices of a Question; what the question settles is kept
+    answer_recommended    of the rows that are about as fast as the first, the one with the least memory
+
+Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a trillion
 parameters on 3,072 GPUs there are some thirty thousand that the trainer would accept. To run every one through the event
-simulation of step_sim.h would take hours; but each has a lower bound that costs almost nothing, step_bound: what its busiest
-stage has to compute, and the time until the pipeline is full. So, best bound first:
+simulation of step_sim.h would take hours; but each has a lower bound that costs almost nothing, step_bound: the work of
+its busiest stage, and the time until the pipeline is full. So, best bound first:
 
     take the choice with the lowest bound among those left
-    if its bound is above the time of the worst of the rows wanted: nothing that is left can be better; done
+    if its bound is above the time of the worst of the rows wanted: none that is left can be better; done
     plan its memory, exactly; if it does not fit, leave it
     simulate it
 

@@ -1,5 +1,5 @@
 /*
-simulate.c: sends plans over a network (network_sim.h) and prints what comes out.
+simulate.c: simulates plans on a network (network_sim.h) and prints a table of times.
 
     simulate --topology torus:8x8 --algorithm ring,2d-ring,multitree --bytes 1MiB,16MiB
     simulate --topology cluster.txt --algorithm ring,multitree --bytes 64MiB --overhead 20us

@@ -1,12 +1,15 @@
 /*
-step_sim.h: how long one training step of a model takes on a mesh of a cluster, and what it is spent on. ops.h prices what
-a stage computes, parallel/schedule.h has the tables that say in which order; here they run against each other as events.
+step_sim.h: how long one training step takes on a mesh of a cluster, and what the time is spent on. An event simulation of
+the tables of parallel/schedule.h at the prices of step_prices.h.
 
-    prices    a block costs the same everywhere, so it is priced once; a chunk is its blocks, the first one's embedding,
-              the last one's head. So stages differ, and their imbalance shows up by itself
-    events    every stage works through its real table (schedule_build). Its actions start when parallel/schedule.h's
-              action_ready says so: when their message is there and what they fill is free. A stage that waits is looked
-              at again when the other end of a transfer moves, so all takes O(actions)
+    step_cost     seconds of a step and its parts; step_cost_with: with the tables and the timeline
+    step_bound    a lower bound without tables, for search.h
+
+Theory:
+
+    events    every stage works through its real table (schedule_build). Its actions start by schedule_time.h's
+              action_ready: when their message is there and what they fill is free. A waiting stage is
+              examined again when the other end of a transfer moves, so the simulation is O(actions)
     messages  run under computing; or (send_overlap false) a stage is blocked while its own leave
     sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as
               soon as the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for.

@@ -1,11 +1,11 @@
 /*
-draw_schedule.c: pipeline schedules as figures, from the same tables that the trainer executes.
+draw_schedule.c: pipeline schedules as SVG pictures, from the tables that the trainer executes.
 
     draw_schedule --schedule zb-v --pp 4 --vpp 2 --microbatches 8 --out zb-v.svg
     draw_schedule --trace trace.json --out run.svg
 
-The first draws the timeline of the tables at given costs. The second lays what a run did in one of its steps beside
-what the tables predict at the costs that were measured, on one time scale, and prints the numbers.
+The first draws the timeline of the tables at given costs. The second draws one step of a run beside the prediction of the
+tables at the measured costs, on one time scale, and prints the numbers.
 */
 #include "../../util/options.h"
 #include "../../parallel/schedule_check.h"

@@ -1,6 +1,6 @@
 /*
-schedule_svg.h: the timeline of a schedule's tables (parallel/schedule.h) as a panel of a picture (svg_timeline.h), and the picture
-as a file.
+schedule_svg.h: the timeline of a schedule's tables (parallel/schedule_time.h) as a panel of a picture (svg_timeline.h):
+draw_panel; the picture as a file: write_picture.
 */
 #ifndef SCHEDULE_SVG_H
 #define SCHEDULE_SVG_H

@@ -1,6 +1,6 @@
 /*
-svg_timeline.h: who is busy when, as a figure. A picture has a title and panels; a panel has rows, one for each stage or
-rank, with boxes on them; all panels have one time axis, so that what is longer in time is longer on paper.
+svg_timeline.h: timelines as an SVG picture. A picture has a title and panels; a panel has rows, one for each stage or rank,
+with boxes on them; all panels have one time axis. svg_picture, svg_add_panel, svg_add_box, svg_write, svg_picture_free.
 
     title                                              what dark and light mean
     panel title
@@ -10,12 +10,9 @@ rank, with boxes on them; all panels have one time axis, so that what is longer 
                 caption                    time (unit)
     legend                                         of the kinds that occur
 
-The writer knows nothing of schedules: whoever has times draws them (tables priced by parallel/schedule.h, traces, plans). Kinds
-that compute are as high as their row, the others are thin. A kind has one hue; its chunks go from dark to light.
-
-The file is one SVG of fixed width without scripts, style sheets and fonts. It brings its own white ground, so that it
-looks the same on a light and on a dark page. Every kind and chunk is a group <g class="KIND CHUNK"> of <rect>s; so a
-program finds them too. About 100 bytes a box with its number.
+Kinds that compute are as high as their row, the others are thin. A kind has one hue; its chunks go from dark to light. The
+file has fixed width and its own white ground, without scripts, style sheets and fonts. Each kind and chunk is a group
+<g class="KIND CHUNK"> of <rect>s.
 */
 #ifndef SVG_TIMELINE_H
 #define SVG_TIMELINE_H

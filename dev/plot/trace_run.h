@@ -1,13 +1,16 @@
 /*
-trace_run.h: what a run did, read from its trace, in the order of the tables that it executed; what its actions took;
-and what the tables say to that.
+trace_run.h: reads a run's trace in the order of the tables that it executed, measures its actions, and predicts its steps.
 
-    costs        what the trace says each kind of action took on each virtual stage, mean of a step. Waiting for messages
-                 is not in it, but at TIE and NORM stages wait for each other: the one that comes last shows what the
-                 meeting itself takes
+    run_trace_read    the trace; fails where it does not fit the tables
+    measure           costs of a step from the trace; summarize: medians of the run
+
+Theory:
+
+    costs        seconds of each kind of action on each virtual stage, mean of a step, without waiting for messages. At TIE
+                 and NORM stages wait for each other: the cost is that of the stage that comes last
     transfer     from the end of the action that makes a message to the start of the one that uses it, where the
                  receiver had nothing else to do: mean of those messages. The other messages are hidden
-    overhead     what a step takes outside of the table: from its begin on the stage that is at work first, and to its
+    overhead     time of a step outside the table: from its start on the stage that is at work first, and to its
                  end on the stage that is at work last
     prediction   schedule_times at these costs, and the overhead
     step time    of a step: the longest of its stages
@@ -15,8 +18,8 @@ and what the tables say to that.
                  nor backward pass is idle
 
 Every step is predicted from its own costs; of a run the medians over all steps but the first are reported (in the first
-memory is touched, caches and branch predictors learn). So the error says what the tables and a step's mean times do not
-know: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends of
+memory is touched, caches and branch predictors learn). So the error shows what is not in the tables and in a step's mean
+times: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends of
 steps that are not the same for all stages.
 */
 #ifndef TRACE_RUN_H
