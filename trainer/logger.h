@@ -267,7 +267,6 @@ static void print_saves(const Trainer* t) {
 
 // What an update does, and how large it is.
 static void print_optimizer(const Settings* o) {
-    static const char* curves[] = {"cosine", "linear", "wsd"};
     const Optimizer* optimizer = &optimizers[o->optimizer];
     printf("optimizer %s: beta1 %g", optimizer->name, o->beta1);
     if (optimizer->beta2) printf(", beta2 %g", o->beta2);
@@ -278,7 +277,7 @@ static void print_optimizer(const Settings* o) {
     else
         printf("no clip\n");
     printf("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld\n", o->lr, (long long)o->warmup,
-           o->warmup == 1 ? "" : "s", curves[o->decay], o->min_lr, (long long)o->steps);
+           o->warmup == 1 ? "" : "s", lr_curves[o->decay].name, o->min_lr, (long long)o->steps);
 }
 
 // The sequences of an update, and how its gradient adds up.

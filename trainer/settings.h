@@ -14,12 +14,11 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 #include "../util/options.h"
 #include "../parallel/schedule.h"
 #include "../methods/async_schedule.h"
-
-typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_WSD } Decay;
+#include "lr_schedule.h"
 
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
-    const char* generate;  // NULL: not asked for
+    const char* generate;          // NULL: not asked for
     int64_t max_new_tokens, top_k; // 0: what is usual; all
     double temperature, top_p;
     int arch, export_dtype, decay; // choices
@@ -28,7 +27,7 @@ typedef struct {
     int64_t document_token_id; // -1: the data's own
     int64_t micro_batch, global_batch;
     int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
-    int64_t vpp;              // 0: what the schedule has
+    int64_t vpp;             // 0: what the schedule has
     int recompute, schedule; // choices
     bool sequence_parallel, no_scatter_gather;
     int dp_mode; // choice
@@ -40,10 +39,11 @@ typedef struct {
     double caat_fraction; // 1: an ordinary model
     int64_t caat_ranks;
     int caat_scale, caat_grad_dtype; // choices
-    double lr, min_lr;             // -1: by settings_rates
+    double lr, min_lr;               // -1: by settings_rates
     double weight_decay, beta1, beta2, eps, clip;
     int64_t warmup; // -1: by settings_rates
-    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog, check_replicas_every;
+    int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
+        check_replicas_every;
     int on_nan; // choice
     double outlier_z, save_minutes;
     bool resume, dry_run, version;
@@ -70,9 +70,8 @@ static inline Settings settings_default(void) {
 
 enum { MAX_OPTIONS = 112 };
 
-// Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
-static inline int settings_table(Option* table, Settings* s) {
-    const double big = 1e15, size = 1 << 30;
+static inline void add_model_options(OptionTable* table, Settings* s) {
+    const double size = 1 << 30;
     const Option rows[] = {
         option_heading("model"),
         option_string("model", &s->model, "NAME",
@@ -93,6 +92,13 @@ static inline int settings_table(Option* table, Settings* s) {
         option_string("export", &s->export_to, "PATH",
                       "at the end write the weights alone: a folder as Hugging Face has it, or llm.c's .bin"),
         option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_data_options(OptionTable* table, Settings* s) {
+    const double size = 1 << 30;
+    const Option rows[] = {
         option_heading("data"),
         option_string(
             "data", &s->data, "GLOB",
@@ -111,6 +117,13 @@ static inline int settings_table(Option* table, Settings* s) {
             "document-token-id", &s->document_token_id, 0, size,
             "documents: that stands before each [what the tokenizer has, GPT-2 50256, Llama-3 128000; Megatron's "
             "index and files of text say it themselves]"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_mesh_options(OptionTable* table, Settings* s) {
+    const double size = 1 << 30;
+    const Option rows[] = {
         option_heading("batch, in sequences"),
         option_int("micro-batch", &s->micro_batch, 1, 1 << 20,
                    "sequences in one forward pass [what fits the rest, at most 16]"),
@@ -128,10 +141,17 @@ static inline int settings_table(Option* table, Settings* s) {
         option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
         option_choice("recompute", &s->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
-        option_int("first-stage-layers", &s->first_stage_layers, 0, 10000, "layers of the first stage; 0 = an even share"),
+        option_int("first-stage-layers", &s->first_stage_layers, 0, 10000,
+                   "layers of the first stage; 0 = an even share"),
         option_int("last-stage-layers", &s->last_stage_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("no-scatter-gather", &s->no_scatter_gather,
                     "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_async_options(OptionTable* table, Settings* s) {
+    const Option rows[] = {
         option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
                       "what sites tell each other: gradients; these one step late; changes of the weights, with delay "
@@ -148,15 +168,16 @@ static inline int settings_table(Option* table, Settings* s) {
                    "diloco: parts of the model, each sent in its own step of a round [1]"),
         option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
         option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
-        option_float("outer-alpha", &s->outer_alpha, 0, 1,
-                     "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
+        option_float(
+            "outer-alpha", &s->outer_alpha, 0, 1,
+            "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
         option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
         option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
         option_heading("all-reduce algorithm"),
-        option_string(
-            "allreduce", &s->allreduce, "NAME",
-            "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: multitree, ring, forest, torus-ring, ...; a wrong "
-            "name lists all"),
+        option_string("allreduce", &s->allreduce, "NAME",
+                      "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: multitree, ring, forest, "
+                      "torus-ring, ...; a wrong "
+                      "name lists all"),
         option_string(
             "topology", &s->topology, "NAME",
             "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
@@ -170,6 +191,13 @@ static inline int settings_table(Option* table, Settings* s) {
                       "what makes other channels as large: a factor sqrt(ranks) on them, or on their initial weights"),
         option_choice("caat-grad-dtype", &s->caat_grad_dtype, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_optimizer_options(OptionTable* table, Settings* s) {
+    const double big = 1e15;
+    const Option rows[] = {
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, optimizer_choices(),
                       "sgd: with momentum --beta1, and weight decay as part of the gradient"),
@@ -179,7 +207,7 @@ static inline int settings_table(Option* table, Settings* s) {
             "1.3B parameters; with --init a tenth of that; sgd: 3e-3]"),
         option_float("min-lr", &s->min_lr, 0, 1e3, "learning rate at the last step [a tenth of --lr]"),
         option_int("warmup", &s->warmup, 0, big, "steps of linear warm-up [a twentieth of --steps, at most 2000]"),
-        option_choice("decay", &s->decay, "cosine|linear|wsd",
+        option_choice("decay", &s->decay, lr_curve_choices(),
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
         option_float("weight-decay", &s->weight_decay, 0, 1e3,
                      "on matrices only (not on norms and biases); adamw: decoupled"),
@@ -187,6 +215,13 @@ static inline int settings_table(Option* table, Settings* s) {
         option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
         option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_run_options(OptionTable* table, Settings* s) {
+    const double big = 1e15, size = 1 << 30;
+    const Option rows[] = {
         option_heading("run"),
         option_int("steps", &s->steps, 0, big,
                    "updates; 0 = nothing is trained or written to --out, as with --generate, --evaluate and --export "
@@ -200,6 +235,13 @@ static inline int settings_table(Option* table, Settings* s) {
                       "with the model of --init or --resume"),
         option_int("sample-every", &s->sample_every, 0, big,
                    "let the model write every N steps and at the end; 0 = never"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
+    const double big = 1e15;
+    const Option rows[] = {
         option_int("save-every", &s->save_every, 0, big,
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
         option_float("save-minutes", &s->save_minutes, 0, 1e6,
@@ -225,8 +267,15 @@ static inline int settings_table(Option* table, Settings* s) {
                      "= never"),
         option_int("watchdog", &s->watchdog, 0, 1e9,
                    "seconds without progress of a rank after which the run ends and names it; 0 = never"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_generation_options(OptionTable* table, Settings* s) {
+    const Option rows[] = {
         option_heading("generation: --generate, and samples of a training run"),
-        option_int("max-new-tokens", &s->max_new_tokens, 1, 1 << 30, "how many at most [256; the last sample of a training run: 512]"),
+        option_int("max-new-tokens", &s->max_new_tokens, 1, 1 << 30,
+                   "how many at most [256; the last sample of a training run: 512]"),
         option_float("temperature", &s->temperature, 0, 1e6,
                      "divides the logits before a token is drawn: below 1 likely ones become likelier; 0 = always the "
                      "likeliest"),
@@ -251,10 +300,21 @@ static inline int settings_table(Option* table, Settings* s) {
         option_command(
             option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),
     };
-    const int n = (int)(sizeof rows / sizeof rows[0]);
-    if (n > MAX_OPTIONS) die("internal error: %d options", n);
-    memcpy(table, rows, sizeof rows);
-    return n;
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+// Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *s. Returns the number of rows.
+static inline int settings_table(Option* table, Settings* s) {
+    OptionTable all = {table, 0, MAX_OPTIONS};
+    add_model_options(&all, s);
+    add_data_options(&all, s);
+    add_mesh_options(&all, s);
+    add_async_options(&all, s);
+    add_optimizer_options(&all, s);
+    add_run_options(&all, s);
+    add_checkpoint_options(&all, s);
+    add_generation_options(&all, s);
+    return all.n;
 }
 
 // The names of all presets, separated by blanks.
@@ -334,31 +394,6 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
     return m;
 }
 
-// x rounded to `digits` decimal digits: short to type, and the same whatever a machine's pow() makes of the last bit.
-static inline double to_digits(double x, int digits) {
-    char text[32];
-    snprintf(text, sizeof text, "%.*e", digits - 1, x);
-    return strtod(text, NULL);
-}
-
-// Peak learning rate of AdamW by the number of parameters: table 2.1 of Brown et al. 2020 (GPT-3), between its rows straight
-// in log lr over log N. Below it as 1 / width, as Yang et al. 2022 (Tensor Programs V) find, N being about width^3, up to 3e-3,
-// which suits the model tiny.
-static inline double usual_rate(double parameters) {
-    static const struct {
-        double parameters, lr;
-    } table[] = {{125e6, 6e-4},   {350e6, 3e-4},   {760e6, 2.5e-4}, {1.3e9, 2e-4},
-                 {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {13e9, 1e-4},    {175e9, 0.6e-4}};
-    const int rows = (int)(sizeof table / sizeof table[0]);
-    double lr = table[rows - 1].lr;
-    for (int i = rows - 2; i >= 0 && parameters < table[i + 1].parameters; i--) {
-        const double share = log(parameters / table[i].parameters) / log(table[i + 1].parameters / table[i].parameters);
-        lr = table[i].lr * pow(table[i + 1].lr / table[i].lr, share);
-    }
-    if (parameters < table[0].parameters) lr = fmin(3e-3, table[0].lr * cbrt(table[0].parameters / parameters));
-    return to_digits(lr, 2);
-}
-
 // The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are trained on
 // with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
@@ -369,15 +404,9 @@ static inline void settings_rates(Settings* o, const ModelConfig* m) {
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
-// Learning rate of update number `step` (from 0): linear warm-up, then decay to min_lr at the last step.
+// Learning rate of update number `step` (from 0).
 static inline double learning_rate(const Settings* s, int64_t step) {
-    if (step < s->warmup) return s->lr * (double)(step + 1) / (double)s->warmup;
-    const double span = (double)max_i64(1, s->steps - 1 - s->warmup);
-    const double progress = fmin(1, (double)(step - s->warmup) / span);
-    if (s->decay == DECAY_COSINE)
-        return s->min_lr + (s->lr - s->min_lr) * 0.5 * (1 + cos(3.141592653589793 * progress));
-    const double left = s->decay == DECAY_LINEAR ? 1 - progress : fmin(1, (1 - progress) / 0.2);
-    return s->min_lr + (s->lr - s->min_lr) * left;
+    return lr_at(&lr_curves[s->decay], s->lr, s->min_lr, s->warmup, s->steps, step);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -445,7 +474,7 @@ static inline void check_async_options(const Settings* o) {
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         if (options[i].given && !options[i].fits)
             die_usage("--%s has no meaning with --dp-mode %s; it belongs to %s", options[i].name, mode,
-                      strcmp(options[i].name, "outer-delay") == 0    ? "delayed, dc-s3gd and diloco"
+                      strcmp(options[i].name, "outer-delay") == 0 ? "delayed, dc-s3gd and diloco"
                       : strcmp(options[i].name, "dc-lambda") == 0 ? "delayed and dc-s3gd"
                                                                   : "diloco");
     }
@@ -476,9 +505,9 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     r.period = diloco ? (o->local_steps ? o->local_steps : 32) : 1;
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
-    r.delay = r.eager            ? r.period
+    r.delay = r.eager               ? r.period
               : o->outer_delay >= 0 ? o->outer_delay
-                                 : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+                                    : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
     r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
     r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
     r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
@@ -497,10 +526,10 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
             "--outer-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
             (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage(
-            "--outer-alpha %g: what is a whole round late (--outer-delay %lld) is merged when the next is sent, and a site keeps "
-            "nothing of its own weights then",
-            r.mix, (long long)r.delay);
+        die_usage("--outer-alpha %g: what is a whole round late (--outer-delay %lld) is merged when the next is sent, "
+                  "and a site keeps "
+                  "nothing of its own weights then",
+                  r.mix, (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
         die_usage(
             "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
@@ -520,7 +549,7 @@ static inline void check_settings(Settings* o) {
     if ((o->resume || o->save_every || o->keep_last || minutes) && !o->out)
         die_usage("--%s needs --out DIR", o->resume       ? "resume"
                                           : o->save_every ? "save-every"
-                                          : o->keep_last       ? "keep-last"
+                                          : o->keep_last  ? "keep-last"
                                                           : "save-minutes");
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
         die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
@@ -587,8 +616,8 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
         die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
                   mesh.sites);
     if (o->caat_fraction < 1 || o->caat_ranks) {
-        const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction, (SyncScale)o->caat_scale,
-                           o->caat_grad_dtype == 1};
+        const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction,
+                                 (SyncScale)o->caat_scale, o->caat_grad_dtype == 1};
         mesh.sync = sync;
     }
     return mesh;

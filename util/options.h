@@ -82,6 +82,18 @@ static inline Option option_command(Option o) {
     return o;
 }
 
+// A table that rows are added to, at most `room`.
+typedef struct {
+    Option* row;
+    int n, room;
+} OptionTable;
+
+static inline void options_add(OptionTable* table, const Option* rows, size_t count) {
+    if (count > (size_t)(table->room - table->n)) die("internal error: more than %d options", table->room);
+    memcpy(table->row + table->n, rows, count * sizeof *rows);
+    table->n += (int)count;
+}
+
 // Index of word in "a|b|c", or -1.
 static inline int choice_index(const char* choices, const char* word) {
     const size_t length = strlen(word);

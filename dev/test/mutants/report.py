@@ -92,7 +92,7 @@ FAULTS = [
     ("options: k is ten", "test_options", OPTIONS, "3 * (int)(suffix - suffixes + 1)", "(int)(suffix - suffixes + 1)"),
     ("rates: a finished model learns as fast as a new one", "test_options", SETTINGS, "o->init ? to_digits(usual / 10, 2) : usual", "usual"),
     ("rates: warm-up without end", "test_options", SETTINGS, "min_i64(2000, o->steps / 20)", "o->steps / 20"),
-    ("rates: the wrong row of the table", "test_options", SETTINGS, "parameters < table[i + 1].parameters", "parameters < table[i].parameters"),
+    ("rates: the wrong row of the table", "test_options", "trainer/lr_schedule.h", "parameters < table[i + 1].parameters", "parameters < table[i].parameters"),
     ("aliases: underscores are no hyphens", "test_options", "util/option_aliases.h", "word[same] == '_' ? '-' : word[same]", "word[same]"),
     ("aliases: of what is not there", "test_options", OPTIONS, "if (alias && option_find(table, n, alias->here))", "if (alias && alias->here)"),
     ("options: the shell's files are not seen", "test_options", OPTIONS, "access(argv[i], F_OK) == 0", "false"),
