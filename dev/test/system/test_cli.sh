@@ -299,7 +299,7 @@ check "the other lines stay, and it is said: $(grep '^log ' out)" "[ $status = 0
 check "each as it was" "[ \"\$(head -n 9 resumed/log.jsonl | cksum)\" = \"\$(sed '3d;7d;10d;13,\$d' whole_llama/log.jsonl | cksum)\" ] && [ -z \"\$(find resumed -name '*.tmp')\" ]"
 
 refuses 1 "transformer.wte.weight" $common --layers 2 --hidden 64 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
-refuses 1 "transformer.h.2" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
+refuses 1 "h.2.ln_1.weight" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 1 "transformer.h.1" $common --hidden 32 --layers 1 --data text.txt --init whole_gpt2/step_00000012/model.safetensors
 refuses 2 "--layers" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 
