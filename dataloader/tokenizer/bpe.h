@@ -1,27 +1,30 @@
 /*
 dataloader/tokenizer/bpe.h: byte-level byte-pair encoding (Sennrich et al. 2016; over bytes: Radford et al. 2019).
 
-A vocabulary begins with the 256 bytes. Each merge joins two tokens that stand side by side to a longer one, and has a rank: merges
-that were learned earlier come first. To encode a word (pretokenize.h) is to begin with its bytes and, as long as any two neighbours can be
-merged, to merge those of the lowest rank, the leftmost of several.
+    tokenizer_encode    appends the tokens of a text; each thread has an Encoder
+    tokenizer_decode    the bytes of a token
+    tokenizer_begin, tokenizer_merge, tokenizer_add    build a vocabulary (vocab_files.h, bpe_train.h)
+
+Theory. A vocabulary begins with the 256 bytes. Each merge joins two adjacent tokens to a longer one, and has a rank:
+merges that were learned earlier come first. To encode a word (pretokenize.h), begin with its bytes and, as long as two
+neighbours can be merged, merge those of the lowest rank, the leftmost of several.
 
     "low"    l o w    (l o) has rank 7, (o w) has rank 3    ->    l ow    (l ow) has rank 90    ->    low
 
-Two families say the same in two ways. Hugging Face lists the pairs, and a pair's place in the list is its rank. tiktoken has no
-pairs: two neighbours can be merged if what they spell is a token, and that token's number is the rank. Here both are one table, from
-a pair of tokens to rank and result; for tiktoken's it has all ways in which a token falls into two others.
+Hugging Face lists the pairs, and a pair's place in the list is its rank. tiktoken has no pairs: two neighbours can be
+merged if together they spell a token, whose number is the rank. Here both are one table, from a pair of tokens to rank
+and result; for tiktoken it has all ways to split a token into two others.
 
-How it becomes fast:
-    a heap over a linked list   A word of n bytes costs O(n log n), so that a megabyte without a blank is no disaster. A neighbour's rank
-                                is looked up when the pair comes about, and kept; heap entries that the list has left behind are known
-                                by a rank that is no longer the one kept.
-    a cache of words            Texts repeat their words. A slot is one line of the processor's cache: a word of up to 24 bytes with up
+Speed:
+    a heap over a linked list   A word of n bytes costs O(n log n), so that a megabyte without a blank is no disaster. A
+                                neighbour's rank is looked up when the pair comes about, and kept; heap entries that the
+                                list has left behind are known by a rank that is no longer the one kept.
+    a cache of words            Texts repeat their words. A slot is one cache line: a word of up to 24 bytes with up
                                 to 8 tokens. Each Encoder has its own, so threads share nothing but the vocabulary.
 
-Added tokens stand beside the merges: "<|endoftext|>" is one token, wherever it is found. Special ones of them are found only if the
-caller asks for it. A text from the web must not be able to say where a document ends, so by default its "<|endoftext|>" is ordinary text.
-
-Any bytes can be encoded, and decoding gives the same bytes again. A decoded token need not be UTF-8 by itself.
+Added tokens are found before the merges: "<|endoftext|>" is one token wherever it occurs. Special ones are found only
+on request: a text from the web must not be able to end a document, so by default its "<|endoftext|>" is ordinary text.
+Any bytes can be encoded, and decoding gives the same bytes. A decoded token need not be UTF-8 by itself.
 */
 #ifndef BPE_H
 #define BPE_H
@@ -44,8 +47,8 @@ typedef struct {
 
 static const uint64_t NO_PAIR = ~0ull;
 
-// A token that is found in the text as it stands. Hugging Face looks for all that are not "normalized" first, then, in what is
-// between them, for the others.
+// A token that is found in the text verbatim. As in Hugging Face's library those that are not "normalized" are found
+// first, then, between them, the others.
 typedef struct {
     uint32_t token;
     bool special, normalized;
@@ -54,7 +57,7 @@ typedef struct {
 typedef struct {
     SplitKind split;
     int vocab;            // tokens are 0 .. vocab - 1; some may have no bytes
-    unsigned char* bytes; // of all tokens, one behind the other
+    unsigned char* bytes; // of all tokens, one after the other
     uint32_t* begin;      // (vocab + 1): token i is bytes [begin[i], begin[i + 1])
     uint32_t byte_token[256];
     Merge* merges; // (merge_mask + 1): a hash table
@@ -62,7 +65,7 @@ typedef struct {
     int merge_count;
     uint32_t* token_of; // (token_mask + 1): a hash table of tokens by their bytes; vocab: the slot is free
     uint64_t token_mask;
-    bool whole_words; // a word that is a token is that token, whatever the merges would make of it
+    bool whole_words; // a word that is a token is not split by the merges
     AddedToken* added;
     int added_count;
     bool* is_added;               // (vocab)
@@ -87,7 +90,7 @@ static inline uint32_t token_bytes(const Tokenizer* tokenizer, uint32_t token) {
     return tokenizer->begin[token + 1] - tokenizer->begin[token];
 }
 
-// The bytes that a token stands for; *n of them. None for what is no token of this vocabulary.
+// The *n bytes of a token; none if the vocabulary does not have it.
 static inline const unsigned char* tokenizer_decode(const Tokenizer* tokenizer, int64_t token, size_t* n) {
     const bool known = token >= 0 && token < tokenizer->vocab;
     *n = known ? token_bytes(tokenizer, (uint32_t)token) : 0;
@@ -95,7 +98,7 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* tokenizer, 
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Building. A loader (vocab_files.h) knows the tokens' bytes first, then tells the merges, then the added tokens.
+// Building: tokenizer_begin with the tokens' bytes, then the merges, then the added tokens.
 
 static inline uint64_t hash_pair(uint64_t pair) {
     pair *= 0x9E3779B97F4A7C15ull;
@@ -114,7 +117,7 @@ static inline uint64_t table_mask(uint64_t entries) {
     return slots - 1;
 }
 
-// The slot of these bytes: of the token that has them, or the free one where it would be.
+// The slot of the token with these bytes, or the free slot for it.
 static inline uint64_t token_slot(const Tokenizer* tokenizer, const unsigned char* text, size_t n) {
     uint64_t slot = hash_bytes(text, n) & tokenizer->token_mask;
     for (; tokenizer->token_of[slot] != (uint32_t)tokenizer->vocab; slot = (slot + 1) & tokenizer->token_mask) {
@@ -131,7 +134,7 @@ static inline int64_t tokenizer_find(const Tokenizer* tokenizer, const unsigned 
     return token == (uint32_t)tokenizer->vocab ? -1 : (int64_t)token;
 }
 
-// The pair's slot, or the free one where it would be.
+// The slot of a pair, or the free slot for it.
 static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint32_t right) {
     const uint64_t pair = (uint64_t)left << 32 | right;
     uint64_t slot = hash_pair(pair) & tokenizer->merge_mask;
@@ -140,7 +143,7 @@ static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint3
     return &tokenizer->merges[slot];
 }
 
-// What a token is made of while a vocabulary is read.
+// A token while a vocabulary is read.
 typedef struct {
     const unsigned char* bytes; // NULL: no token has this number
     size_t n;
@@ -160,8 +163,8 @@ static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* err
     return true;
 }
 
-// Makes a vocabulary of these tokens and no merges. False, *error filled and nothing to free, if two have the same bytes or a byte
-// is missing.
+// Makes a vocabulary of these tokens without merges. False, *error filled and nothing to free, if two tokens have the
+// same bytes or a byte has no token.
 static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, int vocab, SplitKind split,
                                    const char* path, Error* error) {
     memset(tokenizer, 0, sizeof *tokenizer);
@@ -199,7 +202,7 @@ static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, 
     return ok;
 }
 
-// Takes room for so many merges.
+// Allocates the table for a number of merges.
 static inline void tokenizer_reserve(Tokenizer* tokenizer, int64_t merges) {
     free(tokenizer->merges);
     tokenizer->merge_mask = table_mask((uint64_t)merges);
@@ -208,7 +211,8 @@ static inline void tokenizer_reserve(Tokenizer* tokenizer, int64_t merges) {
     for (uint64_t i = 0; i <= tokenizer->merge_mask; i++) tokenizer->merges[i].pair = NO_PAIR;
 }
 
-// left and right become `token` at this rank; a pair that is told again has the rank told last, as in Hugging Face's library.
+// Adds a merge of left and right to `token`. A pair that is added twice has the last rank, as in Hugging Face's
+// library.
 static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t right, uint32_t rank, uint32_t token) {
     Merge* merge = merge_slot(tokenizer, left, right);
     if (merge->pair == NO_PAIR) tokenizer->merge_count++;
@@ -217,7 +221,8 @@ static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t
     merge->token = token;
 }
 
-// The merges of a vocabulary whose tokens' numbers are their ranks: all ways in which a token below `ranks` falls into two others.
+// Adds the merges of a vocabulary whose tokens' numbers are their ranks: all ways to split a token below `ranks` into
+// two others.
 static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
     int64_t count = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -239,7 +244,7 @@ static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
     tokenizer->whole_words = true;
 }
 
-// A token that is found as it stands. It has bytes.
+// Adds a token, which has bytes, to those that are found verbatim.
 static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special, bool normalized) {
     AddedToken* more = (AddedToken*)realloc(tokenizer->added, ((size_t)tokenizer->added_count + 1) * sizeof *more);
     if (!more) die("out of memory for the added tokens of a vocabulary");
@@ -261,8 +266,8 @@ static inline int tokenizer_added(const Tokenizer* tokenizer, const char* name) 
     return -1;
 }
 
-// The token that parts documents where the vocabulary's makers have one for that: GPT-2's, which ends a text, Llama 3's, which begins
-// one. Both stand in front of a document here, as in llm.c's files.
+// The token that separates documents, or -1: GPT-2's, which ends a text, or Llama 3's, which begins one. Here both
+// precede a document, as in llm.c's files.
 static inline int tokenizer_document(const Tokenizer* tokenizer) {
     static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -270,15 +275,16 @@ static inline int tokenizer_document(const Tokenizer* tokenizer) {
     return -1;
 }
 
-// Whether a token says that a text, or one's turn to speak, is at its end.
+// Whether a token ends a text, or a turn of a conversation.
 static inline bool tokenizer_ends(const Tokenizer* tokenizer, int64_t token) {
     static const char* const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "</s>"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && token >= 0; i++)
+    if (token < 0) return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (tokenizer_added(tokenizer, names[i]) == token) return true;
     return false;
 }
 
-// The vocabulary of the 256 bytes, which needs no file.
+// Makes the vocabulary of the 256 bytes.
 static inline void tokenizer_bytes(Tokenizer* tokenizer) {
     unsigned char all[256];
     TokenText text[256];
@@ -292,14 +298,14 @@ static inline void tokenizer_bytes(Tokenizer* tokenizer) {
     if (!tokenizer_begin(tokenizer, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
 }
 
-// Whether a vocabulary is that one, wherever it was read.
+// Whether a vocabulary is the 256 bytes, also if it was read from a file.
 static inline bool tokenizer_is_bytes(const Tokenizer* tokenizer) {
     bool is = tokenizer->vocab == 256 && tokenizer->merge_count == 0 && tokenizer->added_count == 0;
     for (uint32_t b = 0; b < 256 && is; b++) is = tokenizer->byte_token[b] == b;
     return is;
 }
 
-// A number that differs where vocabularies do, as text.
+// The size and a hash of a vocabulary, as text.
 typedef struct {
     char text[64];
 } VocabChecksum;
@@ -307,8 +313,9 @@ typedef struct {
 static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
     VocabChecksum checksum;
     const size_t n = tokenizer->vocab > 0 ? tokenizer->begin[tokenizer->vocab] : 0;
-    uint64_t merges = 0; // in any order
-    for (uint64_t i = 0; i <= tokenizer->merge_mask && tokenizer->vocab > 0; i++)
+    const uint64_t slots = tokenizer->vocab > 0 ? tokenizer->merge_mask + 1 : 0;
+    uint64_t merges = 0; // a sum, which does not depend on their order
+    for (uint64_t i = 0; i < slots; i++)
         if (tokenizer->merges[i].pair != NO_PAIR)
             merges += hash_pair(tokenizer->merges[i].pair + tokenizer->merges[i].rank);
     snprintf(checksum.text, sizeof checksum.text, "%d tokens, checksum %016llx", tokenizer->vocab,
@@ -319,28 +326,28 @@ static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
 // ----------------------------------------------------------------------------------------------------------------
 // Tokens of one word
 
-// Part of a word: a token, what stands beside it, and what it makes with the one to the right.
+// A token of a word, its neighbours, and its merge with the right one.
 typedef struct {
     uint32_t token, previous, next;
     uint32_t rank, merged;
 } Symbol;
 
-// A word that was met before; one line of the processor's cache.
+// A word that was encoded before; one cache line.
 typedef struct {
-    uint64_t text[CACHED_BYTES / 8]; // zeros behind the word
+    uint64_t text[CACHED_BYTES / 8]; // zeros after the word
     uint16_t bytes, count;           // bytes 0: the slot is free
     uint32_t token[CACHED_TOKENS + 1];
 } CachedWord;
 
-// What a thread needs to encode, beside the vocabulary: memory, no state that changes a result. One for each vocabulary.
+// A thread's memory for encoding with one vocabulary; it does not change the result.
 typedef struct {
     CachedWord* cache;
-    Symbol* symbol; // of the word at work
+    Symbol* symbol; // of the current word
     uint64_t* heap; // rank << 32 | symbol
     size_t room;    // symbols; the heap has three times as many
 } Encoder;
 
-// Tokens in a row.
+// A growing list of tokens.
 typedef struct {
     int32_t* token;
     size_t count, room;
@@ -401,7 +408,7 @@ static inline uint64_t heap_pop(uint64_t* heap, size_t* count) {
     return top;
 }
 
-// What symbol i makes with its right neighbour, which has just become so; n: there is none.
+// Looks up the merge of symbol i with its new right neighbour; n: there is none.
 static inline void symbol_meets(const Tokenizer* tokenizer, Encoder* encoder, size_t* heap_count, uint32_t i,
                                 uint32_t n) {
     Symbol* symbol = &encoder->symbol[i];
@@ -414,7 +421,7 @@ static inline void symbol_meets(const Tokenizer* tokenizer, Encoder* encoder, si
     heap_push(encoder->heap, heap_count, (uint64_t)merge->rank << 32 | i);
 }
 
-// Symbol i takes in its right neighbour.
+// Merges symbol i with its right neighbour.
 static inline void symbol_merge(const Tokenizer* tokenizer, Encoder* encoder, size_t* heap_count, uint32_t i,
                                 uint32_t n) {
     Symbol* symbol = &encoder->symbol[i];
@@ -427,8 +434,8 @@ static inline void symbol_merge(const Tokenizer* tokenizer, Encoder* encoder, si
     if (symbol->previous != n) symbol_meets(tokenizer, encoder, heap_count, symbol->previous, n);
 }
 
-// Merges the bytes of a word; symbol 0 and those that follow it are what is left. Every merge pushes two entries at most, so
-// that the heap's 3 n are enough.
+// Merges the bytes of a word; the list from symbol 0 on is the result. Every merge pushes at most two entries, so a
+// heap of 3 n suffices.
 static inline void merge_word(const Tokenizer* tokenizer, Encoder* encoder, const unsigned char* text, uint32_t n) {
     encoder_reserve(encoder, n);
     size_t heap_count = 0;
@@ -453,13 +460,13 @@ static inline void encode_word(const Tokenizer* tokenizer, Encoder* encoder, Tok
         out->token[out->count++] = (int32_t)whole;
         return;
     }
-    if (n > WORD_MOST) encoder_reserve(encoder, n); // which says so
+    if (n > WORD_MOST) encoder_reserve(encoder, n); // which fails with a message
     merge_word(tokenizer, encoder, text, (uint32_t)n);
     for (uint32_t i = 0; i < (uint32_t)n; i = encoder->symbol[i].next)
         out->token[out->count++] = (int32_t)encoder->symbol[i].token;
 }
 
-// The first n <= 8 bytes at s as a number; `readable` of them may be read.
+// The first n <= 8 bytes as a number; `readable` bytes may be read.
 static inline uint64_t word_of(const unsigned char* text, size_t n, size_t readable) {
     uint64_t word = 0;
     if (n == 0) return 0;
@@ -467,15 +474,15 @@ static inline uint64_t word_of(const unsigned char* text, size_t n, size_t reada
     return word & (~0ull >> (64 - 8 * n));
 }
 
-// The same for a word of the text, by way of the cache; s has `readable` >= n bytes.
+// The same for a word of the text, through the cache; `readable` >= n bytes may be read.
 static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
                                  const unsigned char* text, size_t n, size_t readable) {
     if (n > CACHED_BYTES) {
         encode_word(tokenizer, encoder, out, text, n);
         return;
     }
-    const uint64_t a = word_of(text, n < 8 ? n : 8, readable),
-                   b = n > 8 ? word_of(text + 8, n < 16 ? n - 8 : 8, readable - 8) : 0;
+    const size_t second = n < 16 ? n - 8 : 8;
+    const uint64_t a = word_of(text, n < 8 ? n : 8, readable), b = n > 8 ? word_of(text + 8, second, readable - 8) : 0;
     const uint64_t c = n > 16 ? word_of(text + 16, n - 16, readable - 16) : 0;
     uint64_t h = (a + n) * 0x9E3779B97F4A7C15ull;
     h = ((h ^ h >> 32) + b) * 0xD6E8FEB86659FD93ull;
@@ -503,7 +510,7 @@ static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, T
 // ----------------------------------------------------------------------------------------------------------------
 // Tokens of a text
 
-// Text without added tokens in it.
+// Encodes text without added tokens.
 static inline void encode_plain(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
                                 size_t n) {
     for (size_t at = 0, end; at < n; at = end) {
@@ -512,7 +519,7 @@ static inline void encode_plain(const Tokenizer* tokenizer, Encoder* encoder, To
     }
 }
 
-// The longest added token that begins at text[0] and is looked for, or NULL.
+// The longest added token of the requested kind that begins at text[0], or NULL.
 static inline const AddedToken* added_at(const Tokenizer* tokenizer, const unsigned char* text, size_t n,
                                          bool normalized, bool special) {
     const AddedToken* found = NULL;
@@ -529,7 +536,7 @@ static inline const AddedToken* added_at(const Tokenizer* tokenizer, const unsig
     return found;
 }
 
-// Looks for added tokens, the ones that are not normalized first; what is between them is plain text.
+// Encodes text with added tokens, those that are not normalized first; between them it is plain text.
 static inline void encode_added(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
                                 size_t n, bool normalized, bool special) {
     for (size_t begin = 0, at = 0;;) {
@@ -546,14 +553,15 @@ static inline void encode_added(const Tokenizer* tokenizer, Encoder* encoder, To
     }
 }
 
-// True if there are added tokens to look for.
+// Whether there are added tokens to find.
 static inline bool looks_for_added(const Tokenizer* tokenizer, bool special) {
     for (int i = 0; i < tokenizer->added_count; i++)
         if (special || !tokenizer->added[i].special) return true;
     return false;
 }
 
-// Appends the tokens of a text of n bytes to *out. special: special tokens are found in it, too; otherwise they are text.
+// Appends the tokens of a text of n bytes to *out. special: special tokens are found in it, too; otherwise they are
+// text.
 static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
                                     const unsigned char* text, size_t n, bool special) {
     if (looks_for_added(tokenizer, special))
@@ -562,8 +570,8 @@ static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder
         encode_plain(tokenizer, encoder, out, text, n);
 }
 
-// Where a text may be cut, from `at` on, so that its parts' tokens are those of the whole; n: nowhere. Such a place lies before a
-// blank or a new line; where an added token with one inside is looked for, there is none.
+// The first place from `at` on where a text may be cut so that the parts have the tokens of the whole; n: there is
+// none. Such a place is before a blank or a new line, unless an added token that is to be found contains one.
 static inline size_t tokenizer_cut(const Tokenizer* tokenizer, const unsigned char* text, size_t n, size_t at,
                                    bool special) {
     for (int i = 0; i < tokenizer->added_count; i++) {

@@ -1,20 +1,22 @@
 /*
-dataloader/tokenizer/bpe_train.h: a vocabulary from a text (Sennrich et al. 2016, algorithm 1).
+dataloader/tokenizer/bpe_train.h: trains a vocabulary on a text (Sennrich et al. 2016, algorithm 1).
 
-Begin with the 256 bytes. Count how often any two tokens stand side by side within a word; make the commonest pair a new token; do so until
-the vocabulary is as large as wanted. Of pairs that are equally common the one with the smaller numbers comes first (the left token's
-number decides, then the right one's), so that a text has one vocabulary, on any machine and with any number of threads. Bytes are numbered
-as in GPT-2, in the order of the characters that stand for them in files, and Hugging Face's trainer breaks ties alike: it makes the same
-merges from the same text, which is what the tests compare with.
+    word_counts_text    counts the words of a text; word_counts_join: adds another thread's counts
+    tokenizer_learn     makes the vocabulary
 
-What is counted is not the text but its words, each once, with the number of times that it is there (WordCounts).
+Theory. Begin with the 256 bytes. Count how often any two tokens are adjacent within a word, make the commonest pair a
+new token, and repeat until the vocabulary is large enough. Of equally common pairs the one with the smaller numbers
+comes first (the left token's, then the right one's), so that a text has one vocabulary, on any machine and with any
+number of threads. Bytes are numbered as in GPT-2, in the order of their characters in files, and Hugging Face's trainer
+breaks ties in the same way: it learns the same merges from the same text, which the tests compare. Words are counted
+once each, with their number of occurrences (WordCounts).
 
-How it becomes fast: nothing is counted twice.
-    counts      A merge changes the counts of those pairs only that it takes part in: x l r y becomes x m y, so (x l) and (r y) are one
+Speed: nothing is counted twice.
+    counts      A merge changes only the counts of pairs beside it: x l r y becomes x m y, so (x l) and (r y) are one
                 less for each place, (x m) and (m y) one more.
-    places      Each pair has a list of the places where it came about; places that a later merge has changed are known by what stands
-                there now. All work together is proportional to the number of places that ever came about.
-    heap        of (count, pair). A count that has fallen is put right when its entry comes to the top.
+    places      Each pair has a list of the places where it formed; places that a later merge has changed are recognised
+                by their tokens. The total work is proportional to the number of places that ever formed.
+    heap        of (count, pair). A count that has fallen is corrected when its entry reaches the top.
 */
 #ifndef BPE_TRAIN_H
 #define BPE_TRAIN_H
@@ -22,7 +24,7 @@ How it becomes fast: nothing is counted twice.
 #include "vocab_files.h"
 
 // ----------------------------------------------------------------------------------------------------------------
-// Words and how often they are there
+// Words and their counts
 
 typedef struct {
     size_t begin; // in WordCounts.bytes
@@ -105,7 +107,7 @@ static inline void word_counts_text(WordCounts* counts, SplitKind split, const u
     }
 }
 
-// Adds what another thread has counted.
+// Adds the counts of another thread.
 static inline void word_counts_join(WordCounts* counts, const WordCounts* other) {
     for (int i = 0; i < other->words; i++)
         word_counts_add(counts, other->bytes + other->word[i].begin, other->word[i].n, other->word[i].count);
@@ -116,8 +118,8 @@ static inline void word_counts_join(WordCounts* counts, const WordCounts* other)
 
 typedef struct {
     uint64_t pair;         // left << 32 | right; NO_PAIR: the slot is free
-    int64_t count, queued; // queued: the count of its newest entry in the heap
-    uint32_t* place;       // symbols where the pair came about
+    int64_t count, queued; // queued: the count in its newest heap entry
+    uint32_t* place;       // symbols at which the pair formed
     int places, room;
 } PairCount;
 
@@ -154,7 +156,7 @@ static inline PairCount* pair_slot(const PairCounts* pairs, uint64_t pair) {
     return &pairs->slot[i];
 }
 
-// The pair's counts, which are there from now on. Pointers to others may be gone.
+// The counts of a pair, inserted if it is new. Pointers to other counts may become invalid.
 static inline PairCount* pair_count(PairCounts* pairs, uint64_t pair) {
     if (2 * pairs->used > pairs->mask) {
         const PairCounts before = *pairs;
@@ -172,7 +174,7 @@ static inline PairCount* pair_count(PairCounts* pairs, uint64_t pair) {
     return entry;
 }
 
-// True if a comes before b: more common, or of smaller numbers.
+// Whether a comes before b: it is more common, or its numbers are smaller.
 static inline bool is_commoner(const CommonPair* a, const CommonPair* b) {
     return a->count != b->count ? a->count > b->count : a->pair < b->pair;
 }
@@ -203,10 +205,10 @@ static inline CommonPair common_pop(CommonPairs* heap) {
 // ----------------------------------------------------------------------------------------------------------------
 // Learning
 
-// A byte of a word, or what bytes have become. Words lie one behind the other, each with a symbol of no token before it; one more stands
-// at the end.
+// A byte of a word, or a token of several bytes. Words lie one after the other, each with a symbol without token before
+// it; one more is at the end.
 typedef struct {
-    uint32_t token, previous, next; // token NO_TOKEN_HERE: the edge of a word, or taken in by what stands before
+    uint32_t token, previous, next; // token NO_TOKEN_HERE: the edge of a word, or merged with the symbol before
     uint32_t word;
 } LearnSymbol;
 
@@ -231,7 +233,7 @@ static inline bool is_pair(const Learning* learning, uint32_t i) {
            learning->symbol[learning->symbol[i].next].token != NO_TOKEN_HERE;
 }
 
-// The pair at symbol i is there now (times = 1), or no longer (-1).
+// Counts the pair at symbol i once more (times = 1) or less (-1).
 static inline void count_pair(Learning* learning, uint32_t i, int times) {
     if (!is_pair(learning, i)) return;
     PairCount* entry = pair_count(&learning->pairs, pair_at(learning, i));
@@ -243,14 +245,14 @@ static inline void count_pair(Learning* learning, uint32_t i, int times) {
     entry->place[entry->places++] = i;
 }
 
-// Puts a pair into the heap, if its count is not there already.
+// Pushes a pair to the heap, if its count is not there already.
 static inline void offer_pair(Learning* learning, PairCount* entry) {
     if (entry->count == entry->queued || entry->count == 0) return;
     entry->queued = entry->count;
     common_push(&learning->common, entry->pair, entry->count);
 }
 
-// Words as symbols, their pairs counted.
+// Makes symbols of the words and counts their pairs.
 static inline void learn_begin(Learning* learning, const WordCounts* words, const uint32_t byte_token[256]) {
     const uint64_t symbols = words->used + (uint64_t)words->words + 1;
     if (symbols >= NO_TOKEN_HERE)
@@ -273,7 +275,7 @@ static inline void learn_begin(Learning* learning, const WordCounts* words, cons
         if (learning->pairs.slot[i].pair != NO_PAIR) offer_pair(learning, &learning->pairs.slot[i]);
 }
 
-// The commonest pair, at least `least` times there; false: there is none.
+// The commonest pair, with a count of at least `least`; false: there is none.
 static inline bool learn_pair(Learning* learning, uint64_t* pair, int64_t least) {
     while (learning->common.count > 0) {
         const CommonPair top = common_pop(&learning->common);
@@ -304,7 +306,7 @@ static inline void learn_merge_at(Learning* learning, uint32_t i, uint32_t token
     count_pair(learning, i, 1);
 }
 
-// Merges a pair everywhere, in the order of the text, which decides for "aaa"; what came about goes to the heap.
+// Merges a pair everywhere, in the order of the text, which matters for "aaa", and pushes the new pairs to the heap.
 static inline void learn_merge(Learning* learning, uint64_t pair, uint32_t token) {
     PairCount* entry = pair_slot(&learning->pairs, pair);
     uint32_t* place = entry->place;
@@ -329,7 +331,7 @@ static inline void learn_merge(Learning* learning, uint64_t pair, uint32_t token
     free(place);
 }
 
-// The token that these two make: a new one, unless others have made the same bytes.
+// The token of a merged pair: a new one, unless another pair has the same bytes.
 static inline uint32_t learn_token(Learning* learning, uint64_t pair) {
     WordCounts* tokens = &learning->tokens;
     const CountedWord left = tokens->word[pair >> 32], right = tokens->word[(uint32_t)pair];
@@ -342,7 +344,7 @@ static inline uint32_t learn_token(Learning* learning, uint64_t pair) {
     return token;
 }
 
-// Learns merges until there are so many tokens, or no pair is there `least` times any more.
+// Learns merges up to a number of tokens, or until no pair has a count of `least`.
 static inline void learn_merges(Learning* learning, int tokens, int64_t least) {
     uint64_t pair;
     while (learning->tokens.words < tokens && learn_pair(learning, &pair, least)) {
@@ -355,7 +357,7 @@ static inline void learn_merges(Learning* learning, int tokens, int64_t least) {
     }
 }
 
-// What was learned as a vocabulary, and a special token behind all others.
+// Makes the vocabulary of what was learned, with a special token at its end.
 static inline void learn_finish(Tokenizer* tokenizer, const Learning* learning, SplitKind split, const char* special) {
     Error error;
     const WordCounts* tokens = &learning->tokens;
@@ -379,7 +381,7 @@ static inline void learn_finish(Tokenizer* tokenizer, const Learning* learning, 
     free(text);
 }
 
-// Bytes in the order of the characters that stand for them in files.
+// Adds the bytes, in the order of their characters in files.
 static inline void learn_bytes(Learning* learning, uint32_t byte_token[256]) {
     for (uint32_t c = 0; c < 512; c++) {
         const int b = letter_to_byte(c);
@@ -390,7 +392,8 @@ static inline void learn_bytes(Learning* learning, uint32_t byte_token[256]) {
     }
 }
 
-// A vocabulary of these words: `vocab` > 256 tokens, the last of them "<|endoftext|>"; fewer, if no pair is there `least` times any more.
+// Makes a vocabulary of these words: `vocab` > 256 tokens, the last of them "<|endoftext|>"; fewer if no other pair has
+// a count of `least`.
 static inline void tokenizer_learn(Tokenizer* tokenizer, const WordCounts* words, int vocab, int64_t least,
                                    SplitKind split) {
     Learning learning;

@@ -1,22 +1,25 @@
 /*
-dataloader/tokenizer/vocab_files.h: vocabularies on disk. What a file holds is told by its content, as in dataloader.h:
+dataloader/tokenizer/vocab_files.h: reads and writes vocabularies. tokenizer_open reads a file or a folder,
+tokenizer_save writes a tokenizer.json.
 
-    tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, all in one.
-    vocab.json and merges.txt      GPT-2's, as Hugging Face keeps it; OpenAI called them encoder.json and vocab.bpe. Either may be
-                                   named, the other one has to lie beside it.
-    tiktoken                       lines of base64 and a rank (cl100k_base.tiktoken, Llama 3's tokenizer.model). It says neither how
-                                   text is split nor what the special tokens are: for the vocabularies listed in `families` that
-                                   is known from their size, for others the caller has to say.
+Theory. The content of a file decides its format, as in token_format.h:
+
+    tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, in one file.
+    vocab.json and merges.txt      GPT-2's in Hugging Face's files; OpenAI called them encoder.json and vocab.bpe.
+                                   Either may be named, the other one has to be beside it.
+    tiktoken                       lines of base64 and a rank (cl100k_base.tiktoken, Llama 3's tokenizer.model). It has
+                                   neither the split nor the special tokens: for the vocabularies in token_families they
+                                   follow from the size, for others the caller passes the split.
     llm.c                          gpt2_tokenizer.bin: the tokens' bytes, in the order of their ranks.
 
-A folder is searched for the first of these that it has.
+In a folder the first of these is opened.
 
-In JSON a token's bytes are written as characters, one for each byte: printable ones of Latin-1 as themselves, the other 68 as U+0100
-and the following, in their order. A blank is so a "\u0120".
+In JSON a token's bytes are characters, one for each byte: printable ones of Latin-1 are themselves, the other 68 are
+U+0100 and the following, in their order. So a blank is "\u0120".
 
-Nothing in these files is believed. What would make other tokens than their own program (a normalizer, a prefix of words, a split that
-pretokenize.h does not have, tokens that take blanks with them) is refused by its name. What only changes what stands around a text
-(post_processor, truncation, padding) is not looked at: documents are put together elsewhere.
+Files are untrusted input. A feature that would make other tokens than the file's own program (a normalizer, a prefix of
+words, a split that pretokenize.h does not have, tokens that strip blanks) is refused by name. What is only added around
+a text (post_processor, truncation, padding) is ignored, as documents are assembled elsewhere.
 */
 #ifndef VOCAB_FILES_H
 #define VOCAB_FILES_H
@@ -30,17 +33,20 @@ static inline bool byte_is_printable(int b) { return (b > 32 && b < 127) || (b >
 
 static inline uint32_t byte_to_letter(int b) {
     if (byte_is_printable(b)) return (uint32_t)b;
-    return 256u + (uint32_t)(b <= 32 ? b : b <= 160 ? b - 127 + 33 : 67);
+    const int high = b <= 160 ? b - 127 + 33 : 67;
+    return 256u + (uint32_t)(b <= 32 ? b : high);
 }
 
-// The byte that this character stands for, or -1.
+// The byte of this character, or -1.
 static inline int letter_to_byte(uint32_t c) {
     if (c < 256) return byte_is_printable((int)c) ? (int)c : -1;
     if (c > 256 + 67) return -1;
-    return c <= 256 + 32 ? (int)c - 256 : c < 256 + 67 ? (int)c - 256 - 33 + 127 : 173;
+    if (c <= 256 + 32) return (int)c - 256;
+    return c < 256 + 67 ? (int)c - 256 - 33 + 127 : 173;
 }
 
-// Writes the bytes of a name (n bytes of UTF-8) to out, which has room for n. -1: it has a character that stands for no byte.
+// Writes the bytes of a name (n bytes of UTF-8) to out, which has room for n; returns their number. -1: a character is
+// no byte.
 static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t n) {
     const unsigned char* text = (const unsigned char*)name;
     int64_t count = 0;
@@ -54,13 +60,13 @@ static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Reading: what all formats share
+// Reading: for all formats
 
 // A vocabulary while it is read.
 typedef struct {
     TokenText* text; // (room), by number
     int vocab, room;
-    unsigned char* bytes; // what text[].bytes points into, where that is not the file
+    unsigned char* bytes; // text[].bytes points into them, or into the file
     size_t used;
 } TokenTexts;
 
@@ -74,7 +80,7 @@ static inline void token_texts_free(TokenTexts* texts) {
     free(texts->bytes);
 }
 
-// Token number i, 0 <= i < VOCAB_MOST, which is there from now on.
+// Token number i, 0 <= i < VOCAB_MOST, added if it is new.
 static inline TokenText* token_text(TokenTexts* texts, int64_t i) {
     while (i >= texts->room) {
         const int before = texts->room;
@@ -85,9 +91,9 @@ static inline TokenText* token_text(TokenTexts* texts, int64_t i) {
     return &texts->text[i];
 }
 
-// A vocabulary whose file does not say how text is split and what the special tokens are.
+// A vocabulary whose file has neither the split nor the special tokens.
 typedef struct {
-    int ranks; // how many the file has, less those that stand behind a special token
+    int ranks; // in the file, up to the first special token
     int vocab; // special tokens included
     SplitKind split;
     struct {
@@ -96,38 +102,25 @@ typedef struct {
     } special[5];
 } TokenFamily;
 
+// clang-format off
 static const TokenFamily token_families[] = {
-    {50256,
-     50257,
-     SPLIT_GPT2,
-     {{50256, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}}, // gpt2, r50k_base
-    {50281, 50281, SPLIT_GPT2, {{50256, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}}, // p50k_base
-    {100256,
-     100277,
-     SPLIT_CL100K,
-     {{100257, "<|endoftext|>"},
-      {100258, "<|fim_prefix|>"},
-      {100259, "<|fim_middle|>"},
-      {100260, "<|fim_suffix|>"},
-      {100276, "<|endofprompt|>"}}},
-    {128000,
-     128256,
-     SPLIT_LLAMA3,
-     {{128000, "<|begin_of_text|>"},
-      {128001, "<|end_of_text|>"},
-      {128006, "<|start_header_id|>"},
-      {128007, "<|end_header_id|>"},
-      {128009, "<|eot_id|>"}}},
+    {50256, 50257, SPLIT_GPT2, {{50256, "<|endoftext|>"}}}, // gpt2, r50k_base
+    {50281, 50281, SPLIT_GPT2, {{50256, "<|endoftext|>"}}}, // p50k_base
+    {100256, 100277, SPLIT_CL100K, {{100257, "<|endoftext|>"}, {100258, "<|fim_prefix|>"}, {100259, "<|fim_middle|>"},
+                                    {100260, "<|fim_suffix|>"}, {100276, "<|endofprompt|>"}}},
+    {128000, 128256, SPLIT_LLAMA3, {{128000, "<|begin_of_text|>"}, {128001, "<|end_of_text|>"}, {128009, "<|eot_id|>"},
+                                    {128006, "<|start_header_id|>"}, {128007, "<|end_header_id|>"}}},
 };
+// clang-format on
 
-// A file of this many ranks. NULL: not known.
+// The family of a file with this number of ranks; NULL: not known.
 static inline const TokenFamily* token_family(int ranks) {
     for (size_t i = 0; i < sizeof token_families / sizeof token_families[0]; i++)
         if (token_families[i].ranks == ranks) return &token_families[i];
     return NULL;
 }
 
-// Puts a family's special tokens into the vocabulary. Other numbers up to its size have no bytes: they are reserved.
+// Adds a family's special tokens. Other numbers up to its size have no bytes: they are reserved.
 static inline void name_special_tokens(TokenTexts* texts, const TokenFamily* family) {
     for (int i = 0; i < 5 && family->special[i].name; i++) {
         TokenText* text = token_text(texts, family->special[i].token);
@@ -138,7 +131,7 @@ static inline void name_special_tokens(TokenTexts* texts, const TokenFamily* fam
     token_text(texts, family->vocab - 1);
 }
 
-// The vocabulary of a family that is all read: ranks, then special tokens.
+// Makes the vocabulary of a family once its ranks are read.
 static inline bool family_finish(Tokenizer* tokenizer, TokenTexts* texts, const TokenFamily* family, SplitKind split,
                                  const char* path, Error* error) {
     name_special_tokens(texts, family);
@@ -160,7 +153,7 @@ static inline int base64_digit(int c) {
     return at ? (int)(at - digits) : -1;
 }
 
-// Bytes of base64 to out; the number of them, or -1: not base64.
+// Decodes base64 to out; returns the number of bytes, or -1: it is not base64.
 static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, size_t n) {
     if (n % 4 != 0) return -1;
     const size_t padding = n < 4 ? 0 : (size_t)(s[n - 1] == '=') + (s[n - 1] == '=' && s[n - 2] == '=');
@@ -177,7 +170,7 @@ static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, 
     return count - (int64_t)padding;
 }
 
-// The decimal number that fills n bytes, below VOCAB_MOST; -1: it is none.
+// The decimal number in n bytes; -1: it is none, or not below VOCAB_MOST.
 static inline int64_t rank_of(const unsigned char* text, size_t n) {
     int64_t value = 0;
     if (n == 0 || n > 9) return -1;
@@ -188,7 +181,8 @@ static inline int64_t rank_of(const unsigned char* text, size_t n) {
     return value < VOCAB_MOST ? value : -1;
 }
 
-// The next line of a text, from *at on, without its end ("\n" or "\r\n"); its length. *at moves behind it.
+// The next line of a text, from *at on, without its end ("\n" or "\r\n"); returns its length and moves *at after the
+// line.
 static inline size_t next_line(const unsigned char** line, const unsigned char* s, size_t size, size_t* at) {
     *line = s + *at;
     const unsigned char* end = (const unsigned char*)memchr(s + *at, '\n', size - *at);
@@ -224,10 +218,7 @@ static inline bool open_ranks(Tokenizer* tokenizer, const MappedFile* file, cons
     token_texts_open(&texts, file->size);
     bool ok = read_ranks(&texts, file->data, file->size, path, error);
     const TokenFamily* known = ok ? token_family(texts.vocab) : NULL;
-    const TokenFamily other = {texts.vocab,
-                               texts.vocab + 1,
-                               SPLIT_GPT2,
-                               {{texts.vocab, "<|endoftext|>"}, {0, NULL}, {0, NULL}, {0, NULL}, {0, NULL}}};
+    const TokenFamily other = {texts.vocab, texts.vocab + 1, SPLIT_GPT2, {{texts.vocab, "<|endoftext|>"}}};
     if (ok && !known && split < 0)
         ok = fail(error, "%s: %d ranks are no vocabulary that is known here: say how its texts are split (--split)",
                   path, texts.vocab);
@@ -239,8 +230,8 @@ static inline bool open_ranks(Tokenizer* tokenizer, const MappedFile* file, cons
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// llm.c: 256 uint32 (magic number, version, number of tokens, from version 2 on the token that ends a text), then for each token
-// its length as a byte, and its bytes.
+// llm.c: 256 uint32 (magic number, version, number of tokens, from version 2 on the token that ends a text), then for
+// each token its length as a byte, and its bytes.
 
 enum { LLMC_TOKENIZER_MAGIC = 20240328 };
 
@@ -279,7 +270,7 @@ static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* p
 // ----------------------------------------------------------------------------------------------------------------
 // JSON: names of tokens with their numbers
 
-// Puts a name's token into the vocabulary, as bytes or, where it is an added token, as it stands.
+// Adds a name's token to the vocabulary: as bytes or, if it is an added token, verbatim.
 static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode* member, Error* error) {
     if (member->type != JSON_INTEGER || member->value.integer < 0 || member->value.integer >= VOCAB_MOST)
         return json_fail(json, member, error, "the number of the token %s has to be a whole one below %d",
@@ -309,7 +300,7 @@ static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode
     return true;
 }
 
-// Room for the bytes of all names.
+// The bytes that all names need.
 static inline size_t names_bytes(const JsonNode* names) {
     size_t bytes = 1;
     for (const JsonNode* member = json_first(names); member; member = json_next(member)) bytes += member->name_bytes;
@@ -322,7 +313,7 @@ static inline bool read_names(TokenTexts* texts, const Json* json, const JsonNod
     return true;
 }
 
-// Finds what a merge of two names makes. scratch has room for both. False: one of the three is no token.
+// Adds the merge of two names. scratch: room for both. False: one of them, or their result, is no token.
 static inline bool read_merge(Tokenizer* tokenizer, const char* left, size_t left_bytes, const char* right,
                               size_t right_bytes, uint32_t rank, unsigned char* scratch) {
     const int64_t a = name_to_bytes(scratch, left, left_bytes);
@@ -337,7 +328,7 @@ static inline bool read_merge(Tokenizer* tokenizer, const char* left, size_t lef
     return true;
 }
 
-// A merge written "left right"; names have no blanks.
+// Adds a merge written as "left right"; names have no blanks.
 static inline bool read_merge_line(Tokenizer* tokenizer, const char* s, size_t n, uint32_t rank,
                                    unsigned char* scratch) {
     const char* blank = (const char*)memchr(s, ' ', n);
@@ -355,7 +346,7 @@ static inline bool is_nothing(const JsonNode* node) {
            (node->type == JSON_INTEGER && node->value.integer == 0);
 }
 
-// True if this member, where it is there at all, has one of the values null, false, 0 and "".
+// Refuses members of these names, unless their value is null, false, 0 or "".
 static inline bool require_nothing(const Json* json, const JsonNode* object, const char* const* names, int count,
                                    const char* of, Error* error) {
     for (int i = 0; i < count; i++) {
@@ -370,7 +361,7 @@ static inline bool is_string(const JsonNode* node, const char* text) {
            memcmp(node->value.string, text, node->count) == 0;
 }
 
-// The expressions as files spell them; the first of each kind is the one that is written.
+// The regular expressions in files.
 static const struct {
     SplitKind split;
     const char* text;
@@ -386,15 +377,15 @@ static const struct {
      "\\s+\\z|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
 };
 
-// A "Split": by a regular expression whose matches are the words.
+// Reads a "Split" by a regular expression whose matches are the words.
 static inline bool read_split_pattern(SplitKind* split, const Json* json, const JsonNode* node, Error* error) {
     const JsonNode* pattern = json_get(node, "pattern");
     const JsonNode* regex = pattern ? json_get(pattern, "Regex") : NULL;
     const JsonNode *behavior = json_get(node, "behavior"), *invert = json_get(node, "invert");
     const bool inverted = invert && invert->type == JSON_BOOL && invert->value.boolean;
     const bool matches = (is_string(behavior, "Isolated") && !inverted) || (is_string(behavior, "Removed") && inverted);
-    for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0] && matches; i++)
-        if (is_string(regex, split_texts[i].text)) {
+    for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0]; i++)
+        if (matches && is_string(regex, split_texts[i].text)) {
             *split = split_texts[i].split;
             return true;
         }
@@ -402,7 +393,7 @@ static inline bool read_split_pattern(SplitKind* split, const Json* json, const 
                      "this way to split a text is not supported; GPT-2's, cl100k's, Llama 3's and Qwen 2's are");
 }
 
-// A "ByteLevel", which splits like GPT-2 if it is not told otherwise.
+// Reads a "ByteLevel", which splits like GPT-2 unless use_regex is false.
 static inline bool read_byte_level(bool* splits, const Json* json, const JsonNode* node, Error* error) {
     static const char* const refused[] = {"add_prefix_space"};
     const JsonNode* uses = json_get(node, "use_regex");
@@ -410,7 +401,7 @@ static inline bool read_byte_level(bool* splits, const Json* json, const JsonNod
     return require_nothing(json, node, refused, 1, "a pre-tokenizer", error);
 }
 
-// What cuts the text: a ByteLevel, or a sequence of one Split and a ByteLevel that does not split.
+// Reads the pre-tokenizer: a ByteLevel, or a sequence of one Split and a ByteLevel that does not split.
 static inline bool read_split(SplitKind* split, const Json* json, const JsonNode* root, Error* error) {
     const JsonNode* node = json_get(root, "pre_tokenizer");
     if (!node) return json_fail(json, root, error, "\"pre_tokenizer\" is missing");
@@ -440,7 +431,7 @@ static inline bool read_flag(bool* flag, const Json* json, const JsonNode* node,
     return !json_get(node, name) || json_get_bool(flag, json, node, name, error);
 }
 
-// An added token goes into the vocabulary before the names do.
+// Adds an added token to the vocabulary, before the names.
 static inline bool read_added_text(TokenTexts* texts, const Json* json, const JsonNode* node, Error* error) {
     static const char* const refused[] = {"single_word", "lstrip", "rstrip"};
     int64_t token = 0;
@@ -478,9 +469,8 @@ static inline bool read_merges(Tokenizer* tokenizer, const Json* json, const Jso
         const JsonNode *left = member->type == JSON_ARRAY && member->count == 2 ? json_first(member) : NULL,
                        *right = left ? json_next(left) : NULL;
         const bool pair = right && left->type == JSON_STRING && right->type == JSON_STRING;
-        const size_t bytes = pair                          ? (size_t)left->count + right->count
-                             : member->type == JSON_STRING ? member->count
-                                                           : 0;
+        const size_t line = member->type == JSON_STRING ? member->count : 0;
+        const size_t bytes = pair ? (size_t)left->count + right->count : line;
         if (bytes >= room) {
             free(scratch);
             room = 2 * bytes + 256;
@@ -605,7 +595,7 @@ static inline bool open_names(Tokenizer* tokenizer, const char* path, const char
     } else if (!model || model->type != JSON_OBJECT) {
         ok = read_vocab_and_merges(tokenizer, &json, merges, split, error);
     } else if (split >= 0) {
-        ok = fail(error, "%s says itself how a text is split: leave --split away", path);
+        ok = fail(error, "%s defines how a text is split; drop --split", path);
     } else {
         TokenTexts texts;
         const JsonNode* names = json_get(model, "vocab");
@@ -617,7 +607,7 @@ static inline bool open_names(Tokenizer* tokenizer, const char* path, const char
     return ok;
 }
 
-// Opens a file by what it holds.
+// Opens a file by its content.
 static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split,
                                    Error* error) {
     char other[4096];
@@ -628,7 +618,7 @@ static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file,
     if (file->size >= 4) memcpy(&magic, text, 4);
     if (magic == LLMC_TOKENIZER_MAGIC) {
         return split < 0 ? open_llmc(tokenizer, file, path, error)
-                         : fail(error, "%s: how GPT-2 splits a text is known: leave --split away", path);
+                         : fail(error, "%s: how GPT-2 splits a text is known; drop --split", path);
     }
     if (first == file->size) return fail(error, "%s: empty", path);
     if (text[first] == '{') {
@@ -644,7 +634,7 @@ static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file,
     return open_ranks(tokenizer, file, path, split, error);
 }
 
-// The file with the vocabulary of a folder. False: there is none.
+// Finds the file with the vocabulary of a folder. False: there is none.
 static inline bool tokenizer_in_folder(char* path, size_t size, const char* folder) {
     static const char* const names[] = {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model",
                                         "gpt2_tokenizer.bin"};
@@ -653,8 +643,8 @@ static inline bool tokenizer_in_folder(char* path, size_t size, const char* fold
     return false;
 }
 
-// Opens a vocabulary: a file, or a folder with one. split: how its texts are cut where the file does not say that, or -1. False: *error
-// says why, and there is nothing to free.
+// Opens a vocabulary: a file, or a folder with one. split: the split, for files that do not have it; else -1. False:
+// *error has the reason, and there is nothing to free.
 static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int split, Error* error) {
     memset(tokenizer, 0, sizeof *tokenizer);
     char inside[4096];
@@ -667,13 +657,12 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int sp
     if (!file_map(&file, folder ? inside : path, error)) return false;
     const bool ok = open_by_content(tokenizer, &file, folder ? inside : path, split, error);
     file_unmap(&file);
-    if (ok && tokenizer_is_bytes(tokenizer))
-        tokenizer->split = SPLIT_BYTES; // however words are split, they fall into the same tokens
+    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // any split gives the same tokens
     return ok;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Writing a tokenizer.json, which Hugging Face's library loads too
+// Writing a tokenizer.json, which Hugging Face's library loads, too
 
 static inline void write_name(FILE* out, const Tokenizer* tokenizer, uint32_t token) {
     const unsigned char* text = tokenizer->bytes + tokenizer->begin[token];
@@ -715,7 +704,7 @@ static inline void write_added_token(FILE* out, uint32_t token, const char* name
             normalized ? "true" : "false", special ? "true" : "false");
 }
 
-// Added tokens. Where the last number has no token, one that stands for nothing keeps the vocabulary's size.
+// Writes the added tokens. If the last number has no token, a reserved one keeps the vocabulary's size.
 static inline void write_added(FILE* out, const Tokenizer* tokenizer) {
     for (int i = 0; i < tokenizer->added_count; i++) {
         const AddedToken* added = &tokenizer->added[i];
@@ -760,7 +749,7 @@ static inline void write_tokenizer(FILE* out, const Tokenizer* tokenizer) {
     for (uint32_t i = 0; i < (uint32_t)tokenizer->vocab; i++) {
         const uint32_t n = token_bytes(tokenizer, i);
         if (n == 0 || tokenizer_find(tokenizer, tokenizer->bytes + tokenizer->begin[i], n) != (int64_t)i)
-            continue; // not there, or only as an added one
+            continue; // no token, or only an added one
         fputs(first ? "\n      \"" : ",\n      \"", out);
         write_name(out, tokenizer, i);
         fprintf(out, "\": %u", i);
@@ -784,7 +773,7 @@ static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error
     return out;
 }
 
-// Whether tokenizer_save() will be able to write there: before the work that a vocabulary is.
+// Whether tokenizer_save() will be able to write there; for a check before a vocabulary is trained.
 static inline bool tokenizer_can_save(const char* path, Error* error) {
     char part[4096];
     FILE* out = tokenizer_open_part(part, path, error);
@@ -794,7 +783,7 @@ static inline bool tokenizer_can_save(const char* path, Error* error) {
     return true;
 }
 
-// Writes a vocabulary to a file, which is there under its name when all of it is.
+// Writes a vocabulary to path.part, and renames it when it is complete.
 static inline bool tokenizer_save(const Tokenizer* tokenizer, const char* path, Error* error) {
     char part[4096];
     FILE* out = tokenizer_open_part(part, path, error);

@@ -52,7 +52,7 @@ FAULTS = [
     ("files: llm.c's end is not looked at", FILES, "file->size - at - 1 < n", "0"),
     ("files: normalizers are ignored", FILES, "!read_normalizer(json, root, error) || ", ""),
     ("files: splits twice", FILES, "return !splits || json_fail(json, second", "return true || json_fail(json, second"),
-    ("files: any expression is Llama's", FILES, "if (is_string(regex, split_texts[i].text)) {", "if (i == 1) {"),
+    ("files: any expression is Llama's", FILES, "if (matches && is_string(regex, split_texts[i].text)) {", "if (i == 1) {"),
     ("files: merges whose result is no token", FILES, "if (x < 0 || y < 0 || both < 0) return false;", "if (x < 0 || y < 0) return false;"),
     ("files: an added token's other name", FILES, "if (added && (text->n != member->name_bytes ||", "if (added && (0 &&"),
     ("files: the version line is a merge", FILES, "memcmp(line, \"#version\", 8) == 0) continue;", "memcmp(line, \"#version\", 8) == 1) continue;"),
