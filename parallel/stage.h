@@ -1,30 +1,31 @@
 /*
-parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each is, and where
-they lie. What is computed in them is in train_gpt.cu. Nothing here needs the rank to exist: the stage of any rank of any
-mesh, in any type of values, can be planned anywhere, which takes no memory to speak of.
+parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each is and
+where it begins. What is computed in them is in gpt.h.
 
     stage_plan        the sizes, from the model, the rank's place in the mesh (parallel.h) and its schedule (parallel/schedule.h)
     stage_allocate    takes the memory
     stage_free
 
-Memory lies in five arenas (kernels/device.h), each one block. With n parameters on this rank (padded), s slots, l blocks in
-a chunk, and 2 or 4 bytes a value of parameters and activations (all else is float32):
+Nothing here needs the rank to exist: the stage of any rank of any mesh, in any type of values, can be planned anywhere.
+
+Theory: memory is in five arenas (kernels/device.h), each one block. With n parameters on this rank (padded), s slots, l blocks in
+a chunk, and 2 or 4 bytes a value of parameters and activations (everything else is float32):
 
     parameters     n values
-    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of a share of it
-    optimizer      two moments, and masters where values have 2 bytes: n floats each, with ZeRO n / d
-    activations    s times l blocks and the streams between them; heads; what is sent to and comes from neighbours
-    scratch        what is used up at once: gradients of a block's outputs, recomputed activations, partial sums
+    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of a shard of it
+    optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
+    activations    s times l blocks and the streams between them; heads; what is sent to and received from neighbours
+    scratch        what is used up within a block: gradients of its outputs, recomputed activations, partial sums
 
-A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as nobody asks for
-activations later, all blocks of a chunk use the same ones and two places for the stream between them.
+A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no backward
+pass needs activations, all blocks of a chunk use the same ones and two places for the stream between them.
 
-One function takes the pieces, stage_take_memory. It runs twice: as long as arenas have no memory it adds up sizes, then
-it hands out places. So what is planned and what is taken cannot differ.
+stage_take_memory takes every piece. It runs twice: as long as arenas have no memory it adds up sizes, then it hands out
+places. So what is planned and what is taken cannot differ.
 
-Notation as in train_gpt.cu: B sequences of T tokens in a micro-batch, N = B T rows, those of all states of a CAAT-Net
-together; R rows of the residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F
-and V of a layout are this rank's share.
+Notation: B sequences of T tokens in a micro-batch, N = B T rows, those of all streams of a CAAT-Net together; R rows of the
+residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a layout are
+this rank's.
 */
 #ifndef STAGE_H
 #define STAGE_H
@@ -87,14 +88,14 @@ typedef struct {
     HeadActivations* head;           // NULL where the chunk does not end with the head
 } Activations;
 
-// What the input half of the backward pass leaves for the weight half: the gradient of every linear layer's output.
+// What the DGRAD part of a backward pass leaves for WGRAD: the gradient of every linear layer's output.
 typedef struct {
     floatX *dqkv, *dmiddle; // dmiddle (N, C): of the attention's projection
     floatX *dfc, *dout;     // dout (N, C): of the mlp's projection
 } LayerGradients;
 
 typedef struct {
-    floatX* dx; // (R, C): the gradient of the residual stream, on its way from the last block to the first
+    floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
 } Gradients;
 
@@ -103,7 +104,7 @@ typedef struct {
 // what the first part leaves in Gradients, and adds up over micro-batches.
 enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
 
-// Where messages from and to a chunk's neighbours lie, and which are on their way (parallel/schedule.h).
+// The messages from and to a chunk's neighbours, and which are in flight (parallel/schedule.h).
 typedef struct {
     floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION],
         *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
@@ -179,7 +180,8 @@ static inline float* gradient(const Stage* stage, int layer, TensorKind kind) {
 
 static inline TensorKind lm_head_kind(const Stage* stage) { return stage->model.tied ? WTE : HEAD_W; }
 
-static inline int max_layers(const Stage* stage) { // of a chunk
+// Of a chunk.
+static inline int max_layers(const Stage* stage) {
     int most = 0;
     for (int c = 0; c < stage->layout.mesh.v; c++) most = (int)max_i64(most, stage->layout.chunk[c].layers);
     return most;
@@ -275,17 +277,21 @@ static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
 // this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
-    const Recompute recompute = !again ? RECOMPUTE_NONE : stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
+    Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
+    if (!again) recompute = RECOMPUTE_NONE;
     if (recompute == RECOMPUTE_FULL) {
         *y = *again;
         return;
     }
-    y->mean1 = arena_floats(arena, R), y->rstd1 = arena_floats(arena, R);
-    y->mean2 = arena_floats(arena, R), y->rstd2 = arena_floats(arena, R);
+    y->mean1 = arena_floats(arena, R);
+    y->rstd1 = arena_floats(arena, R);
+    y->mean2 = arena_floats(arena, R);
+    y->rstd2 = arena_floats(arena, R);
     y->qkv = take_values(stage, arena, N * qkv_size(stage));
-    y->attention = take_values(stage, arena, N * attn_out_size(stage)),
+    y->attention = take_values(stage, arena, N * attn_out_size(stage));
     y->lse = arena_floats(arena, N * stage->layout.NH);
-    y->middle = take_values(stage, arena, R * C), y->fc = take_values(stage, arena, N * fc_size(stage));
+    y->middle = take_values(stage, arena, R * C);
+    y->fc = take_values(stage, arena, N * fc_size(stage));
     const bool keep = recompute == RECOMPUTE_NONE;
     y->norm1 = keep ? take_values(stage, arena, R * C) : again->norm1;
     y->norm2 = keep ? take_values(stage, arena, R * C) : again->norm2;
@@ -303,16 +309,21 @@ static inline void take_activations(Activations* acts, const Stage* stage, Arena
 static inline void take_head(HeadActivations* h, const Stage* stage, Arena* arena) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     h->final_norm = take_values(stage, arena, R * C);
-    h->final_mean = arena_floats(arena, R), h->final_rstd = arena_floats(arena, R);
+    h->final_mean = arena_floats(arena, R);
+    h->final_rstd = arena_floats(arena, R);
     h->logits = take_values(stage, arena, N * stage->layout.V);
-    h->row_max = arena_floats(arena, N), h->row_sum = arena_floats(arena, 2 * N);
-    h->target_logit = h->row_sum ? h->row_sum + N : NULL, h->losses = arena_floats(arena, N);
+    h->row_max = arena_floats(arena, N);
+    h->row_sum = arena_floats(arena, 2 * N);
+    h->target_logit = h->row_sum ? h->row_sum + N : NULL;
+    h->losses = arena_floats(arena, N);
 }
 
 static inline void take_layer_gradients(LayerGradients* d, const Stage* stage, Arena* arena) {
     const int64_t N = max_tokens(stage), C = stage->model.C;
-    d->dqkv = take_values(stage, arena, N * qkv_size(stage)), d->dmiddle = take_values(stage, arena, N * C);
-    d->dfc = take_values(stage, arena, N * fc_size(stage)), d->dout = take_values(stage, arena, N * C);
+    d->dqkv = take_values(stage, arena, N * qkv_size(stage));
+    d->dmiddle = take_values(stage, arena, N * C);
+    d->dfc = take_values(stage, arena, N * fc_size(stage));
+    d->dout = take_values(stage, arena, N * C);
 }
 
 // What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
@@ -395,8 +406,10 @@ static inline void stage_take_memory(Stage* stage) {
     stage->branch = take_values(stage, scratch, R * C);
     if (stage->trains) stage->dact = take_values(stage, scratch, N * max_i64(stage->layout.F, attn_out_size(stage)));
     if (stage->trains) stage->dnorm = take_values(stage, scratch, R * C);
-    if (splits_rows(stage))
-        stage->partial = take_values(stage, scratch, N * C), stage->gathered = take_values(stage, scratch, N * C);
+    if (splits_rows(stage)) {
+        stage->partial = take_values(stage, scratch, N * C);
+        stage->gathered = take_values(stage, scratch, N * C);
+    }
     if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.states * C);
     if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
