@@ -2,19 +2,19 @@
 calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between
 ranks take, and what ranks take from each other. The lines that it writes are explained in measured_device.h.
 
-    scripts/mpirun.sh -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh that is to be planned
-    build/calibrate --out machine.txt                  without MPI: one rank, which knows of no others
+    scripts/mpirun.sh -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh to be planned
+    build/calibrate --out machine.txt                             without MPI: one rank
 
 Theory: each kernel is measured under the conditions of a training step.
 
-    memory       the inputs of an operation fit a core's second cache; weights and saved activations come from a large pool
-                 of memory, as they are in no core's cache when a block's turn comes
+    memory       the inputs of an operation fit a core's second cache; weights and saved activations come from a large
+                 pool of memory, as they are in no core's cache when a block's turn comes
     neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
                  time (measured_device.h: one), in seconds of the processor; no other rank spins
     waiting      a collective is begun by all at once. Messages go around one half of the ranks; where there are more
-                 ranks than cores the other half computes, so that a waiting rank shares its core, as in a step. How fast k
-                 ranks compute is measured while the others wait for a message, as a pipeline's do, and compared with as
-                 many ranks as there are cores, the others being asleep, at once
+                 ranks than cores the other half computes, so that a waiting rank shares its core, as in a step. How
+                 fast k ranks compute is measured while the others wait for a message, as a pipeline's do, and compared
+                 with as many ranks as there are cores, the others being asleep, at once
 
 The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
 after another over everything, and the medians are written, as steps are reported by their median.

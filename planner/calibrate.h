@@ -1,17 +1,19 @@
 /*
 calibrate.h: corrects a measured machine (measured_device.h) by a trace of the trainer (train_gpt --trace).
 
-    calibrate_by_trace    compares the steps of a trace with the predicted step of the same run; the correction is a line
-                          of the machine's file: correct 4 1.04    a step of 4 ranks took 1.04 times as long as predicted
+    calibrate_by_trace    compares the steps of a trace with the predicted step of the same run; the correction is a
+                          line of the machine's file: correct 4 1.04    a step of 4 ranks took 1.04 times as long as
+                          predicted
 
 A trace of another mesh, schedule or number of micro-batches is refused. A trace does not name its model, so the caller
 has to give the setup of the run.
 
 Theory: rates of single kernels leave out what a whole step adds: caches that other operations have emptied, ranks that
-wait for each other, the system's own work. There is one factor for each number of ranks and not one for each kind of work: where ranks share cores, a forward pass that takes long
-may have been one during which others computed, and such factors differ by half from one mesh to the next, while that of
-the whole step hardly does. The median over all steps but the first is compared. Factors multiply those that the file
-had. One run shows the effect of one mesh; dev/bench/planner.py takes medians of several.
+wait for each other, the system's own work. There is one factor for each number of ranks and not one for each kind of
+work: where ranks share cores, a forward pass that takes long may have been one during which others computed, and such
+factors differ by half from one mesh to the next, while that of the whole step hardly does. The median over all steps
+but the first is compared. Factors multiply those that the file had. One run shows the effect of one mesh;
+dev/bench/planner.py takes medians of several.
 */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H

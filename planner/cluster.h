@@ -11,8 +11,8 @@ Theory: each number with its source.
                             "with sparsity"
               peak_fp32     the same of float32 products, for software that computes in float32 (not in TF32)
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
-              memory_fraction  of its memory that a program can have: 0.97. The rest is for the driver's context, kernels'
-                            code, and buffers of cuBLAS and NCCL; an estimate
+              memory_fraction  of its memory that a program can have: 0.97. The rest is for the driver's context,
+                            kernels' code, and buffers of cuBLAS and NCCL; an estimate
               gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
                             of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
               sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower

@@ -1,7 +1,7 @@
 /*
-comm_cost.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a row
-share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy at
-once.
+comm_cost.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a
+row share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy
+at once.
 
     link_cost              seconds of a collective: a latency and seconds a byte
     message_cost           of a message
@@ -21,11 +21,11 @@ Theory:
                      of nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
                      take h links in a dimension, and as many flows share each
 
-That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h, ranks
-and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is priced on it
-by plan_cost, which is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps where the default
-has a tree's, so on one node both are the same, and over several nodes the plan is dearer by the steps between
-(test_planner_cluster.c shows both).
+That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h,
+ranks and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is
+priced on it by plan_cost, which is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps
+where the default has a tree's, so on one node both are the same, and over several nodes the plan is dearer by the steps
+between (test_planner_cluster.c shows both).
 Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
 */
 #ifndef COMM_COST_H
@@ -134,7 +134,8 @@ static inline int link_sub_torus(const Cluster* c, const LinkGroup* g, int strid
     if (!fabric_is_torus(c) || g->inside > 1 || g->nodes == 1) return 0;
     for (int last = FABRIC_DIMENSIONS - 1, below = 1; last >= 0; below *= c->torus[last--]) {
         int64_t nodes = 1;
-        for (int first = last; first >= 0 && below == apart; first--) {
+        if (below != apart) continue;
+        for (int first = last; first >= 0; first--) {
             nodes *= c->torus[first];
             if (nodes != g->nodes) continue;
             int n = 0;

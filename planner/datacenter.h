@@ -1,7 +1,7 @@
 /*
-datacenter.h: a first estimate of a datacenter for one training run. From a budget to racks, GPUs, power and sites; from a
-scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and batch; from these the load
-of every kind of link, within a rack, within a site and between sites, and the rate of failures.
+datacenter.h: a first estimate of a datacenter for one training run. From a budget to racks, GPUs, power and sites; from
+a scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and batch; from these the
+load of every kind of link, within a rack, within a site and between sites, and the rate of failures.
 
     datacenter_read, datacenter_default    the inputs: a file, or the paper's
     datacenter_plan                        the results; datacenter_print.h prints them
@@ -18,15 +18,17 @@ else is arithmetic with inputs that have to be chosen. So every number has a mar
 
 Marks are not written beside results: they are computed with them (provenance.h).
 
-The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s tokens,
-B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al. 2021):
+The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s
+tokens, B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al.
+2021):
 
     parameters, work       P = 12 L h^2, C = 6 P tokens; 20 tokens a parameter, so C = 120 P^2 (Hoffmann et al. 2022)
     a step                 t = 6 P B s / (G F u); of a micro-batch on a stage: 6 P/(TP PP) b s / (F u)
-    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP falls out, and
-                           what makes it small is a large batch. At a million GPUs this is the first wall
+    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP falls out,
+                           and what makes it small is a large batch. At a million GPUs this is the first wall
     memory of a GPU        parameters and gradients 2 + g, Adam's 12 / DP (ZeRO-1) bytes each; 2 s b h / TP a layer and
-                           micro-batch in flight, about L of them (everything recomputed), 34 s b h / TP of the one at work
+                           micro-batch in flight, about L of them (everything recomputed), 34 s b h / TP of the one at
+                           work
     tensor parallel        4 all-reduces a layer: 8 (TP - 1)/TP s b h x 2 bytes, on the critical path
     pipeline               s b h x 2 / TP bytes a boundary and direction, v of them a stage
     data parallel          2 (DP - 1)/DP of the stage's gradients; between S sites, after a sum within each,
@@ -39,17 +41,18 @@ And the planner's own rules, for what a file does not fix:
     TP     the largest power of two within a rack
     h      the multiple of (head TP) nearest to `aspect` L, where P = 12 L h^2
     L      as many layers as stay at or below the parameters that are asked for
-    PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are more
-           than half as deep as memory allows, as a prime number of layers would not be
+    PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are
+           more than half as deep as memory allows, as a prime number of layers would not be
     B      the multiple of `batch_step` tokens that is nearest to the wall, where the bubble is `bubble_limit`
 
-These give the shapes, meshes and batches of the worked example in test_datacenter.c, exactly, with any memory from 151 to
-215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
+These give the shapes, meshes and batches of the worked example in test_datacenter.c, exactly, with any memory from 151
+to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
 then the bubble is printed as above its limit.
 
-A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not in
-it is the paper's (clusters/next-generation.txt shows them all). "model" may come several times, and layers, hidden, tensor,
-pipeline, chunks and batch below one fix what the rules would choose for it. "stall" may come several times, too.
+A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not
+in it is the paper's (clusters/next-generation.txt shows them all). "model" may come several times, and layers, hidden,
+tensor, pipeline, chunks and batch below one fix what the rules would choose for it. "stall" may come several times,
+too.
 */
 #ifndef DATACENTER_H
 #define DATACENTER_H

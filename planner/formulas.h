@@ -62,8 +62,8 @@ static inline double formula_optimizer_bytes(double parameters, bool both_gradie
     return parameters * (kept + divided / (zero ? d : 1));
 }
 
-// Days to train P parameters on a number of tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X), Narayanan et
-// al. 2021, equation 4.
+// Days to train P parameters on a number of tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X),
+// Narayanan et al. 2021, equation 4.
 static inline double formula_days(double tokens, double parameters, double n, double flops) {
     return 8 * tokens * parameters / (n * flops) / 86400;
 }

@@ -1,6 +1,6 @@
 /*
-host_memory.h: what a process on a CPU holds at its peak (process_peak, ProcessMemory). It is more than the arenas of its
-stage (memory.h), as far as they are touched.
+host_memory.h: what a process on a CPU holds at its peak (process_peak, ProcessMemory). It is more than the arenas of
+its stage (memory.h), as far as they are touched.
 
 Theory:
 
@@ -76,8 +76,8 @@ static inline double message_bytes(const Stage* s) {
     const double sums = copies * fmin(buckets, at_once * bucket);
     const bool tied = embedding_is_split(layout, &s->model); // added up when all others have come
     const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
-    const double most = fmax(mesh->d > 1 ? sums : 0, tie);
-    return mesh->t > 1 ? rows + most : most;
+    const double gradients = fmax(mesh->d > 1 ? sums : 0, tie);
+    return mesh->t > 1 ? rows + gradients : gradients;
 }
 
 // What a thread needs for its part of attention.

@@ -1,7 +1,7 @@
 /*
-measured_device.h: rates of a measured device: seconds of a matrix product, a kernel, a sum over ranks. A processor's rates
-follow from no data sheet; they depend on caches and on the other cores. So planner/calibrate.c measures the trainer's own
-kernels on a grid of sizes, and this file interpolates.
+measured_device.h: rates of a measured device: seconds of a matrix product, a kernel, a sum over ranks. A processor's
+rates follow from no data sheet; they depend on caches and on the other cores. So planner/calibrate.c measures the
+trainer's own kernels on a grid of sizes, and this file interpolates.
 
     machines_open            a cluster by its name or from a file, with its measured rates
     measured_seconds         seconds of an operation (ops.h)
@@ -168,7 +168,8 @@ static inline MeasuredPoint measured_point(MeasuredTable table, int first, int s
 // ----------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
-// Of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its step never end.
+// Of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its step
+// never end.
 static const double measured_least = 1e-20, measured_most = 1e20;
 
 // A number in decimal digits, in this range.
@@ -469,7 +470,8 @@ static inline const MeasuredGrid* measured_find(const Measured* m, MeasuredTable
     return measured_grid_of((Measured*)(uintptr_t)m, table, first, second);
 }
 
-// Which rates a rank with a number of threads has. Between one and all of the machine's cores: as many as one would have.
+// Which rates a rank with a number of threads has. Between one and all of the machine's cores: as many as one would
+// have.
 static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
     return threads > 1 && threads >= m->cores && measured_find(m, MEASURED_PRODUCT, THREADS_ALL, 0)->value
                ? THREADS_ALL
@@ -517,8 +519,8 @@ static inline double measured_attention(const Measured* M, int threads, bool bac
     return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
 }
 
-// A collective of a number of ranks, by a blocking call or one that was started, when no other ranks are there: bytes of
-// the whole vector. kind as PlanKind of comm/collectives/plan.h.
+// A collective of a number of ranks, by a blocking call or one that was started, when no other ranks are there: bytes
+// of the whole vector. kind as PlanKind of comm/collectives/plan.h.
 static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
@@ -611,8 +613,8 @@ static inline double measured_seconds(const Measured* m, const Op* op, int threa
     return measured_corrected(m, busy) * measured_uncorrected(m, op, threads);
 }
 
-// How `ranks` ranks in p stages share the machine: threads that each computes with (comm/cpu_affinity.h), and into speed (p + 1)
-// the speed of each stage while k of the p compute.
+// How `ranks` ranks in p stages share the machine: threads that each computes with (comm/cpu_affinity.h), and into
+// speed (p + 1) the speed of each stage while k of the p compute.
 static inline void measured_share_cores(const Measured* m, int* threads, double* speed, int ranks, int p) {
     *threads = (int)max_i64(1, m->cores / ranks);
     speed[0] = 1;
@@ -620,8 +622,9 @@ static inline void measured_share_cores(const Measured* m, int* threads, double*
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h. A GPU may have
-// lines of its products, kernels and attention ("one"), which go before what data sheets say; all else is as without them.
+// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h. A GPU may
+// have lines of its products, kernels and attention ("one"), which go before what data sheets say; all else is as
+// without them.
 
 // ClusterOther of cluster.h.
 static inline int measured_line(void* context, const char* path, int line, char** words, int n, Error* error) {

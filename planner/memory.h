@@ -10,12 +10,12 @@ Theory: not every rank has to be planned.
 
     tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
                     vocabulary in parts that are padded to be equal, buckets in shares to whose number they are padded.
-    pipeline        Everything grows with the blocks of a chunk, the slots, the micro-batches that are between the halves
-                    of their backward pass, and with an embedding or a head. Of the stages between the first and the last
-                    none has more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b and
-                    interleaved none has more slots, since micro-batches come back the later, the earlier the stage. So
-                    three stages are planned: the first, the second, the last. With the zb-* schedules later stages keep
-                    more between the halves: there all are planned.
+    pipeline        Everything grows with the blocks of a chunk, the slots, the micro-batches that are between the
+                    halves of their backward pass, and with an embedding or a head. Of the stages between the first and
+                    the last none has more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b
+                    and interleaved none has more slots, since micro-batches come back the later, the earlier the stage.
+                    So three stages are planned: the first, the second, the last. With the zb-* schedules later stages
+                    keep more between the halves: there all are planned.
 */
 #ifndef MEMORY_H
 #define MEMORY_H
@@ -58,8 +58,8 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences of T
-// tokens. A shape that does not fit together is refused, in the words of the trainer's options.
+// The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences
+// of T tokens. A shape that does not fit together is refused, in the words of the trainer's options.
 
 static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
                                const PipelineConfig* plan, DtypeInfo type, Error* error) {

@@ -1,6 +1,6 @@
 /*
-network_sim.h: simulates a plan on a network, message by message. Formulas (plan_cost) add up steps; here messages meet on
-links, wait for each other and for the messages that they depend on.
+network_sim.h: simulates a plan on a network, message by message. Formulas (plan_cost) add up steps; here messages meet
+on links, wait for each other and for the messages that they depend on.
 
     simulate    sends the plan for a vector of bytes; seconds, and how long each link was busy
     sim_use     mean share of the time that links were busy
@@ -8,17 +8,17 @@ links, wait for each other and for the messages that they depend on.
 Theory:
 
 Links. A link carries bits at its bandwidth; they arrive its latency later. Parallel links are links of their own. The
-vertices between two ranks forward packets ("cut-through"): of a message over several links the second one can begin when
-the first packet is there, and end when the last one has followed:
+vertices between two ranks forward packets ("cut-through"): of a message over several links the second one can begin
+when the first packet is there, and end when the last one has followed:
 
-    start(next) >= start + packet / bandwidth + latency         and        end(next) >= end + packet / bandwidth + latency
+    start(next) >= start + packet / bandwidth + latency     and     end(next) >= end + packet / bandwidth + latency
 
-so that M bytes over k equal links take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency, exactly.
-Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly. Buffers
-between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which it came, so
-that a message whose next link is wanted by others holds up those after it, whose next link is free ("head-of-line
-blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to that; with a
-channel for every message there is none of it.
+so that M bytes over k equal links take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency,
+exactly. Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly.
+Buffers between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which
+it came, so that a message whose next link is wanted by others holds up those after it, whose next link is free
+("head-of-line blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to
+that; with a channel for every message there is none of it.
 
 Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes
 through at once when it has been idle; they come back at its bandwidth.
@@ -30,19 +30,21 @@ Bytes. A message of M bytes are ceil(M / payload) packets. Head flits cost bytes
 Ranks. Who sends when:
 
     lockstep   all ranks begin a step together, when everything of the step before has arrived; that costs nothing
-    free       a rank sends a row of the plan when all that came to it in earlier steps, of the same chunks, is there and
-               added; the rows for one link (the first one that they take) in the order of the plan, one after another
+    free       a rank sends a row of the plan when all that came to it in earlier steps, of the same chunks, is there
+               and added; the rows for one link (the first one that they take) in the order of the plan, one after
+               another
     steps      as free, but a rank works on one step at a time: it continues when all rows of the step are in flight
-    estimate   as in MultiTree's network interface (Huang et al. 2021, section IV.A): a rank works on one step at a time and
-               goes on when all rows of the step have left it; where it has none in a step it waits for as long as a
+    estimate   as in MultiTree's network interface (Huang et al. 2021, section IV.A): a rank works on one step at a time
+               and goes on when all rows of the step have left it; where it has none in a step it waits for as long as a
                message of the plan takes on a link, so that it does not run ahead of others. No barrier
 
-Ports, if there are any, stand between a rank and its links: network interfaces, each as fast as the slowest link. A message
-goes out by the first port that is free, and comes in by the port whose turn it is among those that come to this rank in
-the step. A port is free again when it has taken the whole message, a packet in `port_fill` seconds; it holds `port_ahead`
-packets and takes more as it sends them. So a message may have to stand behind another one that goes elsewhere. Behind
-links from and to ports there is room for `port_buffer` bytes (but for two segments at least), and a link that has filled
-it waits. With ports, a row is in flight when a port has it, and has left when that port is free again.
+Ports, if there are any, stand between a rank and its links: network interfaces, each as fast as the slowest link. A
+message goes out by the first port that is free, and comes in by the port whose turn it is among those that come to this
+rank in the step. A port is free again when it has taken the whole message, a packet in `port_fill` seconds; it holds
+`port_ahead` packets and takes more as it sends them. So a message may have to stand behind another one that goes
+elsewhere. Behind links from and to ports there is room for `port_buffer` bytes (but for two segments at least), and a
+link that has filled it waits. With ports, a row is in flight when a port has it, and has left when that port is free
+again.
 
 A rank adds what arrives, one message after another: `reduce` seconds a byte. Sending and receiving each cost the
 processor `overhead` seconds a message, one after another. Both are 0 if not set. Whatever else the processor has to do
@@ -110,8 +112,8 @@ static inline double sim_ready_next(const Sim* s, const SimLink* link, const Lin
     return fmax(first, last);
 }
 
-// Whether there is no room behind a link for the next segment of a passage. (Between links there always is: buffers that
-// are full all around a ring would wait for each other for ever.)
+// Whether there is no room behind a link for the next segment of a passage. (Between links there always is: buffers
+// that are full all around a ring would wait for each other for ever.)
 static inline bool sim_is_full(const Sim* s, const SimLink* link, int32_t passage) {
     const SimPassage* p = &s->passage[passage];
     const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
@@ -130,7 +132,8 @@ static inline void sim_port_sends(Sim* s, int port, double wire) {
     sim_push(s, fmax(fits, s->port_filled[port]), SIM_PORT, port, row);
 }
 
-// A link begins with the first message that waits: with one segment, or with all of it, if it is alone and goes no further.
+// A link begins with the first message that waits: with one segment, or with all of it, if it is alone and goes no
+// further.
 static inline void sim_serve(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     const int32_t i = sim_dequeue(s, link);
@@ -262,8 +265,8 @@ static inline double sim_host(Sim* s, int rank) {
     return s->host[rank] = fmax(s->host[rank], s->now) + s->set.overhead;
 }
 
-// A row of the rank's step is in flight (steps), has left (estimate), or has no bytes (both). The next step is an event,
-// since this may happen while the step is being entered.
+// A row of the rank's step is in flight (steps), has left (estimate), or has no bytes (both). The next step is an
+// event, since this may happen while the step is being entered.
 static inline void sim_step_less(Sim* s, int rank, SimInjection injection) {
     if (s->set.injection == injection && --s->rank_left[rank] == 0) sim_push(s, s->now, SIM_STEP, rank, 0);
 }
@@ -449,7 +452,8 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
     else
         fail(error, "%s: its messages go over %lld links, more than this can follow", s->plan->name,
              (long long)s->way[n]);
-    for (int64_t i = 0; i < n && ok; i++) {
+    const int64_t rows = ok ? n : 0;
+    for (int64_t i = 0; i < rows; i++) {
         const Transfer* t = &s->plan->transfers[i];
         const int hops = plan_way(s->plan, s->net, routes, i, links + (ports > 0)) + (ports > 0 ? 2 : 0);
         if (i > 0 && t->step != t[-1].step) memset(turn, 0, (size_t)s->net->ranks * sizeof(int));
@@ -502,7 +506,8 @@ static inline void sim_find_lines(Sim* s) {
     memcpy(s->line_at, s->line_first, links * sizeof(int64_t));
 }
 
-// steps, estimate: the rows of every rank, by step; and how long a step is thought to be: the largest message on the slowest link.
+// steps, estimate: the rows of every rank, by step; and how long a step is thought to be: the largest message on the
+// slowest link.
 static inline void sim_find_steps(Sim* s) {
     const size_t ranks = (size_t)s->plan->ranks;
     s->rank_first = (int64_t*)checked_calloc(ranks + 2, sizeof(int64_t), "rows");
@@ -538,8 +543,8 @@ static inline int32_t sim_new_version(Sim* s, int32_t before) {
     return (int32_t)s->versions++;
 }
 
-// What every row waits for. A rank's chunk has versions: all that arrives between two of its sends makes a new one, which
-// needs the one before. So each row has one entry a chunk that it sends, and each arrival one that it completes.
+// What every row waits for. A rank's chunk has versions: all that arrives between two of its sends makes a new one,
+// which needs the one before. So each row has one entry a chunk that it sends, and each arrival one that it completes.
 static inline void sim_find_dependencies(Sim* s) {
     const Plan* plan = s->plan;
     const size_t cells = (size_t)plan->ranks * (size_t)plan->chunks;

@@ -2,8 +2,8 @@
 network_sim_state.h: the data of the network simulator (network_sim.h): settings, results, and its state: the
 links, the messages on them, what depends on what, and the queue of events.
 
-Events are kept in a binary heap by time, those of one time by the order in which they were added: results are always the
-same.
+Events are kept in a binary heap by time, those of one time by the order in which they were added: results are always
+the same.
 */
 #ifndef NETWORK_SIM_STATE_H
 #define NETWORK_SIM_STATE_H

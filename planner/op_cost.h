@@ -65,8 +65,8 @@ static inline double memory_seconds(const Device* d, double bytes) {
     return d->launch + bytes / (d->hbm * d->hbm_fraction);
 }
 
-// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's rows
-// are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
+// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's
+// rows are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
 static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
                                        double heads, bool backward) {
     static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
@@ -96,7 +96,7 @@ static inline Rates rates_of(const Cluster* cluster, const Software* software) {
     return r;
 }
 
-// THE SEAM to measured_device.h: every operation is priced here, and only here. What a measured device knows comes from there.
+// Seconds of an operation; every operation is priced here. A measured device has its own prices (measured_device.h).
 static inline double op_seconds(Rates* r, const Op* op) {
     const Cluster* c = r->cluster;
     const Device* d = &c->device;

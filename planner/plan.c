@@ -2,9 +2,9 @@
 plan.c: the planner: the best mesh for a model on a cluster, its step time, its memory, and what limits it.
 
     plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
-    plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8 --global-batch 32
+    plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8
     plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
-    ./train_gpt $(plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...     the trainer's options alone (flags.h)
+    ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
     plan --published                                  the model of time beside published results
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt
@@ -122,8 +122,8 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     return s;
 }
 
-// Without a word about its shape the model is the one with the usual name, its vocabulary, too. A shape without a name changes the
-// model that the trainer starts from.
+// Without a word about its shape the model is the one with the usual name, its vocabulary, too. A shape without a name
+// changes the model that the trainer starts from.
 static void read_usual_model(PlanOptions* o, Option* table, int n) {
     static const char* const shape[] = {"model", "arch", "layers", "hidden", "heads", "kv-heads", "ffn"};
     bool given = false;

@@ -9,9 +9,9 @@ results need not be kept by hand, a formula reads its facts by use() and returns
 
 Theory: use() yields the value and notes the mark in w if it is weaker; result() returns value and mark and resets w. A
 computed value is at best back-computed, even from confirmed facts. It is confirmed where it equals a published number
-(fact_published), but not where a fact that it follows from is assumed: a guess that hits is a guess. A fact that decides
-a value without being in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c changes every
-input and checks the marks of all results that change.
+(fact_published), but not where a fact that it follows from is assumed: a guess that hits is a guess. A fact that
+decides a value without being in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c
+changes every input and checks the marks of all results that change.
 */
 #ifndef PROVENANCE_H
 #define PROVENANCE_H

@@ -9,13 +9,13 @@ Marks: confirmed (the paper, or its scripts, were read), repository (a project's
 someone else), memory (not looked up again). Rows marked outside run on engines whose way of working is not
 modelled: DeepSpeed's pipeline and ZeRO-3.
 
-Theory: how independent the rest is. Nothing in the model of time was fitted to single rows. Table 1 is a fit in the sense that `sustained`, `overlap_cost`, a tile's overhead and
-Software.kernels = 0.75 were put in, each with the value of its source, after ten rows that all came out 15 % too fast;
-one set of constants serves all ten. run_table_1.sh has --DDP-impl torch (sums under the backward pass) up to 18.4B and
-local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums. Which software does what in the other rows was
-chosen from what its authors say. Table 2 was set to v = 1 after its times turned out to be a straight line in the
-micro-batches, whose intercept is that of the plain schedule. Llama 3 and Nemotron's v follow from their numbers of
-layers.
+Theory: how independent the rest is. Nothing in the model of time was fitted to single rows. Table 1 is a fit in the
+sense that `sustained`, `overlap_cost`, a tile's overhead and Software.kernels = 0.75 were put in, each with the value
+of its source, after ten rows that all came out 15 % too fast; one set of constants serves all ten. run_table_1.sh has
+--DDP-impl torch (sums under the backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without
+float32 sums. Which software does what in the other rows was chosen from what its authors say. Table 2 was set to v = 1
+after its times turned out to be a straight line in the micro-batches, whose intercept is that of the plain schedule.
+Llama 3 and Nemotron's v follow from their numbers of layers.
 
 Known misses. Thousands of H100s come out 9 to 11 % too fast: no slowest GPU of thousands, no contention, no real data
 in the model (Selene shows no such extra up to 2,240 GPUs). A step above 1,000 GPUs of that kind should be read as a

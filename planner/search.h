@@ -4,10 +4,10 @@ search.h: finds the fastest meshes for n ranks that train a model.
     search                the fastest choices of a Question; what the question settles is kept
     answer_recommended    of the rows that are about as fast as the first, the one with the least memory
 
-Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a trillion
-parameters on 3,072 GPUs there are some thirty thousand that the trainer would accept. To run every one through the event
-simulation of step_sim.h would take hours; but each has a lower bound that costs almost nothing, step_bound: the work of
-its busiest stage, and the time until the pipeline is full. So, best bound first:
+Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a
+trillion parameters on 3,072 GPUs there are some thirty thousand that the trainer would accept. To run every one through
+the event simulation of step_sim.h would take hours; but each has a lower bound that costs almost nothing, step_bound:
+the work of its busiest stage, and the time until the pipeline is full. So, best bound first:
 
     take the choice with the lowest bound among those left
     if its bound is above the time of the worst of the rows wanted: none that is left can be better; done
@@ -161,8 +161,8 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     c->bound = bound;
 }
 
-// What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left out
-// where there is one.
+// What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left
+// out where there is one.
 static inline void choices_of_memory(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
@@ -240,7 +240,8 @@ static inline int compare_bounds(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// Rows of the answer differ in mesh or schedule: of the same with other chunks, micro-batches, ZeRO, ..., the best is shown.
+// Rows of the answer differ in mesh or schedule: of the same with other chunks, micro-batches, ZeRO, ..., the best is
+// shown.
 static inline bool same_row(const Choice* a, const Choice* b) {
     const Mesh *x = &a->setup.mesh, *y = &b->setup.mesh;
     return x->t == y->t && x->p == y->p && a->setup.schedule == b->setup.schedule;
@@ -278,7 +279,8 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
 }
 
-// The memory of a choice's largest rank: of our own trainer exactly, of others by the formulas of their papers (step_sim.h).
+// The memory of a choice's largest rank: of our own trainer exactly, of others by the formulas of their papers
+// (step_sim.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;
@@ -316,8 +318,8 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     return true;
 }
 
-// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any choice:
-// then the answer is empty.
+// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any
+// choice: then the answer is empty.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
     AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);

@@ -5,8 +5,8 @@ simulate.c: simulates plans on a network (network_sim.h) and prints a table of t
     simulate --topology cluster.txt --algorithm ring,multitree --bytes 64MiB --overhead 20us
     simulate --paper       the experiments of MultiTree's authors (Huang et al. 2021), beside their figures
 
-Columns: time; algorithm bandwidth, bytes / time; use, the mean share of the time that links were busy; speed-up over the
-first algorithm; the lockstep formula (plan_cost) and the simulated time over it.
+Columns: time; algorithm bandwidth, bytes / time; use, the mean share of the time that links were busy; speed-up over
+the first algorithm; the lockstep formula (plan_cost) and the simulated time over it.
 */
 #include "../comm/collectives/collectives.h"
 #include "../util/options.h"
@@ -155,23 +155,26 @@ static void compare(const Arguments* a) {
 // ----------------------------------------------------------------------------------------------------------------
 // The paper
 //
-// Huang et al. 2021 simulated accelerators of 16 processing elements with links of 16 GB/s and 150 ns, packets of 256 bytes
-// and flits of 16. What their simulator does besides sending bits over links can be read in its source (GitHub
+// Huang et al. 2021 simulated accelerators of 16 processing elements with links of 16 GB/s and 150 ns, packets of 256
+// bytes and flits of 16. What their simulator does besides sending bits over links can be read in its source (GitHub
 // farabimahmud/accelerator, commit b241ca1, src/hmc.py, src/npu.py, utils/run_torus_bandwidth.sh) and is set here:
 //
-//     reduction    32 additions a cycle at 1 GHz, that is 128 bytes/ns; one message after another, each when all of it is there
-//     steps        an accelerator begins a step when all messages of its step before are given to an interface; MultiTree's
-//                  (there: strict-schedule, estimate-lockstep) when all interfaces have taken all of theirs, and it waits
-//                  where it has nothing to send: "estimate"
-//     interfaces   1, with MultiTree and 2D ring on torus and mesh 4. A message takes the free one of the lowest number, and
-//                  the one whose turn it is at the other end. One buffers 58 packets (32 + 16 + 10) and takes one a cycle
+//     reduction    32 additions a cycle at 1 GHz, that is 128 bytes/ns; one message after another, each when all of it
+//                  is there
+//     steps        an accelerator begins a step when all messages of its step before are given to an interface;
+//                  MultiTree's (there: strict-schedule, estimate-lockstep) when all interfaces have taken all of
+//                  theirs, and it waits where it has nothing to send: "estimate"
+//     interfaces   1, with MultiTree and 2D ring on torus and mesh 4. A message takes the free one of the lowest
+//                  number, and the one whose turn it is at the other end. One buffers 58 packets (32 + 16 + 10) and
+//                  takes one a cycle
 //
-//     buffers      4 virtual channels of 318 flits behind each link. The packets of a message take any of them, so that what
-//                  comes behind has to wait for it (in_order); a message that is one packet keeps one, and others pass it
+//     buffers      4 virtual channels of 318 flits behind each link. The packets of a message take any of them, so that
+//                  what comes behind has to wait for it (in_order); a message that is one packet keeps one, and others
+//                  pass it
 //
-// Dependencies and contention in their routers are not modelled beyond that. Channels are the part that matters: with 16 of
-// them in place of 4 their own simulator takes 50.9 us where it took 62.0 (torus:4x4, 1 MiB, packets). The tables say what
-// is left unexplained.
+// Dependencies and contention in their routers are not modelled beyond that. Channels are the part that matters: with
+// 16 of them in place of 4 their own simulator takes 50.9 us where it took 62.0 (torus:4x4, 1 MiB, packets). The tables
+// say what is left unexplained.
 
 typedef struct {
     const char *label, *algorithm;
@@ -247,10 +250,10 @@ static double place_seconds(const Place* p, int scheme, int64_t bytes, int level
 }
 
 // Parameters: from the layer tables of the authors' simulator (src/SCALE-Sim/topologies; weights of convolutions and
-// matrix products, all as one vector in fp32, which is what it sums). Cycles: of one sample, forward and backward, the share
-// of one processing element, counted as three matrix products a layer (outputs, gradients of inputs, but of the first
-// layer, and of weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The authors' traces
-// count more finely.
+// matrix products, all as one vector in fp32, which is what it sums). Cycles: of one sample, forward and backward, the
+// share of one processing element, counted as three matrix products a layer (outputs, gradients of inputs, but of the
+// first layer, and of weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The
+// authors' traces count more finely.
 typedef struct {
     const char* name;
     double parameters, cycles;

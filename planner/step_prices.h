@@ -5,10 +5,10 @@ the actions in the tables of parallel/schedule.h, which step_sim.h runs.
     step_setup, step_check    one choice of mesh, batch, software and cluster; refused if the trainer could not run it
     step_prices               the prices; free them with step_prices_free
 
-Theory: a block costs the same on every stage, so it is priced once. A chunk is its blocks, with the embedding on the first
-and the head on the last chunk; the imbalance of stages follows from that. A backward pass is cut into segments, at whose
-ends buckets of gradients are complete (parallel.h) and their sums over the data group can start. ZeRO-1 and 2 scatter the
-gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch.
+Theory: a block costs the same on every stage, so it is priced once. A chunk is its blocks, with the embedding on the
+first and the head on the last chunk; the imbalance of stages follows from that. A backward pass is cut into segments,
+at whose ends buckets of gradients are complete (parallel.h) and their sums over the data group can start. ZeRO-1 and 2
+scatter the gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch.
 */
 #ifndef STEP_PRICES_H
 #define STEP_PRICES_H

@@ -1,6 +1,6 @@
 /*
-step_sim.h: how long one training step takes on a mesh of a cluster, and what the time is spent on. An event simulation of
-the tables of parallel/schedule.h at the prices of step_prices.h.
+step_sim.h: how long one training step takes on a mesh of a cluster, and what the time is spent on. An event simulation
+of the tables of parallel/schedule.h at the prices of step_prices.h.
 
     step_cost     seconds of a step and its parts; step_cost_with: with the tables and the timeline
     step_bound    a lower bound without tables, for search.h
@@ -472,8 +472,8 @@ static inline double stage_bound(const StepPrices* x, int r) {
     return fmax(alone + squares + sums, alone - weights + drain);
 }
 
-// Never above the seconds of step_cost (test_planner_step.c), for a search that leaves out what cannot be the best. (Where
-// cores are shared, stages are slower, never faster: it stays below.)
+// Never above the seconds of step_cost (test_planner_step.c), for a search that leaves out what cannot be the best.
+// (Where cores are shared, stages are slower, never faster: it stays below.)
 static inline double step_bound(const StepSetup* s) {
     StepPrices x = step_prices(s);
     double longest = 0, update = 0;

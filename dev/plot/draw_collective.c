@@ -5,15 +5,16 @@ draw_collective.c: collectives as SVG pictures, from the plans that the trainer 
     draw_collective --topology mesh:3x3 --algorithm ring --kind all-gather --what steps >steps.svg
     draw_collective --topology torus:8x8 --algorithm multitree --what links >links.svg
 
-    trees    for each tree the way of its chunks out from the root (of a reduce-scatter: in to it). An arrow is a message on
-             one link, its colour the step. --tree N: only one of them
+    trees    for each tree the way of its chunks out from the root (of a reduce-scatter: in to it). An arrow is a
+             message on one link, its colour the step. --tree N: only one of them
     steps    the network once for each step. An arrow is a link in use, its colour the rank that the chunk belongs to
     links    a row for each link, a column for each step; above, the share of the links that is busy
 
-Theory: a chunk of a reduce-scatter or all-gather belongs to the rank that ends or begins with it, a chunk of an all-reduce to
-the rank that is never sent the sum, as it has the sum first. Grids are drawn as grids, layers of three dimensions side by
-side; links around the end or to another layer are two stubs. Switches stand in levels above the ranks where no link joins two
-of one level; all other networks are circles. The two directions of a link keep to the right.
+Theory: a chunk of a reduce-scatter or all-gather belongs to the rank that ends or begins with it, a chunk of an
+all-reduce to the rank that is never sent the sum, as it has the sum first. Grids are drawn as grids, layers of three
+dimensions side by side; links around the end or to another layer are two stubs. Switches stand in levels above the
+ranks where no link joins two of one level; all other networks are circles. The two directions of a link keep to the
+right.
 */
 #include "../../comm/collectives/collectives.h"
 #include "../../util/options.h"

@@ -4,8 +4,8 @@ draw_schedule.c: pipeline schedules as SVG pictures, from the tables that the tr
     draw_schedule --schedule zb-v --pp 4 --vpp 2 --microbatches 8 --out zb-v.svg
     draw_schedule --trace trace.json --out run.svg
 
-The first draws the timeline of the tables at given costs. The second draws one step of a run beside the prediction of the
-tables at the measured costs, on one time scale, and prints the numbers.
+The first draws the timeline of the tables at given costs. The second draws one step of a run beside the prediction of
+the tables at the measured costs, on one time scale, and prints the numbers.
 */
 #include "../../util/options.h"
 #include "../../parallel/schedule_check.h"
@@ -161,8 +161,8 @@ static inline void print_measured(FILE* out, const MeasuredRun* x, const Prices*
             1e3 * run->predicted, run->bubble, run->predicted_bubble);
 }
 
-// The times of a step as they are drawn. What a stage waits for at TIE and NORM is idle: the actions begin when the last
-// stage has come.
+// The times of a step as they are drawn. What a stage waits for at TIE and NORM is idle: the actions begin when the
+// last stage has come.
 static inline void step_without_meetings(const MeasuredRun* x, MeasuredStep* step) {
     const ActionKind kinds[] = {TIE, NORM};
     for (int i = 0; i < 2; i++) {
@@ -273,8 +273,9 @@ static inline int draw_schedule(int argc, char** argv, FILE* out, Error* error) 
         options_help(table, n, out);
         return 0;
     }
-    for (int i = 0; o.trace && strcmp(table[i].name, "trace") != 0; i++) { // what belongs to predicted pictures
-        if (table[i].given) return fail(error, "--%s: the trace says that itself", table[i].name), EXIT_ARGUMENTS;
+    for (int i = 0; strcmp(table[i].name, "trace") != 0; i++) { // options of predicted pictures
+        if (o.trace && table[i].given)
+            return fail(error, "--%s: the trace says that itself", table[i].name), EXIT_ARGUMENTS;
     }
     if (o.step >= 0 && !o.trace) return fail(error, "--step needs --trace FILE"), EXIT_ARGUMENTS;
     return o.trace ? draw_measured(&o, out, error) : draw_predicted(&o, error);

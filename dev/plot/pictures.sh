@@ -1,8 +1,8 @@
 #!/bin/sh
-# dev/plot/pictures.sh [SCHEDULE [COLLECTIVE [PLAN]]]   draws, as docs/images/NAME.svg, each pipeline schedule at 4 stages and 8
-# micro-batches, MultiTree's trees, steps and links, and a step that the planner recommends.
-# SCHEDULE, COLLECTIVE and PLAN are the built draw_schedule, draw_collective and plan; the first two, where they are not given,
-# are compiled here for the moment.
+# dev/plot/pictures.sh [SCHEDULE [COLLECTIVE [PLAN]]]   draws, as docs/images/NAME.svg, each pipeline schedule at 4
+# stages and 8 micro-batches, MultiTree's trees, steps and links, and a step that the planner recommends.
+# SCHEDULE, COLLECTIVE and PLAN are the built draw_schedule, draw_collective and plan; the first two, where they are not
+# given, are compiled here for the moment.
 set -eu
 folder=$(dirname "$0")
 images=$folder/../../docs/images
@@ -30,4 +30,5 @@ collective multitree_trees torus:4x4 multitree trees
 collective multitree_steps mesh:3x3 multitree steps
 collective multitree_links torus:8x8 multitree links
 collective halving-doubling_links torus:4x4 halving-doubling links
-[ -z "${3:-}" ] || "$3" --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$images/plan.svg" >"$built/said"
+[ -n "${3:-}" ] || exit 0
+"$3" --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$images/plan.svg" >"$built/said"

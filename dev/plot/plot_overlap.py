@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Draws what the first rank of some traces did, one below the other on one scale of time: python3 dev/plot/plot_overlap.py OUT.svg LABEL=TRACE ...
+"""Draws the first rank of some traces, one below the other on one time axis.
 
-TRACE is a file that --trace wrote. From the fourth step on, as many steps as the slowest one needs for three: what the rank
-computed, what was on its way to other replicas (tracks "data" and "far"), and when it waited for that. Standard library only.
+    python3 dev/plot/plot_overlap.py OUT.svg LABEL=TRACE ...
+
+TRACE is a file of --trace. From the fourth step on, as long as the slowest needs for three steps: what the rank computed,
+what was in flight to other replicas (tracks "data" and "far"), and when it waited for that. Standard library only.
 """
 import json
 import sys
@@ -47,7 +49,7 @@ def rows_of(spans):
     computes = [(b, e, COLORS[n.split()[0]]) for t, n, b, e in spans if t == 'compute' and n.split()[0] in COLORS]
     talks = [(b, e, COLORS['far']) for b, e in union([s[2:] for s in spans if s[0] in ('data', 'far')])]
     waits = [(b, e, COLORS['wait']) for b, e in union([s[2:] for s in spans if s[0] == 'wait'])]
-    return [('computes', computes), ('on its way', talks), ('waits', waits)]
+    return [('computes', computes), ('in flight', talks), ('waits', waits)]
 
 
 def main():

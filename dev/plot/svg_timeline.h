@@ -1,6 +1,7 @@
 /*
-svg_timeline.h: timelines as an SVG picture. A picture has a title and panels; a panel has rows, one for each stage or rank,
-with boxes on them; all panels have one time axis. svg_picture, svg_add_panel, svg_add_box, svg_write, svg_picture_free.
+svg_timeline.h: timelines as an SVG picture. A picture has a title and panels; a panel has rows, one for each stage or
+rank, with boxes on them; all panels have one time axis. svg_picture, svg_add_panel, svg_add_box, svg_write,
+svg_picture_free.
 
     title                                              what dark and light mean
     panel title
@@ -10,9 +11,9 @@ with boxes on them; all panels have one time axis. svg_picture, svg_add_panel, s
                 caption                    time (unit)
     legend                                         of the kinds that occur
 
-Kinds that compute are as high as their row, the others are thin. A kind has one hue; its chunks go from dark to light. The
-file has fixed width and its own white ground, without scripts, style sheets and fonts. Each kind and chunk is a group
-<g class="KIND CHUNK"> of <rect>s.
+Kinds that compute are as high as their row, the others are thin. A kind has one hue; its chunks go from dark to light.
+The file has fixed width and its own white ground, without scripts, style sheets and fonts. Each kind and chunk is a
+group <g class="KIND CHUNK"> of <rect>s.
 */
 #ifndef SVG_TIMELINE_H
 #define SVG_TIMELINE_H

@@ -1,26 +1,27 @@
 /*
-trace_run.h: reads a run's trace in the order of the tables that it executed, measures its actions, and predicts its steps.
+trace_run.h: reads a run's trace in the order of the tables that it executed, measures its actions, and predicts its
+steps.
 
     run_trace_read    the trace; fails where it does not fit the tables
     measure           costs of a step from the trace; summarize: medians of the run
 
 Theory:
 
-    costs        seconds of each kind of action on each virtual stage, mean of a step, without waiting for messages. At TIE
-                 and NORM stages wait for each other: the cost is that of the stage that comes last
+    costs        seconds of each kind of action on each virtual stage, mean of a step, without waiting for messages. At
+                 TIE and NORM stages wait for each other: the cost is that of the stage that comes last
     transfer     from the end of the action that makes a message to the start of the one that uses it, where the
                  receiver had nothing else to do: mean of those messages. The other messages are hidden
     overhead     time of a step outside the table: from its start on the stage that is at work first, and to its
                  end on the stage that is at work last
     prediction   schedule_times at these costs, and the overhead
     step time    of a step: the longest of its stages
-    bubble       idle time / computing time over a whole step, as parallel/schedule.h has it: everything that is neither forward
-                 nor backward pass is idle
+    bubble       idle time / computing time over a whole step, as parallel/schedule.h has it: everything that is neither
+                 forward nor backward pass is idle
 
 Every step is predicted from its own costs; of a run the medians over all steps but the first are reported (in the first
-memory is touched, caches and branch predictors learn). So the error shows what is not in the tables and in a step's mean
-times: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends of
-steps that are not the same for all stages.
+memory is touched, caches and branch predictors learn). So the error shows what is not in the tables and in a step's
+mean times: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends
+of steps that are not the same for all stages.
 */
 #ifndef TRACE_RUN_H
 #define TRACE_RUN_H
@@ -665,8 +666,8 @@ static inline Timeline predicted_from_itself(const MeasuredRun* x, int n) {
     return t;
 }
 
-// What a step would take with another schedule at these prices: the mean of the stages, cut evenly into chunks, and whole
-// backward passes into halves.
+// What a step would take with another schedule at these prices: the mean of the stages, cut evenly into chunks, and
+// whole backward passes into halves.
 static inline Timeline predicted_with(const MeasuredRun* x, const Prices* prices, const Schedule* others) {
     const PipelineConfig *was = &x->stages[0].config, *plan = &others[0].config;
     double sum[ACTION_KINDS] = {0};

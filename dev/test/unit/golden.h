@@ -1,6 +1,6 @@
 /*
-golden.h: texts and pictures beside files in dev/test/reference. A test that is started with --write writes the files anew;
-look at them before they are committed.
+golden.h: texts and pictures beside files in dev/test/reference. A test that is started with --write writes the files
+anew; look at them before they are committed.
 
     check_golden("golden_trees.svg", text, 0.11, write);      numbers may differ by 0.11, as a rounding does
 */

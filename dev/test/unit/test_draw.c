@@ -1,7 +1,7 @@
 /*
-Tests of dev/plot/draw_schedule.c and trace_run.h. Pictures are compared with files that were looked at (golden.h). Traces are
-made, by util/trace.h, from timelines at known costs: the tool has to find these costs again, to predict the step that the
-trace was made from, and to refuse what does not fit together. (fuzz_readers damages traces.)
+Tests of dev/plot/draw_schedule.c and trace_run.h. Pictures are compared with files that were looked at (golden.h).
+Traces are made, by util/trace.h, from timelines at known costs: the tool has to find these costs again, to predict the
+step that the trace was made from, and to refuse what does not fit together. (fuzz_readers damages traces.)
 */
 #define DRAW_SCHEDULE_NO_MAIN
 #include "../../plot/draw_schedule.c"

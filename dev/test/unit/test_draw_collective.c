@@ -1,6 +1,6 @@
 /*
-Tests of dev/plot/draw_collective.c: four pictures as they were looked at (golden.h), as many arrows and cells as the plan has
-messages on links, on every kind of network; and what cannot be drawn is refused without a byte of output.
+Tests of dev/plot/draw_collective.c: four pictures as they were looked at (golden.h), as many arrows and cells as the
+plan has messages on links, on every kind of network; and what cannot be drawn is refused without a byte of output.
 */
 #define DRAW_COLLECTIVE_NO_MAIN
 #include "../../plot/draw_collective.c"

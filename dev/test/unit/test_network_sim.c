@@ -186,8 +186,8 @@ static void test_estimate(void) {
     end(&net, &plan);
 }
 
-// Ports: one more packet's time before and behind the links; two messages for two neighbours, which have to share a port or
-// do not; a third one, for which no port is free; and two that come to a rank by one port.
+// Ports: one more packet's time before and behind the links; two messages for two neighbours, which have to share a
+// port or do not; a third one, for which no port is free; and two that come to a rank by one port.
 static void test_ports(void) {
     const double M = 256 * 800, B = NETWORK_BANDWIDTH, a = NETWORK_LATENCY, packet = 256 / B;
     double worst = 0;
@@ -218,8 +218,8 @@ static void test_ports(void) {
     check_error("ports: messages wait for a port, and for the port at the other end", worst, exact);
 }
 
-// C keeps the second link of A's way half of the time, so A needs 2 M / B. B comes to the same vertex behind A and has its
-// next link for itself: in order it can begin when A is through.
+// C keeps the second link of A's way half of the time, so A needs 2 M / B. B comes to the same vertex behind A and has
+// its next link for itself: in order it can begin when A is through.
 static void test_in_order(void) {
     const double M = 256 * 800, B = NETWORK_BANDWIDTH, bound = 3 * M / 16 / B + 3 * NETWORK_LATENCY;
     Network net;
@@ -238,7 +238,8 @@ static void test_in_order(void) {
     end(&net, &plan);
 }
 
-// Everything at once: nothing is lost, nothing waits for ever, links carry what they have to, room is enough or costs time.
+// Everything at once: nothing is lost, nothing waits for ever, links carry what they have to, room is enough or costs
+// time.
 static void test_everything(void) {
     static const char* const cases[][2] = {{"torus:4x4", "multitree"},
                                            {"torus:4x4", "double-tree:4"},
@@ -319,7 +320,8 @@ static void test_edges(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Plans
 
-// On plans of which no link carries two messages in a step, all over one link: lockstep is the formula, free is not slower.
+// On plans of which no link carries two messages in a step, all over one link: lockstep is the formula, free is not
+// slower.
 static void test_plans(void) {
     static const struct {
         const char *network, *algorithm;
@@ -435,8 +437,8 @@ static int plain_next(const PlainRow* r, int hop) {
     return -1;
 }
 
-// Again and again: of all packets that could go, the one that can go first. Messages take turns on a link: its next packet
-// stands in line since it came, or since the packet before it left. Those of one time: rows before others.
+// Again and again: of all packets that could go, the one that can go first. Messages take turns on a link: its next
+// packet stands in line since it came, or since the packet before it left. Those of one time: rows before others.
 static double plain_simulate(const Plan* plan, const Network* net, const Routes* routes, int64_t bytes,
                              const SimSettings* set) {
     const bool lockstep = set->injection == SIM_LOCKSTEP;
@@ -503,8 +505,8 @@ static uint64_t draw(uint64_t stream, uint64_t index, uint64_t n) {
     return (uint64_t)(random_uniform(7, stream, index) * (float)n) % n;
 }
 
-// A network of some ranks and switches, in a ring, with some links across; no two speeds or latencies alike, so that no two
-// packets come at one time (but those of the beginning of a step, which have an order).
+// A network of some ranks and switches, in a ring, with some links across; no two speeds or latencies alike, so that no
+// two packets come at one time (but those of the beginning of a step, which have an order).
 static void random_network(Network* net, uint64_t seed) {
     memset(net, 0, sizeof *net);
     snprintf(net->name, sizeof net->name, "random");
@@ -557,7 +559,8 @@ static void test_plain(uint64_t seeds) {
             set.segments = 4096; // every packet is one
             const double plain = plain_simulate(&plan, &net, &routes, bytes, &set);
             worst = fmax(worst, off(seconds_of(&plan, &net, bytes, &set, NULL), plain));
-            // In coarser segments: not faster than its busiest link or longest message, not slower than one after another.
+            // In coarser segments: not faster than its busiest link or longest message, not slower than one after
+            // another.
             set.segments = 2;
             SimResult result;
             const double coarse = seconds_of(&plan, &net, bytes, &set, &result);

@@ -1,6 +1,6 @@
 /*
-test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the group as a
-network, beside the formula for groups of any size; files that are read and files that are refused.
+test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the
+group as a network, beside the formula for groups of any size; files that are read and files that are refused.
 */
 #include "../../../planner/op_cost.h"
 #include "test.h"

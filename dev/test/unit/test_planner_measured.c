@@ -1,6 +1,6 @@
 /*
-test_planner_measured.c: planner/measured_device.h and calibrate.h, without measuring anything: rates between the points, files, and
-traces that are made up here.
+test_planner_measured.c: planner/measured_device.h and calibrate.h, without measuring anything: rates between the
+points, files, and traces that are made up here.
 */
 #include "../../../planner/calibrate.h"
 

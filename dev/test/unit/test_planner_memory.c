@@ -227,8 +227,8 @@ static void test_published(void) {
     check(bytes_of_block(1, false, RECOMPUTE_SELECTIVE) == 32 - 4 - 8,
           "selective recomputation: two norms' outputs and the activation function less");
 
-    // Bytes a parameter: 18 of bf16 with gradients in fp32, 16 of fp32; with ZeRO-1 6 + 12 / d. Our ZeRO-1 receives its share
-    // of the sums beside the gradients, 4 / d more.
+    // Bytes a parameter: 18 of bf16 with gradients in fp32, 16 of fp32; with ZeRO-1 6 + 12 / d. Our ZeRO-1 receives its
+    // share of the sums beside the gradients, 4 / d more.
     const ModelConfig* m = model_find_preset("gpt3-7.5B");
     Mesh mesh = mesh_of(4, 4, 1, 1, ONE_F_ONE_B);
     const StageMemory narrow = memory_of_rank(m, mesh, 4, 1, 8, bf16), wide = memory_of_rank(m, mesh, 4, 1, 8, fp32);

@@ -1,7 +1,8 @@
 /*
-test_planner_search.c: planner/search.h and flags.h. The search beside brute force: every choice that the trainer accepts is
-simulated and planned here, without bounds, and the best of each row has to be what the search has found. Then what is
-asked and refused, a trillion parameters, and ./plan --flags: the trainer has to make the same mesh of its options.
+test_planner_search.c: planner/search.h and flags.h. The search beside brute force: every choice that the trainer
+accepts is simulated and planned here, without bounds, and the best of each row has to be what the search has found.
+Then what is asked and refused, a trillion parameters, and ./plan --flags: the trainer has to make the same mesh of its
+options.
 */
 #include "../../../planner/flags.h"
 #include "../../../trainer/settings.h"

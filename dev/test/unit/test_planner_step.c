@@ -1,8 +1,8 @@
 /*
-test_planner_step.c: the planner's model of time. Published numbers: parameters, TFLOP/s and days, within bounds that were said
-beforehand, and the paper's qualitative results. Formulas against what they stand for: operations added up, tables run by
-parallel/schedule_time.h, buckets laid out by parallel.h. What has to hold of every step: parts add up, bounds are below,
-faster machines are not slower.
+test_planner_step.c: the planner's model of time. Published numbers: parameters, TFLOP/s and days, within bounds that
+were said beforehand, and the paper's qualitative results. Formulas against what they stand for: operations added up,
+tables run by parallel/schedule_time.h, buckets laid out by parallel.h. What has to hold of every step: parts add up,
+bounds are below, faster machines are not slower.
 */
 #include "../../../planner/published.h"
 #include "test.h"
@@ -312,8 +312,8 @@ static double work_bytes(const Work* w, double* elements) {
 
 // This trainer's kernels, counted in the comments of kernels/*.cuh: numbers of a row that a block's kernels read and
 // write, by recomputation. Two residuals with norms of 4 C; backward norms of 4 C, and
-// where halves are apart two gradients of branches of 2 C; GELU in its product F more each way, alone 2 F and 3 F; biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F;
-// rotary positions twice q and k.
+// where halves are apart two gradients of branches of 2 C; GELU in its product F more each way, alone 2 F and 3 F;
+// biases' gradients C + F + C + 3 C; SwiGLU 3 F and 5 F; rotary positions twice q and k.
 static void test_kernels(void) {
     static const struct {
         const char* software;
