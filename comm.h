@@ -284,6 +284,7 @@ static inline void comm_close(Comm* world) {
     comm_nccl_end(world);
 #endif
 #ifdef USE_MPI
+    if (world->job) comm_free_threads(world->job);
     comm_mpi_end(world);
 #endif
     process.stop = NULL;
@@ -336,7 +337,7 @@ static inline void comm_open(Comm* world) {
 #endif
 #ifdef USE_MPI
     world->mpi = MPI_COMM_NULL;
-    if (comm_is_launched()) comm_mpi_open(world);
+    if (comm_is_launched()) comm_mpi_open(world, comm_stop);
 #endif
 #ifdef USE_NCCL
     if (!world->job) comm_open_without_mpi(world);
@@ -456,6 +457,15 @@ static inline void comm_open_lanes(Comm* c, bool folded) {
 #ifdef USE_NCCL
     if (c->nccl) c->lanes = nccl_lanes_open(&c->job->open, c->nccl, folded, c->job->scratch);
 #endif
+}
+
+// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked. In
+// a job that has such a group every rank is in one.
+static inline void comm_use_plan(Comm* c, const Plan* plan) {
+#ifdef USE_MPI
+    if (c->size > 1) comm_thread_check_idle(c, "a plan");
+#endif
+    comm_plan_adopt(c, plan);
 }
 
 // All members call it, with nothing in flight.

@@ -13,11 +13,6 @@ MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever par
 #ifdef USE_MPI
 #include <pthread.h>
 
-// comm_progress_thread.h
-static inline void comm_thread_check_idle(const Comm* c, const char* what);
-static inline void comm_free_threads(CommJob* job);
-static inline bool comm_stop_threads(CommJob* job);
-
 // Ends the run if an MPI call has failed (its communicators return errors instead of aborting).
 static inline void comm_mpi_check(int code, const Comm* c, const char* what) {
     if (code == MPI_SUCCESS) return;
@@ -218,31 +213,16 @@ static inline bool comm_all_come(void) {
 // Of several threads that end the process one does, and the others stay here for good.
 static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
-// found by all alike, and rank 0 speaks for them: they end in peace, unless this rank turns out to be the only one.
-static inline void comm_stop(int status) {
-    int finalized = 0;
-    pthread_mutex_lock(&comm_ending);
-    MPI_Finalized(&finalized);
-    if (finalized) return;
-    const bool alone = comm_stop_threads(comm_job);
-    if (status == EXIT_ARGUMENTS && alone && comm_all_come()) {
-        comm_give_up(comm_job);
-        MPI_Finalize();
-        return;
-    }
-    if (status == EXIT_ARGUMENTS) comm_say_lonely();
-    comm_give_up(comm_job);
-    usleep(200000); // MPICH's mpirun drops what it has not yet read of this rank's last words when the job is aborted
-    MPI_Abort(MPI_COMM_WORLD, status);
-}
+static bool comm_mpi_has_begun;
 
-static inline void comm_mpi_open(Comm* world) {
+// stop: what process.stop becomes.
+static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     int provided = 0; // multiple: a group's thread talks too (comm_progress_thread.h); funneled: the main thread alone
     comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), world, "MPI_Init");
     world->job = comm_job_new();
     world->job->threads = provided >= MPI_THREAD_MULTIPLE;
-    process.stop = comm_stop;
+    comm_mpi_has_begun = true;
+    process.stop = stop;
     comm_mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), world, "begin");
     comm_mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &world->rank), world, "begin");
     comm_mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &world->size), world, "begin");
@@ -263,8 +243,8 @@ static inline void comm_mpi_adopt(Comm* c, MPI_Comm mpi) {
 }
 
 static inline void comm_mpi_end(Comm* world) {
-    if (process.stop != comm_stop) return; // it has not begun
-    comm_free_threads(world->job);
+    if (!comm_mpi_has_begun) return;
+    comm_mpi_has_begun = false;
     for (int i = 0; i < 6; i++) MPI_Op_free(&world->job->sixteen[i / 3][i % 3]);
     MPI_Finalize();
     world->mpi = MPI_COMM_NULL;

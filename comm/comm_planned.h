@@ -661,14 +661,12 @@ static inline CommPlans* comm_plans_of(Comm* c) {
     return c->plans;
 }
 
-// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked. In
-// a job that has such a group every rank is in one.
-static inline void comm_use_plan(Comm* c, const Plan* plan) {
+// comm_use_plan, for a group that is idle.
+static inline void comm_plan_adopt(Comm* c, const Plan* plan) {
     if (plan->ranks != c->size)
         die("internal error: a plan for %d ranks in group \"%s\" of %d", plan->ranks, c->name, c->size);
     if (c->size == 1) return;
 #ifdef USE_MPI
-    comm_thread_check_idle(c, "a plan");
     if (!c->thread) c->job->planned = true; // the thread looks after its own
 #endif
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];

@@ -328,6 +328,25 @@ static inline bool comm_stop_threads(CommJob* job) {
     }
     return all;
 }
+
+// process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
+// found by all ranks, and rank 0 reports them: all ranks end without an abort, unless this rank turns out to be the only one.
+static inline void comm_stop(int status) {
+    int finalized = 0;
+    pthread_mutex_lock(&comm_ending);
+    MPI_Finalized(&finalized);
+    if (finalized) return;
+    const bool alone = comm_stop_threads(comm_job);
+    if (status == EXIT_ARGUMENTS && alone && comm_all_come()) {
+        comm_give_up(comm_job);
+        MPI_Finalize();
+        return;
+    }
+    if (status == EXIT_ARGUMENTS) comm_say_lonely();
+    comm_give_up(comm_job);
+    usleep(200000); // MPICH's mpirun drops what it has not yet read of this rank's last words when the job is aborted
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
 #endif
 
 // From now on a thread of this process carries the group's operations, which so go on while the caller computes; where
