@@ -1,15 +1,23 @@
 /*
-parallel.h: who holds what, and what that costs. The mesh of ranks; the layout plan: for every tensor of the model, which
-slice this rank holds and where it lies in memory; and the bytes that a step moves between ranks. Pure data: no MPI, no
-CUDA, and any rank's plan can be made and checked anywhere.
+parallel.h: which rank holds what. Pure data without MPI and CUDA: the layout of any rank can be made and checked anywhere.
 
-Mesh. n = t p d ranks: t tensor-parallel, d data-parallel, p pipeline-parallel, numbered as Megatron-LM does (Narayanan
-et al. 2021): tensor fastest, then data, then pipeline:
+    Mesh            sizes (t, p, d), this rank's coordinates, and the options that decide what a rank holds; mesh_of_rank
+    mesh_check      refuses a mesh that does not fit a model
+    Layout, Slice   for every tensor of the model the slice that this rank holds, and its place in the parameter buffer;
+                    layout_build, layout_slice, layout_initialize
+    Bucket          what the data group sums at once
+    boundary_*      the part of the residual stream that a rank sends to the next stage
+    traffic.h       the bytes that a step moves between ranks
+
+Theory:
+
+Mesh. n = t p d ranks: t tensor-parallel, p pipeline-parallel, d data-parallel; sizes are written (t, p, d). Ranks are numbered
+as in Megatron-LM (Narayanan et al. 2021): tensor fastest, then data, then pipeline:
 
     rank = tensor + t (data + d pipeline)
 
-so that the t ranks that exchange the most sit side by side in one machine. Ranks that differ in one coordinate only are
-a group: the tensor group sums activations, the data group sums gradients, the pipeline group hands activations on.
+so that the t ranks that exchange the most are neighbours in one machine. Ranks that differ in one coordinate only are a group:
+the tensor group sums activations, the data group sums gradients, the pipeline group passes activations on.
 
 Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first of each pair is cut by output channels
 (column parallel), the second by input channels (row parallel):
@@ -17,24 +25,23 @@ Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first o
     attention    qkv: a rank computes whole heads;       projection: a rank's heads give a partial sum of all channels
     mlp          fc: a rank computes F / t channels;     projection: likewise
 
-so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; on the way back, one
-all-reduce of the gradient of its input. Biases of row-parallel layers and norms are held by all. The embedding and the
-head are cut along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where there are
-fewer key/value heads than ranks, t / NKV ranks in a row hold the same head.
+so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; backward, one all-reduce of
+the gradient of its input. All ranks hold the biases of row-parallel layers and the norms. The embedding and the head are cut
+along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where there are fewer key/value heads
+than ranks, t / NKV consecutive ranks hold the same head.
 
-Buckets. Gradients are summed over the data group in buckets: a block each, and the embeddings, the final norm and the
-head one each, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020) data rank r
-owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
+Buckets. Gradients are summed over the data group in buckets: one for each block, and one each for the embeddings, the final norm
+and the head, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020) data rank r owns the
+r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
-CAAT-Net (Lamprecht et al. 2025). The model was made for N tensor-parallel ranks, each of which has a residual stream of its
-own; only the first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels).
-Each of the N is a state here. With t < N ranks, a rank holds N / t states, one behind the other: then every matrix is cut in
-N, and a rank has N / t cuts of it, a slice each. What N ranks would each do alone happens once for each state.
+CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the first
+S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels). Each of the N is a state here.
+With t < N ranks, a rank holds N / t states, one after the other: then every matrix is cut in N, and a rank has N / t cuts of it,
+a slice each. The work that each of N ranks would do alone is done once for each state.
 
-Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
-Everything that touches parameters goes through this table: initial values, reductions, gradient norm, update,
-checkpoints. So a checkpoint knows logical tensors only, and initial values, drawn by (seed, tensor name, logical
-element), are the same on every mesh.
+Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer. Initial values,
+reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical tensors only, and initial
+values, drawn by (seed, tensor name, logical element), are the same on every mesh.
 */
 #ifndef PARALLEL_H
 #define PARALLEL_H
@@ -88,13 +95,20 @@ static inline int sync_channels(const CaatConfig* sync, int C) { return (int)((d
 
 // The factor on private channels, on the way in and on the way back; and that on the initial weights that make them.
 static inline double sync_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
-static inline double sync_initial_factor(const CaatConfig* sync) { return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1; }
+static inline double sync_initial_factor(const CaatConfig* sync) {
+    return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1;
+}
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
     Mesh mesh;
     memset(&mesh, 0, sizeof mesh);
-    mesh.t = t, mesh.p = p, mesh.d = d, mesh.v = 1, mesh.sites = 1;
-    mesh.tensor = rank % t, mesh.data = rank / t % d, mesh.pipeline = rank / (t * d);
+    mesh.t = t;
+    mesh.p = p;
+    mesh.d = d;
+    mesh.v = mesh.sites = 1;
+    mesh.tensor = rank % t;
+    mesh.data = rank / t % d;
+    mesh.pipeline = rank / (t * d);
     mesh.scatter = true;
     return mesh;
 }
@@ -177,25 +191,25 @@ static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
     return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
 }
 
-static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* m, Error* error) {
+static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model, Error* error) {
     if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
         return fail(error, "--first-stage-layers and --last-stage-layers need a pipeline, --pp 2 or more");
     const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
     const int sharing = stages - wishes;
-    const int64_t left = (int64_t)m->L - mesh->first_layers - mesh->last_layers;
+    const int64_t left = (int64_t)model->L - mesh->first_layers - mesh->last_layers;
     char what[64];
     if (mesh->v > 1)
         snprintf(what, sizeof what, "--pp %d x --vpp %d stages", mesh->p, mesh->v);
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
-    const bool shorter = mesh->v > 1 && !mesh->folded && m->L / mesh->p > 1; // fewer chunks would do
+    const bool shorter = mesh->v > 1 && !mesh->folded && model->L / mesh->p > 1; // fewer chunks would do
     if (sharing ? left < sharing : left != 0) {
         return wishes ? fail(error,
                              "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
                              "every stage needs at least one, and none may be left over",
-                             what, mesh->first_layers, mesh->last_layers, m->L)
+                             what, mesh->first_layers, mesh->last_layers, model->L)
                       : fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what,
-                             m->L, shorter ? "--vpp" : "--pp", shorter ? m->L / mesh->p : m->L / mesh->v);
+                             model->L, shorter ? "--vpp" : "--pp", shorter ? model->L / mesh->p : model->L / mesh->v);
     }
     return true;
 }
@@ -214,27 +228,28 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
 }
 
 // Refuses, by the option's name, a mesh that does not fit the model (sequences of T tokens).
-static inline bool mesh_check(const Mesh* mesh, const ModelConfig* m, int T, Error* error) {
+static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T, Error* error) {
     if (!mesh_check_sync(mesh, error)) return false;
     const int t = mesh_tp_cuts(mesh);
     const char* tp = t > mesh->t ? "caat-ranks" : "tp";
-    if (m->NH % t != 0)
-        return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, m->NH);
-    if (m->NKV % t != 0 && t % m->NKV != 0) {
-        return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, t, m->NKV);
+    if (model->NH % t != 0)
+        return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, model->NH);
+    if (model->NKV % t != 0 && t % model->NKV != 0) {
+        return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, t, model->NKV);
     }
-    if (t > mesh->t && t > m->NKV) {
+    if (t > mesh->t && t > model->NKV) {
         return fail(error,
                     "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: states of one rank share no "
                     "key/value head",
-                    t, mesh->t, m->NKV);
+                    t, mesh->t, model->NKV);
     }
-    if (m->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, m->F);
-    if (m->V < t) return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, t, m->V);
+    if (model->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, model->F);
+    if (model->V < t)
+        return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, t, model->V);
     if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
     if (mesh->sequence_parallel && T % t != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
-    return mesh_check_stages(mesh, m, error);
+    return mesh_check_stages(mesh, model, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -305,22 +320,22 @@ static inline int layout_local_layer(const Layout* layout, int layer) {
 }
 
 // A tied head needs the token embedding on the last stage too.
-static inline bool layout_holds(const Layout* layout, const ModelConfig* m, const Tensor* tensor) {
-    if (tensor->layer == m->L) return layout->last_stage;
-    if (tensor->layer < 0) return layout->first_stage || (tensor->kind == WTE && m->tied && layout->last_stage);
+static inline bool layout_holds(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
+    if (tensor->layer == model->L) return layout->last_stage;
+    if (tensor->layer < 0) return layout->first_stage || (tensor->kind == WTE && model->tied && layout->last_stage);
     return layout_local_layer(layout, tensor->layer) >= 0;
 }
 
 // Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
 // gradient. Where both uses lie on one rank they share one slice.
-static inline bool embedding_is_split(const Layout* layout, const ModelConfig* m) {
-    return m->tied && layout->first_stage != layout->last_stage;
+static inline bool embedding_is_split(const Layout* layout, const ModelConfig* model) {
+    return model->tied && layout->first_stage != layout->last_stage;
 }
 
 // The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs to
 // the first one, which has its last gradients.
-static inline int tensor_chunk(const Layout* layout, const ModelConfig* m, const Tensor* tensor) {
-    const int local = tensor->layer < 0 || tensor->layer == m->L ? -1 : layout_local_layer(layout, tensor->layer);
+static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
+    const int local = tensor->layer < 0 || tensor->layer == model->L ? -1 : layout_local_layer(layout, tensor->layer);
     for (int c = 0; c < layout->mesh.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
         if (local >= 0 ? local < chunk->begin + chunk->layers : tensor->layer < 0 && chunk->first) return c;
@@ -329,17 +344,23 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* m, const
 }
 
 // This rank's cut of a tensor, for one of its states; mesh_check has seen to it that all divisions are exact.
-static inline void slice_cut(Slice* s, const Mesh* mesh, const ModelConfig* m) {
-    const Tensor* tensor = &s->tensor;
+static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* model) {
+    const Tensor* tensor = &slice->tensor;
     const int cuts = mesh_tp_cuts(mesh);
-    s->copies = tensor->parallel == REPLICATED ? mesh->t : is_key_or_value(tensor) && cuts > m->NKV ? cuts / m->NKV : 1;
-    const int shares = tensor->parallel == REPLICATED ? 1 : cuts / s->copies;
-    s->share = tensor->parallel == REPLICATED ? 0 : (mesh->tensor * mesh_streams_per_rank(mesh) + s->state) / s->copies;
-    s->rows = tensor->rows, s->cols = tensor->cols;
-    if (tensor->parallel == COLUMN_PARALLEL) s->rows = (tensor->rows + shares - 1) / shares;
-    if (tensor->parallel == ROW_PARALLEL) s->cols = tensor->cols / shares;
-    s->rows_used = s->rows;
-    if (is_vocabulary(tensor)) s->rows_used = max_i64(0, min_i64(s->rows, tensor->rows - s->share * s->rows));
+    slice->copies = tensor->parallel == REPLICATED                 ? mesh->t
+                    : is_key_or_value(tensor) && cuts > model->NKV ? cuts / model->NKV
+                                                                   : 1;
+    const int shares = tensor->parallel == REPLICATED ? 1 : cuts / slice->copies;
+    slice->share = tensor->parallel == REPLICATED
+                       ? 0
+                       : (mesh->tensor * mesh_streams_per_rank(mesh) + slice->state) / slice->copies;
+    slice->rows = tensor->rows;
+    slice->cols = tensor->cols;
+    if (tensor->parallel == COLUMN_PARALLEL) slice->rows = (tensor->rows + shares - 1) / shares;
+    if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / shares;
+    slice->rows_used = slice->rows;
+    if (is_vocabulary(tensor))
+        slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->share * slice->rows));
 }
 
 // Begins a bucket at the end of the buffer, or ends the one before.
@@ -352,64 +373,68 @@ static inline void layout_close_bucket(Layout* layout) {
 }
 
 // Tensors of one block share a bucket; of the others, WTE, WPE and HEAD_W have one each and the final norm's two share.
-static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* m) {
-    const bool block = a->layer >= 0 && a->layer < m->L;
+static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* model) {
+    const bool block = a->layer >= 0 && a->layer < model->L;
     const bool same = a->kind == b->kind; // cuts of two states
     return a->layer == b->layer && (block || same || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
 }
 
-static inline void layout_append(Layout* layout, const ModelConfig* m, const Tensor* tensor, int index, int state) {
+static inline void layout_append(Layout* layout, const ModelConfig* model, const Tensor* tensor, int index, int state) {
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
-    if (!before || !same_bucket(&before->tensor, tensor, m)) {
+    if (!before || !same_bucket(&before->tensor, tensor, model)) {
         layout_close_bucket(layout);
-        const bool tied = tensor->kind == WTE && embedding_is_split(layout, m);
-        const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, m, tensor)};
+        const bool tied = tensor->kind == WTE && embedding_is_split(layout, model);
+        const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, model, tensor)};
         layout->bucket[layout->buckets++] = bucket;
     }
-    Slice* s = &layout->slices[layout->n];
-    s->tensor = *tensor, s->index = index, s->bucket = layout->buckets - 1, s->offset = layout->elements;
-    s->state = state;
-    slice_cut(s, &layout->mesh, m);
-    const bool block = tensor->layer >= 0 && tensor->layer < m->L;
+    Slice* slice = &layout->slices[layout->n];
+    slice->tensor = *tensor;
+    slice->index = index;
+    slice->bucket = layout->buckets - 1;
+    slice->offset = layout->elements;
+    slice->state = state;
+    slice_cut(slice, &layout->mesh, model);
+    const bool block = tensor->layer >= 0 && tensor->layer < model->L;
     const int row = block ? layout_local_layer(layout, tensor->layer) : layout->layers;
     layout->slice_of[(row * TENSOR_KINDS + tensor->kind) * layout->states + state] = layout->n++;
-    layout->elements += s->rows * s->cols;
+    layout->elements += slice->rows * slice->cols;
 }
 
 // The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: state by state, so
 // that what is computed with as one matrix lies together. index: of list[0] in the model's list.
-static inline void layout_append_joined(Layout* layout, const ModelConfig* m, const Tensor* list, int index, int first,
-                                        int end) {
+static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
+                                        int first, int end) {
     const int states = list[first].parallel == REPLICATED ? 1 : layout->states;
-    if (!layout_holds(layout, m, &list[first])) return;
+    if (!layout_holds(layout, model, &list[first])) return;
     for (int state = 0; state < states; state++) {
-        for (int i = first; i < end; i++) layout_append(layout, m, &list[i], index + i, state);
+        for (int i = first; i < end; i++) layout_append(layout, model, &list[i], index + i, state);
     }
 }
 
 // The slices of a block, or of what stands before or behind the blocks. Of blocks that are not here tensors are only counted:
 // a rank of a large model holds few of them.
-static inline void layout_append_layer(Layout* layout, const ModelConfig* m, int layer) {
-    const bool elsewhere = layer >= 0 && layer < m->L && layout_local_layer(layout, layer) < 0;
+static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
+    const bool elsewhere = layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0;
     Tensor list[MODEL_LAYER_TENSORS];
-    const int n = model_layer_tensors(elsewhere ? NULL : list, m, layer);
+    const int n = model_layer_tensors(elsewhere ? NULL : list, model, layer);
     for (int first = 0, end = 0; first < n && !elsewhere; first = end) {
         for (end = first + 1; end < n && is_joined(&list[end]);) end++;
-        layout_append_joined(layout, m, list, layout->tensors, first, end);
+        layout_append_joined(layout, model, list, layout->tensors, first, end);
     }
     layout->tensors += n;
 }
 
-static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
+static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     const Mesh* mesh = &layout->mesh;
     layout->chunk = (Chunk*)checked_calloc((size_t)mesh->v, sizeof(Chunk), "the layout's chunks");
     for (int c = 0; c < mesh->v; c++) {
         Chunk* chunk = &layout->chunk[c];
         chunk->number = mesh_virtual_stage(mesh, c);
-        chunk->first_layer = stage_first_layer(mesh, m->L, chunk->number);
-        chunk->layers = stage_first_layer(mesh, m->L, chunk->number + 1) - chunk->first_layer;
+        chunk->first_layer = stage_first_layer(mesh, model->L, chunk->number);
+        chunk->layers = stage_first_layer(mesh, model->L, chunk->number + 1) - chunk->first_layer;
         chunk->begin = layout->layers;
-        chunk->first = chunk->number == 0, chunk->last = chunk->number == mesh_virtual_stages(mesh) - 1;
+        chunk->first = chunk->number == 0;
+        chunk->last = chunk->number == mesh_virtual_stages(mesh) - 1;
         layout->layers += chunk->layers;
         layout->first_stage = layout->first_stage || chunk->first;
         layout->last_stage = layout->last_stage || chunk->last;
@@ -417,16 +442,21 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* m) {
 }
 
 // Makes the plan of the rank at mesh's coordinates, for sequences of T tokens; refuses, by name, what does not fit.
-static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh, int T, Error* error) {
+static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh mesh, int T, Error* error) {
     memset(layout, 0, sizeof *layout);
-    if (!mesh_check(&mesh, m, T, error)) return false;
+    if (!mesh_check(&mesh, model, T, error)) return false;
     layout->mesh = mesh;
     if (mesh.sync.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
-    layout_chunks(layout, m);
+    layout_chunks(layout, model);
     const int cuts = mesh_tp_cuts(&mesh), states = layout->states = mesh_streams_per_rank(&mesh);
-    layout->NH = m->NH / cuts, layout->NKV = m->NKV > cuts ? m->NKV / cuts : 1, layout->F = m->F / cuts;
-    layout->V = (m->V + cuts - 1) / cuts, layout->vocab_offset = mesh.tensor * states * layout->V;
-    layout->vocabulary = m->V, layout->channels = m->C, layout->shared = sync_channels(&mesh.sync, m->C);
+    layout->NH = model->NH / cuts;
+    layout->NKV = model->NKV > cuts ? model->NKV / cuts : 1;
+    layout->F = model->F / cuts;
+    layout->V = (model->V + cuts - 1) / cuts;
+    layout->vocab_offset = mesh.tensor * states * layout->V;
+    layout->vocabulary = model->V;
+    layout->channels = model->C;
+    layout->shared = sync_channels(&mesh.sync, model->C);
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * states;
     const size_t most =
@@ -435,7 +465,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* m, Mesh mesh,
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
-    for (int layer = -1; layer <= m->L; layer++) layout_append_layer(layout, m, layer);
+    for (int layer = -1; layer <= model->L; layer++) layout_append_layer(layout, model, layer);
     layout_close_bucket(layout);
     return true;
 }
@@ -450,31 +480,31 @@ static inline void layout_free(Layout* layout) {
 
 // Logical row of a slice's row: the q, k and v parts of a fused matrix are cut one by one, so a rank's rows are
 // [its share of q | its share of k | its share of v].
-static inline int64_t slice_logical_row(const Slice* s, int64_t row) {
-    if (s->tensor.parallel != COLUMN_PARALLEL) return row;
-    const int64_t share = s->rows / s->tensor.parts, part = row / share;
-    return part * (s->tensor.rows / s->tensor.parts) + s->share * share + row % share;
+static inline int64_t slice_logical_row(const Slice* slice, int64_t row) {
+    if (slice->tensor.parallel != COLUMN_PARALLEL) return row;
+    const int64_t share = slice->rows / slice->tensor.parts, part = row / share;
+    return part * (slice->tensor.rows / slice->tensor.parts) + slice->share * share + row % share;
 }
 
 // Logical column of a slice's first column.
-static inline int64_t slice_logical_col(const Slice* s) {
-    return s->tensor.parallel == ROW_PARALLEL ? s->share * s->cols : 0;
+static inline int64_t slice_logical_col(const Slice* slice) {
+    return slice->tensor.parallel == ROW_PARALLEL ? slice->share * slice->cols : 0;
 }
 
-static inline int64_t slice_elements(const Slice* s) { return s->rows * s->cols; }
+static inline int64_t slice_elements(const Slice* slice) { return slice->rows * slice->cols; }
 
 // One rank of those that hold the same slice speaks for it, in norms and in checkpoints: the first of its copies over
 // the tensor group and, for a tied embedding, the first stage.
-static inline bool slice_is_owned(const Slice* s, const Layout* layout) {
-    return layout->mesh.tensor % s->copies == 0 && (s->tensor.kind != WTE || layout->first_stage);
+static inline bool slice_is_owned(const Slice* slice, const Layout* layout) {
+    return layout->mesh.tensor % slice->copies == 0 && (slice->tensor.kind != WTE || layout->first_stage);
 }
 
 // True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
 // summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
 // share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own states.
-static inline bool needs_tp_grad_reduce(const Slice* s, const Mesh* mesh) {
-    if (s->copies == 1) return false;
-    switch (s->tensor.kind) {
+static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
+    if (slice->copies == 1) return false;
+    switch (slice->tensor.kind) {
     case K_W:
     case V_W: return true;
     case ATTN_PROJ_B:
@@ -539,89 +569,24 @@ static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
     const CaatConfig* sync = &layout->mesh.sync;
     for (int i = 0; i < layout->n; i++) {
-        const Slice* s = &layout->slices[i];
-        const uint64_t stream = hash_string(s->tensor.name);
-        const int64_t col0 = slice_logical_col(s),
-                      shared = s->tensor.parallel == ROW_PARALLEL ? layout->shared : s->rows;
-        const float mean = (float)s->tensor.init_mean, usual = (float)s->tensor.init_std;
+        const Slice* slice = &layout->slices[i];
+        const uint64_t stream = hash_string(slice->tensor.name);
+        const int64_t col0 = slice_logical_col(slice),
+                      shared = slice->tensor.parallel == ROW_PARALLEL ? layout->shared : slice->rows;
+        const float mean = (float)slice->tensor.init_mean, usual = (float)slice->tensor.init_std;
 #pragma omp parallel for schedule(static)
-        for (int64_t row = 0; row < s->rows_used; row++) {
-            float* out = params + s->offset + row * s->cols;
-            const int64_t first = slice_logical_row(s, row) * s->tensor.cols + col0;
+        for (int64_t row = 0; row < slice->rows_used; row++) {
+            float* out = params + slice->offset + row * slice->cols;
+            const int64_t first = slice_logical_row(slice, row) * slice->tensor.cols + col0;
             const float std = sync->ranks && row >= shared ? usual * (float)sync_initial_factor(sync) : usual;
-            if (std != 0) random_normals(out, s->cols, seed, stream, (uint64_t)first);
-            for (int64_t c = 0; c < s->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
+            if (std != 0) random_normals(out, slice->cols, seed, stream, (uint64_t)first);
+            for (int64_t c = 0; c < slice->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }
     }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Traffic: the bytes that this rank sends in one step, by formula. A collective counts as what a bandwidth-optimal
-// algorithm sends: with x bytes in the whole vector and s ranks, an all-reduce 2 x (s - 1) / s, a reduce-scatter or an
-// all-gather x (s - 1) / s, a message x. comm.h counts the same way while it runs, so the two must agree to the byte.
-
-typedef struct {
-    double
-        layers;  // tensor group: sums in the blocks; 8 b s h (t - 1) / t elements a block and micro-batch (Narayanan et
-                 // al. 2021, section 3.2), more with recomputation and sequence parallelism
-    double ends; // tensor group: embedding, head, cross-entropy; gathering what a stage received; norms' gradients
-    double pipeline; // messages: b s h, or b s h / t where it is scattered, a micro-batch and direction
-    double tied;     // the embedding's gradient, first and last stage
-    double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter and an all-gather of parameters
-} Traffic;
-
-// micro_batches of B sequences of T tokens. `element`: bytes of an activation or a parameter; gradients and statistics of
-// rows are float32.
-static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches,
-                                      size_t element_bytes) {
-    const Mesh* mesh = &layout->mesh;
-    const double element = (double)element_bytes, single = sizeof(float), t = mesh->t, d = mesh->d, N = (double)B * T,
-                 k = micro_batches;
-    const double sum = 2 * (t - 1) / t * element, half = sum / 2; // an element's all-reduce; either half of it
-    const double x = N * m->C, first = layout->first_stage, last = layout->last_stage;
-    const bool sequence = mesh->sequence_parallel, full = mesh->recompute == RECOMPUTE_FULL;
-    // Without sequence parallelism: two sums on the way in, two on the way back; the recomputed block needs the first
-    // only. With it: 2 gathers and 2 scatters on the way in; on the way back 2 and 2, and 2 gathers more, because the
-    // inputs of the matrices are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter.
-    // CAAT-Net: the same four sums, of the shared channels, those on the way back in float32 unless they are to be narrow; the
-    // whole stream at the embedding, both ways, and nothing at the head.
-    const bool caat = mesh->sync.ranks > 0;
-    const double back = caat && !mesh->sync.narrow ? sum * single / element : sum;
-    const double shared = caat ? (double)layout->shared / m->C : 1;
-    const double block = sequence ? (10 + (full ? 3 : 0)) * half : shared * ((2 + (full ? 1 : 0)) * sum + 2 * back);
-    Traffic traffic = {k * layout->layers * block * x, 0, 0, 0, 0};
-    traffic.ends = k * first * (sequence ? 2 * half * x : caat ? (sum + back) * x : sum * x); // embedding
-    traffic.ends += k * last * (sequence ? 3 * half * x : caat ? 0 : sum * x);                // head
-    traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
-    double boundaries = 0, away = 0;                             // between chunks; those with other ranks
-    for (int c = 0; c < mesh->v; c++) {
-        const int stage = layout->chunk[c].number, stages = mesh_virtual_stages(mesh);
-        const int neighbours[2] = {stage - 1, stage + 1};
-        for (int i = 0; i < 2; i++) {
-            if (neighbours[i] < 0 || neighbours[i] == stages) continue;
-            boundaries++, away += virtual_stage_holder(mesh->p, mesh->folded, neighbours[i]) != mesh->pipeline;
-        }
-    }
-    if (!sequence && mesh->scatter) traffic.ends += k * boundaries * half * x;
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* s = &layout->slices[i];
-        const double copies = s->copies, times = mesh->zero == 2 ? k : 1;
-        if (needs_tp_grad_reduce(s, mesh)) {
-            traffic.ends += times * 2 * (copies - 1) / copies * single * (double)slice_elements(s);
-        }
-    }
-    traffic.pipeline = k * away * x * layout->states * element / (sequence || mesh->scatter ? t : 1);
-    const Slice* wte = layout_slice(layout, -1, WTE);
-    const bool twice = m->tied && first && last && mesh->zero == 2; // both uses of the embedding are reduced
-    if (embedding_is_split(layout, m)) {
-        traffic.tied = single * (double)layout->bucket[wte->bucket].elements / (mesh->zero ? d : 1);
-    }
-    const double reductions =
-        mesh->zero == 2 ? k : 1; // sums of gradients that scatter; then these or parameters gather
-    traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? element : single)) * (double)layout->elements;
-    if (twice) traffic.data += (d - 1) / d * single * k * (double)layout->bucket[wte->bucket].elements;
-    return traffic;
-}
+// What goes to the next stage
 
 // What one rank sends of a boundary: n elements are alike on all tensor ranks, or (split) this rank has n / t of them.
 static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {

@@ -118,7 +118,8 @@ static inline NcclGroup nccl_describe(const char* name, int rank, int size) {
     NcclGroup g;
     memset(&g, 0, sizeof g);
     snprintf(g.name, sizeof g.name, "%s", name);
-    g.rank = rank, g.size = size;
+    g.rank = rank;
+    g.size = size;
     return g;
 }
 
@@ -227,7 +228,9 @@ static inline int64_t nccl_to_oneself(NcclSelf* s, bool sends, void* buffer, siz
     if (s->waiting == 0) s->sends = sends;
     if (s->sends == sends) {
         if (s->waiting == NCCL_TO_ONESELF) die("internal error: too many messages of a rank to itself");
-        s->half[s->waiting].buffer = buffer, s->half[s->waiting].bytes = bytes, s->half[s->waiting].tag = tag;
+        s->half[s->waiting].buffer = buffer;
+        s->half[s->waiting].bytes = bytes;
+        s->half[s->waiting].tag = tag;
         s->waiting++;
         return number;
     }

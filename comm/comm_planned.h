@@ -134,7 +134,8 @@ static inline void comm_plan_find_edges(CommPlan* p, CommEdges* edges) {
 // What all ranks have to know alike.
 static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
     int* messages = (int*)checked_calloc((size_t)plan->ranks * (size_t)plan->ranks, sizeof(int), "a plan");
-    p->single = plan_is_single(plan), p->most_messages = 1;
+    p->single = plan_is_single(plan);
+    p->most_messages = 1;
     for (int64_t i = 0; i < plan->n; i++) {
         const Transfer* t = &plan->transfers[i];
         const int n = ++messages[(size_t)t->from * (size_t)plan->ranks + (size_t)t->to];
@@ -148,7 +149,9 @@ static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
     CommPlan p;
     memset(&p, 0, sizeof p);
     p.shape = *plan;
-    p.shape.transfers = NULL, p.shape.way = NULL, p.shape.link = NULL;
+    p.shape.transfers = NULL;
+    p.shape.way = NULL;
+    p.shape.link = NULL;
     p.rank = rank;
     comm_plan_survey(&p, plan);
     int* numbers = (int*)checked_calloc((size_t)plan->ranks * 2, sizeof(int), "a plan");
@@ -453,7 +456,10 @@ static inline void comm_plan_start(CommRequest* r) {
     CommPlans* plans = r->comm->plans;
     const int64_t element = comm_type_bytes(r->type), chunk = (r->n + p->shape.chunks - 1) / p->shape.chunks * element;
     PlanRun* run = (PlanRun*)checked_calloc(1, sizeof *run, "a plan");
-    run->plan = p, run->comm = r->comm, run->type = r->type, run->n = r->n;
+    run->plan = p;
+    run->comm = r->comm;
+    run->type = r->type;
+    run->n = r->n;
     run->slabs = comm_plan_slabs(p, chunk, plans->tags);
     PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the one that had these tags has to be over
     if (*place) plan_run_wait(*place);
@@ -510,10 +516,12 @@ static inline void comm_plan_wait(CommRequest* r) {
         const size_t part = (size_t)(run->n * comm_type_bytes(run->type)) / (size_t)run->comm->size;
         memcpy(r->out, run->own + (size_t)run->comm->rank * part, part);
     }
-    if (plans->buffers)
+    if (plans->buffers) {
         free(run->buffers);
-    else
-        plans->buffers = run->buffers, plans->buffer_bytes = run->buffer_bytes;
+    } else {
+        plans->buffers = run->buffers;
+        plans->buffer_bytes = run->buffer_bytes;
+    }
     free(run->own);
     free(run->waits);
     free(run->came);

@@ -81,7 +81,7 @@ typedef struct {
     double waited;           // seconds that this rank has spent waiting in this group
     int64_t piece;           // COMM_PIECE; the same on all ranks
     Trace* trace;            // or NULL
-    HeartbeatRow* row;           // where this rank writes what it waits for (trainer/watchdog.h), or NULL, ...
+    HeartbeatRow* row;       // where this rank writes what it waits for (trainer/watchdog.h), or NULL, ...
     int row_group;           // ... and the group's number there; -1: none
     CommJob* job;            // NULL for a process that no launcher has started
     struct CommPlans* plans; // that its operations follow (comm_planned.h), or NULL

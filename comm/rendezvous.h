@@ -628,8 +628,10 @@ static inline void rendezvous_close(Rendezvous* r) {
     for (int rank = 0; rank < r->size && r->peer; rank++) {
         if (r->peer[rank] >= 0) close(r->peer[rank]);
     }
-    free(r->peer), free(r->came);
-    r->peer = NULL, r->came = NULL;
+    free(r->peer);
+    free(r->came);
+    r->peer = NULL;
+    r->came = NULL;
 }
 
 // All ranks meet. all (size, n) = every rank's mine (n bytes).

@@ -506,7 +506,8 @@ static inline void order_assign_slots(Schedule* order) {
         if (action_adds_weight_gradients(action->kind)) unused[n++] = *slot;
         action->slot = *slot;
     }
-    free(slot_of), free(unused);
+    free(slot_of);
+    free(unused);
 }
 
 // Forward passes alone need no memory: they take turns on at most two of the slots that training has.
@@ -588,7 +589,10 @@ static inline void schedule_add_early_update(Schedule* schedule, const Schedule*
 }
 
 static inline void schedule_add_ending_unclipped(Schedule* schedule) {
-    if (schedule_has_tie(schedule)) schedule_add(schedule, TIE, -1, -1), schedule_add(schedule, UPDATE_TIED, -1, -1);
+    if (schedule_has_tie(schedule)) {
+        schedule_add(schedule, TIE, -1, -1);
+        schedule_add(schedule, UPDATE_TIED, -1, -1);
+    }
     schedule_add(schedule, NORM, -1, -1);
 }
 
@@ -601,8 +605,8 @@ static inline Schedule schedule_from_order(const Schedule* order, bool training)
         if (training && !schedule.config.clip && i > 0) schedule_add_early_update(&schedule, order, i - 1);
     }
     if (training && schedule.config.clip) schedule_add_ending_clipped(&schedule);
-    if (training && !schedule.config.clip)
-        schedule_add_early_update(&schedule, order, order->n - 1), schedule_add_ending_unclipped(&schedule);
+    if (training && !schedule.config.clip) schedule_add_early_update(&schedule, order, order->n - 1);
+    schedule_add_ending_unclipped(&schedule);
     return schedule;
 }
 

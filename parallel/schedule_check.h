@@ -261,11 +261,14 @@ static inline void stage_state_apply(StageState* state, Action action) {
     if (fills != NO_BUFFER) c->buffer[fills][which] = k;
     if (action.kind == FORWARD) {
         c->forwards++;
-        state->output[action.slot] = item_of(action),
+        state->output[action.slot] = item_of(action);
         state->kept[action.slot] = state->training ? item_of(action) : no_item();
     }
     c->inputs += action_makes_input_gradient(action.kind);
-    if (action_adds_weight_gradients(action.kind)) c->weights++, state->kept[action.slot] = no_item();
+    if (action_adds_weight_gradients(action.kind)) {
+        c->weights++;
+        state->kept[action.slot] = no_item();
+    }
 }
 
 // After the last action: nothing is missing.
@@ -305,7 +308,8 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
     const size_t v = (size_t)schedule->config.v, slots = (size_t)schedule->slots;
     StageState state;
     memset(&state, 0, sizeof state);
-    state.schedule = schedule, state.training = training;
+    state.schedule = schedule;
+    state.training = training;
     state.done = (unsigned*)checked_calloc(v * (size_t)schedule->config.m, sizeof(unsigned), "checking the schedule");
     state.kept = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
     state.output = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
@@ -313,7 +317,10 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
     for (size_t i = 0; i < slots; i++) state.kept[i] = state.output[i] = no_item();
     for (size_t c = 0; c < v; c++) memset(state.chunk[c].buffer, -1, sizeof state.chunk[c].buffer);
     const bool ok = schedule_check_actions(&state, error);
-    free(state.done), free(state.kept), free(state.output), free(state.chunk);
+    free(state.done);
+    free(state.kept);
+    free(state.output);
+    free(state.chunk);
     return ok;
 }
 
@@ -371,7 +378,8 @@ static inline bool schedule_check_messages(const Schedule* from, ActionKind send
             transfer_other_end(from, send, sent.chunk) != schedule_virtual_stage(to, expected.chunk))
             return schedule_refuse(to, j, error, "stage %d sends micro-batch %d of its chunk %d then", from->stage,
                                    sent.microbatch, sent.chunk);
-        i = schedule_next(from, i + 1, send, to->stage), j = schedule_next(to, j + 1, receive, from->stage);
+        i = schedule_next(from, i + 1, send, to->stage);
+        j = schedule_next(to, j + 1, receive, from->stage);
     }
     return true;
 }

@@ -30,8 +30,10 @@ static inline Costs costs_equal(int stages, double forward, double input, double
     Costs costs = {stages, NULL};
     costs.seconds = (double*)checked_calloc((size_t)ACTION_KINDS * (size_t)stages, sizeof(double), "the costs");
     for (int i = 0; i < stages; i++) {
-        *cost_of(&costs, FORWARD, i) = forward, *cost_of(&costs, BACKWARD, i) = input + weight;
-        *cost_of(&costs, BACKWARD_INPUT, i) = input, *cost_of(&costs, BACKWARD_WEIGHT, i) = weight;
+        *cost_of(&costs, FORWARD, i) = forward;
+        *cost_of(&costs, BACKWARD, i) = input + weight;
+        *cost_of(&costs, BACKWARD_INPUT, i) = input;
+        *cost_of(&costs, BACKWARD_WEIGHT, i) = weight;
         *cost_of(&costs, SEND_FORWARD, i) = *cost_of(&costs, SEND_BACKWARD, i) = transfer;
     }
     return costs;
@@ -52,7 +54,9 @@ typedef struct {
 
 static inline void timeline_free(Timeline* timeline) {
     for (int r = 0; r < timeline->p; r++) free(timeline->start[r]), free(timeline->end[r]);
-    free(timeline->start), free(timeline->end), free(timeline->done);
+    free(timeline->start);
+    free(timeline->end);
+    free(timeline->done);
     memset(timeline, 0, sizeof *timeline);
 }
 
@@ -196,7 +200,8 @@ static inline bool stage_advance(const Simulation* sim, int r, Timeline* timelin
         const double start = action_ready(sim, r, schedule->actions[i]);
         const double end = start == INFINITY ? start : action_ends(sim, r, schedule->actions[i], start);
         if (end == INFINITY) break;
-        timeline->start[r][i] = start, timeline->end[r][i] = end;
+        timeline->start[r][i] = start;
+        timeline->end[r][i] = end;
         action_done(&sim->progress[r], schedule->actions[i], end);
     }
     timeline->length = fmax(timeline->length, sim->progress[r].now);
@@ -213,8 +218,11 @@ static inline Timeline schedule_times(const Schedule* stages, int p, const Costs
         moved = false;
         for (int r = 0; r < p; r++) moved = stage_advance(&sim, r, &timeline) || moved;
     }
-    for (int r = 0; r < p; r++)
-        free(sim.progress[r].started), free(sim.progress[r].output), free(sim.progress[r].sending);
+    for (int r = 0; r < p; r++) {
+        free(sim.progress[r].started);
+        free(sim.progress[r].output);
+        free(sim.progress[r].sending);
+    }
     free(sim.progress);
     return timeline;
 }

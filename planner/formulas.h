@@ -12,7 +12,7 @@ Theory: two conventions for a rate.
 #define FORMULAS_H
 
 #include "../model.h"
-#include "../parallel.h"
+#include "../parallel/traffic.h"
 
 // Narayanan et al. 2021, equation 3: four passes, attention in full.
 static inline double flops_hardware(const ModelConfig* m, int T, double batch) {

@@ -12,6 +12,7 @@ the main rank's to call.
 
 #include "../util/json.h"
 #include "../parallel/schedule_draw.h"
+#include "../parallel/traffic.h"
 #include "trainer.h"
 
 #include <sys/ioctl.h>

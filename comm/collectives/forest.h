@@ -45,7 +45,9 @@ static inline void forest_tree(const Network* net, const double* used, int root,
     const int N = net->ranks;
     int n = 0;
     for (int r = 0; r < N; r++) depth[r] = -1;
-    order[n++] = root, parent[root] = -1, depth[root] = 0;
+    order[n++] = root;
+    parent[root] = -1;
+    depth[root] = 0;
     while (n < N) {
         int best = -1;
         for (int i = 0; i < n; i++) {
@@ -69,7 +71,8 @@ static inline void forest_reroot(int N, int root, int* order, int* parent, int* 
     for (int at = root, before = -1; at >= 0;) {
         const int next = parent[at];
         parent[at] = before;
-        before = at, at = next;
+        before = at;
+        at = next;
     }
     int n = 0;
     for (int r = 0; r < N; r++) {

@@ -81,16 +81,24 @@ static inline void tree_join(Trees* trees, int tree, int rank) {
 static inline Trees trees_new(const Network* net, int per_rank) {
     Trees t;
     memset(&t, 0, sizeof t);
-    t.net = net, t.per_rank = per_rank, t.trees = net->ranks * per_rank, t.words = (net->ranks + 63) / 64;
+    t.net = net;
+    t.per_rank = per_rank;
+    t.trees = net->ranks * per_rank;
+    t.words = (net->ranks + 63) / 64;
     const size_t n = (size_t)t.trees, vertices = (size_t)net->vertices;
     t.inside = (uint64_t*)checked_calloc(n * (size_t)t.words, sizeof(uint64_t), "trees");
     t.parents = (int32_t**)checked_calloc(n, sizeof(int32_t*), "trees");
     t.count = (int*)checked_calloc(6 * n, sizeof(int), "trees");
-    t.room = t.count + n, t.members = t.room + n, t.old = t.members + n, t.place = t.old + n, t.reach = t.place + n;
+    t.room = t.count + n;
+    t.members = t.room + n;
+    t.old = t.members + n;
+    t.place = t.old + n;
+    t.reach = t.place + n;
     t.left = (int*)checked_calloc(2 * (size_t)net->links + 1, sizeof(int), "trees");
     t.full = t.left + net->links;
     t.from = (int*)checked_calloc(3 * vertices, sizeof(int), "trees");
-    t.seen = t.from + vertices, t.queue = t.seen + vertices;
+    t.seen = t.from + vertices;
+    t.queue = t.seen + vertices;
     const double slowest = network_slowest(net);
     for (int i = 0; i < net->links; i++) t.full[i] = plan_room(&net->link[i], slowest);
     for (int tree = 0; tree < t.trees; tree++) tree_join(&t, tree, tree / per_rank);
@@ -158,7 +166,10 @@ static inline bool tree_grow_switched(Trees* t, int tree, int parent, int reach)
     t->seen[parent] = t->search;
     t->queue[tail++] = parent;
     while (head < tail) {
-        if (head == level_end) level_end = tail, switches++; // the vertices from here on are one switch further away
+        if (head == level_end) {
+            level_end = tail;
+            switches++; // the vertices from here on are one switch further away
+        }
         const int v = t->queue[head++];
         for (int i = net->first[v]; i < net->first[v + 1]; i++) {
             const int to = net->link[i].to;

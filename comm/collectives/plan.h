@@ -54,7 +54,9 @@ typedef struct {
 static inline void plan_init(Plan* plan, const char* name, PlanKind kind, int ranks, int chunks) {
     memset(plan, 0, sizeof *plan);
     snprintf(plan->name, sizeof plan->name, "%s", name);
-    plan->kind = kind, plan->ranks = ranks, plan->chunks = chunks;
+    plan->kind = kind;
+    plan->ranks = ranks;
+    plan->chunks = chunks;
 }
 
 static inline void plan_free(Plan* plan) {
@@ -114,7 +116,8 @@ static inline void plan_sort(Plan* plan) {
         }
         free(plan->way);
         free(plan->link);
-        plan->way = way, plan->link = link;
+        plan->way = way;
+        plan->link = link;
     }
     free(plan->transfers);
     free(place);
@@ -143,7 +146,8 @@ static inline bool plan_is_single(const Plan* plan) {
 static inline void plan_cut(Plan* plan, int slabs) {
     if (slabs == 1) return;
     Plan fine = *plan;
-    fine.transfers = NULL, fine.n = fine.capacity = 0;
+    fine.transfers = NULL;
+    fine.n = fine.capacity = 0;
     fine.chunks = plan->chunks * slabs;
     plan_reserve(&fine, plan->n * slabs);
     for (int64_t i = 0; i < plan->n; i++) {

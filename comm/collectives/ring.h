@@ -194,7 +194,8 @@ static inline void plan_torus_ring(Plan* plan, const Network* net) {
 // The chunks that rank r is left with after `rounds` exchanges: a half of a half of ... An all-reduce begins with the
 // nearest rank, since the first message is the largest. Otherwise it has to end with chunk r: the farthest comes first.
 static inline void halving_range(PlanKind kind, int bits, int r, int rounds, int* first, int* chunks) {
-    *first = 0, *chunks = 1 << bits;
+    *first = 0;
+    *chunks = 1 << bits;
     for (int i = 0; i < rounds; i++) {
         *chunks /= 2;
         if (r >> (kind == PLAN_ALL_REDUCE ? i : bits - 1 - i) & 1) *first += *chunks;

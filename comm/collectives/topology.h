@@ -229,7 +229,10 @@ static inline int network_from_name(Network* net, const char* name, Error* error
         switches = ranks / n[0] * n[1];
     }
     if (bigraph) switches = n[1];
-    if (dgx) ranks = 16, switches = 2;
+    if (dgx) {
+        ranks = 16;
+        switches = 2;
+    }
     if ((bigraph && n[1] % 2 != 0) || (fattree && n[0] < 2)) {
         fail(error,
              bigraph ? "network %s: half of the switches are joined to the other half: an even number of them is needed"
@@ -360,7 +363,9 @@ static inline bool network_from_file(Network* net, const char* path, Error* erro
 // The same vertices, every link the other way round. Ports follow the vertices they lead to.
 static inline Network network_reverse(const Network* net) {
     Network back = *net;
-    back.link = NULL, back.first = NULL, back.links = back.capacity = 0;
+    back.link = NULL;
+    back.first = NULL;
+    back.links = back.capacity = 0;
     for (int i = 0; i < net->links; i++)
         network_add(&back, net->link[i].to, net->link[i].from, net->link[i].bandwidth, net->link[i].latency);
     network_sort(&back);

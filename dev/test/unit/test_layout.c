@@ -4,7 +4,7 @@ formula of Narayanan et al. 2021; the mesh, the stages, the layout of every rank
 refused for, against their definitions, by brute force; traffic against the papers' formulas; the command line.
 */
 #include "../../../util/options.h"
-#include "../../../parallel.h"
+#include "../../../parallel/traffic.h"
 #include "test.h"
 
 static void test_presets(void) {

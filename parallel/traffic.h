@@ -1,0 +1,111 @@
+/*
+parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step.
+
+Theory: a collective counts as what a bandwidth-optimal algorithm sends. With x bytes in the whole vector and s ranks that is
+2 x (s - 1) / s for an all-reduce, x (s - 1) / s for a reduce-scatter or an all-gather, x for a message. comm.h counts the same
+way while it runs, and the two agree to the byte. 8 b s h (t - 1) / t elements a block and micro-batch: Narayanan et al. 2021,
+section 3.2.
+*/
+#ifndef TRAFFIC_H
+#define TRAFFIC_H
+
+#include "../parallel.h"
+
+typedef struct {
+    double layers;   // tensor group: sums in the blocks; more with recomputation and sequence parallelism
+    double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients
+    double pipeline; // messages: b s h, or b s h / t where it is scattered, a micro-batch and direction
+    double tied;     // the embedding's gradient, first and last stage
+    double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter and an all-gather of parameters
+} Traffic;
+
+// Boundaries between this rank's chunks and their neighbours.
+typedef struct {
+    double all, to_other_ranks;
+} BoundaryCount;
+
+static inline BoundaryCount traffic_boundaries(const Layout* layout) {
+    const Mesh* mesh = &layout->mesh;
+    BoundaryCount count = {0, 0};
+    for (int c = 0; c < mesh->v; c++) {
+        for (int by = -1; by <= 1; by += 2) {
+            const int neighbour = layout->chunk[c].number + by;
+            if (neighbour < 0 || neighbour == mesh_virtual_stages(mesh)) continue;
+            count.all++;
+            count.to_other_ranks += virtual_stage_holder(mesh->p, mesh->folded, neighbour) != mesh->pipeline;
+        }
+    }
+    return count;
+}
+
+// The tensor group's bytes of one element of the residual stream (N, C) and one micro-batch.
+typedef struct {
+    double block, embedding, head;
+} StreamCost;
+
+// Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs the first only.
+// With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 gathers more, because the inputs of the matrices are
+// kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the shared channels,
+// those backward in float32 unless they are narrow; the whole stream at the embedding, both ways, and nothing at the head.
+static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConfig* m, double element) {
+    const Mesh* mesh = &layout->mesh;
+    const bool full = mesh->recompute == RECOMPUTE_FULL;
+    const double t = mesh->t, sum = 2 * (t - 1) / t * element, half = sum / 2; // all-reduce of an element; half of it
+    StreamCost cost = {(4 + (full ? 1 : 0)) * sum, sum, sum};
+    if (mesh->sequence_parallel) {
+        cost.block = (10 + (full ? 3 : 0)) * half;
+        cost.embedding = 2 * half;
+        cost.head = 3 * half;
+    }
+    if (mesh->sync.ranks > 0) {
+        const double back = mesh->sync.narrow ? sum : sum * sizeof(float) / element;
+        cost.block = (double)layout->shared / m->C * ((2 + (full ? 1 : 0)) * sum + 2 * back);
+        cost.embedding = sum + back;
+        cost.head = 0;
+    }
+    return cost;
+}
+
+// Gradients that the tensor group sums, bytes.
+static inline double traffic_of_replicated(const Layout* layout) {
+    double bytes = 0;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
+        const double copies = slice->copies;
+        if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
+        bytes += 2 * (copies - 1) / copies * sizeof(float) * (double)slice_elements(slice);
+    }
+    return bytes;
+}
+
+// micro_batches of B sequences of T tokens. element: bytes of an activation or a parameter; gradients and statistics of
+// rows are float32.
+static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches,
+                                      size_t element) {
+    const Mesh* mesh = &layout->mesh;
+    const double value = (double)element, single = sizeof(float), t = mesh->t, d = mesh->d, k = micro_batches;
+    const double N = (double)B * T, x = N * m->C, first = layout->first_stage, last = layout->last_stage;
+    const double reductions = mesh->zero == 2 ? k : 1; // of a gradient
+    const StreamCost stream = traffic_of_stream(layout, m, value);
+    const BoundaryCount boundaries = traffic_boundaries(layout);
+    Traffic traffic = {k * layout->layers * stream.block * x, 0, 0, 0, 0};
+
+    traffic.ends = k * x * (first * stream.embedding + last * stream.head);
+    traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
+    if (!mesh->sequence_parallel && mesh->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
+    traffic.ends += reductions * traffic_of_replicated(layout);
+
+    const double parts = mesh->sequence_parallel || mesh->scatter ? t : 1;
+    traffic.pipeline = k * boundaries.to_other_ranks * x * layout->states * value / parts;
+
+    const Slice* wte = layout_slice(layout, -1, WTE);
+    const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;
+    if (embedding_is_split(layout, m)) traffic.tied = single * embedding / (mesh->zero ? d : 1);
+
+    // Gradients are scattered; then these or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
+    traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
+    if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
+    return traffic;
+}
+
+#endif
