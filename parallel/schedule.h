@@ -605,8 +605,10 @@ static inline Schedule schedule_from_order(const Schedule* order, bool training)
         if (training && !schedule.config.clip && i > 0) schedule_add_early_update(&schedule, order, i - 1);
     }
     if (training && schedule.config.clip) schedule_add_ending_clipped(&schedule);
-    if (training && !schedule.config.clip) schedule_add_early_update(&schedule, order, order->n - 1);
-    schedule_add_ending_unclipped(&schedule);
+    if (training && !schedule.config.clip) {
+        schedule_add_early_update(&schedule, order, order->n - 1);
+        schedule_add_ending_unclipped(&schedule);
+    }
     return schedule;
 }
 

@@ -53,7 +53,10 @@ typedef struct {
 } Timeline;
 
 static inline void timeline_free(Timeline* timeline) {
-    for (int r = 0; r < timeline->p; r++) free(timeline->start[r]), free(timeline->end[r]);
+    for (int r = 0; r < timeline->p; r++) {
+        free(timeline->start[r]);
+        free(timeline->end[r]);
+    }
     free(timeline->start);
     free(timeline->end);
     free(timeline->done);
