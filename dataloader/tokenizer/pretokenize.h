@@ -1,23 +1,30 @@
 /*
-dataloader/tokenizer/pretokenize.h: a text is cut into words before it becomes tokens. No token ever reaches across such a cut, which keeps "dog",
-"dog." and "dog!" from becoming three entries of a vocabulary (Radford et al. 2019, section 2.2), and lets words be encoded one by one.
+dataloader/tokenizer/pretokenize.h: splits a text into words before it is tokenized.
 
-Each family of vocabularies publishes its cuts as a regular expression; the words are its matches, one behind the other:
+    split_word    where the word ends that begins at a place
+    split_cut     a place where a text can be cut without changing its words
+
+Theory. No token crosses a cut between words, which keeps "dog", "dog." and "dog!" from becoming three entries of a
+vocabulary (Radford et al. 2019, section 2.2), and lets words be encoded one by one. Each family of vocabularies
+publishes its split as a regular expression; the words are its matches, one after the other:
 
     gpt2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-    llama3    (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+    llama3    (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|
+              \s*[\r\n]+|\s+(?!\S)|\s+
     qwen2     the same with \p{N} for \p{N}{1,3}
-    cl100k    '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s
+    cl100k    '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|
+              \s++$|\s*[\r\n]|\s+(?!\S)|\s
 
-The last one is how tiktoken writes cl100k today: it differs from llama3 where a text ends in white space with a new line in it, which
-is then one word. \p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old prints.
+cl100k is as tiktoken writes it today: it differs from llama3 where a text ends in white space with a new line in it,
+which is one word. \p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old
+prints.
 
-Here are these expressions as scanners that look at each character about once and never go back. What makes that possible: a
-character's class decides which alternative matches. An alternative ends where the class changes; and "\s+(?!\S)", white space that is
-not followed by anything else, is a run of it less its last character, or all of it at the end of the text.
+Here these expressions are scanners that read each character about once and never go back, as a character's class
+decides which alternative matches. An alternative ends where the class changes; and "\s+(?!\S)", white space that
+nothing else follows, is a run of white space without its last character, or all of it at the end of the text.
 
-A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, and the words are
-those that the expressions find where such bytes are replaced by symbols.
+A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, and
+the words are those of the expressions with symbols in place of such bytes.
 */
 #ifndef PRETOKENIZE_H
 #define PRETOKENIZE_H
@@ -39,7 +46,7 @@ static inline uint32_t utf8_code(const unsigned char* text, size_t bytes) {
     return code;
 }
 
-// The class of the character at s, of which there are n > 0 bytes, and how many of them it has.
+// The class of the character at the beginning of n > 0 bytes; *bytes: its length.
 static inline CharClass char_class(const unsigned char* text, size_t n, size_t* bytes) {
     *bytes = 1;
     if (text[0] < 0x80) return unicode_class(text[0]);
@@ -49,7 +56,7 @@ static inline CharClass char_class(const unsigned char* text, size_t n, size_t* 
     return unicode_class(utf8_code(text, valid));
 }
 
-// Where the characters of this class end that begin at `at`.
+// The end of the characters of this class from `at` on.
 static inline size_t skip_class(const unsigned char* text, size_t n, size_t at, CharClass wanted) {
     for (size_t bytes; at < n && char_class(text + at, n - at, &bytes) == wanted;) at += bytes;
     return at;
@@ -60,7 +67,7 @@ static inline bool is_newline(int c) { return c == '\n' || c == '\r'; }
 // ----------------------------------------------------------------------------------------------------------------
 // Words
 
-// Bytes of 's 't 'm 'd 're 've 'll at the apostrophe text[0]; 0: none of them is there.
+// The length of 's 't 'm 'd 're 've or 'll at the apostrophe text[0]; 0: it is none of them.
 static inline size_t ending_bytes(const unsigned char* text, size_t n, bool any_case) {
     const int fold = any_case ? 32 : 0; // the bit by which capitals differ
     if (n < 2) return 0;
@@ -70,10 +77,9 @@ static inline size_t ending_bytes(const unsigned char* text, size_t n, bool any_
     return any_case && n > 2 && text[1] == 0xC5 && text[2] == 0xBF ? 3 : 0; // U+017F
 }
 
-// The end of a word of white space that begins at `at`: of the alternatives above, those from \s on.
+// The end of a word of white space that begins at `at`: the alternatives from \s on.
 static inline size_t split_space(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
-    size_t end = at, last = at,
-           newline = 0; // of the run; where its last character begins; where its last new line ends
+    size_t end = at, last = at, newline = 0; // of the run: its end, its last character, the end of its last new line
     for (size_t bytes; end < n && char_class(text + end, n - end, &bytes) == CHAR_SPACE; end += bytes) {
         last = end;
         if (is_newline(text[end])) newline = end + 1;
@@ -92,7 +98,7 @@ static inline size_t split_gpt2(const unsigned char* text, size_t n, size_t at) 
     return found == CHAR_SPACE ? split_space(SPLIT_GPT2, text, n, at) : skip_class(text, n, word + bytes, found);
 }
 
-// Up to `most` numbers.
+// The end of up to `most` numbers.
 static inline size_t split_numbers(const unsigned char* text, size_t n, size_t at, int most) {
     size_t bytes;
     for (int i = 0; i < most && at < n && char_class(text + at, n - at, &bytes) == CHAR_NUMBER; i++) at += bytes;
@@ -115,7 +121,7 @@ static inline size_t split_llama3(SplitKind kind, const unsigned char* text, siz
     return end;
 }
 
-// Where the word ends that begins at text[at], at < n. It ends later than it begins.
+// The end of the word that begins at text[at], at < n; it is above `at`.
 static inline size_t split_word(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
     if (kind == SPLIT_BYTES) return at + 1;
     return kind == SPLIT_GPT2 ? split_gpt2(text, n, at) : split_llama3(kind, text, n, at);
@@ -124,7 +130,7 @@ static inline size_t split_word(SplitKind kind, const unsigned char* text, size_
 // ----------------------------------------------------------------------------------------------------------------
 // Parts of a text that can be split apart from each other
 
-// True if the character that ends before text[at] is a letter or a number.
+// Whether the character that ends before text[at] is a letter or a number.
 static inline bool ends_in_word(const unsigned char* text, size_t at) {
     size_t begin = at - 1, bytes;
     while (begin > 0 && at - begin < 4 && (text[begin] & 0xC0) == 0x80) begin--;
@@ -132,8 +138,9 @@ static inline bool ends_in_word(const unsigned char* text, size_t at) {
     return begin + bytes == at && (found == CHAR_LETTER || found == CHAR_NUMBER);
 }
 
-// The first place from `at` on where a text falls into two parts whose words are those of the whole: between a letter or number and a
-// blank or new line. No alternative has white space behind a letter or number, and none looks back. n: there is no such place.
+// The first place from `at` on where a text can be cut into two parts with the same words: between a letter or number
+// and a blank or new line, as no alternative has white space after a letter or number, and none looks back. n: there is
+// no such place.
 static inline size_t split_cut(const unsigned char* text, size_t n, size_t at) {
     for (at = at ? at : 1; at < n; at++)
         if ((text[at] == ' ' || text[at] == '\n') && ends_in_word(text, at)) return at;

@@ -1,16 +1,18 @@
 /*
-dev/data/documents.h: texts on disk as documents, read on all cores.
+dev/data/documents.h: reads texts on disk as documents, on all cores.
 
-    text      a document is a file, or what stands between two delimiters (white space around one goes with it). Any bytes.
+    text      a document is a file, or the text between two delimiters (without the white space around it). Any bytes.
     JSONL     a file whose name ends in .jsonl: a document is a line, an object with the text in one field.
-    folder    all files in it and below that are one of these, in the order of their names; others, and hidden ones, are left out.
+    folder    all files in it and below that are one of these, in the order of their names; others, and hidden ones, are
+              omitted.
 
-The files are cut into parts of about a megabyte: whole documents where there are delimiters or lines, else pieces of a text, cut where
-its tokens come apart (split_cut). Threads take the parts in turn and work on them; what they make is handed on in the order of the parts.
-So the result does not depend on the number of threads, and no more than one part for each of them is in memory.
+    texts_open    opens files, patterns and folders; texts_work: processes all documents by threads
 
-A part of the documents is for validation: each is drawn by itself, from the seed, its file's place and its own in there. Where all is one
-document, its end is.
+Theory. The files are cut into parts of about a megabyte: whole documents if there are delimiters or lines, else pieces
+of a text, cut where that does not change its tokens (tokenizer_cut). Threads take the parts in turn; their results are
+processed in the order of the parts. So the result does not depend on the number of threads, and at most one part for
+each thread is in memory. A fraction of the documents is for validation, drawn from the seed, the file's number and the
+document's offset; if there is only one document, its end is.
 */
 #ifndef DOCUMENTS_H
 #define DOCUMENTS_H
@@ -53,14 +55,14 @@ static inline void texts_close(Texts* texts) {
     texts->files = texts->room = 0;
 }
 
-// Why a file that does not look like text cannot be read.
+// Why a file is not text.
 static inline const char* not_text(const MappedFile* map) {
     const char* foreign = foreign_format(map->data, map->size);
     if (foreign) return foreign;
     return "not a text: it has NUL bytes, or too many control characters";
 }
 
-// Appends a file. What is no text is an error where the file was named, and left out where it was found.
+// Appends a file. A file that is no text is an error if it was named, and is omitted if it was found in a folder.
 static inline bool texts_add_file(Texts* texts, const char* path, bool named, Error* error) {
     MappedFile map;
     if (!file_map(&map, path, error)) return false;
@@ -89,7 +91,7 @@ static inline bool texts_add_folder(Texts* texts, const char* path, Error* error
     return ok;
 }
 
-// Opens all that `globs` names: files, patterns and folders between commas. False: *error says why, and nothing is open.
+// Opens a comma-separated list of files, patterns and folders. False: *error has the reason, and nothing is open.
 static inline bool texts_open(Texts* texts, const char* globs, Error* error) {
     PathList list = {NULL, 0};
     bool ok = true;
@@ -121,20 +123,20 @@ typedef struct {
     int file;
     size_t begin, end;
     bool begins;    // the first byte is the first of a document
-    bool validates; // of a text that is all one document: this is its end
+    bool validates; // of a single document: this is its end
 } TextPart;
 
-// Where the next part begins.
+// The beginning of the next part.
 typedef struct {
     int file;
-    size_t at, tail; // tail: of a text that is all one document, where the part to validate on begins
+    size_t at, tail; // tail: of a single document, where the held-out part begins
 } TextCursor;
 
 static inline bool is_one_document(const Texts* texts) {
     return texts->files == 1 && !texts->file[0].lines && !texts->delimiter;
 }
 
-// A part of a file is taken, which is mapped for the first of them; and given back.
+// Takes a part of a file, which is mapped for the first of them; file_give returns it.
 static inline bool file_take(TextFile* file, Error* error) {
     if (!file->map.data && !file_map(&file->map, file->path, error)) return false;
     file->parts++;
@@ -159,7 +161,7 @@ static inline bool texts_begin(TextCursor* cursor, const Texts* texts, Error* er
 
 static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
-// Where the part ends that begins at `begin`.
+// The end of the part that begins at `begin`.
 static inline size_t part_end(const Texts* texts, const TextFile* file, size_t begin, size_t size) {
     const unsigned char* text = file->map.data;
     if (size - begin <= PART_BYTES) return size;
@@ -171,7 +173,7 @@ static inline size_t part_end(const Texts* texts, const TextFile* file, size_t b
     return found ? (size_t)(found - text) + strlen(mark) : size;
 }
 
-// The next part, whose file is taken; there has to be one. False: the file cannot be read any more.
+// Takes the next part, which has to exist. False: its file cannot be read any more.
 static inline bool texts_next(TextPart* part, TextCursor* cursor, const Texts* texts, Error* error) {
     part->file = cursor->file;
     TextFile* file = &texts->file[cursor->file];
@@ -196,19 +198,19 @@ static inline bool texts_next(TextPart* part, TextCursor* cursor, const Texts* t
 typedef struct {
     const unsigned char* text;
     size_t n;       // > 0
-    bool begins;    // false: it goes on with the document before
-    bool validates; // it is one to validate on
+    bool begins;    // false: it continues the document before
+    bool validates; // it is for validation
 } Document;
 
 typedef void (*TakeDocument)(void* context, const Document* document);
 
-// Whether the document at this byte of a file is drawn to validate on.
+// Whether the document at this byte of a file is drawn for validation.
 static inline bool is_drawn(const Texts* t, int file, size_t at) {
     return random_uniform(t->seed, hash_string("documents to validate on") + (uint64_t)file, (uint64_t)at) <
            (float)t->validation;
 }
 
-// The documents between delimiters; the part begins and ends with whole ones.
+// Passes the documents between delimiters to `take`; the part consists of whole documents.
 static inline void part_between(const Texts* texts, const TextPart* part, TakeDocument take, void* context) {
     const unsigned char* text = texts->file[part->file].map.data;
     const size_t mark = strlen(texts->delimiter);
@@ -236,7 +238,7 @@ static inline void take_text(void* context, const unsigned char* text, size_t n,
     lines->take(lines->context, &document);
 }
 
-// Hands the documents of a part to `take`, in their order.
+// Passes the documents of a part to `take`, in their order.
 static inline bool part_documents(const Texts* texts, const TextPart* part, TakeDocument take, void* context,
                                   Error* error) {
     const TextFile* file = &texts->file[part->file];
@@ -257,7 +259,7 @@ static inline bool part_documents(const Texts* texts, const TextPart* part, Take
 // ----------------------------------------------------------------------------------------------------------------
 // Threads
 
-// What a thread does with a part, and what is then done with that in the order of the parts, by one thread at a time.
+// The work on the documents of a part; finish is called in the order of the parts, by one thread at a time.
 typedef struct {
     TakeDocument take;
     bool (*finish)(void* context, Error* error); // NULL: nothing
@@ -280,7 +282,7 @@ typedef struct {
     Error error;
 } TextPool;
 
-// One thread. All that it shares with others it touches under the lock.
+// A thread. Shared fields are used under the lock.
 static inline void* pool_thread(void* argument) {
     TextPool* pool = (TextPool*)argument;
     TextPart part;
@@ -313,7 +315,7 @@ static inline void* pool_thread(void* argument) {
     return NULL;
 }
 
-// "tokenize  1.2 of 2.3 GB, 52 % | 45.3 MB/s | 25 s left", in one place of a terminal, or as a line from time to time in a log.
+// Prints "tokenize  1.2 of 2.3 MB, 52 % | 45.3 MB/s | 25 s left", on the same line of a terminal, or as lines of a log.
 static inline void pool_progress(const TextPool* pool, double seconds, bool terminal) {
     const double done = (double)pool->bytes, all = (double)pool->texts->bytes, rate = done / seconds;
     if (done == 0) return;
@@ -322,7 +324,7 @@ static inline void pool_progress(const TextPool* pool, double seconds, bool term
     fflush(stderr);
 }
 
-// Until all threads have ended; shows progress meanwhile.
+// Waits for all threads, and prints the progress.
 static inline void pool_wait(TextPool* pool) {
     const bool terminal = isatty(STDERR_FILENO);
     const double start = seconds_now(), every = terminal ? 0.5 : 10;
@@ -340,8 +342,8 @@ static inline void pool_wait(TextPool* pool) {
     if (terminal && shown > start) fprintf(stderr, "\r%78s\r", "");
 }
 
-// Does the work on all parts. False: *error says what was wrong with the first part that failed; those behind it may have been taken, but
-// were not finished.
+// Does the work on all parts. False: *error has the reason of the first part that failed; later parts may have been
+// taken, but were not finished.
 static inline bool texts_work(const Texts* texts, const TextWork* work, const char* name, Error* error) {
     TextPool pool;
     pthread_t thread[THREADS_MOST];
@@ -367,11 +369,11 @@ static inline bool texts_work(const Texts* texts, const TextWork* work, const ch
     return !pool.failed;
 }
 
-// Cores that this process may use.
+// The number of cores that this process may use.
 static inline int usual_threads(void) {
     cpu_set_t set;
     const int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return count < 1 ? 1 : count > THREADS_MOST ? THREADS_MOST : count;
+    return (int)max_i64(1, min_i64(count, THREADS_MOST));
 }
 
 #endif

@@ -1,13 +1,14 @@
 /*
-make_choices.c: questions of multiple choice as HellaSwag has them, in tokens: a file for train_gpt --evaluate (dataloader/eval_loader.h).
+make_choices.c: questions of multiple choice as HellaSwag has them, in tokens: a file for train_gpt --evaluate
+(dataloader/eval_loader.h).
 
     scripts/download_data.sh hellaswag
     build/make_choices --tokenizer gpt2/ --data data/hellaswag/hellaswag_val.jsonl --out data/hellaswag/val.bin
     ./train_gpt --model gpt2-124M --init gpt2/ --evaluate data/hellaswag/val.bin
 
-A line of the JSONL is an object with "ctx", the context; "endings", of which one is right; and "label", which one, from 0. The tokens are
-those of llm.c's own files: of the context, and of a blank and the ending, each by itself. The format has 16 bits for a token, so a
-vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
+A line of the JSONL is an object with "ctx", the context; "endings", of which one is right; and "label", which one, from
+0. The tokens are those of llm.c's own files: of the context, and of a blank and the ending, each by itself. The format
+has 16 bits for a token, so a vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
 */
 #include "../../dataloader/eval_loader.h"
 #include "../../util/json.h"
@@ -66,7 +67,7 @@ static bool append_text_tokens(ChoiceWriter* writer, const char* text, size_t n,
     return ok;
 }
 
-// A blank, then the ending.
+// Appends a blank and the ending.
 static bool append_ending(ChoiceWriter* writer, const JsonNode* ending, Error* error) {
     char* text = (char*)checked_malloc((size_t)ending->count + 1, "an ending");
     text[0] = ' ';
@@ -77,7 +78,7 @@ static bool append_ending(ChoiceWriter* writer, const JsonNode* ending, Error* e
     return ok;
 }
 
-// The label is a number, or a text that is one, as in Hugging Face's copy.
+// Reads the label: a number, or a number as text, as in Hugging Face's copy.
 static bool read_label(int64_t* label, const Json* json, int64_t endings, Error* error) {
     const JsonNode* node = json_get(json->nodes, "label");
     char* end = NULL;
@@ -90,7 +91,7 @@ static bool read_label(int64_t* label, const Json* json, int64_t endings, Error*
     return json_get_integer(label, json, json->nodes, "label", 0, endings - 1, error);
 }
 
-// Puts an example together, and writes it.
+// Assembles and writes an example.
 static bool write_example(ChoiceWriter* writer, const Json* json, Error* error) {
     const JsonNode* context = json_require(json, json->nodes, "ctx", JSON_STRING, error);
     const JsonNode* endings = context ? json_require(json, json->nodes, "endings", JSON_ARRAY, error) : NULL;
@@ -120,13 +121,13 @@ static bool is_blank_line(const unsigned char* text, size_t n) {
     return true;
 }
 
-// A line is line 1 of its JSON.
+// Fails with the number of the line, which in its JSON is line 1.
 static bool fail_line(Error* error, const char* path, int64_t line, const Error* why) {
     const bool column = strncmp(why->text, ":1:", 3) == 0;
     return fail(error, "%s:%lld:%s%.900s", path, (long long)line, column ? "" : " ", why->text + (column ? 3 : 0));
 }
 
-// All lines of the file. What is wrong is told with its line.
+// Writes the examples of all lines of the file.
 static bool write_examples(ChoiceWriter* writer, const char* path, const MappedFile* file, Error* error) {
     int64_t line = 1;
     for (size_t at = 0, next; at < file->size; at = next, line++) {
@@ -152,7 +153,7 @@ static bool write_header(ChoiceWriter* writer) {
     return fseek(writer->out, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, writer->out) == 1;
 }
 
-// Writes all of the file under another name, then gives it its own.
+// Writes the file under another name, then renames it.
 static bool write_file(ChoiceWriter* writer, const ChoicesOptions* options, const MappedFile* file, Error* error) {
     char path[4096];
     snprintf(path, sizeof path, "%s.part", options->out);

@@ -1,5 +1,6 @@
 /*
-make_vocab.c: a vocabulary from your own texts (dataloader/tokenizer/bpe_train.h), written as a tokenizer.json that Hugging Face's tokenizers loads.
+make_vocab.c: trains a vocabulary on your texts (dataloader/tokenizer/bpe_train.h), and writes it as a tokenizer.json
+that Hugging Face's tokenizers loads.
 
     build/make_vocab --data tinyshakespeare.txt --vocab 4096 --out tokenizer.json
     build/tokenize --tokenizer tokenizer.json --data tinyshakespeare.txt --out data/shakespeare --val 0.1
@@ -26,7 +27,7 @@ static int vocab_table(Option* table, VocabOptions* o) {
         option_string("delimiter", &o->delimiter, "TEXT", "what stands between two documents in a text"),
         option_int("vocab", &o->vocab, 257, VOCAB_MOST, "tokens: the 256 bytes, merges, and <|endoftext|>"),
         option_choice("split", &o->split, "gpt2|llama3|qwen2", "how a text is cut into words"),
-        option_int("least", &o->least, 1, 1e15, "a pair has to be there so many times to become a token"),
+        option_int("least", &o->least, 1, 1e15, "occurrences that a pair needs to become a token"),
         option_string("out", &o->out, "FILE", "tokenizer.json to write"),
         option_int("threads", &o->threads, 1, THREADS_MOST, "[all cores]"),
         option_flag("help", &o->help, "this list"),

@@ -4,11 +4,10 @@ tokenize.c: texts to shards of tokens that train_gpt reads, on all cores.
     build/tokenize --tokenizer gpt2/ --data "books,more.jsonl" --out data/books --val 0.01
     ./train_gpt --data "data/books/train_*.bin" --val "data/books/val_*.bin"
 
-The shards are llm.c's: 256 int32 (magic number, version, number of tokens), then uint16 tokens where the vocabulary has at most 65,536 of
-them, uint32 otherwise. The token that parts documents stands before each document, as in llm.c's own files. The vocabulary is written
-beside the shards as tokenizer.json, where train_gpt finds it.
-
-Shards and vocabulary get their names when all of them are written. The same texts give the same bytes, whatever the number of threads.
+The shards are llm.c's: 256 int32 (magic number, version, number of tokens), then uint16 tokens where the vocabulary has
+at most 65,536 of them, uint32 otherwise. The document token precedes each document, as in llm.c's own files. The
+vocabulary is written beside the shards as tokenizer.json, where train_gpt finds it. Shards and vocabulary get their
+names when all of them are written. The same texts give the same bytes with any number of threads.
 */
 #include "../../util/options.h"
 #include "documents.h"
@@ -57,7 +56,7 @@ static int tokenize_table(Option* table, TokenizeOptions* o) {
 // ----------------------------------------------------------------------------------------------------------------
 // Shards
 
-// Tokens that become files FOLDER/NAME_000000.bin, ..., each of at most `most` of them.
+// Writes tokens to FOLDER/NAME_000000.bin, ..., at most `most` tokens each.
 typedef struct {
     const char *folder, *name;
     int width, magic, version;
@@ -99,7 +98,7 @@ static bool shard_open(ShardWriter* writer, Error* error) {
     return (writer->file && fwrite(header, sizeof header, 1, writer->file) == 1) || shard_failed(writer, error);
 }
 
-// Appends tokens, to as many shards as they need.
+// Appends tokens, opening shards as needed.
 static bool shard_write(ShardWriter* writer, const int32_t* token, size_t n, Error* error) {
     uint16_t narrow[4096];
     while (n > 0) {
@@ -118,7 +117,7 @@ static bool shard_write(ShardWriter* writer, const int32_t* token, size_t n, Err
     return true;
 }
 
-// Gives the shards their names, or (keep = false) removes them.
+// Renames the shards to their names, or (keep = false) removes them.
 static bool shards_end(ShardWriter* writer, bool keep, Error* error) {
     bool ok = keep ? shard_close(writer, error) : true;
     if (writer->file) fclose(writer->file);
@@ -135,7 +134,7 @@ static bool shards_end(ShardWriter* writer, bool keep, Error* error) {
     return ok;
 }
 
-// A folder that has shards already would have them among the new ones.
+// Refuses a folder that has shards already: they would be among the new ones.
 static bool shards_begin(ShardWriter* writer, const char* folder, const char* name, int vocab, int64_t most,
                          Error* error) {
     const TokenFormatFacts* facts = &token_formats[vocab <= 65536 ? TOKENS_GPT2_SHARD : TOKENS_LLAMA3_SHARD];
@@ -150,7 +149,7 @@ static bool shards_begin(ShardWriter* writer, const char* folder, const char* na
     glob_t found;
     snprintf(pattern, sizeof pattern, "%s/%s_*.bin", folder, name);
     const bool old = glob(pattern, 0, NULL, &found) == 0;
-    if (old) fail(error, "%s is there already: name another --out, or remove it", found.gl_pathv[0]);
+    if (old) fail(error, "%s exists; name another --out, or remove it", found.gl_pathv[0]);
     globfree(&found);
     return !old;
 }
@@ -214,7 +213,7 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWr
     return ok;
 }
 
-// Puts a vocabulary beside the shards.
+// Writes the vocabulary beside the shards.
 static bool save_beside(const Tokenizer* tokenizer, const char* folder, Error* error) {
     char path[4096];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
