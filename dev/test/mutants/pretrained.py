@@ -95,7 +95,7 @@ ON_MESHES = [
     ("whole: exports say nothing of ends", EXPORT, "job->dtype, files->config, error)", "job->dtype, \"\", error)"),
 ]
 
-TESTS = {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, CHECKPOINT)}
+TESTS = {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, PRETRAINED, "kernels/activations.h")}
 FAULTS = PURE + [(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES]
 FAST, SECONDS = "-O1", 300
 
