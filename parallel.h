@@ -79,6 +79,9 @@ typedef struct {
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
 
+// The ranks that a number is summed over or compared between: all, or those of this rank's site.
+typedef enum { SCOPE_WORLD, SCOPE_SITE } Scope;
+
 // Replicas of a site; this rank's site; its place among the replicas there.
 static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
 static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }

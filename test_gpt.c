@@ -174,7 +174,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     memset(&got, 0, sizeof got);
     load_reference_batch(s, a, &run->batch, tokens, step, r);
     const int N = r->B * r->T;
-    stage_begin_gradients(s);
+    zero_gradients(s);
     device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
     a->scale = 0; // logits stay
     chunk_forward(s, a);
@@ -530,7 +530,7 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     device_from_host(x.batch.device, x.batch.host, batch_bytes(&x.batch));
     draw_weights(s);
     for (int way_of = 0; way_of < 3; way_of++) { // packed, alone, without documents
-        stage_begin_gradients(s);
+        zero_gradients(s);
         for (int d = 0, at = 0; way_of == 1 && d < packed_documents; at += packed_lengths[d++])
             documents_pass(&x, losses[1], at, 1, packed_lengths[d], NULL, d + 1 == packed_documents);
         if (way_of != 1)

@@ -113,12 +113,14 @@ static void run_reduce(Trainer* t, Action action) {
     const double started = seconds_now();
     finish_grad_sync(&stage->grads, layout, action.chunk);
     if (action.kind == TIE) all_reduce_tied_embedding_grad(&stage->grads, &t->groups, layout);
-    if (!defers_inter_site_sync(stage)) start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
-    finish_inter_site_sync(&stage->grads, &t->groups, layout, action.chunk);
-    for (int b = 0; b < layout->buckets && stage->grads.due; b++) {
-        if (layout->bucket[b].chunk != action.chunk) continue;
-        if (stage->rounds.mode == DP_DC_S3GD) async_dp_advance(&stage->sites, b);
-        gradient_squares(stage, b);
+    if (stage->async) {
+        async_dp_finish_grad_sync(stage, action.chunk);
+    } else {
+        start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
+        finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
+    }
+    for (int b = 0; b < layout->buckets; b++) {
+        if (layout->bucket[b].chunk == action.chunk && stage->grads.update) gradient_squares(stage, b);
     }
     trace_action(t, action, started);
 }
@@ -132,9 +134,10 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     NanProbe probe = nan_probe_init(&stage->model);
     Comm* list[GROUPS];
     int64_t counted[GROUPS];
-    if (!t->schedule.config.clip || stage->grads.late) {
+    const bool delayed = stage->async && async_dp_is_delayed(stage);
+    if (!t->schedule.config.clip || delayed) {
         snprintf(text, size,
-                 stage->grads.late ? "the rank cannot be found where gradients are late"
+                 delayed ? "the rank cannot be found where gradients are late"
                                    : "the rank can be found with a --clip, also a large one, or --on-nan skip");
         return;
     }
@@ -142,13 +145,13 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // what follows is no part of training
     stage->probe = &probe;
     probe_weights(&probe, &stage->layout, stage->params);
-    stage_begin_gradients(stage);
+    zero_gradients(stage);
     run_schedule(t, pass);
     comm_synchronize(&t->world);
     stage->probe = NULL;
     for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
     nan_origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model,
-                !async_schedule_are_late(&stage->rounds));
+                t->stats_scope == SCOPE_WORLD);
 }
 
 // A loss or a gradient is not a number: ends the run, or leaves the update out, which all ranks decide alike.
@@ -172,24 +175,18 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
     append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
-    const bool alike =
-        !async_schedule_are_late(&t->stage.rounds) || (t->stage.rounds.mode == DP_DELAYED && not_finite >= 0);
-    if (alike) comm_abort_all(&t->world, EXIT_RUN, text);
+    const Scope scope = not_finite >= 0 ? t->stage.grads.scope : t->stats_scope;
+    if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
 }
 
-// Adds up what the ranks have found: squares (tensors), loss, corrections (tensors), seconds. Sites that do not wait for each
-// other do not do so here: the loss is this site's, and squares are alike on all, or its own. Only ZeRO's shares lie on all.
+// Adds up the statistics of a step, squares (tensors), loss, seconds: over a site, whose ranks have all squares but where ZeRO
+// divides them over sites; the loss over the scope of statistics.
 static void reduce_step_stats(Trainer* t, double* sums) {
-    const AsyncConfig* r = &t->stage.rounds;
     const int tensors = t->stage.layout.tensors;
-    double* loss = sums + tensors;
-    sum_over_site(&t->groups, sums, 2 * tensors + 2);
-    if (t->stage.layout.mesh.zero) {
-        sum_over(&t->groups.far, sums, tensors);
-        sum_over(&t->groups.far, loss + 1, tensors);
-    }
-    if (!async_schedule_are_late(r)) sum_over(&t->groups.far, loss, 1);
+    sum_over_site(&t->groups, sums, tensors + 2);
+    if (t->stage.layout.mesh.zero) sum_over(&t->groups.far, sums, tensors);
+    if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.far, sums + tensors, 1);
 }
 
 // All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time
@@ -200,23 +197,21 @@ static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, Step
     const Layout* layout = &stage->layout;
     const int tensors = layout->tensors;
     const double started = seconds_now();
-    double* sums = (double*)checked_calloc(2 * (size_t)tensors + 2, sizeof(double), "the gradient's norm");
+    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
-    device_to_host(sums, stage->sums, (size_t)(2 * tensors + 1) * sizeof(double));
+    device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
     if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;
-    sums[2 * tensors + 1] = started - progress->started - progress->waited;
+    sums[tensors + 1] = started - progress->started - progress->waited;
     reduce_step_stats(t, sums);
     int not_finite;
-    const double sites =
-        async_schedule_are_late(&stage->rounds) ? stage->rounds.sites : 1; // that have a loss of their own
-    t->loss = sums[tensors] / ((double)o->global_batch * stage->T / sites);
+    t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite) / gradient_factor(t);
-    if (!stage->grads.due) t->grad_norm = (double)NAN; // nothing has come yet
-    set_delay_compensation(stage, sums, sums + tensors + 1);
+    if (!stage->grads.update) t->grad_norm = (double)NAN;
+    if (stage->async) async_dp_set_compensation(stage, sums);
     const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
     const double rank_seconds = (seconds_now() - progress->started) * ranks;
     t->bubble = layout->mesh.p == 1 ? 0
-                : measures_time(t)  ? fmax(0, rank_seconds / sums[2 * tensors + 1] - 1)
+                : measures_time(t)  ? fmax(0, rank_seconds / sums[tensors + 1] - 1)
                                     : (double)NAN;
     free(sums);
     t->health.skipped = false;
@@ -231,10 +226,12 @@ static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, Step
 
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
-    if (t->health.skipped) return;
-    if (t->stage.grads.due)
-        chunk_optimizer_step(&t->stage, action.chunk, &t->settings, optimizer_steps_at(t, t->step + 1),
-                             learning_rate(&t->settings, t->step), grad_scale);
+    Stage* stage = &t->stage;
+    if (t->health.skipped || !stage->grads.update) return;
+    if (stage->async) async_dp_before_update(stage, action.chunk);
+    chunk_optimizer_step(stage, action.chunk, &t->settings, optimizer_steps_at(t, t->step + 1),
+                         learning_rate(&t->settings, t->step), grad_scale);
+    if (stage->async) async_dp_after_update(stage, action.chunk);
     trace_action(t, action, started);
 }
 
@@ -268,7 +265,7 @@ static void run_schedule(Trainer* t, const StepInput* pass) {
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
     StepClock progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
-    device_zero(stage->sums, (size_t)(2 * stage->layout.tensors + 1) * sizeof(double));
+    device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
     load_batch(t, pass);
     for (int i = 0; i < pass->schedule->n; i++) {
         const Action action = pass->schedule->actions[i];
@@ -277,7 +274,7 @@ static void run_schedule(Trainer* t, const StepInput* pass) {
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, pass, action, &progress);
         buckets_progress(&stage->grads, &stage->layout);
-        if (async_schedule_are_local(&stage->rounds)) async_dp_progress(&stage->sites);
+        if (stage->async) async_dp_progress(stage);
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
     for (int i = 0; i < stage->layout.mesh.v * PIPELINE_BUFFERS_PER_DIRECTION; i++)
@@ -294,20 +291,18 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// What all ranks have sent since `before`. Sites that do not wait for each other do not meet for that (meets = false): it is
-// what this one has sent, as often as there are sites, which is exact where the plan between them is the same for all. too is
-// summed as well.
-static Bytes bytes_all_ranks(Trainer* t, Bytes before, bool meets, double too[2]) {
+// The bytes that all ranks have sent since `before`; of the scope of a site they are estimated as this site's bytes times the
+// sites, which is exact where the plan between them is the same for all. too is summed over the scope as well.
+static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2]) {
     const Bytes now = bytes_sent(t);
-    const double sites = meets ? 1 : t->stage.rounds.sites;
+    const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
     double sums[6] = {now.tensor - before.tensor,
                       now.pipeline - before.pipeline,
                       now.data - before.data,
                       now.far - before.far,
                       too[0],
                       too[1]};
-    sum_over_site(&t->groups, sums, 6);
-    if (meets) sum_over(&t->groups.far, sums, 6);
+    sum_over_scope(&t->groups, scope, sums, 6);
     too[0] = sums[4], too[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
@@ -327,22 +322,20 @@ static void train_step(Trainer* t) {
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
-    stage_begin_gradients(&t->stage);
+    if (t->stage.async) async_dp_step_begin(&t->stage);
+    zero_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
     run_schedule(t, &pass);
-    for (int chunk = -1; chunk < t->stage.layout.mesh.v && defers_inter_site_sync(&t->stage); chunk++)
-        start_inter_site_syncs(&t->stage.grads, &t->groups, &t->stage.layout, chunk);
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    t->stage.grads.due = true;
-    if (t->health.skipped) recast_parameters(&t->stage, &t->settings, t->step);
+    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
     health_step(&t->health, t->loss, t->grad_norm);
-    async_dp_step_end(&t->stage, &t->settings, t->step);
+    const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // that are asked to stop, to save
-    t->bytes = bytes_all_ranks(t, before, !async_schedule_are_late(&t->stage.rounds), ranks);
+    t->bytes = bytes_all_ranks(t, before, t->stats_scope, ranks);
     const Asked asked = {ranks[0] > 0, ranks[1] > 0};
-    t->asked = stop_agreed(&t->stop, &t->groups.far, &t->stage.rounds, t->step, asked);
+    t->asked = stop_agreed(&t->stop, &t->groups.far, t->stats_scope, t->step, merged, asked);
 }
 
 // ================================================================================================================
@@ -406,11 +399,11 @@ static void evaluate(Trainer* t, Evaluation* e) {
     free(host);
 }
 
-// Most memory that a rank ever held, in bytes; of this site, where sites do not wait for each other.
+// Most memory that a rank of the scope of statistics ever held, in bytes.
 static int64_t peak_bytes(Trainer* t) {
     int64_t bytes = device_peak_bytes();
     Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.far};
-    for (int i = 0; i < (async_schedule_are_late(&t->stage.rounds) ? 3 : 4); i++) {
+    for (int i = 0; i < (t->stats_scope == SCOPE_SITE ? 3 : 4); i++) {
         const int64_t counted = axes[i]->size_bytes;
         comm_all_reduce(axes[i], &bytes, 1, COMM_INT64, COMM_MAX);
         axes[i]->size_bytes = counted;
@@ -459,7 +452,6 @@ static void begin_training(Trainer* t) {
     enter_phase(t, PHASE_LOADING);
     warm_up(t);
     const bool resumed = init_weights(t);
-    if (!resumed) async_dp_init(&t->stage);
     t->ended = t->step >= o->steps;
     if (o->out && is_main(t)) {
         log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
@@ -483,10 +475,10 @@ static void validate_if_due(Trainer* t) {
     t->evaluated = evaluates;
     t->val_loss = (double)NAN;
     if (!due && !evaluates) return;
-    async_dp_load_global(&t->stage, o, t->step);
+    load_global_weights(t);
     if (due) t->val_loss = validate(t);
     if (evaluates) evaluate_all(t);
-    async_dp_restore_local(&t->stage, o, t->step);
+    restore_local_weights(t);
 }
 
 static void report_step(Trainer* t, double seconds) {
@@ -513,9 +505,9 @@ static void save_if_due(Trainer* t) {
 static void sample_if_due(Trainer* t) {
     const Settings* o = &t->settings;
     if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->asked.stop) return;
-    async_dp_load_global(&t->stage, o, t->step);
+    load_global_weights(t);
     sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
-    async_dp_restore_local(&t->stage, o, t->step);
+    restore_local_weights(t);
 }
 
 static void print_end(const Trainer* t) {
@@ -543,14 +535,14 @@ static int end_training(Trainer* t) {
     const bool whole = t->step >= o->steps;
     double none[2] = {0, 0};
     print_end(t);
-    async_dp_drain(&t->stage);
+    if (t->stage.async) async_dp_drain(&t->stage);
     stop_settle(&t->stop);
-    const Bytes all = bytes_all_ranks(t, t->first_bytes, true, none);
+    const Bytes all = bytes_all_ranks(t, t->first_bytes, SCOPE_WORLD, none);
     if (is_main(t) && t->step > t->first_step) print_traffic(t, all, t->first_step);
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);
     if (o->sample_every && whole) {
-        async_dp_load_global(&t->stage, o, t->step);
+        load_global_weights(t);
         sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
     }
     const bool logged = log_close(&t->log), kept = log_close(&t->samples);
@@ -566,7 +558,7 @@ static int train(Trainer* t) {
         train_step(t);
         const double seconds = seconds_now() - started;
         if (is_due(t->step, t->settings.check_replicas_every))
-            check_replicas(t, !async_schedule_are_late(&t->stage.rounds));
+            check_replicas(t, t->stats_scope);
         validate_if_due(t);
         report_step(t, seconds);
         save_if_due(t);

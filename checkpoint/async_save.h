@@ -50,7 +50,7 @@ typedef struct {
 // weights. The weights of asynchronous sites are the global parameters.
 static ShardedBuffer stage_values(const Stage* stage, int what) {
     float* weights = HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;
-    if (async_schedule_are_local(&stage->rounds)) weights = stage->rounds.eager ? stage->grads.all : stage->sites.base;
+    if (stage->checkpoint_weights) weights = stage->checkpoint_weights;
     float* const buffers[CHECKPOINT_VALUES] = {weights, stage->moment1, stage->moment2};
     const ShardedBuffer values = {buffers[what], stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
@@ -62,44 +62,18 @@ typedef struct {
     ShardedBuffer of[CHECKPOINT_KINDS];
 } AsyncCheckpointState;
 
-static void add_site_values(AsyncCheckpointState* state, const char* kind, float* at, bool share) {
-    const ShardedBuffer values = {at, share};
-    state->of[state->list.kinds] = values;
-    state->list.kind[state->list.kinds++] = kind;
-}
-
 static AsyncCheckpointState site_values(const Stage* stage) {
-    const AsyncConfig* async = &stage->rounds;
-    const AsyncDp* sites = &stage->sites;
-    const bool zero = stage->layout.mesh.zero > 0, local = async_schedule_are_local(async),
-               diloco = async->mode == DP_DILOCO;
     AsyncCheckpointState state;
     memset(&state, 0, sizeof state);
-    state.list.copies = local ? async->sites : 1;
+    state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.mesh.sites : 1;
     state.list.moments = stage->type.moments;
-    if (stage->grads.late)
-        add_site_values(&state, "gradient", zero ? stage->grads.shares : stage->grads.all, zero); // the same on all
-    if (stage->before) add_site_values(&state, "before", stage->before, zero);
-    if (local) add_site_values(&state, "weight", sites->own, false);
-    if (local) add_site_values(&state, "exp_avg", stage->moment1, false);
-    if (local && stage->moment2) add_site_values(&state, "exp_avg_sq", stage->moment2, false);
-    if (diloco) add_site_values(&state, "velocity", sites->velocity, false);
-    if (diloco && async->delay > 0) add_site_values(&state, "sum", sites->sum, false);
-    if (async->eager) add_site_values(&state, "old", sites->old, false);
-    if (async->eager) add_site_values(&state, "base", sites->base, false);
-    if (async->bits < 32) add_site_values(&state, "residue", sites->residue, false);
+    state.list.kinds = stage->kept_values;
+    for (int i = 0; i < stage->kept_values; i++) {
+        const ShardedBuffer values = {stage->kept[i].at, stage->kept[i].sharded};
+        state.list.kind[i] = stage->kept[i].name;
+        state.of[i] = values;
+    }
     return state;
-}
-
-// Completes what checkpoints hold, once nothing is in flight: eager sites form the global parameters, and every rank of
-// a site gathers the rounding residues.
-static void settle_values(Stage* stage) {
-    const Layout* layout = &stage->layout;
-    if (stage->rounds.eager) async_dp_common(&stage->sites, stage->grads.all);
-    for (int b = 0; b < layout->buckets && stage->sites.residue && mesh_site_size(&layout->mesh) > 1; b++)
-        comm_all_gather(&stage->groups->data, stage->sites.residue + layout->bucket[b].offset,
-                        stage->sites.residue + bucket_part_offset(layout, b), bucket_site_shard_size(layout, b),
-                        COMM_FLOAT);
 }
 
 // All values of a bucket in host memory: where they lie, or gathered in copy (largest_bucket() floats).
@@ -140,7 +114,7 @@ static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
 static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;
     const AsyncCheckpointState sites = site_values(stage);
-    const bool local = async_schedule_are_local(&stage->rounds);
+    const bool local = stage->grads.scope == SCOPE_SITE;
     const int copy = local ? mesh_site(&layout->mesh) : 0;
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
@@ -218,7 +192,7 @@ typedef struct {
 } SavedPart;
 
 static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
-    const bool local = async_schedule_are_local(&stage->rounds);
+    const bool local = stage->grads.scope == SCOPE_SITE;
     const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
     if (kind < 0) { // moments that differ between sites: those of site 0
         const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};

@@ -18,14 +18,14 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "step_functions": (2, ("train_gpt.cu", "int main(void) {\n" + "    g();\n" * 24 + "}\n")),
     "columns": (2674, ("docs/a.md", "a " * 51)),
     "include_circle": (1, ("util/a.h", '#include "a.h"\n')),
-    "includes_down": (3, ("util/a.h", '#include "../model.h"\n')),
+    "includes_down": (1, ("util/a.h", '#include "../model.h"\n')),
     "planner_and_dev": (1, ("trainer/a.h", '#include "../planner/plan.h"\n')),
     "methods_hooks": (0, ("trainer/a.h", '#include "../methods/caat.h"\n')),
     "comma_assignments": (715, ("util/a.h", "void f(int x) {\n    if (x) s->a[1] = g(1, 2), s->b += 1;\n}\n")),
     "conditionals": (195, ("util/a.h", "static int a = x ? f(1, 2) : (y ? 3 : 4);\n")),
     "loop_guards": (106, ("util/a.h", "void f(int n) {\n    for (int i = 0; i < n && s->on; i++) g(i);\n}\n")),
     "caat_mentions": (7, ("gpt.h", "// CAAT-Net\n" * 3)),
-    "async_mentions": (11, ("gpt.h", "struct AsyncDp* x;\n" * 11)),
+    "async_mentions": (0, ("gpt.h", "struct AsyncDp* x;\n" * 11)),
     "probe_mentions": (13, ("gpt.h", "nan_probe(s);\n")),
     "arch_features": (51, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
@@ -43,8 +43,7 @@ LAYERS = [r"util/", r"kernels/|dev/emulator/", r"comm/collectives/", r"comm[./]"
           r"dataloader[./]", r"checkpoint/", r"methods/", r"gpt\.h", r"trainer/", r"train_gpt\.cu",
           r"planner/|dev/|test_gpt"]
 TOP = ("planner/", "dev/", "test_gpt.c")  # what the trainer includes nothing of
-METHODS_HOOKS = {"parallel/stage.h", "parallel/tensor.h", "parallel/data.h", "parallel/optimizer.h", "train_gpt.cu",
-                 "trainer/settings.h", "trainer/graceful_stop.h"}  # the files that call methods/
+METHODS_HOOKS = {"parallel/tensor.h", "trainer/settings.h", "trainer/trainer.h"}  # the files that call methods/
 C_LIKE = (".c", ".h", ".cu", ".cuh")
 PHRASES = ["(leav(e|es|ing)|left) (\\S+ ){0,4}away", "the begin", "inside of", "as ever", "(is|are|was|were|be) told",
            "nobody", "so many", "by way of", "foretold", "comes? to grief", "go(es)? on with", "taken up",

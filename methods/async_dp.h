@@ -1,23 +1,38 @@
 /*
-methods/async_dp.h: sites that go their own way (dc-s3gd and diloco of methods/async_schedule.h): what each keeps beside its own weights, what it sends
-to the others, and how it merges what comes.
+methods/async_dp.h: asynchronous data parallelism, behind hooks of the step. methods/async_schedule.h says when sites exchange
+what; here is what each keeps, what it sends to the others, and how it merges what arrives. stage->async is NULL where
+training is synchronous.
+
+    async_dp_plan, async_dp_allocate, async_dp_free     memory, as stage_plan, stage_allocate and stage_free
+    async_dp_init                                       the initial weights are common
+    async_dp_step_begin, async_dp_step_end              around a step
+    async_dp_finish_grad_sync                           a chunk's gradients are summed over the site
+    async_dp_set_compensation                           the norm is known
+    async_dp_before_update, async_dp_after_update       around the optimizer's step on a chunk
+    async_dp_load_global, async_dp_restore_local        around validation and samples
+    async_dp_drain, async_dp_gather_values              before a checkpoint
+
+Theory: S sites, each with
 
     own     this site's weights, float32: those that it computes with, or their masters
     base    the common point: where all sites would be if all that was sent had arrived. The same bits everywhere but in
             eager mode, below
-    sum     what is on its way between sites: in, this site's change; out, the sum over all S sites
+    sum     what is being summed between sites: in, this site's change; out, the sum over all S sites
+
+delayed: the update of a step uses the gradients of the step before, which are summed between sites meanwhile. With
+--dc-lambda they are compensated for the delay as below; D is the last update.
 
 dc-s3gd, in each step, with the gradient g of its own sequences at its own weights:
 
     base += sum / S                      wait for what was sent in the step before: the mean of all changes
-    D = base - own                       where the others have gone meanwhile: the mean change minus the own one
-    g += lambda g g D                    delay compensation, in the trainer: lambda = lambda0 |g| / |g g D|
+    D = base - own                       how far the others moved meanwhile: the mean change minus the own one
+    g += lambda g g D                    delay compensation: lambda = lambda0 |g| / |g g D|
     own = update(base, g)                the optimizer's step, from the common point
     sum = own - base                     is sent
 
-so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites of D is 0, and one site alone has
-D = 0: the plain optimizer. Since base is added up from sums, which are the same bits everywhere, sites do not drift apart
-by rounding.
+so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites of D
+is 0, and a single site has D = 0: the plain optimizer. Since base is added up from sums, which are the same bits
+everywhere, sites do not drift apart by rounding.
 
 diloco, for a fragment, H steps after the last time:
 
@@ -27,9 +42,9 @@ diloco, for a fragment, H steps after the last time:
     own = mix own + (1 - mix) base
 
 A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and
-differ a little: see eager_update in kernels/async_dp.h. What is common is their mean, which is formed where it is asked for.
+differ a little: see eager_update in kernels/async_dp.h. The common point is their mean, which is formed where it is needed.
 
-Inside a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
+In a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
 others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32. Numbers
 share a scale with others of their slice only: norms and biases, which tensor ranks hold alike, lie between slices of
 matrices, which they do not, and would be rounded differently on each.
@@ -37,151 +52,248 @@ matrices, which they do not, and would be rounded differently on each.
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H
 
-#include "../parallel/process_groups.h"
+#include "../parallel/optimizer.h"
 #include "async_schedule.h"
 
-typedef struct {
-    AsyncConfig rounds;
-    const Layout* layout;
-    ProcessGroups* groups;
+typedef struct AsyncDp {
+    AsyncConfig config;
+    // dc-s3gd and diloco
     int* fragment;             // (buckets)
     float *own, *base;         // (layout.elements) each
     float* sum;                //
     float* velocity;           // diloco
     float* old;                // eager: what was sent last
-    float* residue;            // where numbers are sent with fewer bits: what that has cost
+    float* residue;            // with fewer bits: the rounding errors of what was sent
     uint8_t *packed, *arrived; // one part of each bucket, quantised; those of all sites
     int64_t* packed_at;        // (buckets + 1): where a bucket's begins in packed, bytes
     CommRequest* request;      // (buckets)
-    bool* flying;              // (buckets): sent, and not waited for
+    bool* in_flight;           // (buckets): sent, and not waited for
+    // delayed: what grads has of the step before
+    float *last_all, *last_parts;
+    CommRequest* last_far; // (buckets)
+    bool has_last;         // not in the first step of a run
+    float* before;         // like moment1: weights before the last update, for the compensation
+    // the compensation
+    double* corrections; // (tensors): squares of g g D in this step
+    float* lambda;       // (tensors), host
 } AsyncDp;
 
-// Run twice, as all that takes from an arena. own: the weights in float32, which are there already.
-static inline void async_dp_take_memory(AsyncDp* s, Arena* arena, float* own) {
-    const int64_t n = s->layout->elements;
-    const bool diloco = s->rounds.mode == DP_DILOCO;
-    s->own = own;
-    s->base = arena_floats(arena, n), s->sum = arena_floats(arena, n);
-    if (diloco) s->velocity = arena_floats(arena, n);
-    if (s->rounds.eager) s->old = arena_floats(arena, n);
-    if (s->rounds.bits == 32) return;
-    const int64_t bytes = s->packed_at[s->layout->buckets];
-    s->residue = arena_floats(arena, n);
-    s->packed = (uint8_t*)arena_take(arena, bytes), s->arrived = (uint8_t*)arena_take(arena, s->rounds.sites * bytes);
+static inline bool async_dp_is_local(const Stage* stage) { return async_schedule_are_local(&stage->async->config); }
+
+// ----------------------------------------------------------------------------------------------------------------
+// Memory
+
+static inline void async_dp_keep(Stage* stage, const char* name, float* at, bool sharded) {
+    const MethodValues values = {name, at, sharded};
+    stage->kept[stage->kept_values++] = values;
 }
 
-static inline void async_dp_open(AsyncDp* s, const AsyncConfig* rounds, const Layout* layout, int L) {
-    const size_t buckets = (size_t)layout->buckets;
-    memset(s, 0, sizeof *s);
-    s->rounds = *rounds, s->layout = layout;
-    s->fragment = (int*)checked_calloc(buckets, sizeof(int), "the sites");
-    s->request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the sites");
-    s->flying = (bool*)checked_calloc(buckets, sizeof(bool), "the sites");
-    s->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "the sites");
-    for (int b = 0; b < layout->buckets; b++) {
-        s->fragment[b] = async_schedule_fragment(rounds, &layout->slices[layout->bucket[b].first].tensor, L);
-        s->packed_at[b + 1] = s->packed_at[b] + (rounds->bits < 32 ? (int64_t)quantized_bytes(rounds, layout, b) : 0);
+// Lists what checkpoints hold beside weights and moments.
+static inline void async_dp_list_values(Stage* stage) {
+    const AsyncDp* async = stage->async;
+    const AsyncConfig* config = &async->config;
+    const GradientBuckets* grads = &stage->grads;
+    const bool zero = stage->layout.mesh.zero > 0;
+    stage->kept_values = 0;
+    if (config->mode == DP_DELAYED) {
+        async_dp_keep(stage, "gradient", zero ? grads->shares : grads->all, zero);
+        if (config->compensation > 0) async_dp_keep(stage, "before", async->before, zero);
+        return;
     }
+    stage->checkpoint_weights = config->eager ? grads->all : async->base;
+    async_dp_keep(stage, "weight", async->own, false);
+    async_dp_keep(stage, "exp_avg", stage->moment1, false);
+    if (stage->type.moments > 1) async_dp_keep(stage, "exp_avg_sq", stage->moment2, false);
+    if (config->mode == DP_DILOCO) async_dp_keep(stage, "velocity", async->velocity, false);
+    if (config->mode == DP_DILOCO && config->delay > 0) async_dp_keep(stage, "sum", async->sum, false);
+    if (config->eager) async_dp_keep(stage, "old", async->old, false);
+    if (config->eager) async_dp_keep(stage, "base", async->base, false);
+    if (config->bits < 32) async_dp_keep(stage, "residue", async->residue, false);
 }
 
-static inline void async_dp_close(AsyncDp* s) {
-    free(s->fragment);
-    free(s->request);
-    free(s->flying);
-    free(s->packed_at);
-    memset(s, 0, sizeof *s);
+static inline void async_dp_take_delayed(Stage* stage) {
+    AsyncDp* async = stage->async;
+    const Mesh* mesh = &stage->layout.mesh;
+    const int64_t n = stage->layout.elements, parts = n / mesh_site_size(mesh);
+    async->last_all = arena_floats(&stage->memory_grads, n);
+    if (mesh_site_size(mesh) > 1) async->last_parts = arena_floats(&stage->memory_grads, parts);
+    if (mesh_site_size(mesh) > 1 && mesh->sites == 1) stage->grads.parts = arena_floats(&stage->memory_grads, parts);
+    if (async->config.compensation > 0)
+        async->before = arena_floats(&stage->memory_optimizer, mesh->zero ? n / mesh->d : n);
 }
 
-// At the begin of a run, with its initial weights.
-static inline void async_dp_begin(const AsyncDp* s) {
-    device_copy(s->base, s->own, (size_t)s->layout->elements * sizeof(float));
+static inline void async_dp_take_local(Stage* stage) {
+    AsyncDp* async = stage->async;
+    Arena* arena = &stage->memory_optimizer;
+    const int64_t n = stage->layout.elements;
+    async->own = stage->type.masters ? stage->master : (float*)stage->params;
+    async->base = arena_floats(arena, n);
+    async->sum = arena_floats(arena, n);
+    if (async->config.mode == DP_DILOCO) async->velocity = arena_floats(arena, n);
+    if (async->config.eager) async->old = arena_floats(arena, n);
+    if (async->config.bits == 32) return;
+    const int64_t bytes = async->packed_at[stage->layout.buckets];
+    async->residue = arena_floats(arena, n);
+    async->packed = (uint8_t*)arena_take(arena, bytes);
+    async->arrived = (uint8_t*)arena_take(arena, async->config.sites * bytes);
 }
 
-// Lets what is on its way go on, where no thread does it.
-static inline void async_dp_progress(AsyncDp* s) { comm_progress(s->request, s->layout->buckets); }
+// Run twice, after stage_plan and after stage_allocate, as all that takes from an arena.
+static inline void async_dp_allocate(Stage* stage) {
+    AsyncDp* async = stage->async;
+    if (async_dp_is_local(stage))
+        async_dp_take_local(stage);
+    else
+        async_dp_take_delayed(stage);
+    if (async->config.compensation > 0)
+        async->corrections =
+            (double*)arena_take(&stage->memory_optimizer, stage->layout.tensors * (int64_t)sizeof(double));
+    async_dp_list_values(stage);
+}
+
+// Makes a stage that was planned asynchronous, if the config is.
+static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
+    const Layout* layout = &stage->layout;
+    const size_t buckets = (size_t)layout->buckets;
+    if (!async_schedule_are_late(config)) return;
+    AsyncDp* async = (AsyncDp*)checked_calloc(1, sizeof *async, "asynchronous sites");
+    stage->async = async;
+    async->config = *config;
+    async->fragment = (int*)checked_calloc(buckets, sizeof(int), "asynchronous sites");
+    async->request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
+    async->last_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
+    async->in_flight = (bool*)checked_calloc(buckets, sizeof(bool), "asynchronous sites");
+    async->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "asynchronous sites");
+    async->lambda = (float*)checked_calloc((size_t)layout->tensors, sizeof(float), "asynchronous sites");
+    for (int b = 0; b < layout->buckets; b++) {
+        const int64_t bytes = config->bits < 32 ? (int64_t)quantized_bytes(config, layout, b) : 0;
+        async->fragment[b] =
+            async_schedule_fragment(config, &layout->slices[layout->bucket[b].first].tensor, stage->model.L);
+        async->packed_at[b + 1] = async->packed_at[b] + bytes;
+    }
+    if (config->mode == DP_DELAYED) stage->grads.hierarchical = stage->grads.defers = true;
+    async_dp_allocate(stage);
+}
+
+// The same for the plan of another rank's stage.
+static inline void async_dp_plan_as(Stage* stage, const Stage* mine) {
+    if (mine->async) async_dp_plan(stage, &mine->async->config);
+}
+
+static inline void async_dp_free(Stage* stage) {
+    AsyncDp* async = stage->async;
+    if (!async) return;
+    free(async->fragment);
+    free(async->request);
+    free(async->last_far);
+    free(async->in_flight);
+    free(async->packed_at);
+    free(async->lambda);
+    free(async);
+    stage->async = NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sums between sites, bucket by bucket
 
 // Quantises this rank's part of `sum` of a bucket, slice by slice.
-static inline void async_dp_pack(AsyncDp* s, int b) {
-    const int64_t end = bucket_part_offset(s->layout, b) + bucket_site_shard_size(s->layout, b);
-    uint8_t* packed = s->packed + s->packed_at[b];
-    for (int64_t at = bucket_part_offset(s->layout, b), next; at < end; at = next) {
-        next = bucket_next_slice(s->layout, b, at, end);
-        quantize(packed, s->residue + at, s->sum + at, next - at, s->rounds.bits);
-        packed += quant_bytes(next - at, s->rounds.bits);
+static inline void async_dp_pack(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const Layout* layout = &stage->layout;
+    const int bits = async->config.bits;
+    const int64_t end = bucket_part_offset(layout, b) + bucket_site_shard_size(layout, b);
+    uint8_t* packed = async->packed + async->packed_at[b];
+    for (int64_t at = bucket_part_offset(layout, b), next; at < end; at = next) {
+        next = bucket_next_slice(layout, b, at, end);
+        quantize(packed, async->residue + at, async->sum + at, next - at, bits);
+        packed += quant_bytes(next - at, bits);
     }
 }
 
-// Adds up what all sites have sent of it.
-static inline void async_dp_unpack(AsyncDp* s, int b) {
-    const int64_t first = bucket_part_offset(s->layout, b), end = first + bucket_site_shard_size(s->layout, b);
-    const uint8_t* arrived = s->arrived + s->rounds.sites * s->packed_at[b];
-    device_zero(s->sum + first, (size_t)(end - first) * sizeof(float));
-    for (int i = 0; i < s->rounds.sites; i++) {
+// Adds up the parts of it that all sites have sent.
+static inline void async_dp_unpack(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const Layout* layout = &stage->layout;
+    const int bits = async->config.bits;
+    const int64_t first = bucket_part_offset(layout, b), end = first + bucket_site_shard_size(layout, b);
+    const uint8_t* arrived = async->arrived + async->config.sites * async->packed_at[b];
+    device_zero(async->sum + first, (size_t)(end - first) * sizeof(float));
+    for (int i = 0; i < async->config.sites; i++) {
         for (int64_t at = first, next; at < end; at = next) {
-            next = bucket_next_slice(s->layout, b, at, end);
-            dequantize_add(s->sum + at, arrived, next - at, s->rounds.bits);
-            arrived += quant_bytes(next - at, s->rounds.bits);
+            next = bucket_next_slice(layout, b, at, end);
+            dequantize_add(async->sum + at, arrived, next - at, bits);
+            arrived += quant_bytes(next - at, bits);
         }
     }
 }
 
 // Starts the sum over the sites of `sum` of a bucket.
-static inline void async_dp_send(AsyncDp* s, int b) {
-    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
-    Comm* far = &s->groups->far;
-    s->flying[b] = true;
-    if (s->rounds.bits == 32) {
-        s->request[b] = comm_all_reduce_start(far, s->sum + at, n, COMM_FLOAT, COMM_SUM);
+static inline void async_dp_send(const Stage* stage, int b) {
+    AsyncDp* async = stage->async;
+    const Layout* layout = &stage->layout;
+    const int64_t n = bucket_site_shard_size(layout, b), at = bucket_part_offset(layout, b);
+    Comm* far = &stage->groups->far;
+    async->in_flight[b] = true;
+    if (async->config.bits == 32) {
+        async->request[b] = comm_all_reduce_start(far, async->sum + at, n, COMM_FLOAT, COMM_SUM);
         return;
     }
-    const int64_t bytes = s->packed_at[b + 1] - s->packed_at[b];
-    uint8_t* packed = s->packed + s->packed_at[b];
-    async_dp_pack(s, b);
-    s->request[b] =
-        comm_all_gather_start(far, s->arrived + s->rounds.sites * s->packed_at[b], packed, bytes, COMM_BYTE);
+    const int64_t bytes = async->packed_at[b + 1] - async->packed_at[b];
+    uint8_t* packed = async->packed + async->packed_at[b];
+    uint8_t* arrived = async->arrived + async->config.sites * async->packed_at[b];
+    async_dp_pack(stage, b);
+    async->request[b] = comm_all_gather_start(far, arrived, packed, bytes, COMM_BYTE);
+}
+
+// All members of a site get the parts of a bucket's values that each has.
+static inline void async_dp_gather_parts(const Stage* stage, float* values, int b) {
+    const Layout* layout = &stage->layout;
+    if (mesh_site_size(&layout->mesh) > 1)
+        comm_all_gather(&stage->groups->data, values + layout->bucket[b].offset, values + bucket_part_offset(layout, b),
+                        bucket_site_shard_size(layout, b), COMM_FLOAT);
 }
 
 // Waits for it: afterwards all ranks have it.
-static inline void async_dp_arrive(AsyncDp* s, int b) {
-    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
-    if (!s->flying[b]) return;
-    s->flying[b] = false;
-    comm_wait(&s->request[b]);
-    if (s->rounds.bits < 32) async_dp_unpack(s, b);
-    if (mesh_site_size(&s->layout->mesh) > 1)
-        comm_all_gather(&s->groups->data, s->sum + s->layout->bucket[b].offset, s->sum + at, n, COMM_FLOAT);
+static inline void async_dp_arrive(const Stage* stage, int b) {
+    AsyncDp* async = stage->async;
+    if (!async->in_flight[b]) return;
+    async->in_flight[b] = false;
+    comm_wait(&async->request[b]);
+    if (async->config.bits < 32) async_dp_unpack(stage, b);
+    async_dp_gather_parts(stage, async->sum, b);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // dc-s3gd
 
 // The common point of a bucket takes in the mean of the changes that were sent in the step before.
-static inline void async_dp_advance(AsyncDp* s, int b) {
-    const Bucket* bucket = &s->layout->bucket[b];
-    const int64_t at = bucket->offset;
-    if (!s->flying[b]) return;
-    async_dp_arrive(s, b);
-    if (s->rounds.sites == 1) // base + (own - base) is not always own, and what differs would be compensated for
-        device_copy(s->base + at, s->own + at, (size_t)bucket->elements * sizeof(float));
+static inline void async_dp_advance(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
+    if (!async->in_flight[b]) return;
+    async_dp_arrive(stage, b);
+    if (async->config.sites == 1) // base + (own - base) is not always own, and the difference would be compensated for
+        device_copy(async->base + at, async->own + at, (size_t)n * sizeof(float));
     else
-        add_scaled(s->base + at, s->sum + at, 1.0f / (float)s->rounds.sites, bucket->elements);
+        add_scaled(async->base + at, async->sum + at, 1.0f / (float)async->config.sites, n);
 }
 
 // Sends the change of a bucket, whose own weights are new.
-static inline void async_dp_send_change(AsyncDp* s, int b) {
-    const Bucket* bucket = &s->layout->bucket[b];
-    const int64_t at = bucket->offset;
-    difference(s->sum + at, s->own + at, s->base + at, bucket->elements);
-    async_dp_send(s, b);
+static inline void async_dp_send_change(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
+    difference(async->sum + at, async->own + at, async->base + at, n);
+    async_dp_send(stage, b);
 }
 
 // Without a delay: what was sent after this step's update is waited for at once, and all go on from the same point.
 // changed (buckets) says where own weights are new: everywhere.
-static inline void async_dp_meet(AsyncDp* s, bool* changed) {
-    for (int b = 0; b < s->layout->buckets; b++) {
-        const Bucket* bucket = &s->layout->bucket[b];
-        async_dp_advance(s, b);
-        mix(s->own + bucket->offset, s->base + bucket->offset, 0, bucket->elements);
+static inline void async_dp_meet(const Stage* stage, bool* changed) {
+    const AsyncDp* async = stage->async;
+    for (int b = 0; b < stage->layout.buckets; b++) {
+        const Bucket* bucket = &stage->layout.bucket[b];
+        async_dp_advance(stage, b);
+        mix(async->own + bucket->offset, async->base + bucket->offset, 0, bucket->elements);
         changed[b] = true;
     }
 }
@@ -189,92 +301,366 @@ static inline void async_dp_meet(AsyncDp* s, bool* changed) {
 // ----------------------------------------------------------------------------------------------------------------
 // diloco
 
-// Merges what has come of a bucket.
-static inline void async_dp_merge(AsyncDp* s, int b) {
-    const AsyncConfig* r = &s->rounds;
-    const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
-    async_dp_arrive(s, b);
-    outer_update(s->base + at, s->velocity + at, s->sum + at, 1.0f / (float)r->sites, (float)r->outer_lr,
-                 (float)r->outer_momentum, n);
-    mix(s->own + at, s->base + at, (float)r->mix, n);
+// Merges the sum of a bucket.
+static inline void async_dp_merge(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const AsyncConfig* config = &async->config;
+    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
+    async_dp_arrive(stage, b);
+    outer_update(async->base + at, async->velocity + at, async->sum + at, 1.0f / (float)config->sites,
+                 (float)config->outer_lr, (float)config->outer_momentum, n);
+    mix(async->own + at, async->base + at, (float)config->mix, n);
 }
 
-// Sends how far the site has gone.
-static inline void async_dp_send_way(AsyncDp* s, int b) {
-    const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
-    difference(s->sum + at, s->base + at, s->own + at, n);
-    async_dp_send(s, b);
+// Sends the outer gradient of a bucket.
+static inline void async_dp_send_outer_grad(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
+    difference(async->sum + at, async->base + at, async->own + at, n);
+    async_dp_send(stage, b);
 }
 
-// What was sent is what others add up: with fewer bits it is not what was meant to be sent.
-static inline void async_dp_keep_sent(AsyncDp* s, int b) {
-    const int64_t n = bucket_site_shard_size(s->layout, b), at = bucket_part_offset(s->layout, b);
-    device_copy(s->old + at, s->sum + at, (size_t)n * sizeof(float));
-    if (mesh_site_size(&s->layout->mesh) > 1)
-        comm_all_gather(&s->groups->data, s->old + s->layout->bucket[b].offset, s->old + at, n, COMM_FLOAT);
+// With fewer bits the others add up what was sent, which is not what was meant to be sent.
+static inline void async_dp_keep_sent(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const int64_t n = bucket_site_shard_size(&stage->layout, b), at = bucket_part_offset(&stage->layout, b);
+    device_copy(async->old + at, async->sum + at, (size_t)n * sizeof(float));
+    async_dp_gather_parts(stage, async->old, b);
 }
 
 // Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and the
 // own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
-static inline void async_dp_merge_last_round(AsyncDp* s, int b) {
-    const AsyncConfig* r = &s->rounds;
-    const int64_t at = s->layout->bucket[b].offset, n = s->layout->bucket[b].elements;
+static inline void async_dp_merge_last_round(const Stage* stage, int b) {
+    const AsyncDp* async = stage->async;
+    const AsyncConfig* config = &async->config;
+    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
     const size_t bytes = (size_t)n * sizeof(float);
-    float *fresh = s->own + at, *base = s->base + at;
-    async_dp_arrive(s, b);
+    const float factor = 1.0f / (float)config->sites;
+    const float lr = (float)config->outer_lr, momentum = (float)config->outer_momentum;
+    float *fresh = async->own + at, *base = async->base + at;
+    async_dp_arrive(stage, b);
     difference(fresh, base, fresh, n);
-    const float factor = 1.0f / (float)r->sites, lr = (float)r->outer_lr, momentum = (float)r->outer_momentum;
-    if (r->eager)
-        eager_update(base, s->velocity + at, s->sum + at, s->old + at, fresh, factor, lr, momentum, n);
+    if (config->eager)
+        eager_update(base, async->velocity + at, async->sum + at, async->old + at, fresh, factor, lr, momentum, n);
     else
-        outer_update(base, s->velocity + at, s->sum + at, factor, lr, momentum, n);
-    device_copy(s->sum + at, fresh, bytes);
-    if (r->eager) device_copy(s->old + at, fresh, bytes);
-    async_dp_send(s, b);
-    if (r->eager && r->bits < 32) async_dp_keep_sent(s, b);
+        outer_update(base, async->velocity + at, async->sum + at, factor, lr, momentum, n);
+    device_copy(async->sum + at, fresh, bytes);
+    if (config->eager) device_copy(async->old + at, fresh, bytes);
+    async_dp_send(stage, b);
+    if (config->eager && config->bits < 32) async_dp_keep_sent(stage, b);
     device_copy(fresh, base, bytes);
 }
 
-// What there is to do after the update of step t (from 1). changed (buckets) says where own weights are new.
-static inline void async_dp_round(AsyncDp* s, int64_t t, bool* changed) {
-    const AsyncConfig* r = &s->rounds;
-    const int buckets = s->layout->buckets;
-    for (int b = 0; b < buckets; b++) {
-        const bool merges = async_schedule_merges(r, s->fragment[b], t), sends = async_schedule_sends(r, s->fragment[b], t);
-        const bool late = r->delay == r->period; // a round
-        changed[b] = merges || (late && sends);
-        if (late && sends) async_dp_merge_last_round(s, b);
-        if (late) continue;
-        if (merges && r->delay > 0) async_dp_merge(s, b);
-        if (sends) async_dp_send_way(s, b);
+// Merges and sends after the update of a step (from 1). changed (buckets) says where own weights are new.
+static inline void async_dp_round(const Stage* stage, int64_t step, bool* changed) {
+    const AsyncDp* async = stage->async;
+    const AsyncConfig* config = &async->config;
+    const bool round_late = config->delay == config->period;
+    for (int b = 0; b < stage->layout.buckets; b++) {
+        const bool merges = async_schedule_merges(config, async->fragment[b], step);
+        const bool sends = async_schedule_sends(config, async->fragment[b], step);
+        changed[b] = merges || (round_late && sends);
+        if (round_late && sends) async_dp_merge_last_round(stage, b);
+        if (round_late) continue;
+        if (merges && config->delay > 0) async_dp_merge(stage, b);
+        if (sends) async_dp_send_outer_grad(stage, b);
     }
-    for (int b = 0; b < buckets && r->delay == 0; b++) {
-        if (changed[b]) async_dp_merge(s, b);
+    if (config->delay > 0) return;
+    for (int b = 0; b < stage->layout.buckets; b++) {
+        if (changed[b]) async_dp_merge(stage, b);
     }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// delayed
+
+// Exchanges the gradients of this step and those of the step before.
+static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grads) {
+    AsyncDp* async = stage->async;
+    float *all = grads->all, *parts = grads->parts;
+    CommRequest* far = grads->far;
+    grads->all = async->last_all, grads->parts = async->last_parts;
+    grads->far = async->last_far;
+    async->last_all = all, async->last_parts = parts;
+    async->last_far = far;
+    for (int b = 0; b < stage->layout.buckets; b++) grads->of_bucket[b] = grads->all + stage->layout.bucket[b].offset;
+}
+
+// With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update uses the
+// shards that the sums go to: they start at the end of the step.
+static inline bool async_dp_sums_after_update(const Stage* stage) {
+    return stage->async->config.mode == DP_DELAYED && stage->layout.mesh.zero > 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The delay compensation
+
+// D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: there is none. dc-s3gd:
+// from a site's own weights to the common point. delayed: from the weights before the last update to those after it.
+typedef struct {
+    const float *from, *to;
+} WeightDelta;
+
+// Of the parameters from number `from` on, which lie at `at` where shards do.
+static inline WeightDelta async_dp_weight_delta(const Stage* stage, int64_t from, int64_t at) {
+    const AsyncDp* async = stage->async;
+    WeightDelta delta = {NULL, NULL};
+    if (async->config.compensation == 0) return delta;
+    if (async->config.mode == DP_DC_S3GD) {
+        delta.from = async->own + from;
+        delta.to = async->base + from;
+    } else {
+        delta.from = async->before + at;
+        delta.to = fp32_weights(stage, from, at);
+    }
+    return delta;
+}
+
+// Squares of the corrections of a chunk's gradients with lambda = 1, for each tensor.
+static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
+    const Layout* layout = &stage->layout;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
+        int64_t from, to;
+        owned_range(stage, slice, &from, &to);
+        if (layout->bucket[slice->bucket].chunk != chunk || !counts_slice(stage, slice) || from >= to) continue;
+        const int64_t at = shard_offset(stage, slice, from);
+        const WeightDelta delta = async_dp_weight_delta(stage, from, at);
+        delay_squares(stage->async->corrections + slice->index, stage->grads.update + at, delta.to, delta.from,
+                      to - from);
+    }
+}
+
+// The factor of each tensor's compensation, from the squares of its gradient, summed over all ranks, and of its correction,
+// such that the norm of the correction is `compensation` times that of the gradient.
+static inline void async_dp_set_compensation(Stage* stage, const double* squares) {
+    AsyncDp* async = stage->async;
+    const int tensors = stage->layout.tensors;
+    if (async->config.compensation == 0) return;
+    double* corrections = (double*)checked_calloc((size_t)tensors, sizeof(double), "the delay compensation");
+    device_to_host(corrections, async->corrections, (size_t)tensors * sizeof(double));
+    sum_over_site(stage->groups, corrections, tensors);
+    if (stage->layout.mesh.zero) sum_over(&stage->groups->far, corrections, tensors);
+    for (int i = 0; i < tensors; i++) {
+        const double lambda = async->config.compensation * sqrt(squares[i]) / sqrt(corrections[i]);
+        async->lambda[i] = corrections[i] > 0 && lambda < FLT_MAX ? (float)lambda : 0;
+    }
+    free(corrections);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// The step
+
+// At the beginning of a run, with its initial weights: they are the common point, and there were no others before.
+static inline void async_dp_init(const Stage* stage) {
+    const AsyncDp* async = stage->async;
+    if (async_dp_is_local(stage)) device_copy(async->base, async->own, (size_t)stage->layout.elements * sizeof(float));
+    if (!async->before) return;
+    for (int i = 0; i < stage->layout.n; i++) {
+        const Slice* slice = &stage->layout.slices[i];
+        int64_t from, to;
+        owned_range(stage, slice, &from, &to);
+        if (from >= to) continue;
+        const int64_t at = shard_offset(stage, slice, from);
+        device_copy(async->before + at, fp32_weights(stage, from, at), (size_t)(to - from) * sizeof(float));
+    }
+}
+
+// In place of async_dp_init where a checkpoint was read: it has the gradients that the next step uses.
+static inline void async_dp_resume(Stage* stage) { stage->async->has_last = true; }
+
+// The number of updates at the end of a step: the first delayed gradient is used in the second one.
+static inline int64_t async_dp_updates(const Stage* stage, int64_t step) {
+    return step - (stage->async->config.mode == DP_DELAYED && step > 0);
+}
+
+static inline void async_dp_step_begin(Stage* stage) {
+    AsyncDp* async = stage->async;
+    GradientBuckets* grads = &stage->grads;
+    if (async->corrections) device_zero(async->corrections, (size_t)stage->layout.tensors * sizeof(double));
+    if (async->config.mode != DP_DELAYED) return;
+    async_dp_swap_grads(stage, grads);
+    grads->update = grads->shares ? grads->shares : async->last_all;
+    if (!async->has_last) grads->update = NULL;
+}
+
+// Lets messages between sites make progress where no thread does it.
+static inline void async_dp_progress(const Stage* stage) {
+    comm_progress(stage->async->request, stage->layout.buckets);
+    comm_progress(stage->async->last_far, stage->layout.buckets);
+}
+
+// After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts those between sites, and finishes
+// those of the step before. dc-s3gd: finishes the sums of the changes.
+static inline void async_dp_finish_grad_sync(Stage* stage, int chunk) {
+    const Layout* layout = &stage->layout;
+    GradientBuckets* grads = &stage->grads;
+    if (stage->async->config.mode == DP_DELAYED) {
+        if (!async_dp_sums_after_update(stage)) start_inter_site_syncs(grads, stage->groups, layout, chunk);
+        async_dp_swap_grads(stage, grads);
+        finish_inter_site_syncs(grads, stage->groups, layout, chunk);
+        async_dp_swap_grads(stage, grads);
+    }
+    if (stage->async->config.mode == DP_DC_S3GD) {
+        for (int b = 0; b < layout->buckets; b++) {
+            if (layout->bucket[b].chunk == chunk) async_dp_advance(stage, b);
+        }
+    }
+    if (stage->async->config.compensation > 0 && grads->update) async_dp_correction_squares(stage, chunk);
+}
+
+// Compensates a chunk's gradients for the delay; the step of a site of dc-s3gd then begins at the common point.
+static inline void async_dp_before_update(const Stage* stage, int chunk) {
+    const AsyncDp* async = stage->async;
+    const Layout* layout = &stage->layout;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
+        int64_t from, to;
+        owned_range(stage, slice, &from, &to);
+        if (from >= to || layout->bucket[slice->bucket].chunk != chunk) continue;
+        const int64_t at = shard_offset(stage, slice, from), n = to - from;
+        const WeightDelta delta = async_dp_weight_delta(stage, from, at);
+        const float lambda = async->lambda[slice->index];
+        float* weights = fp32_weights(stage, from, at);
+        if (delta.to && lambda > 0) delay_compensate(stage->grads.update + at, delta.to, delta.from, lambda, n);
+        if (async->before) device_copy(async->before + at, weights, (size_t)n * sizeof(float));
+        if (async->config.mode == DP_DC_S3GD) device_copy(weights, async->base + from, (size_t)n * sizeof(float));
+    }
+}
+
+static inline void async_dp_after_update(const Stage* stage, int chunk) {
+    if (stage->async->config.mode != DP_DC_S3GD) return;
+    for (int b = 0; b < stage->layout.buckets; b++) {
+        if (stage->layout.bucket[b].chunk == chunk) async_dp_send_change(stage, b);
+    }
+}
+
+// Merges and sends what is due after the updates of a step (from 1). seed: of the rounding of 16-bit parameters. Returns the
+// step in which what is sent now will have been merged by all sites; 0: nothing is sent.
+static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step) {
+    const Layout* layout = &stage->layout;
+    const AsyncConfig* config = &stage->async->config;
+    if (async_dp_sums_after_update(stage)) {
+        for (int chunk = -1; chunk < layout->mesh.v; chunk++)
+            start_inter_site_syncs(&stage->grads, stage->groups, layout, chunk);
+    }
+    stage->async->has_last = true;
+    if (async_dp_is_local(stage)) {
+        bool* changed = (bool*)checked_calloc((size_t)layout->buckets, sizeof(bool), "a round");
+        if (config->mode == DP_DILOCO) async_dp_round(stage, step, changed);
+        if (config->mode == DP_DC_S3GD && config->delay == 0) async_dp_meet(stage, changed);
+        cast_to_floatx(stage, stage->master, seed, step, changed);
+        free(changed);
+    }
+    for (int f = 0; f < config->fragments; f++) {
+        if (async_schedule_sends(config, f, step)) return step + config->delay;
+    }
+    return 0;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The common point
 
-// Waits for all that is on its way. What is merged in a later step, is; only dc-s3gd's common point is complete now.
-static inline void async_dp_settle(AsyncDp* s) {
-    for (int b = 0; b < s->layout->buckets; b++) {
-        if (s->rounds.mode == DP_DC_S3GD)
-            async_dp_advance(s, b);
+// Waits for all messages between sites. What is merged in a later step, is; only dc-s3gd's common point is complete now.
+static inline void async_dp_drain(Stage* stage) {
+    if (stage->async->config.mode == DP_DELAYED) {
+        for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
+            finish_inter_site_syncs(&stage->grads, stage->groups, &stage->layout, chunk);
+        return;
+    }
+    for (int b = 0; b < stage->layout.buckets; b++) {
+        if (stage->async->config.mode == DP_DC_S3GD)
+            async_dp_advance(stage, b);
         else
-            async_dp_arrive(s, b);
+            async_dp_arrive(stage, b);
     }
 }
 
-// The common point into `point` (layout.elements). All ranks call it; nothing is on its way.
-static inline void async_dp_common(const AsyncDp* s, float* point) {
-    const int64_t n = s->layout->elements;
-    device_copy(point, s->base, (size_t)n * sizeof(float));
-    if (!s->rounds.eager || s->rounds.sites == 1) return;
-    const int64_t counted = s->groups->far.size_bytes; // no part of training
-    comm_all_reduce(&s->groups->far, point, n, COMM_FLOAT, COMM_SUM);
-    s->groups->far.size_bytes = counted;
-    scale_by(point, 1.0f / (float)s->rounds.sites, n);
+// The common point into `point` (layout.elements). All ranks call it; no message is in flight.
+static inline void async_dp_common(const Stage* stage, float* point) {
+    const AsyncDp* async = stage->async;
+    Comm* far = &stage->groups->far;
+    const int64_t n = stage->layout.elements;
+    device_copy(point, async->base, (size_t)n * sizeof(float));
+    if (!async->config.eager || async->config.sites == 1) return;
+    const int64_t counted = far->size_bytes; // no part of training
+    comm_all_reduce(far, point, n, COMM_FLOAT, COMM_SUM);
+    far->size_bytes = counted;
+    scale_by(point, 1.0f / (float)async->config.sites, n);
+}
+
+// From here to async_dp_restore_local the parameters are those of the common point, for validation and samples. Own weights are
+// kept where gradients are computed at other times.
+static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step) {
+    float* all = stage->grads.all;
+    if (!async_dp_is_local(stage)) return;
+    async_dp_drain(stage);
+    if (!HAS_MASTER_WEIGHTS) device_copy(all, stage->async->own, (size_t)stage->layout.elements * sizeof(float));
+    async_dp_common(stage, HAS_MASTER_WEIGHTS ? all : (float*)stage->params);
+    cast_to_floatx(stage, all, seed, step, NULL);
+}
+
+static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t step) {
+    const float* all = stage->grads.all;
+    if (!async_dp_is_local(stage)) return;
+    if (!HAS_MASTER_WEIGHTS) device_copy(stage->async->own, all, (size_t)stage->layout.elements * sizeof(float));
+    cast_to_floatx(stage, stage->master, seed, step, NULL);
+}
+
+// Brings together what a checkpoint holds, when no message is in flight: the mean of eager sites' common points is formed, and
+// every member of a site gets the rounding errors of all.
+static inline void async_dp_gather_values(Stage* stage) {
+    async_dp_list_values(stage);
+    if (stage->async->config.eager) async_dp_common(stage, stage->grads.all);
+    if (!stage->async->residue) return;
+    for (int b = 0; b < stage->layout.buckets; b++) async_dp_gather_parts(stage, stage->async->residue, b);
+}
+
+// Whether the gradient that the next step uses, and that a checkpoint would hold, is finite: on all ranks.
+static inline bool async_dp_last_grad_is_finite(Stage* stage) {
+    const GradientBuckets* grads = &stage->grads;
+    const int64_t n = stage->layout.elements;
+    double squares;
+    if (stage->async->config.mode != DP_DELAYED) return true;
+    device_zero(stage->sums, sizeof(double));
+    sum_of_squares(stage->sums, grads->shares ? grads->shares : grads->all,
+                   grads->shares ? n / stage->layout.mesh.d : n);
+    device_to_host(&squares, stage->sums, sizeof squares);
+    comm_all_reduce(stage->groups->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
+    return isfinite(squares);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// For the plan that is printed
+
+static inline bool async_dp_is_delayed(const Stage* stage) { return stage->async->config.mode == DP_DELAYED; }
+static inline bool async_dp_is_quantized(const Stage* stage) { return stage->async->config.bits < 32; }
+static inline int64_t async_dp_period(const Stage* stage) { return stage->async->config.period; }
+
+// Bytes that a rank with a layout sends in the steps first + 1 to last.
+static inline SiteTraffic async_dp_traffic(const Stage* stage, const Layout* layout, int64_t first, int64_t last) {
+    return async_schedule_traffic(&stage->async->config, layout, stage->model.L, sizeof(floatX), first, last);
+}
+
+// The plan in words, which a resumed run has to share.
+static inline void async_dp_text(char* text, size_t size, const Stage* stage) {
+    async_schedule_text(text, size, &stage->async->config);
+}
+
+static inline void async_dp_print(const Stage* stage, int64_t steps) {
+    const AsyncConfig* config = &stage->async->config;
+    const int replicas = mesh_site_size(&stage->layout.mesh);
+    char text[512];
+    async_schedule_text(text, sizeof text, config);
+    printf("sites     %s; ", text);
+    if (!async_dp_is_local(stage)) printf("%d site%s of ", config->sites, config->sites == 1 ? "" : "s");
+    printf("%d replica%s%s\n", replicas, replicas == 1 ? "" : "s", async_dp_is_local(stage) ? " each" : "");
+    async_schedule_draw(config, stdout);
+    printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
+    const int64_t lost = steps - async_schedule_learned(config, steps);
+    if (config->mode == DP_DILOCO && lost > 0)
+        printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
+               (long long)lost, (long long)steps);
 }
 
 #endif

@@ -29,6 +29,7 @@ functions, async_schedule_sends and async_schedule_merges. One thing is always o
 
 #include "../util/base.h"
 #include "../parallel.h"
+#include "../parallel/traffic.h"
 
 typedef enum { DP_SYNC, DP_DELAYED, DP_DC_S3GD, DP_DILOCO } DpMode;
 
@@ -48,10 +49,17 @@ typedef struct {
 } AsyncConfig;
 
 // Every site has weights of its own, that differ from the others' between rounds.
-static inline bool async_schedule_are_local(const AsyncConfig* r) { return r->mode == DP_DC_S3GD || r->mode == DP_DILOCO; }
+static inline bool async_schedule_are_local(const AsyncConfig* r) {
+    return r->mode == DP_DC_S3GD || r->mode == DP_DILOCO;
+}
 
 // Gradients are summed between sites, now or late.
 static inline bool async_schedule_sum_gradients(const AsyncConfig* r) { return !async_schedule_are_local(r); }
+
+// The replicas whose gradients are summed.
+static inline Scope async_schedule_scope(const AsyncConfig* r) {
+    return async_schedule_are_local(r) ? SCOPE_SITE : SCOPE_WORLD;
+}
 
 // What a step does between sites may be over in a later step.
 static inline bool async_schedule_are_late(const AsyncConfig* r) { return r->mode != DP_SYNC; }
@@ -65,7 +73,9 @@ static inline bool async_schedule_sends(const AsyncConfig* r, int f, int64_t t) 
 }
 
 // Whether what was sent `delay` steps before is merged in step t, before anything is sent.
-static inline bool async_schedule_merges(const AsyncConfig* r, int f, int64_t t) { return async_schedule_sends(r, f, t - r->delay); }
+static inline bool async_schedule_merges(const AsyncConfig* r, int f, int64_t t) {
+    return async_schedule_sends(r, f, t - r->delay);
+}
 
 // How often fragment f is sent in steps first + 1 to last.
 static inline int64_t async_schedule_sendings(const AsyncConfig* r, int f, int64_t first, int64_t last) {
@@ -142,22 +152,14 @@ static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout,
     return (double)blocks * (QUANT_NUMBERS * r->bits / 8.0 + (double)sizeof(float));
 }
 
-typedef struct {
-    double near, far; // inside of the site, and to other sites
-} SiteTraffic;
-
-// Gradients: a reduce-scatter and an all-gather inside, an all-reduce of 1/k of them between sites; with ZeRO, where every
-// replica is a site, a reduce-scatter of gradients and an all-gather of parameters (`element` bytes each). Weights: gradients
-// inside as ever; each fragment as often as it is sent, in float32 by an all-reduce or with few bits to every other site;
-// then its sum goes to all members of the site. L: blocks of the model.
-static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Layout* layout, int L, size_t element, int64_t first,
-                                         int64_t last) {
+// Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in float32 by
+// an all-reduce or with few bits to every other site; then its sum goes to all members of the site. L: blocks of the model.
+static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Layout* layout, int L, size_t element,
+                                                 int64_t first, int64_t last) {
     const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
-                 steps = (double)(last - first);
-    const double n = (double)layout->elements, all = 2 * (S - 1) / S * single;
-    SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, all * n / k * steps};
-    const double updates = steps - (r->mode == DP_DELAYED && first == 0);
-    if (layout->mesh.zero) traffic.far = (S - 1) / S * (single * steps + (double)element * updates) * n;
+                 all = 2 * (S - 1) / S * single;
+    const double steps = (double)(last - first), updates = steps - (r->mode == DP_DELAYED && first == 0);
+    SiteTraffic traffic = gradient_traffic(layout, element, steps, updates);
     if (async_schedule_sum_gradients(r)) return traffic;
     const double sums = r->eager && r->bits < 32 ? 2 : 1; // eager: also what was sent, as it was rounded
     traffic.far = 0;
@@ -169,6 +171,24 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Lay
         traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
     }
     return traffic;
+}
+
+// The mode and its schedule in words; "" where training is synchronous.
+static inline void async_schedule_text(char* text, size_t size, const AsyncConfig* r) {
+    char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
+    text[0] = 0;
+    if (!async_schedule_are_late(r)) return;
+    if (r->mode == DP_DILOCO) {
+        snprintf(every, sizeof every, " in %d fragment%s every %lld steps", r->fragments, r->fragments == 1 ? "" : "s",
+                 (long long)r->period);
+        snprintf(outer, sizeof outer, ", outer rate %g, momentum %g, mix %g", r->outer_lr, r->outer_momentum, r->mix);
+    }
+    if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
+    if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
+    // A late gradient is alike on all sites, as many as there are.
+    if (async_schedule_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
+    snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
+             r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
 // The table as text: s sends, m merges, x sends and merges at once, - on its way. Up to 64 steps of it; where two rounds are

@@ -12,6 +12,9 @@ soon as its last gradient is known, while the backward pass works on the block b
 ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients are
 sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in one of two
 buffers and only this rank's shard of its sum is kept.
+
+Where the replicas are divided into sites (--sites), between which messages are slow, the all-reduce is hierarchical: a
+reduce-scatter in the site, an all-reduce of this rank's part between sites, and an all-gather in the site.
 */
 #ifndef DATA_H
 #define DATA_H
@@ -28,18 +31,15 @@ enum {
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
 // computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
 //
-// What is summed between sites goes on from there, from `all` or, of more replicas in a site, from this rank's part of each
-// bucket. Where it is used a step late there are two of both: one is computed while the other one arrives, and
-// swap_grad_buffers exchanges them.
+// A hierarchical all-reduce sums between sites from `all` or, with several replicas in a site, from parts.
 typedef struct {
-    float* all;    // (layout.elements), or NULL with ZeRO 2
-    float* shares; // (layout.elements / d): this rank's parts of the sums, with ZeRO
-    float* parts;  // (layout.elements / replicas of a site): its parts of the site's sums, on their way to the others
-    CommRequest* far;           // of each bucket, between sites
-    bool across, late;          // gradients are summed between sites; and used a step late
-    float *due_all, *due_parts; // what this step's update uses, and how it comes: late, else the same
-    CommRequest* due_far;
-    bool due; // there is something: not in the first step of a run whose gradients are late
+    Scope scope;      // the replicas whose gradients are summed
+    float* all;       // (layout.elements), or NULL with ZeRO 2
+    float* shares;    // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float* update;    // the gradients that the update reads: shares with ZeRO, else all; NULL: there are none yet
+    float* parts;     // (layout.elements / replicas of a site): this rank's part of the site's sum of each bucket
+    CommRequest* far; // of each bucket, between sites
+    bool hierarchical, defers; // sums go on between sites; not as soon as a bucket is complete
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
     int next;                                               // buffer, or place in recent
@@ -63,24 +63,7 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
     grads->bucket_in[i] = -1;
 }
 
-// What this step's update uses.
-static inline float* grads_for_update(const GradientBuckets* grads) {
-    if (grads->shares) return grads->shares; // late ones are sent when the update has used those before
-    return grads->late ? grads->due_all : grads->all;
-}
-
-// At the begin of a step, where gradients are used late: those of the step before become due.
-static inline void swap_grad_buffers(GradientBuckets* grads, const Layout* layout) {
-    float *all = grads->all, *parts = grads->parts;
-    CommRequest* far = grads->far;
-    if (!grads->late) return;
-    grads->all = grads->due_all, grads->parts = grads->due_parts;
-    grads->due_all = all, grads->due_parts = parts;
-    grads->far = grads->due_far, grads->due_far = far;
-    for (int b = 0; b < layout->buckets; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
-}
-
-// Where the part of a bucket's sum that this rank carries between sites lies: in parts, or in `all` itself.
+// The part of a bucket's sum that this rank carries between sites: in parts, or in `all` itself.
 static inline float* inter_site_shard(const GradientBuckets* grads, const Layout* layout, int b) {
     return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
                         : grads->all + layout->bucket[b].offset;
@@ -107,7 +90,7 @@ static inline void bucket_sum_partial(GradientBuckets* grads, ProcessGroups* g, 
     }
 }
 
-// Starts the sum between sites of a bucket, once: it is waited for by finish_inter_site_sync, in this step or a later one.
+// Starts the sum between sites of a bucket, once; finish_inter_site_syncs waits for it.
 static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     float* part = inter_site_shard(grads, layout, b);
     if (grads->far[b].comm) return;
@@ -132,12 +115,12 @@ static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
 static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     bucket_sum_partial(grads, g, layout, b);
-    if (grads->across) {
+    if (grads->hierarchical) {
         if (grads->parts)
             grads->request[b] =
                 comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b), grads->of_bucket[b],
                                           bucket_site_shard_size(layout, b), COMM_FLOAT);
-        else if (!grads->late && bucket->chunk >= 0) // of a tied matrix there is more to add up first
+        else if (!grads->defers && bucket->chunk >= 0) // of a tied matrix there is more to add up first
             start_inter_site_sync(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
         limit_inflight_reductions(grads, b);
@@ -159,7 +142,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
 // Lets the sums that are on their way go on.
 static inline void buckets_progress(GradientBuckets* grads, const Layout* layout) {
     comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
-    if (grads->across) comm_progress(grads->due_far, layout->buckets);
+    if (grads->hierarchical) comm_progress(grads->far, layout->buckets);
 }
 
 // Waits for the sums of a chunk's gradients; -1: of those that all_reduce_tied_embedding_grad sums further. (ZeRO 2: of all on their way.)
@@ -178,7 +161,7 @@ static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, Proces
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
     const int b = wte->bucket;
-    if (grads->across)
+    if (grads->hierarchical)
         comm_all_reduce(&g->embedding, inter_site_shard(grads, layout, b), bucket_site_shard_size(layout, b),
                         COMM_FLOAT, COMM_SUM);
     else if (layout->mesh.zero)
@@ -191,21 +174,21 @@ static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, Proces
 
 // Starts the sums between sites of a chunk's gradients that start_grad_sync has not.
 static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
-    for (int b = 0; b < layout->buckets && grads->across; b++) {
+    if (!grads->hierarchical) return;
+    for (int b = 0; b < layout->buckets; b++) {
         if (layout->bucket[b].chunk == chunk) start_inter_site_sync(grads, g, layout, b);
     }
 }
 
-// Waits for those that are due, and gives them to all replicas of the site.
-static inline void finish_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
-    for (int b = 0; b < layout->buckets && grads->across; b++) {
-        const int64_t n = bucket_site_shard_size(layout, b);
-        if (layout->bucket[b].chunk != chunk || !grads->due_far[b].comm) continue; // nothing was started, or it is here
-        comm_wait(&grads->due_far[b]);
-        grads->due_far[b] = no_request();
+// Waits for those that were started, and gives them to all replicas of the site.
+static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
+    for (int b = 0; b < layout->buckets; b++) {
+        if (layout->bucket[b].chunk != chunk || !grads->far[b].comm) continue;
+        comm_wait(&grads->far[b]);
+        grads->far[b] = no_request();
         if (grads->parts)
-            comm_all_gather(&g->data, grads->due_all + layout->bucket[b].offset,
-                            grads->due_parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh), n, COMM_FLOAT);
+            comm_all_gather(&g->data, grads->all + layout->bucket[b].offset, inter_site_shard(grads, layout, b),
+                            bucket_site_shard_size(layout, b), COMM_FLOAT);
     }
 }
 

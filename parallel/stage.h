@@ -35,9 +35,7 @@ this rank's.
 #include "../kernels/kernels.h"
 #include "../model.h"
 #include "../parallel.h"
-#include "../methods/async_schedule.h"
 #include "schedule.h"
-#include "../methods/async_dp.h"
 
 // How parameters and activations are stored, and what the optimizer has beside them.
 typedef struct {
@@ -112,6 +110,15 @@ typedef struct {
         send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
 } PipelineBuffers;
 
+// Values of all parameters that a method keeps beside weights and moments, and checkpoints hold: like moments, or like weights.
+typedef struct {
+    const char* name;
+    float* at;
+    bool sharded;
+} MethodValues;
+
+enum { METHOD_VALUES = 8 };
+
 typedef struct {
     ModelConfig model;
     Layout layout;
@@ -126,13 +133,13 @@ typedef struct {
     GradientBuckets grads;
     float *moment1, *moment2,
         *master;        // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
-    AsyncConfig rounds; // what sites tell each other, and when
-    AsyncDp sites;      // where they have weights of their own
-    float* before;      // like moment1: weights before the last update, where a late gradient is compensated for that
-    float* lambda;      // (layout.tensors), host: of the compensation in this step
+    struct AsyncDp* async;     // asynchronous data parallelism; NULL: synchronous
+    float* checkpoint_weights; // (layout.elements): what checkpoints hold as weights; NULL: those that are updated
+    MethodValues kept[METHOD_VALUES];
+    int kept_values;
     float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;           // (T, HS): cosines and sines
-    double* sums; // (2 layout.tensors + 1): squares of each tensor's gradient; the loss; squares of its compensation
+    double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
     NanProbe* probe;               // where numbers are looked at; NULL: nowhere
     Activations* activations;      // (slots)
@@ -370,12 +377,12 @@ static inline void take_parameters(Stage* stage) {
     stage->params = take_values(stage, &stage->memory_params, n);
     if (stage->type.masters) stage->master = arena_floats(&stage->memory_optimizer, share);
     if (!stage->trains) return;
-    const int64_t parts = grads->across && mesh_site_size(&layout->mesh) > 1 ? n / mesh_site_size(&layout->mesh) : 0;
-    if (layout->mesh.zero < 2) grads->all = grads->due_all = arena_floats(&stage->memory_grads, n);
+    const int replicas = mesh_site_size(&layout->mesh);
+    if (layout->mesh.zero < 2) grads->all = arena_floats(&stage->memory_grads, n);
     if (layout->mesh.zero) grads->shares = arena_floats(&stage->memory_grads, share);
-    if (parts) grads->parts = grads->due_parts = arena_floats(&stage->memory_grads, parts);
-    if (grads->late) grads->due_all = arena_floats(&stage->memory_grads, n);
-    if (grads->late && parts) grads->due_parts = arena_floats(&stage->memory_grads, parts);
+    if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1 && replicas > 1)
+        grads->parts = arena_floats(&stage->memory_grads, n / replicas);
+    grads->update = layout->mesh.zero ? grads->shares : grads->all;
     for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
         grads->buffer[i] = arena_floats(&stage->memory_grads, largest_bucket(layout));
         grads->arriving[i] = arena_floats(&stage->memory_grads, largest_bucket(layout) / layout->mesh.d);
@@ -386,10 +393,6 @@ static inline void take_parameters(Stage* stage) {
             arena_floats(&stage->memory_grads, (int64_t)layout->states * layout->V * stage->model.C);
     stage->moment1 = arena_floats(&stage->memory_optimizer, share);
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
-    if (stage->rounds.compensation > 0 && grads->late) stage->before = arena_floats(&stage->memory_optimizer, share);
-    if (async_schedule_are_local(&stage->rounds))
-        async_dp_take_memory(&stage->sites, &stage->memory_optimizer,
-                             stage->type.masters ? stage->master : (float*)stage->params);
 }
 
 // Run twice: while the arenas have no memory this only adds up the sizes.
@@ -413,7 +416,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.states * C);
     if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
-    stage->sums = (double*)arena_take(scratch, (2 * stage->layout.tensors + 1) * (int64_t)sizeof(double));
+    stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
     stage->cache = take_values(stage, scratch, kv_cache_elements(stage)); // the last: what is not used is not touched
 }
@@ -442,12 +445,7 @@ static inline void stage_take_lists(Stage* stage) {
     }
     stage->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
     stage->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    stage->grads.far = stage->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    if (stage->grads.late)
-        stage->grads.due_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    stage->lambda = (float*)checked_calloc((size_t)stage->layout.tensors, sizeof(float), "the tensors");
-    if (async_schedule_are_local(&stage->rounds))
-        async_dp_open(&stage->sites, &stage->rounds, &stage->layout, stage->model.L);
+    stage->grads.far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     for (int i = 0; i < ZERO2_BUFFERS; i++) stage->grads.bucket_in[i] = -1;
     for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.recent[i] = -1;
 }
@@ -461,19 +459,15 @@ static inline void stage_arenas(Stage* stage, Arena* arenas[ARENAS]) {
     memcpy(arenas, all, sizeof all);
 }
 
-// Plans the stage of one rank, which works by a schedule, and of one site among others (rounds; NULL: sync): after this the
+// Plans the stage of one rank, which works by a schedule and sums its gradients over the replicas of `scope`: after this the
 // sizes of its arenas are known and nothing large is allocated.
 static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
-                              const AsyncConfig* rounds, DtypeInfo type, Error* error) {
+                              Scope scope, DtypeInfo type, Error* error) {
     memset(stage, 0, sizeof *stage);
     if ((int64_t)B * T > INT32_MAX)
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
-    const AsyncConfig sync = {DP_SYNC, mesh.sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
-    stage->rounds = rounds ? *rounds : sync;
-    stage->grads.across =
-        async_schedule_sum_gradients(&stage->rounds) && (mesh.sites > 1 || async_schedule_are_late(&stage->rounds));
-    stage->grads.late = stage->rounds.mode == DP_DELAYED && stage->rounds.delay > 0;
-    stage->grads.due = !stage->grads.late;
+    stage->grads.scope = scope;
+    stage->grads.hierarchical = scope == SCOPE_WORLD && mesh.sites > 1;
     stage->model = *m, stage->type = type, stage->B = B, stage->T = T, stage->slots = schedule->slots,
     stage->trains = schedule_trains(schedule);
     stage->split_backward = schedule_splits_backward(schedule->config.kind);
@@ -526,11 +520,8 @@ static inline void stage_free(Stage* stage) {
     free(stage->boundary);
     free(stage->pending);
     free(stage->send_forward);
-    if (async_schedule_are_local(&stage->rounds)) async_dp_close(&stage->sites);
-    free(stage->lambda);
     free(stage->grads.of_bucket);
     free(stage->grads.request);
-    if (stage->grads.late) free(stage->grads.due_far);
     free(stage->grads.far);
     layout_free(&stage->layout);
 }

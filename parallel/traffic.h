@@ -1,5 +1,6 @@
 /*
-parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step.
+parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step; for gradients
+between sites gradient_traffic.
 
 Theory: a collective counts as what a bandwidth-optimal algorithm sends. With x bytes in the whole vector and s ranks that is
 2 x (s - 1) / s for an all-reduce, x (s - 1) / s for a reduce-scatter or an all-gather, x for a message. comm.h counts the same
@@ -105,6 +106,22 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     // Gradients are scattered; then these or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
     traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
     if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
+    return traffic;
+}
+
+// Bytes between replicas: in the site, and to other sites.
+typedef struct {
+    double near, far;
+} SiteTraffic;
+
+// Bytes that this rank sends in some steps for gradients that are summed over all replicas, k in each of S sites: a
+// reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where every replica is a
+// site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element` bytes each).
+static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
+    const Mesh* mesh = &layout->mesh;
+    const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float), n = (double)layout->elements;
+    SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, 2 * (S - 1) / S * single * n / k * steps};
+    if (mesh->zero) traffic.far = (S - 1) / S * (single * steps + (double)element * updates) * n;
     return traffic;
 }
 

@@ -46,7 +46,7 @@ static inline StageMemory memory_of_stage(Stage* s) {
 static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T,
                               const PipelineConfig* plan, DtypeInfo type, Error* error) {
     Schedule schedule = schedule_build(plan, mesh->pipeline);
-    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, NULL, type, error);
+    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, SCOPE_WORLD, type, error);
     schedule_free(&schedule);
     return ok;
 }

@@ -98,15 +98,16 @@ static inline void load_batch(Trainer* t, const StepInput* pass) {
     if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }
 
-// The tokens over whose losses a step's loss, and its gradient, are the mean: all, or those of this site where sites go
-// their own way.
-static inline double step_tokens(const Trainer* t) {
+// The tokens of a step that the ranks of a scope train on.
+static inline double step_tokens(const Trainer* t, Scope scope) {
     const double tokens = (double)t->settings.global_batch * t->stage.T;
-    return async_schedule_are_local(&t->stage.rounds) ? tokens / t->stage.rounds.sites : tokens;
+    return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
 // A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
-static inline double gradient_factor(const Trainer* t) { return NEEDS_LOSS_SCALE ? step_tokens(t) : 1; }
+static inline double gradient_factor(const Trainer* t) {
+    return NEEDS_LOSS_SCALE ? step_tokens(t, t->stage.grads.scope) : 1;
+}
 
 // Binds activations to micro-batch k in a chunk.
 static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* pass, int chunk, int k) {
@@ -118,7 +119,8 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
     }
     if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
     acts->scale = 0;
-    if (pass->trains) acts->scale = (float)(gradient_factor(t) / step_tokens(t)); // the gradient of the mean loss
+    if (!pass->trains) return;
+    acts->scale = (float)(gradient_factor(t) / step_tokens(t, stage->grads.scope)); // the gradient of the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.

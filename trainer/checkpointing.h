@@ -27,11 +27,10 @@ static inline void die_as_site(Trainer* t, const char* text) {
     exit(EXIT_RUN);
 }
 
-// Ends the run where ranks hold different bits of what ought to be the same (trainer/replica_check.h): ranks of a site, or (meets), where sites
-// have the same weights, of all.
-static inline void check_replicas(Trainer* t, bool meets) {
+// Ends the run where ranks of the scope hold different bits of what ought to be the same (trainer/replica_check.h).
+static inline void check_replicas(Trainer* t, Scope scope) {
     Stage* stage = &t->stage;
-    const bool far = meets && async_schedule_sum_gradients(&stage->rounds);
+    const bool far = scope == SCOPE_WORLD;
     char what[1024], text[1536];
     if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
                          far))
@@ -44,13 +43,21 @@ static inline void check_replicas(Trainer* t, bool meets) {
     die_as_site(t, text);
 }
 
-// Updates that have been made by the end of a step. The first gradient that is used late is used in the second.
+// Updates that have been made by the end of a step.
 static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
-    return step - (t->stage.grads.late && step > 0);
+    return t->stage.async ? async_dp_updates(&t->stage, step) : step;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Save
+
+// Between these two the parameters are those that validation and samples use: the same on all sites.
+static inline void load_global_weights(Trainer* t) {
+    if (t->stage.async) async_dp_load_global(&t->stage, t->settings.seed, t->step);
+}
+static inline void restore_local_weights(Trainer* t) {
+    if (t->stage.async) async_dp_restore_local(&t->stage, t->settings.seed, t->step);
+}
 
 // Where the run stands, and what a resumed run has to have in common with it.
 static inline CheckpointState checkpoint_state(const Trainer* t) {
@@ -68,7 +75,7 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              t->val_loss,
                              t->data_checksum,
                              t->held_out};
-    async_schedule_text(state.rounds, sizeof state.rounds, &t->stage.rounds);
+    if (t->stage.async) async_dp_text(state.rounds, sizeof state.rounds, &t->stage);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
     for (int i = 0; i < t->train_files.count && o->document_mask; i++) {
@@ -84,17 +91,9 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
 // A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is not finite, and
 // the save, which nobody has asked for at this very step (timed), is put off.
 static inline bool check_late_gradient(Trainer* t, bool timed) {
-    Stage* stage = &t->stage;
-    const GradientBuckets* grads = &stage->grads;
-    const int64_t n = stage->layout.elements;
-    double squares;
+    const bool finite = async_dp_last_grad_is_finite(&t->stage);
     char text[256];
-    device_zero(stage->sums, sizeof(double));
-    sum_of_squares(stage->sums, grads->shares ? grads->shares : grads->all,
-                   grads->shares ? n / stage->layout.mesh.d : n);
-    device_to_host(&squares, stage->sums, sizeof squares);
-    comm_all_reduce(&t->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
-    if (isfinite(squares) || timed) return isfinite(squares);
+    if (finite || timed) return finite;
     snprintf(
         text, sizeof text,
         "step %lld: its gradient, which the next step would use, is not finite; it is not saved, checkpoints are from "
@@ -128,13 +127,13 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     enter_phase(t, PHASE_SAVING);
     finish_save(t);
     const CheckpointState state = checkpoint_state(t);
-    async_dp_drain(stage);
-    if (t->settings.check_replicas_every) check_replicas(t, true);
-    if (stage->grads.late && !check_late_gradient(t, timed)) return;
+    if (stage->async) async_dp_drain(stage);
+    if (t->settings.check_replicas_every) check_replicas(t, stage->grads.scope);
+    if (stage->async && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
     Comm *data = &t->groups.data, *far = &t->groups.far;
     const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
-    settle_values(stage);
+    if (stage->async) async_dp_gather_values(stage);
     Error error;
     t->saver.timed = timed;
     if (!saver_begin(&t->saver, &t->world, &state, !last && !t->saves_wait, started, &error)) {
@@ -154,7 +153,7 @@ static inline void export_weights(Trainer* t) {
     int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
     enter_phase(t, PHASE_SAVING);
-    settle_values(&t->stage);
+    if (t->stage.async) async_dp_gather_values(&t->stage);
     comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
     check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);
     check_all_ranks(t, !is_main(t) || export_begin(x, &stage->model, &error), &error);
@@ -336,8 +335,8 @@ static inline bool resume_checkpoint(Trainer* t) {
                   "folder away, and an older checkpoint is taken",
                   path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
     t->step = state.step, t->sequences = state.sequences;
-    recast_parameters(&t->stage, o, optimizer_steps_at(t, t->step));
-    t->stage.grads.due = true; // what is due in the next step was read
+    recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
+    if (t->stage.async) async_dp_resume(&t->stage);
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     tell_tuning(t, &now, &state);
     // The run may have been killed when it was about to do this, after its last save.
@@ -395,6 +394,7 @@ static inline bool init_weights(Trainer* t) {
     } else {
         random_init_weights(&t->stage, o->seed);
     }
+    if (t->stage.async) async_dp_init(&t->stage);
     if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
     return false;
 }

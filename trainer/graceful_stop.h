@@ -28,7 +28,7 @@ waits for this, and all stop after the same step: one with such a merging, at mo
 #define GRACEFUL_STOP_H
 
 #include "../comm.h"
-#include "../methods/async_schedule.h"
+#include "../parallel.h"
 #include <poll.h>
 #include <signal.h>
 
@@ -108,16 +108,15 @@ static inline void stop_tell(Stop* s, Comm* far, bool stop, bool save, int64_t d
     far->size_bytes = counted;
 }
 
-// At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of this site was asked, or, where all
-// wait for all, any rank: the same on all of them. far: the ranks at this one's place in the sites.
-static inline Asked stop_agreed(Stop* s, Comm* far, const AsyncConfig* r, int64_t step, Asked asked) {
+// At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of the scope was asked, the same
+// on all of them. far: the ranks at this one's place in the sites. merged: the step in which what sites send in this one will
+// have been merged; 0: they send nothing.
+static inline Asked stop_agreed(Stop* s, Comm* far, Scope scope, int64_t step, int64_t merged, Asked asked) {
     Asked all = {false, false};
-    bool sends = false;
-    if (!async_schedule_are_late(r) || far->size == 1) return asked;
+    if (scope == SCOPE_WORLD || far->size == 1) return asked;
     if (s->due && step >= s->due) all = stop_take(s);
     if (all.stop) return all;
-    for (int f = 0; f < r->fragments; f++) sends = sends || async_schedule_sends(r, f, step);
-    if (sends && !s->due) stop_tell(s, far, asked.stop, asked.save && !all.save, step + r->delay);
+    if (merged && !s->due) stop_tell(s, far, asked.stop, asked.save && !all.save, merged);
     return s->due && step >= s->due ? stop_take(s) : all;
 }
 

@@ -24,7 +24,7 @@ the main rank's to call.
 // that share an embedding sum its gradient part by part.
 static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
     Traffic traffic = traffic_of_step(layout, &s->model, s->B, s->T, m, sizeof(floatX));
-    if (s->grads.across && traffic.tied > 0)
+    if (s->grads.hierarchical && traffic.tied > 0)
         traffic.tied = sizeof(float) * (double)bucket_site_shard_size(layout, layout_slice(layout, -1, WTE)->bucket);
     return traffic;
 }
@@ -33,14 +33,21 @@ static Traffic traffic_of_stage(const Stage* s, const Layout* layout, int m) {
 typedef struct {
     double tensor, pipeline, data;
 } Sends;
+
+// Bytes that a rank with a layout sends to other replicas in the steps first + 1 to last, where they are divided into sites.
+static SiteTraffic replica_traffic(const Stage* s, const Layout* layout, int64_t first, int64_t last) {
+    const double steps = (double)(last - first);
+    return s->async ? async_dp_traffic(s, layout, first, last)
+                    : gradient_traffic(layout, sizeof(floatX), steps, steps);
+}
+
 static Sends sends_of_rank(const Stage* s, int m) {
-    const AsyncConfig* r = &s->rounds;
+    const int64_t period = s->async ? async_dp_period(s) : 1;
     const Traffic traffic = traffic_of_stage(s, &s->layout, m);
-    const SiteTraffic round =
-        async_schedule_traffic(r, &s->layout, s->model.L, sizeof(floatX), r->period, 2 * r->period); // some round
-    const bool sites = s->layout.mesh.sites > 1 || async_schedule_are_late(r);
+    const SiteTraffic round = replica_traffic(s, &s->layout, period, 2 * period); // not the first
+    const bool sites = s->layout.mesh.sites > 1 || s->async;
     const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
-                         sites ? (round.near + round.far) / (double)r->period : traffic.data};
+                         sites ? (round.near + round.far) / (double)period : traffic.data};
     return sends;
 }
 
@@ -76,8 +83,9 @@ static void plan_rank(Stage* s, const Trainer* t, int rank, int* m) {
     Error error;
     Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, mesh.pipeline)
                                      : schedule_build_untrained(&t->schedule.config, mesh.pipeline);
-    if (!stage_plan(s, &mine->model, mesh, mine->B, mine->T, &schedule, &mine->rounds, mine->type, &error))
+    if (!stage_plan(s, &mine->model, mesh, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
         die("%s", error.text);
+    async_dp_plan_as(s, mine);
     *m = schedule.config.m;
     schedule_free(&schedule);
 }
@@ -94,6 +102,7 @@ static void print_ranks(const Trainer* t) {
         const Sends sends = sends_of_rank(&s, m);
         most_held = fmax(most_held, stage_bytes(&s));
         most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
+        async_dp_free(&s);
         stage_free(&s);
     }
     const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
@@ -104,6 +113,7 @@ static void print_ranks(const Trainer* t) {
     for (int rank = 0; rank < n; rank += step) {
         plan_rank(&s, t, rank, &m);
         print_rank(&s, rank + step - 1, sends_of_rank(&s, m), held, sent);
+        async_dp_free(&s);
         stage_free(&s);
     }
     printf("\n");
@@ -152,45 +162,16 @@ static void print_sums(const Trainer* t) {
     }
 }
 
-// The sites and their plan in words; "" where all wait for all. A resumed run needs the same.
-static void async_schedule_text(char* text, size_t size, const AsyncConfig* r) {
-    char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
-    text[0] = 0;
-    if (!async_schedule_are_late(r)) return;
-    if (r->mode == DP_DILOCO) {
-        snprintf(every, sizeof every, " in %d fragment%s every %lld steps", r->fragments, r->fragments == 1 ? "" : "s",
-                 (long long)r->period);
-        snprintf(outer, sizeof outer, ", outer rate %g, momentum %g, mix %g", r->outer_lr, r->outer_momentum, r->mix);
-    }
-    if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
-    if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
-    // A late gradient is alike on all sites, as many as there are.
-    if (async_schedule_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
-    snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
-             r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
-}
-
-// The plan of the sites.
-static void print_rounds(const Trainer* t) {
-    const AsyncConfig* r = &t->stage.rounds;
-    const int replicas = mesh_site_size(&t->stage.layout.mesh);
-    char text[CHECKPOINT_OPTIONS_TEXT];
-    async_schedule_text(text, sizeof text, r);
-    if (r->sites == 1 && !text[0]) return;
-    if (!text[0]) snprintf(text, sizeof text, "sync, gradients summed over all in every step");
-    if (!async_schedule_are_local(r))
-        printf("sites     %s; %d site%s of %d replica%s\n", text, r->sites, r->sites == 1 ? "" : "s", replicas,
-               replicas == 1 ? "" : "s");
-    else
-        printf("sites     %s; %d replica%s each\n", text, replicas, replicas == 1 ? "" : "s");
-    if (!async_schedule_are_late(r)) return;
-    async_schedule_draw(r, stdout);
-    printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
-    const int64_t lost = t->settings.steps - async_schedule_learned(r, t->settings.steps);
-    if (r->mode == DP_DILOCO && lost > 0)
-        printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
-               (long long)lost, (long long)t->settings.steps);
-    if (r->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
+// The sites, and what goes between them.
+static void print_sites(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int replicas = mesh_site_size(mesh);
+    if (t->stage.async)
+        async_dp_print(&t->stage, t->settings.steps);
+    else if (mesh->sites > 1)
+        printf("sites     sync, gradients summed over all in every step; %d sites of %d replica%s\n", mesh->sites,
+               replicas, replicas == 1 ? "" : "s");
+    if (t->stage.async && mesh->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         printf("          this MPI lets one thread in at a time: messages between sites move while a rank calls it "
                "only\n");
 }
@@ -207,7 +188,7 @@ static void print_mesh(const Trainer* t) {
                              : " with ZeRO-2",
            s->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
     print_sync(s);
-    print_rounds(t);
+    print_sites(t);
     print_sums(t);
     if (!s->trains) return;
     printf("schedule  ");
@@ -350,8 +331,7 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline;
         sum.tied += one.tied, sum.data += one.data;
         if (sites) {
-            const SiteTraffic of =
-                async_schedule_traffic(&mine->rounds, &layout, mine->model.L, sizeof(floatX), first, t->step);
+            const SiteTraffic of = replica_traffic(mine, &layout, first, t->step);
             sites->near += of.near, sites->far += of.far;
         }
         layout_free(&layout);
@@ -403,7 +383,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
                       counted[1], sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
-    if (mesh->sites > 1 || async_schedule_are_late(&t->stage.rounds))
+    if (mesh->sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites, first);
     else
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",

@@ -506,16 +506,15 @@ static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* con
     return stages;
 }
 
-// The schedule of this rank (rounds = NULL: sync), proved together with those of the other stages. Returns false if there is none for so many
+// The schedule of this rank (norm_first: the update needs the norm of the whole gradient), proved together with those of the other stages. Returns false if there is none for so many
 // micro-batches.
-static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, const AsyncConfig* rounds,
+static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, bool norm_first,
                                  Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    // Whether the update needs the norm of the whole gradient.
-    const bool norm_first = o->clip > 0 || o->on_nan == ON_NAN_SKIP || (rounds && rounds->compensation > 0);
     const PipelineConfig config = {
-        (ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied, norm_first};
+        (ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied,
+        norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP};
     if (!pipeline_config_check(&config, mesh->recompute, error)) {
         char nearest[64];
         if (m % schedule_group(config.kind, config.p) == 0) return false;
@@ -571,9 +570,9 @@ static inline void prove_evaluations(const Trainer* t) {
 // Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
 static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
     const Mesh* mesh = &s->layout.mesh;
-    const bool halves = mesh->zero > 0 || (!far && s->grads.across); // a reduce-scatter, then an all-gather
+    const bool halves = mesh->zero > 0 || (!far && s->grads.hierarchical); // a reduce-scatter, then an all-gather
     if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    if (far && s->rounds.bits < 32) return kind == PLAN_ALL_GATHER;
+    if (far && s->async && async_dp_is_quantized(s)) return kind == PLAN_ALL_GATHER;
     return (kind == PLAN_ALL_REDUCE) != halves;
 }
 
@@ -615,12 +614,39 @@ static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* er
     if (o->allreduce && mesh->d == 1)
         return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
     if (o->allreduce && !build_named_allreduce(t, mesh, far, error)) return false;
-    if (mesh->sites == 1 || (o->allreduce && far) || !async_schedule_are_late(&t->stage.rounds)) return true;
+    if (mesh->sites == 1 || (o->allreduce && far) || !t->stage.async) return true;
     snprintf(usual, sizeof usual, "full:%d", mesh->sites);
     if (!network_build(&net, usual, error)) return false;
     const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
     network_free(&net);
     return ok;
+}
+
+// Plans what this rank holds and does in training: schedule, stage, all-reduces between replicas.
+static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Mesh* mesh, int T, DtypeInfo type,
+                                  Error* error) {
+    const Settings* o = &t->settings;
+    const AsyncConfig async = settings_async(o, mesh);
+    if (!mesh_check(mesh, model, T, error) || !async_schedule_fit(&async, model->L, error) ||
+        !plan_schedule(t, model, mesh, async.compensation > 0, error) ||
+        !stage_plan(&t->stage, model, *mesh, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async), type,
+                    error))
+        return false;
+    async_dp_plan(&t->stage, &async);
+    t->stats_scope = t->stage.async ? SCOPE_SITE : SCOPE_WORLD;
+    return !settings_is_training(o) || build_allreduce_plans(t, mesh, error);
+}
+
+// Takes the memory of the stage.
+static inline void allocate_this_rank(Trainer* t) {
+    stage_allocate(&t->stage);
+    if (t->stage.async) async_dp_allocate(&t->stage);
+}
+
+static inline void free_this_rank(Trainer* t) {
+    async_dp_free(&t->stage);
+    stage_free(&t->stage);
+    schedule_free(&t->schedule);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

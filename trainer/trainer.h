@@ -18,6 +18,7 @@ trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt
 #include "../checkpoint/async_save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"
+#include "../methods/methods.h"
 #include "../parallel/stage.h"
 #include "graceful_stop.h"
 #include "../dataloader/tokenizer.h"
@@ -47,6 +48,7 @@ typedef struct {
     Watchdog watch;
     RankPlacement place;
     Stage stage;
+    Scope stats_scope; // the ranks that a step's loss, norm and bytes are summed over
     Schedule schedule;
     Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
     Plan far_sums[PLAN_KINDS]; // the same of the far group

@@ -99,13 +99,8 @@ static inline void plan_stage(Trainer* t, const ModelConfig* model) {
     values.masters &= trains || o->export_to; // what only computes needs what it computes with
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    const AsyncConfig rounds = settings_async(o, &mesh);
     settings_batch(o);
-    if (!mesh_check(&mesh, model, T, &error) || !async_schedule_fit(&rounds, model->L, &error) ||
-        !plan_schedule(t, model, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, model, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, values, &error) ||
-        (trains && !build_allreduce_plans(t, &mesh, &error)))
-        die_usage("%s", error.text);
+    if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
 }
 
 // What is read and written besides training, as far as it can be checked before.
@@ -147,12 +142,11 @@ static inline bool trainer_init(Trainer* t, int argc, char** argv) {
 static inline void open_groups(Trainer* t) {
     Stage* stage = &t->stage;
     process_groups_init(&t->groups, &t->world, &stage->layout, &stage->model);
-    stage->groups = stage->sites.groups = &t->groups;
+    stage->groups = &t->groups;
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (async_schedule_are_late(&stage->rounds))
-        comm_open_thread(&t->groups.far); // before its plans: it looks after them
+    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far); // before its plans: it looks after them
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
         if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
@@ -164,7 +158,7 @@ static inline void trainer_allocate(Trainer* t) {
     const bool saves = o->out && settings_is_training(o);
     if (saves) lock_out_dir(t);
     check_memory(t);
-    stage_allocate(&t->stage);
+    allocate_this_rank(t);
     open_groups(t);
     if (o->trace) start_tracing(t);
     if (saves)
@@ -179,8 +173,7 @@ static inline int trainer_free(Trainer* t, int status) {
         groups_close(&t->groups);
     }
     batch_free(&t->batch);
-    stage_free(&t->stage);
-    schedule_free(&t->schedule);
+    free_this_rank(t);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         plan_free(&t->sums[kind]);
         plan_free(&t->far_sums[kind]);

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     Schedule schedule = schedule_build(&plan, 0);
     Stage stage;
     Stage* s = &stage;
-    if (!stage_plan(s, &m, mesh_of_rank(0, 1, 1, 1), 1, T, &schedule, NULL, native_dtype(), &error))
+    if (!stage_plan(s, &m, mesh_of_rank(0, 1, 1, 1), 1, T, &schedule, SCOPE_WORLD, native_dtype(), &error))
         die("%s", error.text);
     stage_allocate(s);
     Comm world;

@@ -91,7 +91,7 @@ static inline void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, i
     Error error;
     mesh.sync = sync;
     x->schedule = schedule_build(&plan, 0);
-    if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, NULL, native_dtype(), &error)) die("%s", error.text);
+    if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, SCOPE_WORLD, native_dtype(), &error)) die("%s", error.text);
     stage_allocate(&x->stage);
     x->groups = groups_alone(&x->world, &x->stage);
     x->stage.groups = &x->groups;

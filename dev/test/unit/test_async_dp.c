@@ -59,6 +59,18 @@ static uint64_t hash_double(uint64_t hash, double x) {
     return (hash ^ bits) * 0x100000001B3u;
 }
 
+// What the stage has for its mode; of synchronous training nothing.
+static const AsyncDp* async_of(const Stage* s) {
+    static AsyncDp none;
+    none.config.mode = DP_SYNC, none.config.sites = s->layout.mesh.sites, none.config.period = 1;
+    none.config.fragments = 1, none.config.bits = 32;
+    return s->async ? s->async : &none;
+}
+
+static void drain(Stage* s) {
+    if (s->async) async_dp_drain(s);
+}
+
 // Elements of the moments.
 static int64_t share_of(const Stage* s) {
     return s->layout.mesh.zero ? s->layout.elements / s->layout.mesh.d : s->layout.elements;
@@ -76,20 +88,20 @@ static uint64_t hash_of_step(const Trainer* t) {
 // All that the next step depends on. Waits for what is on its way.
 static uint64_t hash_of_end(Trainer* t) {
     Stage* s = &t->stage;
-    const AsyncDp* sites = &s->sites;
+    const AsyncDp* sites = async_of(s);
     const int64_t n = s->layout.elements;
-    async_dp_drain(s);
+    drain(s);
     uint64_t hash = hash_floats(2, (const float*)s->params, n);
     hash = hash_floats(hash, s->moment1, share_of(s));
     if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
-    hash = hash_floats(hash, s->before, share_of(s));
+    hash = hash_floats(hash, async_of(s)->before, share_of(s));
     hash = hash_floats(hash, sites->base, n);
     hash = hash_floats(hash, sites->velocity, n);
     hash = hash_floats(hash, sites->old, n);
-    if (sites->velocity && s->rounds.delay > 0) hash = hash_floats(hash, sites->sum, n);
+    if (sites->velocity && async_of(s)->config.delay > 0) hash = hash_floats(hash, sites->sum, n);
     for (int b = 0; b < s->layout.buckets && sites->residue; b++)
         hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b), bucket_site_shard_size(&s->layout, b));
-    if (s->grads.late) hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
+    if (async_of(s)->config.mode == DP_DELAYED) hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
     return hash;
 }
 
@@ -115,7 +127,7 @@ static void record_run(Trainer* t, Record* record) {
     if (t->step == first) return;
     SiteTraffic formula;
     double none[2] = {0, 0};
-    const Bytes all = bytes_all_ranks(t, sent, true, none);
+    const Bytes all = bytes_all_ranks(t, sent, SCOPE_WORLD, none);
     const Traffic step = traffic_of_mesh(t, &formula, first);
     const double near =
         s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;
@@ -198,35 +210,35 @@ static void check_members(Trainer* t, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
     const float* all[] = {(const float*)s->params,
-                          s->sites.base,
-                          s->sites.velocity,
-                          s->sites.old,
-                          async_schedule_are_local(&s->rounds) ? s->moment1 : NULL,
-                          async_schedule_are_local(&s->rounds) ? s->moment2 : NULL,
-                          s->rounds.mode == DP_DILOCO ? s->sites.sum : NULL};
+                          async_of(s)->base,
+                          async_of(s)->velocity,
+                          async_of(s)->old,
+                          async_schedule_are_local(&async_of(s)->config) ? s->moment1 : NULL,
+                          async_schedule_are_local(&async_of(s)->config) ? s->moment2 : NULL,
+                          async_of(s)->config.mode == DP_DILOCO ? async_of(s)->sum : NULL};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!all[i]) continue;
         worsen(&found->members, differing(&t->groups.data, all[i], n));
-        worsen(&found->members, s->rounds.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
+        worsen(&found->members, async_of(s)->config.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
     }
-    if (async_schedule_sum_gradients(&s->rounds)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+    if (async_schedule_sum_gradients(&async_of(s)->config)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
 }
 
 // The common point, which the parameters are now.
 static void check_common(Trainer* t, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
-    const int M = s->rounds.sites;
+    const int M = async_of(s)->config.sites;
     worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
     worsen(&found->common, differing(&t->groups.data, (const float*)s->params, n));
-    if (!async_schedule_are_local(&s->rounds)) return;
-    if (!s->rounds.eager) {
+    if (!async_schedule_are_local(&async_of(s)->config)) return;
+    if (!async_of(s)->config.eager) {
         for (int64_t i = 0; i < n; i++)
-            worsen(&found->common, bits_of_float(s->sites.base[i]) != bits_of_float(((const float*)s->params)[i]));
+            worsen(&found->common, bits_of_float(async_of(s)->base[i]) != bits_of_float(((const float*)s->params)[i]));
         return;
     }
     double *x = new_doubles(n), *size = new_doubles(n);
-    for (int64_t i = 0; i < n; i++) x[i] = (double)s->sites.base[i], size[i] = fabs(x[i]);
+    for (int64_t i = 0; i < n; i++) x[i] = (double)async_of(s)->base[i], size[i] = fabs(x[i]);
     double *sum = sum_of_sites(t, x, n), *sizes = sum_of_sites(t, size, n);
     for (int64_t i = 0; i < n; i++) {
         const double error = fabs((double)((const float*)s->params)[i] - sum[i] / M);
@@ -239,22 +251,22 @@ static void check_common(Trainer* t, Found* found) {
 static void check_drift(Trainer* t, const Memory* memory, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
-    const int M = s->rounds.sites;
+    const int M = async_of(s)->config.sites;
     const double lr = learning_rate(&t->settings, t->step - 1);
     double *D = new_doubles(n), *size = new_doubles(n);
     for (int64_t i = 0; i < n; i++) {
-        const double own = (double)s->sites.own[i], before = (double)memory->base_before[i],
-                     base = (double)s->sites.base[i];
+        const double own = (double)async_of(s)->own[i], before = (double)memory->base_before[i],
+                     base = (double)async_of(s)->base[i];
         D[i] = base - own, size[i] = fabs(own - before);
-        if (s->rounds.delay == 0) size[i] = fabs(base - before);
+        if (async_of(s)->config.delay == 0) size[i] = fabs(base - before);
         if (t->settings.optimizer == OPTIMIZER_ADAMW && size[i] > 0)
             worsen(&found->drift,
                    size[i] / (2.61 * lr + lr * t->settings.weight_decay * fabs(before) + 2 * unit * fabs(before)));
-        if (s->rounds.delay == 0) worsen(&found->zero, D[i] == 0 ? 0 : INFINITY);
+        if (async_of(s)->config.delay == 0) worsen(&found->zero, D[i] == 0 ? 0 : INFINITY);
     }
     double *sum = sum_of_sites(t, D, n), *moved = sum_of_sites(t, size, n);
     for (int64_t i = 0; i < n; i++) {
-        const double bound = unit * (M * fabs((double)s->sites.base[i]) + (2 * M + 2) * moved[i]);
+        const double bound = unit * (M * fabs((double)async_of(s)->base[i]) + (2 * M + 2) * moved[i]);
         if (sum[i] != 0) worsen(&found->zero, fabs(sum[i]) / bound);
     }
     free(D), free(size), free(sum), free(moved);
@@ -264,8 +276,8 @@ static void check_drift(Trainer* t, const Memory* memory, Found* found) {
 // Returns it (layout.elements), to be freed; the rest is NaN.
 static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
     const Stage* s = &t->stage;
-    const AsyncDp* sites = &s->sites;
-    const AsyncConfig* r = &s->rounds;
+    const AsyncDp* sites = async_of(s);
+    const AsyncConfig* r = &async_of(s)->config;
     double* sent = new_doubles(s->layout.elements);
     for (int64_t i = 0; i < s->layout.elements; i++) sent[i] = (double)NAN;
     for (int b = 0; b < s->layout.buckets; b++) {
@@ -293,12 +305,12 @@ static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
 static void check_sums(Trainer* t, const double* sent, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
-    const int M = s->rounds.sites;
+    const int M = async_of(s)->config.sites;
     double *x = new_doubles(n), *size = new_doubles(n);
     for (int64_t i = 0; i < n; i++) x[i] = isnan(sent[i]) ? 0 : sent[i], size[i] = fabs(x[i]);
     double *sum = sum_of_sites(t, x, n), *sizes = sum_of_sites(t, size, n);
     for (int64_t i = 0; i < n; i++) {
-        const double error = fabs((double)s->sites.sum[i] - sum[i]);
+        const double error = fabs((double)async_of(s)->sum[i] - sum[i]);
         if (!isnan(sent[i]) && error > 0) worsen(&found->sums, error / (M * unit * sizes[i]));
     }
     free(x), free(size), free(sum), free(sizes);
@@ -344,29 +356,29 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
     static Trainer t;
     trainer_open(&t, world, line, NULL, false);
     Stage* s = &t.stage;
-    const AsyncConfig* r = &s->rounds;
+    const AsyncConfig* r = &async_of(s)->config;
     const int64_t n = s->layout.elements;
     const bool waits = r->mode == DP_DILOCO && r->delay > 0;
     Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
     memset(record, 0, sizeof *record);
-    const float* begins = r->mode == DP_DC_S3GD ? s->sites.base : (const float*)s->params;
+    const float* begins = r->mode == DP_DC_S3GD ? async_of(s)->base : (const float*)s->params;
     memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
     while (t.step < STEPS) {
         train_step(&t);
         record->step[t.step] = hash_of_step(&t);
         double* sent = waits ? note_sendings(&t, &memory, found) : NULL;
         if (t.step % 2 == 0) save_here(&t);
-        async_dp_load_global(s, &t.settings, t.step);
+        load_global_weights(&t);
         if (sent) check_sums(&t, sent, found);
         free(sent);
         check_common(&t, found);
         record->validation[t.step] = validate(&t);
-        async_dp_restore_local(s, &t.settings, t.step);
+        restore_local_weights(&t);
         if (t.step % 2 == 1) save_here(&t);
         check_members(&t, found);
         if (r->mode == DP_DC_S3GD) check_drift(&t, &memory, found);
-        for (int64_t i = 0; i < n && s->before && !s->layout.mesh.zero; i++) // delayed: the weights before this update
-            worsen(&found->drift, s->before[i] == memory.base_before[i] ? 0 : INFINITY);
+        for (int64_t i = 0; i < n && async_of(s)->before && !s->layout.mesh.zero; i++) // delayed: the weights before this update
+            worsen(&found->drift, async_of(s)->before[i] == memory.base_before[i] ? 0 : INFINITY);
         memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
         found->undisturbed += record->step[t.step] != whole->step[t.step];
     }
@@ -385,9 +397,9 @@ static void resumed_run(const Comm* world, const char* line, int64_t from, const
     folder_of_step(path, from);
     trainer_open(&t, world, line, path, true);
     found->resumed += t.step != from;
-    async_dp_load_global(&t.stage, &t.settings, t.step);
+    load_global_weights(&t);
     found->validation += validate(&t) != disturbed->validation[from];
-    async_dp_restore_local(&t.stage, &t.settings, t.step);
+    restore_local_weights(&t);
     record_run(&t, &record);
     for (int64_t step = from + 1; step <= STEPS; step++) found->resumed += record.step[step] != whole->step[step];
     found->resumed += record.end != whole->end;
@@ -403,8 +415,8 @@ static float* way_of_step(const Stage* s) {
     const int64_t n = s->layout.elements;
     float* D = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     for (int64_t i = 0; i < n; i++)
-        D[i] = s->rounds.mode == DP_DC_S3GD ? s->sites.base[i] - s->sites.own[i]
-                                            : ((const float*)s->params)[i] - s->before[i];
+        D[i] = async_of(s)->config.mode == DP_DC_S3GD ? async_of(s)->base[i] - async_of(s)->own[i]
+                                            : ((const float*)s->params)[i] - async_of(s)->before[i];
     return D;
 }
 
@@ -415,12 +427,12 @@ static float* gradient_of_step(const Comm* world, const char* line, int64_t from
     folder_of_step(path, from);
     trainer_open(&t, world, line, path, true);
     if (D) *D = way_of_step(&t.stage);
-    if (!compensated) t.stage.rounds.compensation = 0;
+    if (!compensated) t.stage.async->config.compensation = 0;
     train_step(&t);
     const size_t bytes = (size_t)t.stage.layout.elements * sizeof(float);
     float* g = (float*)checked_malloc(bytes, "test");
-    memcpy(g, grads_for_update(&t.stage.grads), bytes);
-    async_dp_drain(&t.stage);
+    memcpy(g, t.stage.grads.update, bytes);
+    drain(&t.stage);
     trainer_close(&t);
     return g;
 }
@@ -451,7 +463,7 @@ static void check_lambda(const Comm* world, const char* line, int64_t from, Foun
             continue;
         }
         found->corrected++;
-        worsen(&found->lambda, fabs(sqrt(sum[CORRECTION] / sum[G]) / t.stage.rounds.compensation - 1));
+        worsen(&found->lambda, fabs(sqrt(sum[CORRECTION] / sum[G]) / async_of(&t.stage)->config.compensation - 1));
         worsen(&found->direction, 1 - sum[ALONG] / sqrt(sum[CORRECTION] * sum[TERM]));
     }
     free(sums), free(D), free(with), free(without);

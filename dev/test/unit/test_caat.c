@@ -40,7 +40,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
             params[slice->offset + k] += 0.3f * (random_uniform((uint64_t)i, 5, (uint64_t)k) - 0.5f);
     }
     device_from_floats(s->params, params, n);
-    stage_begin_gradients(s);
+    zero_gradients(s);
     a->scale = 1.0f / (float)a->tokens;
     chunk_forward(s, a);
     const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};

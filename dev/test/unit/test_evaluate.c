@@ -431,9 +431,9 @@ static void close_mesh(Trainer* t) {
 }
 
 static void evaluate_common(Trainer* t) {
-    async_dp_load_global(&t->stage, &t->settings, t->step);
+    load_global_weights(t);
     evaluate_all(t);
-    async_dp_restore_local(&t->stage, &t->settings, t->step);
+    restore_local_weights(t);
 }
 
 static double worst_error(const double* ours, const double* theirs, int64_t n) {
@@ -522,9 +522,9 @@ static void test_validation(const Comm* world, const char* line) {
     snprintf(all, sizeof all, "%s --val %s", line, tokens_path);
     open_mesh(&t, world, 0, all, "");
     for (int i = 0; i < 3; i++) train_step(&t);
-    async_dp_load_global(&t.stage, &t.settings, t.step);
+    load_global_weights(&t);
     const double loss = validate(&t);
-    async_dp_restore_local(&t.stage, &t.settings, t.step);
+    restore_local_weights(&t);
     evaluate_common(&t);
     double sum = 0; // the last row is not one of validation's
     const Evaluation* e = &t.evaluations.item[1];

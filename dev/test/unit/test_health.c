@@ -514,7 +514,7 @@ static uint64_t hash_of_params(const Trainer* t) {
 
 static bool compare_copies(Trainer* t, char* text, size_t size) {
     const Stage* s = &t->stage;
-    const bool far = !async_schedule_are_late(&s->rounds);
+    const bool far = t->stats_scope == SCOPE_WORLD;
     text[0] = 0;
     return replicas_differ(text, size, &t->groups, &s->layout, &s->model, s->params, s->checksums, far);
 }
@@ -532,7 +532,7 @@ static bool flip(Trainer* t, int* told) {
     const Mesh* mesh = &layout->mesh;
     const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), bit = (int)draw(8 * (int)sizeof(floatX));
     const int64_t place = draw(1 << 30);
-    const bool mine = t->world.rank == rank, far = !async_schedule_are_late(&t->stage.rounds);
+    const bool mine = t->world.rank == rank, far = t->stats_scope == SCOPE_WORLD;
     const Slice* slice = &layout->slices[number % layout->n];
     const int64_t element = slice->offset + place % slice_elements(slice);
     char text[1024], name[128], who[64];
@@ -605,7 +605,7 @@ static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
                             true,         NULL,      NULL};
-    const bool far = !async_schedule_are_late(&t->stage.rounds);
+    const bool far = t->stats_scope == SCOPE_WORLD;
     const int replicas = far ? mesh->d : mesh_site_size(mesh), here = mesh_at(mesh, rank).data / mesh_site_size(mesh);
     char text[640], expected[640];
     if (!place)
@@ -669,20 +669,20 @@ static void case_run(const Comm* world, const char* line, bool few) {
     int alarms = 0, flips = 0, told = 0, wrong = 0, wrong_origins = 0, n = 0;
     trainer_open(&t, world, line, NULL, false);
     const Mesh* mesh = &t.stage.layout.mesh;
-    const bool late = t.stage.grads.late;
+    const bool late = t.stage.async && async_dp_is_delayed(&t.stage);
     for (int step = 0; step < (few ? 2 : 4); step++) {
         train_step(&t);
         alarms += on_all(&t, compare_copies(&t, text, sizeof text)) > 0;
         for (int i = 0; i < (few ? 6 : 12); i++, flips++) wrong += !flip(&t, &told);
     }
-    const int copies = (async_schedule_are_late(&t.stage.rounds) ? mesh_site_size(mesh) : mesh->d) * mesh->t;
+    const int copies = (t.stats_scope == SCOPE_SITE ? mesh_site_size(mesh) : mesh->d) * mesh->t;
     const bool two = copies < 2 || flip_two(&t);
     if (!t.schedule.config.clip || late) {
         rerun_to_find_nan(&t, NULL, text, sizeof text);
         wrong_origins = !strstr(text, late ? "gradients are late" : "with a --clip");
     } else
         n = origins(&t, few ? 1 : 2, &wrong_origins);
-    async_dp_drain(&t.stage);
+    if (t.stage.async) async_dp_drain(&t.stage);
     trainer_close(&t);
     if (world->rank > 0) return;
     check(alarms == 0, "%s: %d steps with a false alarm", line, alarms);

@@ -650,7 +650,7 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepS
         ok = ok && plan.kind == s->schedule && async_schedule_fit(&rounds, model->L, &error);
         if (!ok || !pipeline_config_check(&plan, mesh.recompute, &error)) return false;
         Schedule schedule = schedule_build(&plan, mesh.pipeline);
-        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, &rounds, native_dtype(), &error);
+        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, async_schedule_scope(&rounds), native_dtype(), &error);
         if (ok) stage_free(&stage);
         schedule_free(&schedule);
     }

@@ -49,18 +49,14 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    const AsyncConfig rounds = settings_async(o, &mesh);
     settings_batch(o);
     open_files(t);
     const ModelConfig m = settings_model(o, table, n, 0);
     settings_rates(o, &m);
     const int T = (int)o->seq;
-    if (!mesh_check(&mesh, &m, T, &error) || !plan_schedule(t, &m, &mesh, &rounds, &error) ||
-        !stage_plan(&t->stage, &m, mesh, (int)o->micro_batch, T, &t->schedule, &rounds, native_dtype(), &error) ||
-        !build_allreduce_plans(t, &mesh, &error))
-        die("%s", error.text);
+    if (!plan_this_rank(t, &m, &mesh, T, native_dtype(), &error)) die("%s", error.text);
     open_loaders(t, held_out_blocks(&t->settings));
-    stage_allocate(&t->stage);
+    allocate_this_rank(t);
     open_groups(t);
     const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
     fflush(stdout);
@@ -70,7 +66,6 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     if (stdout_was >= 0) dup2(stdout_was, 1), close(stdout_was);
     if (nowhere >= 0) close(nowhere);
     if (resume && !resumed) die("there is no checkpoint in %s", out);
-    if (!resumed) async_dp_init(&t->stage);
 }
 
 // A checkpoint of the run as it is now, to the end.
@@ -85,8 +80,7 @@ static void trainer_close(Trainer* t) {
     stop_settle(&t->stop);
     groups_close(&t->groups);
     batch_free(&t->batch);
-    stage_free(&t->stage);
-    schedule_free(&t->schedule);
+    free_this_rank(t);
     for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
     sources_close(&t->train_files);
 }
