@@ -104,10 +104,12 @@ class Results:
 def check_kernel(k, launches, results):
     where = f"sm_{k.arch} {k.name}"
     allowed = SPILLS.get(k.name, 0)
-    results.check(k.stack <= allowed and (allowed or not k.spills()), f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
+    results.check(k.stack <= allowed and (allowed or not k.spills()),
+                  f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
 
     doubles = [i for i in k.code if re.match(r"D(FMA|ADD|MUL|SETP|MNMX)\b", i.op) or ".F64" in i.op]
-    results.check(not doubles or re.sub("<.*", "", k.name) in DOUBLE, f"{where}: float64, {len(doubles)} instructions ({doubles[:1]})")
+    results.check(not doubles or re.sub("<.*", "", k.name) in DOUBLE,
+                  f"{where}: float64, {len(doubles)} instructions ({doubles[:1]})")
     # But HFMA2 R, -RZ, RZ, constant is how constants come into registers, and HADD2.F32 R, -RZ, R makes a float of an fp16.
     halves = [i for i in k.code if re.match(r"H(FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)\b", i.op) and
               "-RZ, RZ" not in i.text and not (i.op == "HADD2.F32" and "-RZ, " in i.text)]
@@ -115,7 +117,8 @@ def check_kernel(k, launches, results):
 
     accesses = k.accesses()
     if k.name in WIDE:
-        wide = [sum(w // 16 for w in accesses[kind]) for kind in ("load", "store")] # those of 32 bytes, on sm_100, are two
+        wide = [sum(w // 16 for w in accesses[kind])
+                for kind in ("load", "store")] # those of 32 bytes, on sm_100, are two
         results.check(wide[0] >= WIDE[k.name][0] and wide[1] >= WIDE[k.name][1],
                       f"{where}: {wide[0]} loads and {wide[1]} stores of 16 bytes; wanted {WIDE[k.name][0]} and {WIDE[k.name][1]}")
     if k.name in WIDE and not k.name.startswith("update"): # whose ends may be cut
@@ -142,11 +145,14 @@ def check_kernel(k, launches, results):
     elif k.name.split(",")[0] in HOPPER and k.arch == 90:
         count = lambda op: sum(1 for i in k.code if i.op.split(".")[0] == op)
         products = HOPPER[k.name.split(",")[0]]
-        results.check(count("HGMMA") == products and count("HMMA") == 0, f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
+        results.check(count("HGMMA") == products and count("HMMA") == 0,
+                      f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
         results.check(count("UTMALDG") > 0 and count("UTMASTG") > 0, f"{where}: tiles do not travel by TMA")
-        results.check(count("USETMAXREG") == 2, f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
+        results.check(count("USETMAXREG") == 2,
+                      f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
     elif not k.name.startswith("flash_"):
-        results.check(not any(assembly.class_of(i) == "tensor" for i in k.code), f"{where}: has tensor core instructions")
+        results.check(not any(assembly.class_of(i) == "tensor" for i in k.code),
+                      f"{where}: has tensor core instructions")
 
 
 def check_all(kernels, launches, results, complete=True):
@@ -164,40 +170,53 @@ def check_all(kernels, launches, results, complete=True):
 # Faults: file, exact text, replacement; a word of the message that has to come
 
 FAULTS = [
-    ("kernels/gelu.cuh", "    Packed<floatX, W> v = load<W>(x + i);", "    Packed<floatX, W> v;\n    for (int k = 0; k < W; k++) v[k] = x[i + k];",
+    ("kernels/gelu.cuh", "    Packed<floatX, W> v = load<W>(x + i);",
+     "    Packed<floatX, W> v;\n    for (int k = 0; k < W; k++) v[k] = x[i + k];",
      "loads and"),
-    ("kernels/gelu.cuh", "v[k] = (floatX)gelu_of((float)v[k]);", "v[k] = (floatX)gelu_of((float)(v[k] * v[k]));", "16-bit numbers"),
+    ("kernels/gelu.cuh", "v[k] = (floatX)gelu_of((float)v[k]);", "v[k] = (floatX)gelu_of((float)(v[k] * v[k]));",
+     "16-bit numbers"),
     ("kernels/gelu.cuh", "    store(dx + i, d);", "    for (int k = 0; k < W; k++) dx[i + k] = d[k];", "single"),
-    ("kernels/swiglu.cuh", "const float s = __fdividef(1.0f, 1.0f + e);", "const float s = 1.0 / (1.0 + e);", "float64"),
-    ("kernels/residual.cuh", "const Packed<float, W> v = load<W>(x + i);", "Packed<float, W> v;\n    for (int k = 0; k < W; k++) v[k] = x[i + k];",
+    ("kernels/swiglu.cuh", "const float s = __fdividef(1.0f, 1.0f + e);", "const float s = 1.0 / (1.0 + e);",
+     "float64"),
+    ("kernels/residual.cuh", "const Packed<float, W> v = load<W>(x + i);",
+     "Packed<float, W> v;\n    for (int k = 0; k < W; k++) v[k] = x[i + k];",
      "loads and"),
     ("kernels/adamw.cuh", "word = place % 4 == k ? random.word[k] : word;", "word = random.word[place % 4];", "stack"),
     ("kernels/adamw.cuh", "const Packed<float, 4> gradient = load<4>(g + i);",
      "Packed<float, 4> gradient;\n        for (int k = 0; k < 4; k++) gradient[k] = g[i + k];", "loads and"),
-    ("kernels/crossentropy.cuh", "bytes = (size_t)kept * sizeof(floatX);", "bytes = (size_t)kept * 2 * sizeof(floatX);", "blocks on"),
+    ("kernels/crossentropy.cuh", "bytes = (size_t)kept * sizeof(floatX);", "bytes = (size_t)kept * 2 * sizeof(floatX);",
+     "blocks on"),
     ("kernels/crossentropy.cuh", "sum += exp_fast(f[k][i] - max);", "sum += exp2((double)(f[k][i] - max));", "float64"),
     ("kernels/crossentropy.cuh", "f[k][i] = (float)v[k][i];", "f[k][i] = (float)v[(k + used) % 4][i];", "stack"),
-    ("kernels/gelu.cuh", "256), 256),\n           packed ? gelu_forward", "256), 32),\n           packed ? gelu_forward", "in flight"),
+    ("kernels/gelu.cuh", "256), 256),\n           packed ? gelu_forward",
+     "256), 32),\n           packed ? gelu_forward", "in flight"),
     ("kernels/swiglu.cuh", "store_global(dgate_up + at + F, dup);", "store(dgate_up + at + F, dup);", "stores of 16"),
-    ("kernels/layernorm.cuh", "__launch_bounds__(COLUMN_THREADS)\n    layernorm_backward", "__launch_bounds__(COLUMN_THREADS, 2)\n    layernorm_backward",
+    ("kernels/layernorm.cuh", "__launch_bounds__(COLUMN_THREADS)\n    layernorm_backward",
+     "__launch_bounds__(COLUMN_THREADS, 2)\n    layernorm_backward",
      "stack"),
     ("kernels/rmsnorm.cuh", "sum += g[k][i] * xhat[k][i];", "sum += g[k][(i + N) % W] * xhat[k][i];", "stack"),
-    ("kernels/matmul.cuh", "sum[i] += (float)d[i];\n        }", "sum[i] += (float)dout[n * OC + column + i];\n        }", "loads and"),
-    ("kernels/embedding.cuh", "v = load<W>(wte + row * C + i % C);", "for (int k = 0; k < W; k++) v[k] = wte[row * C + i % C + k];", "loads and"),
-    ("kernels/attention.cuh", "__launch_bounds__(FLASH_THREADS, 2)\n    flash_forward", "__launch_bounds__(FLASH_THREADS, 3)\n    flash_forward", "stack"),
-    ("kernels/attention.cuh", "(FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS>", "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 200)", "blocks on"),
+    ("kernels/matmul.cuh", "sum[i] += (float)d[i];\n        }",
+     "sum[i] += (float)dout[n * OC + column + i];\n        }", "loads and"),
+    ("kernels/embedding.cuh", "v = load<W>(wte + row * C + i % C);",
+     "for (int k = 0; k < W; k++) v[k] = wte[row * C + i % C + k];", "loads and"),
+    ("kernels/attention.cuh", "__launch_bounds__(FLASH_THREADS, 2)\n    flash_forward",
+     "__launch_bounds__(FLASH_THREADS, 3)\n    flash_forward", "stack"),
+    ("kernels/attention.cuh", "(FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS>",
+     "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 200)", "blocks on"),
     ("kernels/attention.cuh", "mma_m16n8k16<floatX>(c[m][2 * n + 1], a[k][m], {b[2], b[3]});", "", "mma in a turn"),
 ]
 
 
 def compile_cubin(root, source, to, arch="90a"):
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    subprocess.run([nvcc, "-std=c++17", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-DUSE_CUDA", "-DPRECISION_BF16", "-w", "-x", "cu", "-cubin",
+    subprocess.run([nvcc, "-std=c++17", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-DUSE_CUDA",
+                    "-DPRECISION_BF16", "-w", "-x", "cu", "-cubin",
                     "-I", root, os.path.join(root, source), "-o", to], check=True, cwd=root)
 
 
 def compile_launches(root, to):
-    subprocess.run(["g++", "-std=gnu++17", "-O0", "-w", "-DUSE_CUDA", "-DPRECISION_BF16", "-pthread", "-x", "c++", os.path.join(root, "dev/bench/launches.cu"),
+    subprocess.run(["g++", "-std=gnu++17", "-O0", "-w", "-DUSE_CUDA", "-DPRECISION_BF16", "-pthread", "-x", "c++",
+                    os.path.join(root, "dev/bench/launches.cu"),
                     "-o", to, "-lm", "-ldl"], check=True)
 
 
@@ -219,7 +238,8 @@ def seen(file, text, replacement, folder, results_of):
     compile_cubin(root, file, os.path.join(root, "cubin"))
     compile_launches(root, os.path.join(root, "launches"))
     results = results_of()
-    check_all(assembly.read_kernels(os.path.join(root, "cubin")), assembly.read_launches(os.path.join(root, "launches")), results, complete=False)
+    check_all(assembly.read_kernels(os.path.join(root, "cubin")),
+              assembly.read_launches(os.path.join(root, "launches")), results, complete=False)
     return results.failures
 
 

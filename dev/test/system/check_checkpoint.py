@@ -24,7 +24,8 @@ except ImportError:
 
 GOLDEN, M1, M2, ALL = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 TENSORS = ("model.safetensors", "optimizer.safetensors", "sites.safetensors")
-BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+          "merges.txt",
           "tokenizer.model", "chat_template.jinja", "generation_config.json"}  # for transformers; no part of a run
 
 
@@ -69,7 +70,8 @@ def shapes(config):
         L, C, F, V = (config[k] for k in ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"))
         K = C // config["num_attention_heads"] * config["num_key_value_heads"]
         all_of = {"model.embed_tokens.weight": [V, C]}
-        block = {"self_attn.q_proj.weight": [C, C], "self_attn.k_proj.weight": [K, C], "self_attn.v_proj.weight": [K, C],
+        block = {"self_attn.q_proj.weight": [C, C], "self_attn.k_proj.weight": [K, C],
+                 "self_attn.v_proj.weight": [K, C],
                  "self_attn.o_proj.weight": [C, C], "mlp.gate_proj.weight": [F, C], "mlp.up_proj.weight": [F, C],
                  "mlp.down_proj.weight": [C, F], "input_layernorm.weight": [C], "post_attention_layernorm.weight": [C]}
         before, after = "model.layers.", {"model.norm.weight": [C]}
@@ -85,7 +87,8 @@ def expected_tensors(name, model, header):
         return model
     if name == TENSORS[1]:
         return {f"{moment}.{t}": shape for moment in ("exp_avg", "exp_avg_sq") for t, shape in model.items()}
-    kinds = {re.match(r"site\.(\d+)\.([a-z_]+)\.", t).groups() for t in header}  # which there are follows from the plan of the sites
+    kinds = {re.match(r"site\.(\d+)\.([a-z_]+)\.", t).groups()
+             for t in header}  # which there are follows from the plan of the sites
     copies = {int(copy) for copy, _ in kinds}
     require(copies == set(range(len(copies))), name, "has copies", copies)
     return {f"site.{copy}.{kind}.{t}": s for copy in copies for kind in {k for _, k in kinds} for t, s in model.items()}
@@ -123,12 +126,14 @@ def check(folder):
     about = json.loads(trainer)
     require(names - BESIDE == set(about["files"]) | {"trainer.json"}, "files are", sorted(names))
     require("generation_config.json" in names, "generation_config.json is missing")
-    require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:", set(about["files"]))
+    require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:",
+            set(about["files"]))
     require(os.path.basename(folder) == f"step_{about['step']:08d}", "is of step", about["step"])
     files = {name: open(os.path.join(folder, name), "rb").read() for name in about["files"]}
     for name, entry in about["files"].items():
         require(len(files[name]) == entry["bytes"], name, "has", len(files[name]), "bytes, not", entry["bytes"])
-    require(checksum(files["config.json"]) == int(about["files"]["config.json"]["checksum"], 16), "config.json was changed")
+    require(checksum(files["config.json"]) == int(about["files"]["config.json"]["checksum"], 16),
+            "config.json was changed")
     model = shapes(json.loads(files["config.json"]))
     for name, data in files.items():
         if name in TENSORS:

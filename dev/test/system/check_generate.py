@@ -63,18 +63,21 @@ def greedy(forward, config, weights, prompt, count):
 
 def check_texts(train, arch, work):
     size, out = SIZES[arch], f"{work}/{arch}"
-    shape = ["--arch", arch, "--layers", size["layers"], "--hidden", size["hidden"], "--heads", size["heads"], "--ffn", 96, "--seq", T]
+    shape = ["--arch", arch, "--layers", size["layers"], "--hidden", size["hidden"], "--heads", size["heads"], "--ffn",
+             96, "--seq", T]
     if arch == "llama":
         shape += ["--kv-heads", size["kv_heads"]]
     shape = [str(x) for x in shape]
-    subprocess.run([train, *shape, "--data", f"{work}/text.txt", "--steps", "60", "--warmup", "5", "--eval-every", "0", "--sample-every",
+    subprocess.run([train, *shape, "--data", f"{work}/text.txt", "--steps", "60", "--warmup", "5", "--eval-every", "0",
+                    "--sample-every",
                     "0", "--out", out], check=True, stdout=subprocess.DEVNULL)
     weights = read_safetensors(f"{out}/step_00000060/model.safetensors")
     forward = make_reference.gpt2 if arch == "gpt2" else make_reference.llama
     compared, wrong, count = 0, 0, 40
     for i, prompt in enumerate(PROMPTS):
         where = ["--out", out, "--resume"] if i % 2 else ["--init", f"{out}/step_00000060/model.safetensors"]
-        got = subprocess.run([train, *shape, *where, "--generate", prompt, "--temperature", "0", "--max-new-tokens", str(count)], check=True,
+        got = subprocess.run([train, *shape, *where, "--generate", prompt, "--temperature", "0", "--max-new-tokens",
+                              str(count)], check=True,
                              capture_output=True).stdout
         want, certain = greedy(forward, dict(size, vocab=256, seq=T, ffn=96), weights, prompt.encode(), count)
         head = prompt.encode() + want[:certain]
@@ -94,7 +97,8 @@ def check_sampling(work):
                 "    for (int n = 0; n < V; n++) w[n] = 0;\n"
                 "    for (int n = 0; n < 64 * V; n++) w[sample_token(&how, z, V, n / (64.0 * V), &m)] = 1;\n"
                 "    sampling_close(&m);\n    return 0;\n}\n")
-    subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", f"{work}/sampling.so", f"{work}/sampling.c", "-lm"], check=True)
+    subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", f"{work}/sampling.so",
+                    f"{work}/sampling.c", "-lm"], check=True)
     library = ctypes.CDLL(f"{work}/sampling.so")
     torch.manual_seed(2)
     wrong, cases = 0, 0
@@ -104,7 +108,8 @@ def check_sampling(work):
                 for D in (0.7, 1.0, 2.0):
                     z = torch.randn(V) * 1.5
                     drawn = (ctypes.c_double * V)()
-                    library.last((ctypes.c_float * V)(*z.tolist()), V, ctypes.c_double(D), ctypes.c_double(P), ctypes.c_longlong(K), drawn)
+                    library.last((ctypes.c_float * V)(*z.tolist()), V, ctypes.c_double(D), ctypes.c_double(P),
+                                 ctypes.c_longlong(K), drawn)
                     x = z.double() / D
                     if K:
                         x[x < x.topk(K).values[-1]] = -torch.inf

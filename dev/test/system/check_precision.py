@@ -104,8 +104,10 @@ def same_files(a, b):
 def repeats(precision, once, again, a, b):
     check(once == again, f"{precision}: two runs, {len(once)} losses and norms: the same bits")
     step = [name for name in os.listdir(a) if name.startswith("step_")]
-    different, files = same_files(os.path.join(a, step[0]), os.path.join(b, step[0])) if step else (["no checkpoint"], 0)
-    check(not different and files > 0, f"{precision}: {files} files of the checkpoint: {' '.join(different) or 'the same'}")
+    different, files = same_files(os.path.join(a, step[0]),
+                                  os.path.join(b, step[0])) if step else (["no checkpoint"], 0)
+    check(not different and files > 0,
+          f"{precision}: {files} files of the checkpoint: {' '.join(different) or 'the same'}")
 
 
 def main():
@@ -132,7 +134,8 @@ def main():
         if all(curves.values()):
             for t in types:
                 compare(t, curves[t], curves["fp32"])
-            repeats(types[0], curves[types[0]], curves[runs[2]], os.path.join(work, runs[1]), os.path.join(work, runs[2]))
+            repeats(types[0], curves[types[0]], curves[runs[2]], os.path.join(work, runs[1]),
+                    os.path.join(work, runs[2]))
     finally:
         shutil.rmtree(work)
     print(f"{passed} passed, {failed} failed")

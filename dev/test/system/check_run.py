@@ -35,7 +35,8 @@ def skipped(folder):
 
 def unusual(a, b, first):
     """The scores of two runs after step `first`, of which the second has the losses before it from its log."""
-    a, b = ([[x['step'], x.get('loss_z', 0), x.get('grad_norm_z', 0)] for x in log(f) if x['step'] > int(first)] for f in (a, b))
+    a, b = ([[x['step'], x.get('loss_z', 0), x.get('grad_norm_z', 0)] for x in log(f) if x['step'] > int(first)]
+            for f in (a, b))
     assert len(a) == len(b) > 0 and any(x[1] for x in a) and any(x[2] for x in a)
     for x, y in zip(a, b): assert all(abs(u - v) < 0.02 for u, v in zip(x, y)), (x, y)
     print(f'{len(a)} steps')
@@ -61,7 +62,7 @@ def traffic(out, folder, t, p, d, options):
     tokens, C, L, V, T = 8 * 32, 32, 4, 256, 32
     tied = 2 * 4 * V * C * d if p > 1 else 0 # all-reduce over two stages, on each of their ranks 2 (2-1)/2
     if 'zero' in options and p > 1: tied //= d
-    parts = t if t > 1 and 'whole' not in options or 'sequence' in options else 1
+    parts = t if t > 1 and 'no-scatter-gather' not in options or 'sequence' in options else 1
     boundary = 4 * tokens * C * 2 * (p - 1) * t // parts # forth and back
     assert abs(counted['pp'] - (boundary + tied)) <= 0.02 * tied, ('pp', counted['pp'], boundary, tied)
     layers = 4 * 8 * tokens * C * (t - 1) * L # 8 b s h (t-1)/t on each of t ranks
@@ -96,10 +97,12 @@ def trace(path, t, p, d, m, steps):
         assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
         assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
         passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
-        assert passes.index('b') == min(m, p - rank // (t * d)), (rank, passes) # 1F1B: the forward passes before the first backward pass
+        assert passes.index('b') == min(m, p - rank // (t * d)), (rank,
+                                                                  passes) # 1F1B: the forward passes before the first backward pass
         for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
         assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
-        sends = [e for e in mine if e['name'].startswith('send') and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
+        sends = [e for e in mine if e['name'].startswith('send')
+                 and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
         stage = rank // (t * d)
         assert len(sends) == m * steps * ((stage > 0) + (stage < p - 1)), (rank, len(sends))
     begins = [tuple(e['ts'] for e in spans if e['pid'] == rank) for rank in names]

@@ -43,24 +43,31 @@ import transformers
 
 T, V, L = 96, 259, 4
 GPT2 = dict(n_embd=48, n_layer=L, n_head=4, vocab_size=V, n_positions=T, initializer_range=0.15)
-LLAMA = dict(hidden_size=64, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96, vocab_size=V,
+LLAMA = dict(hidden_size=64, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+             vocab_size=V,
              max_position_embeddings=T, initializer_range=0.15)
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=48)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=48)
 
 # Name; configuration; what is special; type of the file's numbers; largest shard; whether names have no first part.
 CASES = [
     ("gpt2", transformers.GPT2Config(**GPT2), {"activation_function": "relu"}, torch.float32, None, False),
-    ("gpt2, bare names, bf16, shards", transformers.GPT2Config(**GPT2, layer_norm_epsilon=1e-2), {"layer_norm_epsilon": 1e-5}, torch.bfloat16,
+    ("gpt2, bare names, bf16, shards", transformers.GPT2Config(**GPT2, layer_norm_epsilon=1e-2),
+     {"layer_norm_epsilon": 1e-5}, torch.bfloat16,
      "60KB", True),
-    ("gpt2, untied, mlp of its own, fp16", transformers.GPT2Config(**{**GPT2, "n_inner": 64}, tie_word_embeddings=False), {}, torch.float16,
+    ("gpt2, untied, mlp of its own, fp16", transformers.GPT2Config(**{**GPT2, "n_inner": 64},
+                                                                   tie_word_embeddings=False), {}, torch.float16,
      None, False),
-    ("llama", transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-2, rope_theta=500.0), {"rope_theta": 10000.0}, torch.float32, None, False),
-    ("llama, tied, llama3 scaling, bf16, shards", transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-5, rope_theta=500000.0,
+    ("llama", transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-2, rope_theta=500.0), {"rope_theta": 10000.0},
+     torch.float32, None, False),
+    ("llama, tied, llama3 scaling, bf16, shards",
+     transformers.LlamaConfig(**LLAMA, rms_norm_eps=1e-5, rope_theta=500000.0,
      rope_scaling=LLAMA3, tie_word_embeddings=True), {"rope_scaling": None}, torch.bfloat16, "60KB", False),
     ("llama, one key/value head, linear scaling, fp16", transformers.LlamaConfig(**{**LLAMA, "num_key_value_heads": 1},
      rope_scaling=dict(rope_type="linear", factor=2.5)), {"rope_scaling": None}, torch.float16, "60KB", False),
 ]
-MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), (2, ["--zero", "1"])]
+MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]),
+          (2, ["--zero", "1"])]
 
 passed = failed = 0
 
@@ -73,8 +80,10 @@ def check(good, what):
 
 def train_gpt(work, ranks, *options):
     command = [] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]
-    batch = ["--micro-batch", "1", "--global-batch", "4", "--eval-every", "0", "--sample-every", "0", "--data", f"{work}/tokens.bin"]
-    done = subprocess.run([*command, "./train_gpt", *batch, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    batch = ["--micro-batch", "1", "--global-batch", "4", "--eval-every", "0", "--sample-every", "0", "--data",
+             f"{work}/tokens.bin"]
+    done = subprocess.run([*command, "./train_gpt", *batch, *options], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode != 0:
         print(done.stdout, done.stderr)
@@ -117,7 +126,8 @@ def logits_of(model, tokens):
 def our_logits(work, folder, tokens):
     with open(f"{work}/tokens", "wb") as f:
         f.write(struct.pack(f"<{len(tokens)}i", *tokens))
-    subprocess.run([os.environ.get("BUILD", "build") + "/logits", folder, f"{work}/tokens", f"{work}/logits"], check=True)
+    subprocess.run([os.environ.get("BUILD", "build") + "/logits", folder, f"{work}/tokens", f"{work}/logits"],
+                   check=True)
     return numpy.fromfile(f"{work}/logits", numpy.float32).reshape(len(tokens), -1)
 
 
@@ -137,8 +147,11 @@ def compare(what, work, folder, tokens, special):
 
 def same_weights(a, b):
     a, b = a.state_dict(), b.state_dict()
-    return a.keys() == b.keys() and all(x.dtype == b[n].dtype and torch.equal(x.view(torch.int32 if x.element_size() == 4 else torch.int16),
-                                                                              b[n].view(torch.int32 if x.element_size() == 4 else torch.int16))
+    return a.keys() == b.keys() and all(x.dtype == b[n].dtype
+                                        and torch.equal(x.view(torch.int32 if x.element_size() == 4 else torch.int16),
+                                                                              b[n].view(torch.int32
+                                                                                        if x.element_size() == 4
+                                                                                        else torch.int16))
                                         for n, x in a.items())
 
 
@@ -164,7 +177,8 @@ def check_case(work, number, name, config, special, dtype, shard, bare):
         if p.dim() == 1:
             p.data += 0.3 * torch.randn(p.shape)
     source = f"{work}/{number}"
-    (model.transformer if bare else model).to(dtype).save_pretrained(source, **({"max_shard_size": shard} if shard else {}))
+    (model.transformer if bare else model).to(dtype).save_pretrained(source,
+                                                                     **({"max_shard_size": shard} if shard else {}))
     assert not shard or os.path.exists(f"{source}/model.safetensors.index.json")
     if number % 2 == 0:
         add_tokenizer(source)
@@ -177,20 +191,25 @@ def check_case(work, number, name, config, special, dtype, shard, bare):
                          *(["--export-dtype", "bfloat16"] if narrow else []))
         good = good and same_weights(load(out, "auto"), exact if narrow else want)
         good = good and numpy.array_equal(logits_of(load(out), tokens), logits_of(want, tokens))
-        check(good, f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''}, the same logits")
+        check(good,
+              f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''}, the same logits")
     run = f"{work}/run"
     shutil.rmtree(run, ignore_errors=True)
-    good = train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "4", "--lr", "1e-2", "--warmup", "0", "--out", run)
-    check(good and not same_weights(load(f"{run}/step_00000004"), want), f"{name}: training from it changes the weights")
+    good = train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "4", "--lr", "1e-2", "--warmup", "0", "--out",
+                     run)
+    check(good and not same_weights(load(f"{run}/step_00000004"), want),
+          f"{name}: training from it changes the weights")
     compare(f"{name}: our checkpoint", work, f"{run}/step_00000004", tokens, {})
     if number % 2 == 0:
-        check(same_tokenizer(source, f"{run}/step_00000004") and same_tokenizer(source, f"{source}.0"), f"{name}: its tokenizer goes along")
+        check(same_tokenizer(source, f"{run}/step_00000004") and same_tokenizer(source, f"{source}.0"),
+              f"{name}: its tokenizer goes along")
 
 
 # Greedy, of at most 60 tokens.
 def generated(folder, prompt):
     with torch.no_grad():
-        return load(folder).generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=60, do_sample=False)[0].tolist()
+        return load(folder).generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)),
+                                     max_new_tokens=60, do_sample=False)[0].tolist()
 
 
 def ends_of(folder):
@@ -205,7 +224,8 @@ def check_end(work, name, config, in_generation_config):
     prompt = [int(t) for t in torch.randint(0, V, (8,))]
     model.generation_config.eos_token_id = None
     with torch.no_grad():
-        endless = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, 8), max_new_tokens=60, do_sample=False, eos_token_id=None)[0].tolist()
+        endless = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, 8), max_new_tokens=60,
+                                 do_sample=False, eos_token_id=None)[0].tolist()
     end = next(t for i, t in enumerate(endless) if i >= 12 and t not in endless[:i])
     model.config.bos_token_id, model.config.eos_token_id = 7, [end, V - 1]
     model.generation_config = transformers.GenerationConfig.from_model_config(model.config)
@@ -217,10 +237,13 @@ def check_end(work, name, config, in_generation_config):
     check(len(endless) == 68 and expected == endless[:len(expected)] and expected[-1] == end and len(expected) < 60,
           f"{name}: ends after {len(expected)} tokens, and not without its end")
     data = ["--data", f"{work}/data/tokens.bin", "--seq", "16", "--lr", "0", "--min-lr", "0", "--warmup", "0"]
-    good = train_gpt(work, 1, "--init", source, *data, "--steps", "2", "--save-every", "1", "--keep-last", "1", "--out", run, "--export", f"{run}.export")
-    good = good and train_gpt(work, 1, "--init", source, *data, "--steps", "5", "--save-every", "1", "--keep-last", "1", "--out", run, "--resume")
+    good = train_gpt(work, 1, "--init", source, *data, "--steps", "2", "--save-every", "1", "--keep-last", "1", "--out",
+                     run, "--export", f"{run}.export")
+    good = good and train_gpt(work, 1, "--init", source, *data, "--steps", "5", "--save-every", "1", "--keep-last", "1",
+                              "--out", run, "--resume")
     for folder in (f"{run}/step_00000005", f"{run}.export"):
-        check(good and generated(folder, prompt) == expected and ends_of(folder) == (7, [end, V - 1]), f"{name}: ends there too: {folder[len(work):]}")
+        check(good and generated(folder, prompt) == expected and ends_of(folder) == (7, [end, V - 1]),
+              f"{name}: ends there too: {folder[len(work):]}")
         check(good and same_tokenizer(source, folder), f"{name}: its tokenizer goes along: {folder[len(work):]}")
 
 
@@ -232,9 +255,12 @@ def check_pickled(work, name, config):
     torch.save(model.state_dict(), f"{source}/pytorch_model.bin")
     done = subprocess.run(["./train_gpt", "--init", source, "--steps", "0"], capture_output=True, text=True)
     command = done.stderr.partition("beside them: ")[2].strip()
-    made = subprocess.run(command, shell=True, capture_output=True, text=True) if command.startswith("python3 ") else done
-    check(made.returncode == 0 and train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "0", "--export", f"{source}.export") and
-          same_weights(load(f"{source}.export"), load(source)), f"{name}: pickled weights become safetensors by {command or done.stderr}")
+    made = subprocess.run(command, shell=True, capture_output=True,
+                          text=True) if command.startswith("python3 ") else done
+    check(made.returncode == 0 and train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "0", "--export",
+                                             f"{source}.export") and
+          same_weights(load(f"{source}.export"), load(source)),
+          f"{name}: pickled weights become safetensors by {command or done.stderr}")
 
 
 # Runs that begin with nothing: on bytes, and with a vocabulary.
@@ -242,15 +268,20 @@ def check_own(work):
     size = ["--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "96", "--steps", "2", "--warmup", "0"]
     with open(f"{work}/text.txt", "w") as f:
         f.write("A text of one\u00e9s own. " * 200)
-    good = train_gpt(work, 1, *size, "--data", f"{work}/text.txt", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
+    good = train_gpt(work, 1, *size, "--data", f"{work}/text.txt", "--out", f"{work}/bytes", "--export",
+                     f"{work}/bytes.export")
     text = "\u00e9\u4e2d  a\tb\n"
     for folder in (f"{work}/bytes/step_00000002", f"{work}/bytes.export"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         tokens = tokenizer(text)["input_ids"]
-        check(good and tokens == list(text.encode()) and tokenizer.decode(tokens) == text and len(tokenizer) == 256, "a run on bytes: its tokenizer")
-        check(ends_of(folder) == (None, None) and len(generated(folder, tokens[:4])) == 64, "a run on bytes: its texts have no end")
-    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--document-mask", "--document-token-id", "5", "--out", f"{work}/own")
-    check(good and ends_of(f"{work}/own/step_00000002") == (5, 5), "a run with a vocabulary: its texts end where documents begin")
+        check(good and tokens == list(text.encode()) and tokenizer.decode(tokens) == text and len(tokenizer) == 256,
+              "a run on bytes: its tokenizer")
+        check(ends_of(folder) == (None, None) and len(generated(folder, tokens[:4])) == 64,
+              "a run on bytes: its texts have no end")
+    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--document-mask", "--document-token-id", "5",
+                     "--out", f"{work}/own")
+    check(good and ends_of(f"{work}/own/step_00000002") == (5, 5),
+          "a run with a vocabulary: its texts end where documents begin")
     bpe = tokenizers.Tokenizer.from_file(f"{work}/data/tokenizer.json")
     bpe.add_special_tokens(["<|endoftext|>"])
     os.mkdir(f"{work}/more")
@@ -258,8 +289,10 @@ def check_own(work):
     shutil.copy(f"{work}/data/tokens.bin", f"{work}/more")
     good = train_gpt(work, 1, *size, "--data", f"{work}/more/tokens.bin", "--out", f"{work}/ends")
     tokenizer, end = transformers.AutoTokenizer.from_pretrained(f"{work}/ends/step_00000002"), bpe.token_to_id("<|endoftext|>")
-    check(good and ends_of(f"{work}/ends/step_00000002") == (end, end) and tokenizer.eos_token_id == tokenizer.bos_token_id == end and
-          len(tokenizer) == end + 1 and tokenizer("the cat")["input_ids"] == bpe.encode("the cat").ids, "a vocabulary with an end of text")
+    check(good and ends_of(f"{work}/ends/step_00000002") == (end, end)
+          and tokenizer.eos_token_id == tokenizer.bos_token_id == end and
+          len(tokenizer) == end + 1 and tokenizer("the cat")["input_ids"] == bpe.encode("the cat").ids,
+          "a vocabulary with an end of text")
 
 
 def main():

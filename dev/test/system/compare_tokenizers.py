@@ -87,8 +87,10 @@ def every_character():
 
 def drawn(rng, n):
     """Characters from the classes that the expressions tell apart."""
-    classes = (" ", " ", "\n", "\r", "\t", "\x0b", "\x85", "\u2028", "\u00a0", "\u3000", "a", "S", "t", "re", "LL", "ve", "\u017f", "\u212a",
-               "'", "'", "'s", "'T", "\u00e9", "\u4e2d", "\u0301", "1", "2", "\u0663", "\u2167", "\u00bd", ".", "!", "_", "\U0001f600", "\0", "\x1c", "\u200b",
+    classes = (" ", " ", "\n", "\r", "\t", "\x0b", "\x85", "\u2028", "\u00a0", "\u3000", "a", "S", "t", "re", "LL",
+               "ve", "\u017f", "\u212a",
+               "'", "'", "'s", "'T", "\u00e9", "\u4e2d", "\u0301", "1", "2", "\u0663", "\u2167", "\u00bd", ".", "!",
+               "_", "\U0001f600", "\0", "\x1c", "\u200b",
                "\ufeff", "\u0149", "\ufb05", "<|endoftext|>", "<|eot_id|>", "x" * 40, " " * 30)
     return "".join(rng.choices(classes, k=n))
 
@@ -96,10 +98,14 @@ def drawn(rng, n):
 def texts():
     rng = random.Random(2)
     result = {
-        "code": collected(["/usr/include/*.h", "/usr/include/linux/*.h", "/usr/lib/python3/**/*.py", "/usr/lib/python3*/*.py"], 5_000_000),
-        "languages": collected(["/usr/share/i18n/locales/*", "/usr/share/i18n/charmaps/*.gz", "/usr/lib/python3*/test/*.txt",
-                                "/usr/share/perl5/**/*.pl", "/usr/share/perl/*/unicore/**/*", "/usr/share/vim/vim*/tutor/*",
-                                "/usr/share/locale/**/*", "/usr/share/doc/**/*", "/usr/share/zoneinfo/*.tab"], 8_000_000),
+        "code": collected(["/usr/include/*.h", "/usr/include/linux/*.h", "/usr/lib/python3/**/*.py",
+                           "/usr/lib/python3*/*.py"], 5_000_000),
+        "languages": collected(["/usr/share/i18n/locales/*", "/usr/share/i18n/charmaps/*.gz",
+                                "/usr/lib/python3*/test/*.txt",
+                                "/usr/share/perl5/**/*.pl", "/usr/share/perl/*/unicore/**/*",
+                                "/usr/share/vim/vim*/tutor/*",
+                                "/usr/share/locale/**/*", "/usr/share/doc/**/*", "/usr/share/zoneinfo/*.tab"],
+                               8_000_000),
         "every character": every_character(),
         "random classes": drawn(rng, 300_000),
         "long words": "a" * 20_000 + " " + "ab" * 20_000 + " " * 5_000 + "1" * 5_000 + "\n" * 5_000 + "." * 5_000 + "\u4e2d" * 5_000,
@@ -183,7 +189,8 @@ class Peer:
         count = max(ranks.values()) + 1
         self.split, _ = FAMILIES[count]
         special = {50256: {"<|endoftext|>": 50256}, 50281: {"<|endoftext|>": 50256},
-                   100256: {"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260,
+                   100256: {"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259,
+                            "<|fim_suffix|>": 100260,
                             "<|endofprompt|>": 100276},
                    128000: {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|start_header_id|>": 128006,
                             "<|end_header_id|>": 128007, "<|eot_id|>": 128009}}[count]
@@ -201,7 +208,8 @@ def made_vocabularies(folder):
         t = tokenizers.Tokenizer(tokenizers.models.BPE())
         t.pre_tokenizer = pre
         t.decoder = tokenizers.decoders.ByteLevel()
-        t.train(files, tokenizers.trainers.BpeTrainer(vocab_size=4000, special_tokens=["<|endoftext|>"], show_progress=False,
+        t.train(files, tokenizers.trainers.BpeTrainer(vocab_size=4000, special_tokens=["<|endoftext|>"],
+                                                      show_progress=False,
                                                       initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
         paths.append(os.path.join(folder, f"{name}.json"))
         t.save(paths[-1])
@@ -232,7 +240,8 @@ def compare(ours, peer, name, data):
     """Joined short texts are compared one by one, the others as a whole."""
     for who, encode in peer.peers.items():
         got, wanted = ours(data.encode()), encode(data)
-        check(got == wanted, f"{peer.path}: {name}, {len(data.encode())} bytes: {len(got)} tokens as {who}'s" if got == wanted else
+        check(got == wanted, f"{peer.path}: {name}, {len(data.encode())} bytes: {len(got)} tokens as {who}'s"
+              if got == wanted else
               f"{peer.path}: {name} {data[:60]!r}: {who}: {first_difference(got, wanted)}")
 
 
@@ -284,8 +293,10 @@ def main():
             for name, text in corpus.items():
                 compare(ours, peer, name, text)
             special = drawn(random.Random(3), 50_000)
-            check(ours(special.encode(), "special") == peer.special_peer(special), f"{path}: special tokens that are wanted")
-            compare_broken(ours, peer, broken_bytes(random.Random(4), corpus["languages"][:1_500_000] + corpus["every character"][:300_000]))
+            check(ours(special.encode(), "special") == peer.special_peer(special),
+                  f"{path}: special tokens that are wanted")
+            compare_broken(ours, peer, broken_bytes(random.Random(4),
+                                                    corpus["languages"][:1_500_000] + corpus["every character"][:300_000]))
             measure(ours, peer, corpus["code"][:5_000_000])
             measure(ours, peer, corpus["languages"][:5_000_000])
     print(f"{passed} passed, {failed} failed")

@@ -33,7 +33,8 @@ def check(ok, what):
 def train(*arguments, ranks=1):
     command = ([] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]) + [TRAIN, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=600)
 
 
 def table(done):
@@ -66,7 +67,8 @@ def write_choices(path, examples, tokens):
         body = [number, label, 2] + [x for part in parts for x in [len(part), *part]]
         stream += [65535, 2 * len(body) + 4, *body]
     with open(path, "wb") as f:
-        f.write(struct.pack("<256i", 20240522, 1, examples, 1000, *[0] * 252) + struct.pack(f"<{len(stream)}H", *stream))
+        f.write(struct.pack("<256i", 20240522, 1, examples, 1000,
+                            *[0] * 252) + struct.pack(f"<{len(stream)}H", *stream))
 
 
 def near(a, b, bound):
@@ -85,30 +87,38 @@ def test_training(work, mode, ranks):
     if done.returncode:
         return
     log = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))]
-    check([x["step"] for x in log if "evaluations" in x] == [2, 4, 6, 7], f"{name}: evaluated after steps 2, 4, 6 and the last")
+    check([x["step"] for x in log if "evaluations" in x] == [2, 4, 6, 7],
+          f"{name}: evaluated after steps 2, 4, 6 and the last")
     pairs = [(x["evaluations"][1]["mean_loss"], x["val_loss"]) for x in log if "evaluations" in x]
     check(all(near(a, b, 1e-6) for a, b in pairs), f"{name}: the loss of validation on the same tokens: {pairs}")
     last = log[-1]["evaluations"]
-    check([e["file"] for e in last] == [choices, text] and last[0]["examples"] == 30 and last[1]["tokens"] == 1600, f"{name}: files and their sizes")
+    check([e["file"] for e in last] == [choices, text] and last[0]["examples"] == 30 and last[1]["tokens"] == 1600,
+          f"{name}: files and their sizes")
     plain = os.path.join(work, "plain")
     shutil.rmtree(plain, ignore_errors=True)
-    train(*MODEL, *mode, "--steps", "7", "--eval-every", "0", "--data", text, "--val", text, "--out", plain, ranks=ranks)
+    train(*MODEL, *mode, "--steps", "7", "--eval-every", "0", "--data", text, "--val", text, "--out", plain,
+          ranks=ranks)
     losses = [[json.loads(line)["loss"] for line in open(os.path.join(x, "log.jsonl"))] for x in (out, plain)]
     check(losses[0] == losses[1], f"{name}: the losses of a run that is not evaluated, to the last digit: {losses}")
-    check(near(last[1]["perplexity"], math.exp(last[1]["mean_loss"]), 1e-6) and near(last[1]["bits_per_byte"], last[1]["mean_loss"] / math.log(2), 1e-6),
+    check(near(last[1]["perplexity"], math.exp(last[1]["mean_loss"]), 1e-6)
+          and near(last[1]["bits_per_byte"], last[1]["mean_loss"] / math.log(2), 1e-6),
           f"{name}: perplexity and bits per byte follow from the loss")
     shown = table(done)
-    check(shown.get(choices) == [30, round(last[0]["acc"], 4), round(last[0]["acc_norm"], 4), None, None, None], f"{name}: the table: choices {shown.get(choices)}")
-    check(shown.get(text) and shown[text][:3] == [1600, None, None] and near(shown[text][3], last[1]["mean_loss"], 1e-4), f"{name}: the table: text")
+    check(shown.get(choices) == [30, round(last[0]["acc"], 4), round(last[0]["acc_norm"], 4), None, None, None],
+          f"{name}: the table: choices {shown.get(choices)}")
+    check(shown.get(text) and shown[text][:3] == [1600, None, None]
+          and near(shown[text][3], last[1]["mean_loss"], 1e-4), f"{name}: the table: text")
     check(len(re.findall(r"^evaluated after step", done.stdout, re.M)) == 4, f"{name}: four tables")
 
     # The checkpoint alone, on another mesh, without data; a file of options does not make it train.
     before = sorted((p, os.path.getmtime(p)) for p in (os.path.join(out, x) for x in os.listdir(out)))
     done = train(*MODEL[:8], "--vocab", "256", "--pp", "2", "--out", out, "--resume", "--evaluate", files, ranks=2)
     alone = table(done)
-    check(done.returncode == 0 and alone and alone[choices] == shown[choices] and near(alone[text][3], shown[text][3], 1e-4),
+    check(done.returncode == 0 and alone and alone[choices] == shown[choices]
+          and near(alone[text][3], shown[text][3], 1e-4),
           f"{name}: the checkpoint alone, on two stages: {alone} {done.stderr[-300:]}")
-    check(before == sorted((p, os.path.getmtime(p)) for p in (os.path.join(out, x) for x in os.listdir(out))), f"{name}: nothing is written then")
+    check(before == sorted((p, os.path.getmtime(p)) for p in (os.path.join(out, x) for x in os.listdir(out))),
+          f"{name}: nothing is written then")
 
 
 def test_alone():
@@ -117,16 +127,20 @@ def test_alone():
     for mesh, ranks in (([], 1), (["--tp", "2"], 2), (["--dp", "3"], 3)):
         done = train(*LOADED, *mesh, "--evaluate", f"{CHOICES},{TOKENS}", ranks=ranks)
         rows = table(done)
-        check(done.returncode == 0 and rows.get(CHOICES) == [43, *(round(n / 43, 4) for n in reference["right"]), None, None, None],
+        check(done.returncode == 0 and rows.get(CHOICES) == [43, *(round(n / 43, 4) for n in reference["right"]), None,
+                                                             None, None],
               f"--init {' '.join(mesh)}: {rows.get(CHOICES)} {done.stderr[-300:]}")
     done = train(*LOADED, "--evaluate", CHOICES, "--dry-run")
-    check(done.returncode == 0 and "43 examples with 148 completions, of which 37 lose the beginning of their context" in done.stdout and not table(done),
+    check(done.returncode == 0
+          and "43 examples with 148 completions, of which 37 lose the beginning of their context" in done.stdout
+          and not table(done),
           "--dry-run says what it would do")
 
 
 def refused(status, reason, *arguments):
     done = train(*arguments)
-    check(done.returncode == status and reason in done.stderr and len(done.stderr.splitlines()) == 1, f"refused: {done.stderr.strip()[-400:]}")
+    check(done.returncode == status and reason in done.stderr and len(done.stderr.splitlines()) == 1,
+          f"refused: {done.stderr.strip()[-400:]}")
 
 
 def test_refused(work):
@@ -138,10 +152,12 @@ def test_refused(work):
     refused(1, "no file is named", *LOADED, "--evaluate", "there/is/none")
     refused(1, f"--evaluate: {damaged}: example 42 has a length", *LOADED, "--evaluate", damaged)
     refused(1, "is a text, and the 61 tokens of the model are not bytes", *LOADED, "--evaluate", text)
-    refused(1, "a completion of 8 tokens, more than --seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate", CHOICES)
+    refused(1, "a completion of 8 tokens, more than --seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate",
+            CHOICES)
     refused(1, "the model has a vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
     refused(1, "their tokens do not mean the same", *MODEL, "--data", text, "--steps", "1", "--evaluate", TOKENS)
-    refused(2, "say themselves where documents begin", *LOADED, "--evaluate", CHOICES, "--document-mask", "--document-token-id", "3")
+    refused(2, "say themselves where documents begin", *LOADED, "--evaluate", CHOICES, "--document-mask",
+            "--document-token-id", "3")
     refused(1, "is for --evaluate", *MODEL, "--steps", "1", "--data", CHOICES)
 
 

@@ -39,7 +39,8 @@ def gpt2_shapes(inner=4 * C):
     for i in range(L):
         block = {"ln_1.weight": (C,), "ln_1.bias": (C,), "attn.c_attn.weight": (C, 3 * C), "attn.c_attn.bias": (3 * C,),
                  "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
-                 "mlp.c_fc.weight": (C, inner), "mlp.c_fc.bias": (inner,), "mlp.c_proj.weight": (inner, C), "mlp.c_proj.bias": (C,)}
+                 "mlp.c_fc.weight": (C, inner), "mlp.c_fc.bias": (inner,), "mlp.c_proj.weight": (inner, C),
+                 "mlp.c_proj.bias": (C,)}
         shapes.update({f"transformer.h.{i}.{name}": shape for name, shape in block.items()})
     return {**shapes, "transformer.ln_f.weight": (C,), "transformer.ln_f.bias": (C,)}
 
@@ -48,7 +49,8 @@ def llama_shapes(kv_heads, tied):
     shapes, kv = {"model.embed_tokens.weight": (V, C)}, kv_heads * C // NH
     for i in range(L):
         block = {"input_layernorm.weight": (C,), "self_attn.q_proj.weight": (C, C), "self_attn.k_proj.weight": (kv, C),
-                 "self_attn.v_proj.weight": (kv, C), "self_attn.o_proj.weight": (C, C), "post_attention_layernorm.weight": (C,),
+                 "self_attn.v_proj.weight": (kv, C), "self_attn.o_proj.weight": (C, C),
+                 "post_attention_layernorm.weight": (C,),
                  "mlp.gate_proj.weight": (F, C), "mlp.up_proj.weight": (F, C), "mlp.down_proj.weight": (C, F)}
         shapes.update({f"model.layers.{i}.{name}": shape for name, shape in block.items()})
     shapes["model.norm.weight"] = (C,)
@@ -72,12 +74,14 @@ def draw(random_bits, dtype):
     bits = random_bits.getrandbits(16)
     while (bits >> 7 & 0xff == 0xff) if dtype == "BF16" else (bits >> 10 & 0x1f == 0x1f):
         bits = random_bits.getrandbits(16)
-    return struct.unpack("<f", struct.pack("<I", bits << 16))[0] if dtype == "BF16" else struct.unpack("<e", struct.pack("<H", bits))[0]
+    return struct.unpack("<f", struct.pack("<I",
+                                           bits << 16))[0] if dtype == "BF16" else struct.unpack("<e", struct.pack("<H", bits))[0]
 
 
 def make_model(shapes, dtype, seed):
     source = random.Random(seed)
-    return {name: (shape, array("f", (draw(source, dtype) for _ in range(count(shape))))) for name, shape in shapes.items()}
+    return {name: (shape, array("f", (draw(source, dtype) for _ in range(count(shape))))) for name,
+            shape in shapes.items()}
 
 
 def transposed(shape, numbers):
@@ -120,7 +124,8 @@ def read_safetensors(path, dtype):
     header.pop("__metadata__")
     if any(x["dtype"] != dtype for x in header.values()):
         return None
-    return {name: (tuple(x["shape"]), from_bytes(data[8 + n:][slice(*x["data_offsets"])], dtype)) for name, x in header.items()}
+    return {name: (tuple(x["shape"]), from_bytes(data[8 + n:][slice(*x["data_offsets"])], dtype)) for name,
+            x in header.items()}
 
 
 def write_folder(folder, config, model, dtype, shards=1, bare=False, constants=()):
@@ -134,16 +139,19 @@ def write_folder(folder, config, model, dtype, shards=1, bare=False, constants=(
     files, names = [f"model-{i + 1:05d}-of-{shards:05d}.safetensors" for i in range(shards)], list(model)
     for i, file in enumerate(files):
         write_safetensors(f"{folder}/{file}", {name: model[name] for name in names[i::shards]}, dtype)
-    json.dump({"weight_map": {name: files[i % shards] for i, name in enumerate(names)}}, open(f"{folder}/model.safetensors.index.json", "w"))
+    json.dump({"weight_map": {name: files[i % shards] for i, name in enumerate(names)}},
+              open(f"{folder}/model.safetensors.index.json", "w"))
 
 
 KINDS = ["wte.weight", "wpe.weight"] + [f"h.%d.{name}" for name in (
-    "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias", "ln_2.weight", "ln_2.bias",
+    "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
+                                                                    "ln_2.weight", "ln_2.bias",
     "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias")] + ["ln_f.weight", "ln_f.bias"]
 
 
 def llmc_names():
-    return [f"transformer.{kind % i if '%' in kind else kind}" for kind in KINDS for i in range(L if "%" in kind else 1)]
+    return [f"transformer.{kind % i if '%' in kind else kind}" for kind in KINDS
+            for i in range(L if "%" in kind else 1)]
 
 
 def write_llmc(path, model, version, padded):
@@ -175,8 +183,10 @@ def read_llmc(path, version):
 
 
 GPT2 = {"model_type": "gpt2", "n_layer": L, "n_embd": C, "n_head": NH, "n_positions": T, "vocab_size": V}
-LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_attention_heads": NH, "num_key_value_heads": 2,
-         "intermediate_size": F, "max_position_embeddings": T, "vocab_size": V, "rms_norm_eps": 1e-6, "rope_theta": 12345.0}
+LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_attention_heads": NH,
+         "num_key_value_heads": 2,
+         "intermediate_size": F, "max_position_embeddings": T, "vocab_size": V, "rms_norm_eps": 1e-6,
+         "rope_theta": 12345.0}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -188,7 +198,8 @@ MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]
 
 def train_gpt(ranks, *options):
     command = ["scripts/mpirun.sh", "-np", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*command, PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+    return subprocess.run([*command, PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          errors="replace",
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
@@ -199,7 +210,8 @@ def words(done):
 
 def same(model, other):
     return other is not None and model.keys() == other.keys() and all(
-        shape == other[name][0] and numbers.tobytes() == other[name][1].tobytes() for name, (shape, numbers) in model.items())
+        shape == other[name][0] and numbers.tobytes() == other[name][1].tobytes() for name,
+                                                                      (shape, numbers) in model.items())
 
 
 def convert(what, mesh, source, target, read, model, *options):
@@ -233,7 +245,8 @@ def test_conversions(work):
     f32 = make_model(gpt2_shapes(), "F32", 1)
     f16, bf16 = make_model(gpt2_shapes(), "F16", 2), make_model(gpt2_shapes(), "BF16", 3)
     constants = [(f"transformer.h.{i}.attn.bias", ((1, 1, T, T), array("f", [1] * (T * T)))) for i in range(L)]
-    constants += [("transformer.h.0.attn.masked_bias", ((1,), array("f", [-1e4]))), ("lm_head.weight", f32["transformer.wte.weight"])]
+    constants += [("transformer.h.0.attn.masked_bias", ((1,), array("f", [-1e4]))),
+                  ("lm_head.weight", f32["transformer.wte.weight"])]
     write_folder(f"{work}/f32", GPT2, f32, "F32", constants=constants)
     write_folder(f"{work}/f16", GPT2, f16, "F16", shards=3, bare=True)
     write_folder(f"{work}/bf16", GPT2, bf16, "BF16", shards=2)
@@ -248,47 +261,61 @@ def test_conversions(work):
     convert("bf16 to llm.c's bf16", "t=2", f"{work}/bf16", f"{work}/bf16.bin", llmc(5), bf16, *bf)
     convert("llm.c to a folder", "t=2 p=2 v=2", f"{work}/v3.bin", f"{work}/v3.1", folder(), f32)
     convert("llm.c to llm.c", "t=2", f"{work}/v3.bin", f"{work}/v3.2.bin", llmc(3), f32)
-    convert("llm.c's bf16, padded to 70, to a folder", "d=2", f"{work}/v5.bin", f"{work}/v5.1", folder(), bf16, "--seq", "8")
+    convert("llm.c's bf16, padded to 70, to a folder", "d=2", f"{work}/v5.bin", f"{work}/v5.1", folder(), bf16, "--seq",
+            "8")
     for tied in (False, True):
         shapes, name = llama_shapes(2, tied), "llama, tied" if tied else "llama"
         model, config = make_model(shapes, "BF16" if tied else "F32", 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
-        inverse = [("model.layers.0.self_attn.rotary_emb.inv_freq", ((C // NH // 2,), array("f", [1] * (C // NH // 2))))]
+        inverse = [("model.layers.0.self_attn.rotary_emb.inv_freq",
+                    ((C // NH // 2,), array("f", [1] * (C // NH // 2))))]
         write_folder(f"{work}/{name}", config, model, "BF16" if tied else "F32", bare=tied, constants=inverse)
         for i, mesh in enumerate(["1 rank", "t=2"] if tied or os.environ.get("MPIRUN") == "" else ["t=2 p=2 v=2"]):
             convert(name, mesh, f"{work}/{name}", f"{work}/{name}.{i}", folder(), model)
         written = json.load(open(f"{work}/{name}.0/config.json"))
         check(all(written[key] == value for key, value in config.items()), f"{name}: its config.json says the same")
     # Numbers that a step can be computed with.
-    small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers))) for name, (shape, numbers) in make_model(gpt2_shapes(), "F16", 6).items()}
+    small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers))) for name,
+             (shape, numbers) in make_model(gpt2_shapes(), "F16", 6).items()}
     write_llmc(f"{work}/small.bin", small, 3, 128)
     open(f"{work}/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(1).randrange(V) for _ in range(2000))))
-    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small.bin", f"{work}/small", folder(), small, "--data", f"{work}/tokens.bin",
+    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small.bin", f"{work}/small", folder(), small,
+            "--data", f"{work}/tokens.bin",
             "--seq", "8", "--global-batch", "2")
 
 
 def test_refused(work):
     folder, llmc = f"{work}/f32", f"{work}/v3.bin"
-    for option, value, has in (("--layers", "3", "4"), ("--hidden", "48", "24"), ("--heads", "2", "4"), ("--ffn", "97", "96"), ("--vocab", "68", "67"),
+    for option, value, has in (("--layers", "3", "4"), ("--hidden", "48", "24"), ("--heads", "2", "4"),
+                               ("--ffn", "97", "96"), ("--vocab", "68", "67"),
                                ("--seq", "17", "16")):
-        refused("contradiction", f"{option} {value}, but {folder} has {has}", "--init", folder, option, value, "--steps", "0")
+        refused("contradiction", f"{option} {value}, but {folder} has {has}", "--init", folder, option, value,
+                "--steps", "0")
     refused("contradiction", "--kv-heads 4, but", "--init", f"{work}/llama", "--kv-heads", "4", "--steps", "0")
     refused("contradiction", f"--arch llama, but {llmc} is a gpt2", "--init", llmc, "--arch", "llama", "--steps", "0")
-    refused("contradiction", f"--model gpt2-124M has --layers 12, but {llmc} has 4", "--init", llmc, "--model", "gpt2-124M", "--steps", "0")
+    refused("contradiction", f"--model gpt2-124M has --layers 12, but {llmc} has 4", "--init", llmc, "--model",
+            "gpt2-124M", "--steps", "0")
     refused("a llama for llm.c", "hold a gpt2", "--init", f"{work}/llama", "--export", f"{work}/no.bin", "--steps", "0")
     refused("a place that is taken", "is there already", "--init", folder, "--export", f"{work}/f16", "--steps", "0")
-    refused("a place that is not there", "cannot write in", "--init", folder, "--export", f"{work}/no/where", "--steps", "0")
-    refused("a file for a folder", "a folder is written", "--init", folder, "--export", f"{work}/a.safetensors", "--steps", "0")
+    refused("a place that is not there", "cannot write in", "--init", folder, "--export", f"{work}/no/where", "--steps",
+            "0")
+    refused("a file for a folder", "a folder is written", "--init", folder, "--export", f"{work}/a.safetensors",
+            "--steps", "0")
     refused("numbers of nothing", "needs --export", "--init", folder, "--export-dtype", "bfloat16", "--steps", "0")
-    for ending, said in ((".gguf", "convert_hf_to_gguf.py"), (".pt", "safetensors"), (".pth", "safetensors"), (".onnx", "onnx")):
+    for ending, said in ((".gguf", "convert_hf_to_gguf.py"), (".pt", "safetensors"), (".pth", "safetensors"),
+                         (".onnx", "onnx")):
         refused("a format that is not written", said, "--init", folder, "--export", f"{work}/a{ending}", "--steps", "0")
         check(not os.path.exists(f"{work}/a{ending}"), "and nothing is there")
-    for name, local in (("openai-community/gpt2", "gpt2"), ("SmolLM-135M", "SmolLM-135M"), ("meta-llama/Llama-3.2-1B", "Llama-3.2-1B")):
+    for name, local in (("openai-community/gpt2", "gpt2"), ("SmolLM-135M", "SmolLM-135M"),
+                        ("meta-llama/Llama-3.2-1B", "Llama-3.2-1B")):
         refused("a name of the hub", f"hf download {name} --local-dir {local}", "--init", name, "--steps", "0")
     for path in (f"{work}/none/such", "./gpt2", "a/b/c", "gpt2.safetensors", "gpt2/", "~/gpt2"):
         done = train_gpt(1, "--init", path, "--steps", "0")
-        check(done.returncode == 1 and "cannot open" in done.stderr and "hf download" not in done.stderr, f"no name of the hub: {words(done)}")
-    foreign = {"pytorch_model.bin": (b"PK\x03\x04" + bytes(200), "save_pretrained('"), "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
-               "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"), "tf_model.h5": (b"\x89HDF" + bytes(200), "TensorFlow"),
+        check(done.returncode == 1 and "cannot open" in done.stderr and "hf download" not in done.stderr,
+              f"no name of the hub: {words(done)}")
+    foreign = {"pytorch_model.bin": (b"PK\x03\x04" + bytes(200), "save_pretrained('"),
+               "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
+               "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"),
+               "tf_model.h5": (b"\x89HDF" + bytes(200), "TensorFlow"),
                "model.safetensors": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull")}
     os.mkdir(f"{work}/foreign")
     json.dump(GPT2, open(f"{work}/foreign/config.json", "w"))
@@ -299,19 +326,25 @@ def test_refused(work):
     os.unlink(f"{work}/foreign/model.safetensors")
     refused("pickles in a folder", f"save_pretrained('{work}/foreign')", "--init", f"{work}/foreign", "--steps", "0")
     os.rename(f"{work}/foreign/pytorch_model.bin", f"{work}/foreign/pytorch_model.bin.index.json")
-    refused("pickles in several files", f"save_pretrained('{work}/foreign')", "--init", f"{work}/foreign", "--steps", "0")
+    refused("pickles in several files", f"save_pretrained('{work}/foreign')", "--init", f"{work}/foreign", "--steps",
+            "0")
     check(not [name for name in os.listdir(work) if name.endswith(".tmp")], "nothing is left of what was refused")
     write_folder(f"{work}/qwen", {**LLAMA, "model_type": "qwen2"}, {}, "F32")
     refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")
     shutil.copytree(folder, f"{work}/vocabulary")
     open(f"{work}/vocabulary/tokenizer.json", "w").write("{}")
-    refused("bytes as tokens of a vocabulary", "make shards", "--init", f"{work}/vocabulary", "--data", __file__, "--steps", "1")
+    refused("bytes as tokens of a vocabulary", "make shards", "--init", f"{work}/vocabulary", "--data", __file__,
+            "--steps", "1")
     data = open(llmc, "rb").read()
-    for what, damaged, said in (("cut off", data[:-1], "cut off"), ("a header alone", data[:1024], "cut off"), ("half a header", data[:512], "header of 1024"),
-                                ("version 2", data[:4] + b"\x02" + data[5:], "version 2"), ("too many layers", data[:16] + b"\xff\xff\xff\x7f" + data[20:], "layers"),
-                                ("another magic", b"\x00" + data[1:], "safetensors"), ("a NaN", data[:2000] + b"\xff" * 4 + data[2004:], "must be finite")):
+    for what, damaged, said in (("cut off", data[:-1], "cut off"), ("a header alone", data[:1024], "cut off"),
+                                ("half a header", data[:512], "header of 1024"),
+                                ("version 2", data[:4] + b"\x02" + data[5:], "version 2"),
+                                ("too many layers", data[:16] + b"\xff\xff\xff\x7f" + data[20:], "layers"),
+                                ("another magic", b"\x00" + data[1:], "safetensors"),
+                                ("a NaN", data[:2000] + b"\xff" * 4 + data[2004:], "must be finite")):
         open(f"{work}/damaged.bin", "wb").write(damaged)
-        refused(what, said, "--init", f"{work}/damaged.bin", "--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V), "--steps", "0")
+        refused(what, said, "--init", f"{work}/damaged.bin", "--layers", str(L), "--hidden", str(C), "--heads", str(NH),
+                "--vocab", str(V), "--steps", "0")
 
 
 # The place of tensor `name` in a file of safetensors.
@@ -332,14 +365,17 @@ def flip_bit(path, at):
 # --init of a checkpoint: what it holds has to be what was written.
 def test_checkpoints(work):
     sizes = ["--seq", "8", "--global-batch", "2", "--micro-batch", "1", "--sample-every", "0", "--eval-every", "0"]
-    done = train_gpt(1, "--init", f"{work}/small.bin", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out", f"{work}/run")
+    done = train_gpt(1, "--init", f"{work}/small.bin", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out",
+                     f"{work}/run")
     run = f"{work}/run/step_00000002"
     check(done.returncode == 0 and os.path.exists(f"{run}/trainer.json"), "a checkpoint to start from")
-    damaged, shape = f"{work}/damaged", ["--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V), "--seq", str(T)]
+    damaged, shape = f"{work}/damaged", ["--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V),
+                                         "--seq", str(T)]
     for ranks, mesh in ((1, []), (2, ["--tp", "2"])):
         if ranks > 1 and os.environ.get("MPIRUN") == "":
             continue
-        for what, init, options in (("a checkpoint", damaged, []), ("its file of weights", f"{damaged}/model.safetensors", shape)):
+        for what, init, options in (("a checkpoint", damaged, []),
+                                    ("its file of weights", f"{damaged}/model.safetensors", shape)):
             shutil.rmtree(damaged, ignore_errors=True)
             shutil.copytree(run, damaged)
             target = f"{work}/from.{ranks}.{len(options)}"
@@ -347,7 +383,8 @@ def test_checkpoints(work):
                 os.unlink(f"{damaged}/{name}")  # are never read here
             done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", target)
             check(done.returncode == 0 and os.path.isdir(target), f"--init of {what} on {ranks} ranks")
-            flip_bit(f"{damaged}/model.safetensors", place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
+            flip_bit(f"{damaged}/model.safetensors",
+                     place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
             done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", f"{target}.no")
             check(done.returncode == 1 and "its checksum is" in done.stderr and not os.path.exists(f"{target}.no"),
                   f"one bit of {what} has changed, on {ranks} ranks: {words(done)}")
@@ -358,7 +395,8 @@ def test_checkpoints(work):
     shutil.copytree(run, damaged)
     text = open(f"{damaged}/config.json").read()
     open(f"{damaged}/config.json", "w").write(text.replace("1e-05", "2e-05"))
-    refused("a configuration that has changed", "config.json: its checksum is", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
+    refused("a configuration that has changed", "config.json: its checksum is", "--init", damaged, "--steps", "0",
+            "--export", f"{work}/no")
     os.unlink(f"{damaged}/model.safetensors")
     refused("weights that are gone", "model.safetensors", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
 
@@ -370,14 +408,19 @@ def write_vocabulary(folder, more=()):
     letters.update({b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)})
     vocab = {letters[b]: b for b in range(256)}
     vocab.update({"th": 256, "the": 257})
-    added = [{"id": 258 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": 258 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False, "special": True}
              for i, name in enumerate(["<|endoftext|>", *more])]
     os.makedirs(folder, exist_ok=True)
     json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-               "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                         "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": ["t h", "th e"]}}, open(f"{folder}/tokenizer.json", "w"))
+               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                                 "use_regex": True},
+               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                                                   "use_regex": True},
+               "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                         "end_of_word_suffix": None,
+                         "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": ["t h", "th e"]}},
+              open(f"{folder}/tokenizer.json", "w"))
     return {token: name for name, token in vocab.items()}
 
 
@@ -387,12 +430,14 @@ def read(folder, name):
 
 
 def ends_of(folder, name="config.json"):
-    return [json.loads(read(folder, name)).get(key, "nothing") for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
+    return [json.loads(read(folder, name)).get(key, "nothing")
+            for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
 
 
 # What stands beside the model in a folder of Hugging Face's: of runs of one's own, and of what they begin with.
 def test_whole(work):
-    size = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0", "--sample-every", "0"]
+    size = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0",
+            "--sample-every", "0"]
     beside = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     step = "step_00000002"
     # A text: tokens are bytes.
@@ -400,24 +445,31 @@ def test_whole(work):
     data = [*size, "--data", f"{work}/text.txt"]
     done = train_gpt(1, *data, "--steps", "2", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
     run = f"{work}/bytes/{step}"
-    check(done.returncode == 0 and set(os.listdir(f"{work}/bytes.export")) == beside == set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
+    check(done.returncode == 0
+          and set(os.listdir(f"{work}/bytes.export")) == beside == set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
           "bytes: a checkpoint and an export have every file")
-    check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"), "bytes: no token ends a text")
+    check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"),
+          "bytes: no token ends a text")
     names = write_vocabulary(f"{work}/words")
-    check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)}, "bytes: the vocabulary is that of the bytes")
+    check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)},
+          "bytes: the vocabulary is that of the bytes")
     done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume", "--export", f"{work}/bytes.again")
-    check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"), "bytes: resumed on the text")
+    check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"),
+          "bytes: resumed on the text")
     check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
     done = train_gpt(1, "--init", run, "--generate", "A te", "--max-new-tokens", "3")
-    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "bytes: --init continues a text")
+    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr,
+          "bytes: --init continues a text")
     # Tokens of a vocabulary with an end.
-    open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(3).randrange(259) for _ in range(2000))))
+    open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H",
+                                                             *(random.Random(3).randrange(259) for _ in range(2000))))
     data = [*size, "--data", f"{work}/words/tokens.bin"]
     check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
     run = f"{work}/own/{step}"
     about = json.loads(read(run, "tokenizer_config.json"))
     check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
-          about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16, "a vocabulary: a text ends as documents do")
+          about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16,
+          "a vocabulary: a text ends as documents do")
     check(read(run, "tokenizer.json") == read(f"{work}/words", "tokenizer.json"), "a vocabulary: the file as it was")
     # A model of others, beside data with its vocabulary: what it says stays, and stays when its checkpoint goes (--keep-last).
     source, config = f"{work}/source", json.loads(read(run, "config.json"))
@@ -425,52 +477,69 @@ def test_whole(work):
     os.unlink(f"{source}/trainer.json")
     config.update(bos_token_id=3, eos_token_id=[258, 4], pad_token_id=-1)
     json.dump(config, open(f"{source}/config.json", "w"))
-    carried = {"generation_config.json": '{"eos_token_id": [258, 4, 9], "temperature": 0.6}', "tokenizer_config.json": '{"chat_template": "x"}',
+    carried = {"generation_config.json": '{"eos_token_id": [258, 4, 9], "temperature": 0.6}',
+               "tokenizer_config.json": '{"chat_template": "x"}',
                "special_tokens_map.json": '{"eos_token": "the"}', "chat_template.jinja": "{{ x }}"}
     for name, text in carried.items():
         open(f"{source}/{name}", "w").write(text)
     more = ["--init", source, "--save-every", "1", "--keep-last", "1"]
-    check(train_gpt(1, *data, *more, "--steps", "2", "--out", f"{work}/tuned").returncode == 0, "a model of others: a run")
-    done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export", f"{work}/tuned.export")
-    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(step) == 0, "a model of others: resumed without it")
+    check(train_gpt(1, *data, *more, "--steps", "2", "--out", f"{work}/tuned").returncode == 0,
+          "a model of others: a run")
+    done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export",
+                     f"{work}/tuned.export")
+    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(step) == 0,
+          "a model of others: resumed without it")
     for folder in (f"{work}/tuned/step_00000005", f"{work}/tuned.export"):
-        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], "nothing"] and all(read(folder, name) == text for name, text in carried.items()),
+        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], "nothing"]
+              and all(read(folder, name) == text for name, text in carried.items()),
               f"a model of others: all of its files are in {folder[len(work):]}")
-    check(train_gpt(1, "--init", f"{source}/model.safetensors", *size, "--vocab", "259", "--export", f"{work}/file.export").returncode == 0 and
+    check(train_gpt(1, "--init", f"{source}/model.safetensors", *size, "--vocab", "259", "--export",
+                    f"{work}/file.export").returncode == 0 and
           ends_of(f"{work}/file.export") == [3, [258, 4], "nothing"], "a model of others: its file of weights alone")
     # Another vocabulary of the same size is not described by the source's files, and one that a folder has beside its own is not either.
     write_vocabulary(f"{work}/others")
-    text = read(f"{work}/others", "tokenizer.json").replace('"t h"', '"h e"').replace('"th"', '"he"').replace('"th e"', '"t he"')
+    text = read(f"{work}/others", "tokenizer.json").replace('"t h"', '"h e"').replace('"th"',
+                                                                                      '"he"').replace('"th e"', '"t he"')
     open(f"{work}/others/tokenizer.json", "w").write(text)
     open(f"{work}/words/another.json", "w").write(text)
     open(f"{work}/words/special_tokens_map.json", "w").write("{}")
     shutil.copy(f"{work}/words/tokens.bin", f"{work}/others")
-    for number, options in enumerate((["--data", f"{work}/others/tokens.bin"], ["--data", f"{work}/words/tokens.bin", "--tokenizer", f"{work}/words/another.json"])):
+    for number, options in enumerate((["--data", f"{work}/others/tokens.bin"],
+                                      ["--data", f"{work}/words/tokens.bin", "--tokenizer",
+                                       f"{work}/words/another.json"])):
         out = f"{work}/other.{number}"
         good = train_gpt(1, *size, *options, "--init", source, "--steps", "2", "--out", out).returncode == 0
-        check(good and '"he"' in read(f"{out}/{step}", "tokenizer.json") and "chat_template" not in read(f"{out}/{step}", "tokenizer_config.json") and
-              not os.path.exists(f"{out}/{step}/special_tokens_map.json"), "another vocabulary takes nothing from the source's")
+        check(good and '"he"' in read(f"{out}/{step}", "tokenizer.json")
+              and "chat_template" not in read(f"{out}/{step}", "tokenizer_config.json") and
+              not os.path.exists(f"{out}/{step}/special_tokens_map.json"),
+              "another vocabulary takes nothing from the source's")
     # A vocabulary that is not read here goes along as it is.
-    unread = {"tokenizer.json": '{"model": {"type": "Unigram"}}', "tokenizer.model": "\n\x0e\n", "tokenizer_config.json": '{"a": 1}'}
+    unread = {"tokenizer.json": '{"model": {"type": "Unigram"}}', "tokenizer.model": "\n\x0e\n",
+              "tokenizer_config.json": '{"a": 1}'}
     shutil.copytree(source, f"{work}/unread")
     for name, text in unread.items():
         open(f"{work}/unread/{name}", "w").write(text)
     shutil.copy(f"{work}/words/tokens.bin", f"{work}/plain.bin")
-    done = train_gpt(1, *size, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export", f"{work}/unread.export")
-    check(done.returncode == 0 and all(read(f"{work}/unread.export", name) == text for name, text in unread.items()), "a vocabulary that is not read goes along")
+    done = train_gpt(1, *size, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export",
+                     f"{work}/unread.export")
+    check(done.returncode == 0 and all(read(f"{work}/unread.export", name) == text for name, text in unread.items()),
+          "a vocabulary that is not read goes along")
     # Where nothing is said it is what transformers takes, of tokens that there are.
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         config.pop(key, None)
     json.dump(config, open(f"{source}/config.json", "w"))
-    check(train_gpt(1, "--init", source, "--export", f"{work}/silent.export").returncode == 0 and ends_of(f"{work}/silent.export") == [None, None, "nothing"],
+    check(train_gpt(1, "--init", source, "--export", f"{work}/silent.export").returncode == 0
+          and ends_of(f"{work}/silent.export") == [None, None, "nothing"],
           "a gpt2 that says nothing: 50256, if there is such a token")
     json.dump({**config, "eos_token_id": "the"}, open(f"{source}/config.json", "w"))
     shutil.rmtree(f"{work}/silent.export")
-    refused("an end that is no token", '"eos_token_id" has to be', "--init", source, "--export", f"{work}/silent.export")
+    refused("an end that is no token", '"eos_token_id" has to be', "--init", source, "--export",
+            f"{work}/silent.export")
     json.dump(config, open(f"{source}/config.json", "w"))
     os.unlink(f"{source}/generation_config.json")
     os.mkdir(f"{source}/generation_config.json")
-    refused("a folder for a file", "generation_config.json: not a regular file", "--init", source, "--export", f"{work}/silent.export")
+    refused("a folder for a file", "generation_config.json: not a regular file", "--init", source, "--export",
+            f"{work}/silent.export")
 
 
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
@@ -481,13 +550,16 @@ def test_ranks_differ(work):
     model = make_model(gpt2_shapes(), "BF16", 7)
 
     def change_weights(folder):
-        flip_bit(f"{folder}/model.safetensors", place_of(f"{folder}/model.safetensors", "transformer.h.3.mlp.c_proj.bias"))
+        flip_bit(f"{folder}/model.safetensors",
+                 place_of(f"{folder}/model.safetensors", "transformer.h.3.mlp.c_proj.bias"))
 
     def change_config(folder):
         json.dump({**GPT2, "layer_norm_epsilon": 1e-3}, open(f"{folder}/config.json", "w"))
 
-    cases = (("nothing", lambda folder: None, None), ("a weight of one tensor", change_weights, "rank 1 "), ("eps", change_config, "rank 1 "),
-             ("the vocabulary, which one has not", lambda folder: open(f"{folder}/tokenizer.json", "w").write("{}"), "rank 1 "),
+    cases = (("nothing", lambda folder: None, None), ("a weight of one tensor", change_weights, "rank 1 "),
+             ("eps", change_config, "rank 1 "),
+             ("the vocabulary, which one has not", lambda folder: open(f"{folder}/tokenizer.json", "w").write("{}"),
+              "rank 1 "),
              ("the weights, which one has not", lambda folder: os.unlink(f"{folder}/model.safetensors"), "rank 1: "),
              ("the folder, which one has not", shutil.rmtree, "rank 1"))
     for number, (what, change, said) in enumerate(cases):
@@ -496,29 +568,36 @@ def test_ranks_differ(work):
             for rank in (0, 1):
                 write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
             change(f"{place}/1/model")
-            done = subprocess.run(["scripts/mpirun.sh", "-np", "2", "sh", "-c", into, place, os.path.abspath(PROGRAM), *mesh, "--init", "model",
-                                   "--steps", "0", "--export", f"{place}/out"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            done = subprocess.run(["scripts/mpirun.sh", "-np", "2", "sh", "-c", into, place, os.path.abspath(PROGRAM),
+                                   *mesh, "--init", "model",
+                                   "--steps", "0", "--export", f"{place}/out"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True,
                                   timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            good = done.returncode == 0 if said is None else done.returncode in (1, 2) and words(done).count("train_gpt: ") == 1 and said in words(done)
-            check(good and os.path.exists(f"{place}/out") == (said is None), f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words(done)}")
+            good = done.returncode == 0 if said is None else done.returncode in (1,
+                                                                                 2) and words(done).count("train_gpt: ") == 1 and said in words(done)
+            check(good and os.path.exists(f"{place}/out") == (said is None),
+                  f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words(done)}")
 
 
 def test_strangers(work):
     """What an export has not made stays as it is, also what appears while it trains."""
-    model = ["--layers", "1", "--hidden", "8", "--heads", "1", "--seq", "8", "--global-batch", "1", "--eval-every", "0", "--sample-every", "0"]
+    model = ["--layers", "1", "--hidden", "8", "--heads", "1", "--seq", "8", "--global-batch", "1", "--eval-every", "0",
+             "--sample-every", "0"]
     os.makedirs(f"{work}/out.tmp/x")
     for name in ("out.tmp/model.safetensors", "out.tmp/config.json", "out.bin.tmp"):
         open(f"{work}/{name}", "w").write("mine")
     for path in (f"{work}/out", f"{work}/out.bin"):
         done = train_gpt(1, *model, "--steps", "1", "--export", path)
         check(done.returncode == 0 and os.path.exists(path), f"--export beside a file of one's own: {words(done)}")
-    mine = [open(f"{work}/{name}").read() for name in ("out.tmp/model.safetensors", "out.tmp/config.json", "out.bin.tmp")]
+    mine = [open(f"{work}/{name}").read() for name in ("out.tmp/model.safetensors", "out.tmp/config.json",
+                                                       "out.bin.tmp")]
     check(mine == ["mine"] * 3, f"which stays: {mine}")
     os.symlink("nowhere", f"{work}/link")
     refused("a link that leads nowhere", "is there already", *model, "--steps", "1", "--export", f"{work}/link")
     for path in (f"{work}/later", f"{work}/later.bin"):
         with tempfile.TemporaryFile("w+") as errors:
-            run = subprocess.Popen([PROGRAM, *model, "--steps", "2000", "--export", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            run = subprocess.Popen([PROGRAM, *model, "--steps", "2000", "--export", path], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE,
                                    stderr=errors, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             for line in run.stdout:
                 if line.startswith("step ") and not os.path.exists(path):
@@ -528,7 +607,8 @@ def test_strangers(work):
             said = errors.read()
         kept = os.listdir(path) == ["mine"] if path.endswith("later") else open(path).read() == "mine"
         weights = glob.glob(f"{path}.tmp-*")
-        check(status == 1 and kept and len(weights) == 1 and weights[0] in said, f"what appears meanwhile is not replaced: {said}")
+        check(status == 1 and kept and len(weights) == 1 and weights[0] in said,
+              f"what appears meanwhile is not replaced: {said}")
 
 
 def main():
