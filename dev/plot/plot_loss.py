@@ -52,13 +52,15 @@ def main():
     def y(loss):
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - loss) / (high - low)
 
-    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12">',
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
+           f'font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
     for loss in nice_steps(low, high, 6):
         svg.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(loss):.1f}" y2="{y(loss):.1f}" stroke="#ddd"/>'
                    f'<text x="{LEFT - 8}" y="{y(loss) + 4:.1f}" text-anchor="end" fill="#555">{loss:g}</text>')
     for step in nice_steps(0, last, 6):
-        svg.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#555">{step:g}</text>')
+        svg.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" '
+                   f'fill="#555">{step:g}</text>')
     svg.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle" fill="#555">step</text>')
     svg.append(f'<text x="{LEFT - 40}" y="{TOP - 8}" fill="#555">loss (nats per token)</text>')
     for i, (path, log) in enumerate(runs):
@@ -69,10 +71,12 @@ def main():
             svg.append(f'<polyline points="{points}" fill="none" stroke="{color}" {style}/>')
         checked = [(r["step"], r["val_loss"]) for r in log if r["val_loss"] is not None]
         for s, v in checked:
-            svg.append(f'<circle cx="{x(s):.1f}" cy="{y(v):.1f}" r="3.5" fill="white" stroke="{color}" stroke-width="2"/>')
+            svg.append(f'<circle cx="{x(s):.1f}" cy="{y(v):.1f}" r="3.5" fill="white" '
+                       f'stroke="{color}" stroke-width="2"/>')
         name = os.path.basename(os.path.normpath(path))
         if checked:
-            svg.append(f'<text x="{x(checked[-1][0]) + 8:.1f}" y="{y(checked[-1][1]) + 4:.1f}" fill="{color}">val {checked[-1][1]:.3f}</text>')
+            svg.append(f'<text x="{x(checked[-1][0]) + 8:.1f}" y="{y(checked[-1][1]) + 4:.1f}" fill="{color}">'
+                       f'val {checked[-1][1]:.3f}</text>')
         if len(runs) > 1:
             svg.append(f'<text x="{WIDTH - RIGHT + 8}" y="{TOP + 16 * i}" fill="{color}">{name}</text>')
     svg.append("</svg>")

@@ -3,8 +3,8 @@
 
     python3 dev/plot/plot_overlap.py OUT.svg LABEL=TRACE ...
 
-TRACE is a file of --trace. From the fourth step on, as long as the slowest needs for three steps: what the rank computed,
-what was in flight to other replicas (tracks "data" and "far"), and when it waited for that. Standard library only.
+TRACE is a file of --trace. From the fourth step on, as long as the slowest needs for three steps: what the rank
+computed, what was in flight to other replicas (tracks "data" and "far"), and when it waited for that. Standard library only.
 """
 import json
 import sys
@@ -12,7 +12,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 760, 190, 16, 30, 16, 22
 FIRST, STEPS = 4, 3
-COLORS = {'forward': '#7fb2e5', 'backward': '#2f6fb3', 'reduce': '#c9a227', 'norm': '#c9a227', 'update': '#5a9e54', 'far': '#d1605e',
+COLORS = {'forward': '#7fb2e5', 'backward': '#2f6fb3', 'reduce': '#c9a227', 'norm': '#c9a227', 'update': '#5a9e54',
+          'far': '#d1605e',
           'wait': '#b9b9b9'}
 
 
@@ -60,12 +61,14 @@ def main():
     seconds = max(begin_of_step(spans, FIRST + STEPS) - s for (_, spans), s in zip(traces, start))
     height = TOP + len(traces) * (3 * (ROW + 3) + GAP) + 24
     scale = (WIDTH - LEFT - RIGHT) / seconds
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+           f'font-family="sans-serif" font-size="11">',
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
     x = 8
     for what in ('forward', 'backward', 'reduce', 'update', 'far', 'wait'):
         label = {'reduce': 'sum, norm', 'far': 'message to other replicas', 'wait': 'waits for it'}.get(what, what)
-        out.append(f'<rect x="{x}" y="9" width="10" height="10" fill="{COLORS[what]}"/><text x="{x + 14}" y="18">{label}</text>')
+        out.append(f'<rect x="{x}" y="9" width="10" height="10" fill="{COLORS[what]}"/>'
+                   f'<text x="{x + 14}" y="18">{label}</text>')
         x += 34 + 6 * len(label)
     y = TOP
     for (name, spans), zero in zip(traces, start):
@@ -82,9 +85,11 @@ def main():
             steps = [b for t, n, b, _ in spans if t == 'step' and n == f'step {number}' and 0 <= b - zero <= seconds]
             for b in steps:
                 at = LEFT + (b - zero) * scale
-                out.append(f'<line x1="{at:.2f}" x2="{at:.2f}" y1="{y - 3 * (ROW + 3)}" y2="{y}" stroke="black" stroke-width="0.6"/>')
+                out.append(f'<line x1="{at:.2f}" x2="{at:.2f}" y1="{y - 3 * (ROW + 3)}" y2="{y}" '
+                               f'stroke="black" stroke-width="0.6"/>')
         y += GAP
-    out.append(f'<text x="{LEFT}" y="{height - 8}" fill="#555">{seconds * 1e3:.0f} ms; lines: a step begins</text></svg>')
+    out.append(f'<text x="{LEFT}" y="{height - 8}" fill="#555">{seconds * 1e3:.0f} ms; '
+               f'lines: a step begins</text></svg>')
     with open(sys.argv[1], 'w', encoding='utf-8') as f:
         f.write('\n'.join(out) + '\n')
 

@@ -298,7 +298,9 @@ static void test_other_schedules(void) {
     x.stages = stages;
     Prices prices;
     memset(&prices, 0, sizeof prices);
-    prices.costs = costs_equal(p, 1, 1, 1, 0), prices.before = 0.25, prices.after = 0.5;
+    prices.costs = costs_equal(p, 1, 1, 1, 0);
+    prices.before = 0.25;
+    prices.after = 0.5;
     for (int i = 0; i < p; i++) {
         *cost_of(&prices.costs, BACKWARD_INPUT, i) = *cost_of(&prices.costs, BACKWARD_WEIGHT, i) = 0;
         *cost_of(&prices.costs, UPDATE, i) = 0.125;

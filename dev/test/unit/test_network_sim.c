@@ -64,8 +64,10 @@ static void test_ring(void) {
         must(collective_build(&plan, "ring", PLAN_ALL_REDUCE, &net, &error), &error);
         for (int mode = 0; mode < 12; mode++) {
             SimSettings set = sim_settings_default();
-            set.injection = (SimInjection)(mode % 4), set.heads = (SimHeads)(mode / 4);
-            set.reduce = 1 / 128e9, set.overhead = 3e-6;
+            set.injection = (SimInjection)(mode % 4);
+            set.heads = (SimHeads)(mode / 4);
+            set.reduce = 1 / 128e9;
+            set.overhead = 3e-6;
             const int64_t N = sizes[i], chunk = 12000, bytes = N * chunk;
             const double step =
                 NETWORK_LATENCY + ((double)chunk + heads(&set, chunk)) / NETWORK_BANDWIDTH + 2 * set.overhead;
@@ -162,7 +164,8 @@ static void test_sharing(void) {
     int second = first + 1;
     while (net.link[second].to != 1) second++;
     for (int i = 0; i < 3; i++) plan.way[i] = i;
-    plan.link[0] = first, plan.link[1] = second;
+    plan.link[0] = first;
+    plan.link[1] = second;
     set = sim_settings_default();
     check_error("two messages on two parallel links: M / B + a",
                 off(seconds_of(&plan, &net, 2 * (int64_t)M, &set, NULL), M / B + a), exact);
@@ -196,7 +199,8 @@ static void test_ports(void) {
             Network net;
             Plan plan;
             SimSettings set = sim_settings_default();
-            set.injection = (SimInjection)injection, set.ports = ports;
+            set.injection = (SimInjection)injection;
+            set.ports = ports;
             begin(&net, &plan, "torus:4x4", 3);
             plan_add(&plan, 0, 0, 1, 0, 1, true);
             const double alone = M / B + 2 * packet + a;
@@ -258,9 +262,15 @@ static void test_everything(void) {
             for (int k = 0; k < 2; k++) {
                 SimSettings set = sim_settings_default();
                 SimResult result;
-                set.injection = (SimInjection)injection, set.heads = SIM_HEADS_PACKET, set.overhead = 1e-6,
+                set.injection = (SimInjection)injection;
+                set.heads = SIM_HEADS_PACKET;
+                set.overhead = 1e-6;
                 set.reduce = 1e-11;
-                if (k) set.ports = 2, set.in_order = true, set.port_buffer = 4 * 318 * 16;
+                if (k) {
+                    set.ports = 2;
+                    set.in_order = true;
+                    set.port_buffer = 4 * 318 * 16;
+                }
                 seconds[k] = seconds_of(&plan, &net, (int64_t)plan.chunks * 40000, &set, &result);
                 busy[k] = 0;
                 for (int l = 0; l < net.links; l++) busy[k] += result.busy[l];
@@ -296,7 +306,11 @@ static void test_edges(void) {
     Routes routes = network_routes(&net);
     SimSettings bad[7];
     for (int i = 0; i < 7; i++) bad[i] = sim_settings_default();
-    bad[0].payload = 0, bad[1].segments = 0, bad[2].element_size = 0, bad[3].reduce = -1, bad[4].overhead = NAN,
+    bad[0].payload = 0;
+    bad[1].segments = 0;
+    bad[2].element_size = 0;
+    bad[3].reduce = -1;
+    bad[4].overhead = NAN;
     bad[5].flit = -1;
     int refused = 0;
     for (int i = 0; i < 7; i++) {
@@ -357,7 +371,8 @@ static void test_plans(void) {
             for (int h = 0; h < 3; h++) {
                 SimSettings set = sim_settings_default();
                 SimResult result, second;
-                set.injection = (SimInjection)injection, set.heads = (SimHeads)h;
+                set.injection = (SimInjection)injection;
+                set.heads = (SimHeads)h;
                 const double t = seconds_of(&plan, &net, bytes, &set, &result);
                 again = seconds_of(&plan, &net, bytes, &set, &second);
                 same = same && t == again && memcmp(result.busy, second.busy, (size_t)net.links * sizeof(double)) == 0;
@@ -479,7 +494,12 @@ static double plain_simulate(const Plan* plan, const Network* net, const Routes*
                 if (k < 0) continue;
                 const double stands = fmax(rows[i].packet[k].ready, rows[i].turn[h]),
                              at = fmax(stands, link_free[rows[i].way[h]]);
-                if (at < best || (at == best && stands < since)) row = i, hop = h, best = at, since = stands;
+                if (at < best || (at == best && stands < since)) {
+                    row = i;
+                    hop = h;
+                    best = at;
+                    since = stands;
+                }
             }
         }
         if (row < 0) break;
@@ -490,8 +510,10 @@ static double plain_simulate(const Plan* plan, const Network* net, const Routes*
         r->packet[k].ready = link_free[l] + net->link[l].latency;
         r->packet[k].at++;
         if (k + 1 == r->packets && hop == 0) r->left = link_free[l];
-        if (k + 1 == r->packets && hop + 1 == r->hops)
-            r->arrived = r->packet[k].ready, seconds = fmax(seconds, r->arrived);
+        if (k + 1 == r->packets && hop + 1 == r->hops) {
+            r->arrived = r->packet[k].ready;
+            seconds = fmax(seconds, r->arrived);
+        }
     }
     for (int64_t i = 0; i < plan->n; i++) {
         if (rows[i].arrived < 0) die("a row of the plan was never sent");
@@ -555,7 +577,8 @@ static void test_plain(uint64_t seeds) {
         int* links = (int*)checked_malloc(((size_t)net.vertices + 1) * sizeof(int), "a way");
         for (int mode = 0; mode < 4; mode++) {
             SimSettings set = sim_settings_default();
-            set.injection = (SimInjection)(mode % 2), set.heads = mode / 2 ? SIM_HEADS_PACKET : SIM_HEADS_NONE;
+            set.injection = (SimInjection)(mode % 2);
+            set.heads = mode / 2 ? SIM_HEADS_PACKET : SIM_HEADS_NONE;
             set.segments = 4096; // every packet is one
             const double plain = plain_simulate(&plan, &net, &routes, bytes, &set);
             worst = fmax(worst, off(seconds_of(&plan, &net, bytes, &set, NULL), plain));
@@ -573,7 +596,8 @@ static void test_plain(uint64_t seeds) {
                     alone += ((double)m + heads(&set, m)) / net.link[links[k]].bandwidth + net.link[links[k]].latency;
                 all += alone;
             }
-            low = fmin(low, coarse / most), high = fmax(high, coarse / all),
+            low = fmin(low, coarse / most);
+            high = fmax(high, coarse / all);
             least = fmax(least, fabs(coarse - plain) / plain);
             sim_result_free(&result);
             runs++;
@@ -604,7 +628,8 @@ static void test_burst(void) {
             Plan plan;
             SimResult result;
             SimSettings set = sim_settings_default();
-            set.injection = (SimInjection)injection, set.burst = bursts[i] * M;
+            set.injection = (SimInjection)injection;
+            set.burst = bursts[i] * M;
             begin(&net, &plan, "ring:9", 1);
             for (int step = 0; step < 3; step++) plan_add(&plan, step, step % 2, 1 - step % 2, 0, 1, true);
             const double first = fmax(0, M - set.burst) / B + a; // each link has all of its burst

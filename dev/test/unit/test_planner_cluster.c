@@ -74,7 +74,12 @@ static void test_algorithms(void) {
     check(odd.per_byte == plain.per_byte && odd.latency == plain.latency, "what an algorithm cannot do costs as usual");
     // A torus of nodes with one device each: 4 x 8.
     c = cluster_named("dgx-h100");
-    c.node_gpus = 1, c.nics = 4, c.torus[0] = 1, c.torus[1] = 4, c.torus[2] = 8, c.nodes = 32;
+    c.node_gpus = 1;
+    c.nics = 4;
+    c.torus[0] = 1;
+    c.torus[1] = 4;
+    c.torus[2] = 8;
+    c.nodes = 32;
     const LinkCost around = library_cost(&c, PLAN_ALL_REDUCE, 32, 1);
     LinkCost multitree, row, column;
     const bool ok = link_plan_cost(&c, "multitree", PLAN_ALL_REDUCE, 32, 1, &multitree, &error) &&
@@ -172,6 +177,11 @@ static void test_files(void) {
     check(!cluster_open(&c, "selen", &error) && strstr(error.text, "selene, dgx-a100"), "no such name: %s", error.text);
     check(!cluster_open(&c, "./nothing.txt", &error) && strstr(error.text, "cannot open"), "no such file: %s",
           error.text);
+}
+
+static void test_refused(void) {
+    Cluster c;
+    Error error = {""};
     static const struct {
         const char *text, *message;
         int line;
@@ -219,6 +229,7 @@ int main(void) {
     test_rings();
     test_algorithms();
     test_files();
+    test_refused();
     unlink(path);
     return test_end();
 }

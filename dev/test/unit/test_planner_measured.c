@@ -10,7 +10,10 @@ points, files, and traces that are made up here.
 static void make_machine(Measured* m, double rate) {
     static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
     measured_init(m);
-    m->cores = 2, m->tile_rows = 8, m->tile_columns = 48, m->resident = 2e7;
+    m->cores = 2;
+    m->tile_rows = 8;
+    m->tile_columns = 48;
+    m->resident = 2e7;
     for (int i = 0; i < 2 * 3 * 27; i++) {
         const double a = sizes[i / 9 % 3], b = sizes[i / 3 % 3], c = sizes[i % 3];
         measured_add(m, measured_point(MEASURED_PRODUCT, i / 81, i / 27 % 3, a, b, c,
@@ -69,18 +72,21 @@ static void test_times(void) {
         double before = 0;
         for (double n = 1; n < 3000; n *= 1.07) {
             const double now = measured_product(&m, 1, which, floor(n) + 7, n, n);
-            wrong += now < before, before = now;
+            wrong += now < before;
+            before = now;
         }
     }
     for (int threads = 1; threads <= 2; threads++) {
         double before = 0;
         for (double n = 100; n < 1e8; n *= 1.3) {
             const double now = measured_memory(&m, threads, KERNEL_NORM, n);
-            wrong += now < before, before = now;
+            wrong += now < before;
+            before = now;
         }
         for (double n = 100, last = 0; n < 1e8; n *= 1.3) {
             const double now = measured_collective(&m, COLLECTIVE_STARTED, PLAN_ALL_REDUCE, 4, n);
-            wrong += now < last, last = now;
+            wrong += now < last;
+            last = now;
         }
     }
     check(wrong == 0, "what is larger never takes less: %d exceptions", wrong);
@@ -205,7 +211,8 @@ static void test_files(void) {
     refuse("\033[2Jspeed\177 2 1 1", ":3: ?[2Jspeed? is not known"); // nothing that a terminal obeys
     char longer[700];
     memset(longer, ' ', sizeof longer);
-    longer[0] = '#', longer[600] = 0;
+    longer[0] = '#';
+    longer[600] = 0;
     refuse(longer, ":3: the line is too long");
     char twice[200];
     snprintf(twice, sizeof twice, "%s\nproduct one input 32 32 32 1e9 FLOP/s\nproduct one input 64 32 64 1e9 FLOP/s",
@@ -313,11 +320,21 @@ static void test_traces(void) {
     unlink(path);
 }
 
+static void test_machines(void) {
+    Machines x;
+    Error error = {""};
+    check(machines_open(&x, "selene", &error) && x.cluster.nodes == 560, "a cluster by its name");
+    check(!machines_open(&x, "nowhere", &error) && strstr(error.text, "--cluster nowhere"), "refused: %s", error.text);
+    check(!machines_open(&x, "no/where", &error) && strstr(error.text, "no/where"), "refused: %s", error.text);
+    check(machines_open(&x, "planner/clusters/selene.txt", &error) && x.cluster.node_gpus == 8, "and from a file");
+}
+
 int main(void) {
     test_traces();
     test_points();
     test_times();
     test_operations();
     test_files();
+    test_machines();
     return test_end();
 }

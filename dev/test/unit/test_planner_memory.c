@@ -8,8 +8,11 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
     process       pages that are touched, by touching them
     refused       shapes that do not fit are refused by an Error; and planning is fast
 */
+#include "../../../planner/formulas.h"
 #include "../../../planner/host_memory.h"
 #include "test.h"
+
+static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
 
 static const DtypeInfo fp32 = {4, false, 2}, bf16 = {2, true, 2};
 
@@ -38,7 +41,9 @@ static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int
     Stage s;
     Error error;
     const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
-    mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / (mesh.t * mesh.d);
+    mesh.tensor = rank % mesh.t;
+    mesh.data = rank / mesh.t % mesh.d;
+    mesh.pipeline = rank / (mesh.t * mesh.d);
     if (!plan_stage(&s, m, &mesh, B, m->T, &plan, type, &error)) die("%s", error.text);
     const StageMemory memory = memory_of_stage(&s);
     stage_free(&s);
@@ -126,12 +131,21 @@ static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int 
     const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
     const int early = schedule_of_mesh == GPIPE ? micro_batches : mesh->p - pipeline;
     ByHand x;
-    x.m = m, x.mesh = mesh, x.B = B, x.slots = fmin(early, micro_batches), x.w = type.bytes;
-    x.N = (double)B * m->T, x.C = m->C;
+    x.m = m;
+    x.mesh = mesh;
+    x.B = B;
+    x.slots = fmin(early, micro_batches);
+    x.w = type.bytes;
+    x.N = (double)B * m->T;
+    x.C = m->C;
     x.R = mesh->sequence_parallel ? x.N / t : x.N;
-    x.heads = m->NH / t * HS, x.QKV = x.heads + 2.0 * NKV * HS;
-    x.F = m->F / t, x.FC = m->arch == ARCH_LLAMA ? 2 * x.F : x.F, x.V = ceil((double)m->V / t);
-    x.first = pipeline == 0, x.last = pipeline == mesh->p - 1;
+    x.heads = m->NH / t * HS;
+    x.QKV = x.heads + 2.0 * NKV * HS;
+    x.F = m->F / t;
+    x.FC = m->arch == ARCH_LLAMA ? 2 * x.F : x.F;
+    x.V = ceil((double)m->V / t);
+    x.first = pipeline == 0;
+    x.last = pipeline == mesh->p - 1;
     return x;
 }
 
@@ -167,8 +181,10 @@ static void test_by_hand(void) {
         k /= 2;
         Mesh mesh = mesh_of(1 << k % 3, 1 << k / 3 % 3, 1, 1, k / 9 % 2 ? GPIPE : ONE_F_ONE_B);
         k /= 18;
-        mesh.zero = k % 3, mesh.recompute = (Recompute)(k / 3 % 3);
-        mesh.sequence_parallel = k / 9 % 2 && mesh.t > 1, mesh.scatter = k / 18 % 2;
+        mesh.zero = k % 3;
+        mesh.recompute = (Recompute)(k / 3 % 3);
+        mesh.sequence_parallel = k / 9 % 2 && mesh.t > 1;
+        mesh.scatter = k / 18 % 2;
         mesh.d = mesh.zero ? 3 : 1;
         for (int rank = 0; rank < mesh_size(&mesh); rank++, ranks++)
             worst = fmax(worst, differs_by_hand(m, &mesh, rank, 1 + rank % 3, 3, type));
@@ -202,7 +218,8 @@ static double bytes_of_block(int t, bool sequence, Recompute recompute) {
     const ModelConfig small = test_model(ARCH_GPT2, 2, C, 16, 16, T, 512),
                       large = test_model(ARCH_GPT2, 3, C, 16, 16, T, 512);
     Mesh mesh = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
-    mesh.sequence_parallel = sequence, mesh.recompute = recompute;
+    mesh.sequence_parallel = sequence;
+    mesh.recompute = recompute;
     const double more =
         memory_of_rank(&large, mesh, 0, B, 1, bf16).arena[3] - memory_of_rank(&small, mesh, 0, B, 1, bf16).arena[3];
     const double rows = B * T, mine = sequence ? rows / t : rows;
@@ -235,7 +252,8 @@ static void test_published(void) {
     const double n = narrow.arena[0] / 2;
     check(narrow.arena[0] + narrow.arena[1] + narrow.arena[2] == 18 * n, "bf16: 18 bytes a parameter");
     check(wide.arena[0] + wide.arena[1] + wide.arena[2] == 16 * n, "fp32: 16 bytes a parameter");
-    mesh.zero = 1, mesh.d = 8;
+    mesh.zero = 1;
+    mesh.d = 8;
     const StageMemory zero = memory_of_rank(m, mesh, 4 * 8, 1, 8, bf16);
     const double padded = zero.arena[0] / 2;
     check(zero.arena[0] + zero.arena[1] + zero.arena[2] == 6 * padded + 16 * padded / 8,
@@ -260,6 +278,27 @@ static void test_published(void) {
     check(schedule.slots == 4 * 2 + 3,
           "interleaved, p 4, v 2: the first stage has 1 + (p - 1) / (p v) of p stages' slots");
     schedule_free(&schedule);
+}
+
+// Published formulas of memory, beside each other (Korthikanti et al. 2022).
+static void test_formulas(void) {
+    const ModelConfig m = model_gpt2(48, 6144, 64, 2048, 51200);
+    const double x = 2048.0 * 4 * 6144, scores = 5.0 * 64 * 2048 / 6144;
+    check(relative(formula_block_bytes(&m, 4, 2048, 1, false, RECOMPUTE_NONE), x * (34 + scores)) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_NONE), x * (34 + scores) / 8) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_NONE), x * (10 + (24 + scores) / 8)) <
+                  1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_SELECTIVE), x * 34 / 8) < 1e-12 &&
+              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_FULL), 2 * x) < 1e-12,
+          "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
+    Mesh plain = mesh_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = mesh_of(8, 8, 1, 3, INTERLEAVED);
+    plain.recompute = chunks.recompute = RECOMPUTE_FULL;
+    check(relative(formula_activation_bytes(&m, 4, 2048, &plain), 48 * 2 * x) < 1e-12 &&
+              relative(formula_activation_bytes(&m, 4, 2048, &chunks), 48 * 2 * x * (1 + 7.0 / 24)) < 1e-12,
+          "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
+    check(formula_optimizer_bytes(1, false, false, 8) == 18 && formula_optimizer_bytes(1, true, false, 8) == 20 &&
+              formula_optimizer_bytes(1, false, true, 8) == 7.5 && formula_optimizer_bytes(1, true, true, 8) == 6,
+          "18 or 20 bytes a parameter; 6 + 12 / d or 4 + 16 / d with ZeRO-1");
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -289,8 +328,12 @@ static void test_any_rank(bool quick) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
                         Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
                         mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(schedule_of_mesh);
-                        mesh.zero = size % 3, mesh.recompute = (Recompute)((size + L) % 3);
-                        if (size % 4 == 3) mesh.first_layers = 1, mesh.last_layers = 1 + size % 2;
+                        mesh.zero = size % 3;
+                        mesh.recompute = (Recompute)((size + L) % 3);
+                        if (size % 4 == 3) {
+                            mesh.first_layers = 1;
+                            mesh.last_layers = 1 + size % 2;
+                        }
                         for (int k = 1; k <= 3; k++) look_at_all(&m, &mesh, k * mesh.p - (k == 1), &meshes, &wrong);
                     }
                 }
@@ -355,7 +398,8 @@ static ProcessMemory process_of(int pipeline, int zero) {
     const PipelineConfig plan = pipeline_of(&m, &mesh, 6);
     Error error;
     Stage s;
-    mesh.pipeline = pipeline, mesh.zero = zero;
+    mesh.pipeline = pipeline;
+    mesh.zero = zero;
     if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, native_dtype(), &error)) die("%s", error.text);
     const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
     stage_free(&s);
@@ -420,6 +464,7 @@ int main(int argc, char** argv) {
     test_by_hand();
     test_heads();
     test_published();
+    test_formulas();
     test_any_rank(quick);
     test_process();
     test_process_parts();

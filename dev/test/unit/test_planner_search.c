@@ -56,8 +56,14 @@ static Question question(const ModelConfig* model, int ranks, int64_t batch, con
                          const char* software) {
     Question q;
     memset(&q, 0, sizeof q);
-    q.model = *model, q.T = model->T, q.batch = batch, q.ranks = ranks, q.cluster = cluster;
-    q.software = software_find(software), q.clip = true, q.rows = 10;
+    q.model = *model;
+    q.T = model->T;
+    q.batch = batch;
+    q.ranks = ranks;
+    q.cluster = cluster;
+    q.software = software_find(software);
+    q.clip = true;
+    q.rows = 10;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     return q;
 }
@@ -145,7 +151,8 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B)
     const Question* q = x->q;
     StepSetup s = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     Error error;
-    s.schedule = schedule, s.clip = q->clip;
+    s.schedule = schedule;
+    s.clip = q->clip;
     if (!step_check(&s, &error)) return;
     const double bytes = brute_bytes(&s), room = brute_room(q);
     if (bytes == INFINITY) return;
@@ -179,7 +186,9 @@ static void brute_mesh(Brute* x, Mesh mesh, ScheduleKind schedule) {
         if (!open_or(q->sequence_parallel, ANY, sequence) || (sequence && mesh.t == 1)) continue;
         if (mesh.d == 1 ? zero > 0 : !open_or(q->zero, ANY, zero)) continue;
         if (q->batch % ((int64_t)B * mesh.d)) continue;
-        mesh.sequence_parallel = sequence, mesh.zero = zero, mesh.recompute = (Recompute)again;
+        mesh.sequence_parallel = sequence;
+        mesh.zero = zero;
+        mesh.recompute = (Recompute)again;
         brute_look(x, &mesh, schedule, B);
     }
 }
@@ -192,7 +201,9 @@ static int compare_rows(const void* a, const void* b) {
 
 static void brute_force(Brute* x, const Question* q) {
     memset(x, 0, sizeof *x);
-    x->q = q, x->least = x->fastest = INFINITY, x->bound_excess = -1;
+    x->q = q;
+    x->least = x->fastest = INFINITY;
+    x->bound_excess = -1;
     for (int t = 1; t <= q->ranks; t++) {
         for (int p = 1; p <= q->ranks; p++) {
             const int d = q->ranks / t / p;
@@ -306,7 +317,9 @@ static void ask(Tally* x, const Question* q) {
     brute_force(&brute, q);
     const bool found = search(&a, q, &error);
     x->questions++, x->legal += brute.legal, x->bound_excess = fmax(x->bound_excess, brute.bound_excess);
-    x->refused += !found, x->nothing += found && a.n == 0, x->answers += found && a.n > 0;
+    x->refused += !found;
+    x->nothing += found && a.n == 0;
+    x->answers += found && a.n > 0;
     if (!found) {
         x->wrong += brute.legal > 0;
         return;
@@ -362,7 +375,8 @@ static void test_gpus(int questions) {
         const int n = ranks[draw(0, 8)];
         cluster.node_gpus = 1 << draw(0, 3);
         Question q = question(&model, n, n * draw(1, 3), &cluster, software[draw(0, 4)]);
-        q.rows = draw(1, 12), q.clip = chance(2);
+        q.rows = draw(1, 12);
+        q.clip = chance(2);
         if (chance(2)) settle_some(&q, 5);
         if (!chance(4)) cluster.device.memory = scarce_memory(&q);
         ask(&tally, &q);
@@ -394,7 +408,10 @@ static void write_machine(const char* path, double memory) {
     FILE* f = fopen(path, "w");
     Measured m;
     measured_init(&m);
-    m.cores = 2, m.tile_rows = 8, m.tile_columns = 48, m.resident = 2e7;
+    m.cores = 2;
+    m.tile_rows = 8;
+    m.tile_columns = 48;
+    m.resident = 2e7;
     for (int i = 0; i < 2 * 3 * 8; i++)
         measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
                                         sizes[i % 2], 1e10 * (i / 24 + 1) * (1 + i % 5)));
@@ -458,7 +475,8 @@ static void test_shares(void) {
     check(setup_room(&s) == 1e9, "8 ranks on 8 GB have %g bytes each", setup_room(&s));
     cores.device.memory = 0;
     check(setup_room(&s) == INFINITY, "memory that nobody has said is not limited");
-    s.mesh = mesh_of_rank(0, 1, 1, 1), s.speed = NULL;
+    s.mesh = mesh_of_rank(0, 1, 1, 1);
+    s.speed = NULL;
     setup_share_cores(&s, speed);
     check(s.speed == NULL, "one rank shares its cores with nobody");
     const Cluster h100 = cluster_named("dgx-h100");
@@ -476,7 +494,10 @@ static void test_recommended(void) {
     memset(row, 0, sizeof row);
     memset(&a, 0, sizeof a);
     a.row = row;
-    for (int i = 0; i < 4; i++) row[i].cost.seconds = seconds[i], row[i].memory.bytes = bytes[i];
+    for (int i = 0; i < 4; i++) {
+        row[i].cost.seconds = seconds[i];
+        row[i].memory.bytes = bytes[i];
+    }
     for (a.n = 1; a.n <= 4; a.n++)
         check(answer_recommended(&a) == &row[a.n < 3 ? 0 : 2], "of %d rows number %d is recommended", a.n,
               (int)(answer_recommended(&a) - row) + 1);
@@ -502,11 +523,13 @@ static void test_said(void) {
     Question q = question(&model, 2, 4, &cluster, "threefold");
     Answer a;
     Error error = {""};
-    q.p = 2, q.v = 3;
+    q.p = 2;
+    q.v = 3;
     bool found = search(&a, &q, &error);
     check(found && a.n == 1 && a.row[0].setup.mesh.v == 3, "3 chunks of 7 layers on 2 stages, where they are said");
     if (found) answer_free(&a);
-    q.v = 0, q.schedule = INTERLEAVED;
+    q.v = 0;
+    q.schedule = INTERLEAVED;
     found = search(&a, &q, &error);
     const int64_t even = found ? a.considered : 0;
     check(found && a.n == 1 && a.row[0].setup.mesh.v == 2, "2, and no unequal ones beside them, where they are not");
@@ -515,15 +538,21 @@ static void test_said(void) {
     found = search(&a, &q, &error);
     check(found && a.considered == even, "%lld choices were looked at then, as if 2 were said", (long long)even);
     if (found) answer_free(&a);
-    q.v = 0, q.schedule = GPIPE;
+    q.v = 0;
+    q.schedule = GPIPE;
     found = search(&a, &q, &error);
     check(found && a.n == 1 && a.row[0].setup.schedule == GPIPE, "GPipe, where it is said");
     if (found) answer_free(&a);
-    q.schedule = q.recompute = ANY, q.zero = 2, q.d = 1;
+    q.schedule = q.recompute = ANY;
+    q.zero = 2;
+    q.d = 1;
     found = search(&a, &q, &error);
     check(found && a.row[0].setup.mesh.zero == 0, "--zero 2, where there is one replica");
     if (found) answer_free(&a);
-    q.zero = ANY, q.p = 1, q.d = 2, q.B = 2;
+    q.zero = ANY;
+    q.p = 1;
+    q.d = 2;
+    q.B = 2;
     found = search(&a, &q, &error);
     check(found && a.considered == 9, "9 choices of memory for micro-batches of 2 in 2 of 4 sequences, not %lld",
           (long long)a.considered);
@@ -537,34 +566,68 @@ static void test_said(void) {
 
 static void test_refusals(void) {
     const Cluster cluster = cluster_named("dgx-h100"), selene = cluster_named("selene");
-    ModelConfig model = small_model();
-    model.arch = ARCH_GPT2, model.L = 4, model.NH = model.NKV = 4, model.C = 64, model.F = 256;
+    const ModelConfig model = model_gpt2(4, 64, 4, 64, 256);
     const Question usual = question(&model, 8, 32, &cluster, "threefold");
     Question q = usual;
     Answer a;
     Error error;
-    q.t = 8, refuse(&q, "--tp 8 does not divide --heads 4"), q = usual;
-    q.p = 8, refuse(&q, "--pp"), q = usual;
-    q.batch = 7, q.d = 8, refuse(&q, "--global-batch 7"), q = usual;
-    q.B = 5, refuse(&q, "--global-batch 32"), q = usual;
-    q.t = 3, refuse(&q, "has what is settled already"), q = usual;
-    q.t = 1, q.sequence_parallel = 1, refuse(&q, "has what is settled already"), q = usual;
-    q.schedule = ZB_V, q.v = 1, refuse(&q, "has what is settled already"), q = usual;
-    q.schedule = ZB_H1, q.recompute = RECOMPUTE_FULL, refuse(&q, "--recompute full"), q = usual;
-    q.schedule = ZB_H1, q.zero = 2, q.d = 2, refuse(&q, "--zero 2"), q = usual;
-    q.schedule = INTERLEAVED, q.v = 3, refuse(&q, "has what is settled already"), q = usual;
-    q.cluster = &selene, q.ranks = 8192, q.batch = 8192, refuse(&q, "of 4480"), q = usual;
-    q.T = 1 << 24, q.B = 128, q.batch = 1024, refuse(&q, "2^31 tokens"), q = usual;
+    const struct {
+        int t, p, d, v, B, schedule, zero, recompute, sequence;
+        int64_t batch;
+        const char* reason;
+    } rows[] = {{8, 0, 0, 0, 0, ANY, ANY, ANY, ANY, 32, "--tp 8 does not divide --heads 4"},
+                {0, 8, 0, 0, 0, ANY, ANY, ANY, ANY, 32, "--pp"},
+                {0, 0, 8, 0, 0, ANY, ANY, ANY, ANY, 7, "--global-batch 7"},
+                {0, 0, 0, 0, 5, ANY, ANY, ANY, ANY, 32, "--global-batch 32"},
+                {3, 0, 0, 0, 0, ANY, ANY, ANY, ANY, 32, "has what is settled already"},
+                {1, 0, 0, 0, 0, ANY, ANY, ANY, 1, 32, "has what is settled already"},
+                {0, 0, 0, 1, 0, ZB_V, ANY, ANY, ANY, 32, "has what is settled already"},
+                {0, 0, 0, 0, 0, ZB_H1, ANY, RECOMPUTE_FULL, ANY, 32, "--recompute full"},
+                {0, 0, 2, 0, 0, ZB_H1, 2, ANY, ANY, 32, "--zero 2"},
+                {0, 0, 0, 3, 0, INTERLEAVED, ANY, ANY, ANY, 32, "has what is settled already"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        q.t = rows[i].t;
+        q.p = rows[i].p;
+        q.d = rows[i].d;
+        q.v = rows[i].v;
+        q.B = rows[i].B;
+        q.schedule = rows[i].schedule;
+        q.zero = rows[i].zero;
+        q.recompute = rows[i].recompute;
+        q.sequence_parallel = rows[i].sequence;
+        q.batch = rows[i].batch;
+        refuse(&q, rows[i].reason);
+    }
+    q = usual;
+    q.cluster = &selene;
+    q.ranks = 8192;
+    q.batch = 8192;
+    refuse(&q, "of 4480");
+    q = usual;
+    q.T = 1 << 24;
+    q.B = 128;
+    q.batch = 1024;
+    refuse(&q, "2^31 tokens");
+    q = usual;
     Cluster unknown = cluster; // without multiprocessors the time of a product is 0 / 0
     unknown.device.sms = 0;
-    q.cluster = &unknown, q.p = 4, q.v = 1, refuse(&q, "does not say what all operations take"), q = usual;
+    q.cluster = &unknown;
+    q.p = 4;
+    q.v = 1;
+    refuse(&q, "does not say what all operations take");
+    q = usual;
     Cluster little = cluster;
-    little.device.memory = 1e5, q.cluster = &little;
+    little.device.memory = 1e5;
+    q.cluster = &little;
     bool found = search(&a, &q, &error);
     check(found && a.n == 0 && a.least_memory > 1e5 && a.too_large > 0 && a.simulated == 0,
           "nothing fits into 100 kB: the smallest of %lld choices needs %.0f", (long long)a.too_large, a.least_memory);
     answer_free(&a);
-    q = usual, q.batch = 1 << 30, q.rows = 1, q.ranks = 1, q.B = 1 << 20;
+    q = usual;
+    q.batch = 1 << 30;
+    q.rows = 1;
+    q.ranks = 1;
+    q.B = 1 << 20;
     found = search(&a, &q, &error);
     check(found && a.n == 0 && a.considered == 3, "a batch of 2^30: %lld choices", (long long)a.considered);
     answer_free(&a);
@@ -580,7 +643,12 @@ static void test_trillion(bool short_run) {
     Question q = question(model, 3072, 3072, &selene, "threefold");
     Answer a;
     Error error = {""};
-    if (short_run) q.schedule = INTERLEAVED, q.zero = q.recompute = 1, q.p = 16, q.rows = 2;
+    if (short_run) {
+        q.schedule = INTERLEAVED;
+        q.zero = q.recompute = 1;
+        q.p = 16;
+        q.rows = 2;
+    }
     const double begun = seconds_now();
     const bool found = search(&a, &q, &error);
     if (!check(found && a.n == q.rows, "1T on 3,072 GPUs: %lld choices, %lld simulated, %.1f s",
@@ -714,15 +782,6 @@ static void test_flags(int lines) {
     check(wrong == 0, "  every rank of the trainer makes the same mesh of them; %d are taken otherwise", wrong);
 }
 
-static void test_machines(void) {
-    Machines x;
-    Error error = {""};
-    check(machines_open(&x, "selene", &error) && x.cluster.nodes == 560, "a cluster by its name");
-    check(!machines_open(&x, "nowhere", &error) && strstr(error.text, "--cluster nowhere"), "refused: %s", error.text);
-    check(!machines_open(&x, "no/where", &error) && strstr(error.text, "no/where"), "refused: %s", error.text);
-    check(machines_open(&x, "planner/clusters/selene.txt", &error) && x.cluster.node_gpus == 8, "and from a file");
-}
-
 int main(int argc, char** argv) {
     const bool short_run = argc > 1 && strcmp(argv[1], "--short") == 0;
     const int part = short_run ? 8 : 1;
@@ -736,6 +795,5 @@ int main(int argc, char** argv) {
     test_refusals();
     test_trillion(short_run);
     test_flags(short_run ? 120 : 400);
-    test_machines();
     return test_end();
 }

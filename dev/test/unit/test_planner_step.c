@@ -29,7 +29,8 @@ static ModelConfig gpt(int L, int C, int NH) {
 
 static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
     Mesh mesh = mesh_of_rank(0, t, p, d);
-    mesh.v = v, mesh.recompute = recompute;
+    mesh.v = v;
+    mesh.recompute = recompute;
     return mesh;
 }
 
@@ -213,7 +214,8 @@ static void test_figures(void) {
             const double by_p = achieved(&m59, 1, n, 64 / n, 1, 1, batch),
                          by_t = achieved(&m59, n, 1, 64 / n, 1, 1, batch);
             falls = falls && by_p < pipeline && by_t < tensor;
-            pipeline = by_p, tensor = by_t;
+            pipeline = by_p;
+            tensor = by_t;
         }
         check(falls, "figures 14 and 15, batch %d: falls with more stages, and with more tensor ranks", batch);
     }
@@ -305,7 +307,10 @@ static double work_bytes(const Work* w, double* elements) {
     double bytes = 0;
     *elements = 0;
     for (int i = 0; i < w->n; i++) {
-        if (w->op[i].kind == OP_MEMORY) bytes += w->op[i].bytes, *elements += w->op[i].elements;
+        if (w->op[i].kind == OP_MEMORY) {
+            bytes += w->op[i].bytes;
+            *elements += w->op[i].elements;
+        }
     }
     return bytes;
 }
@@ -413,7 +418,8 @@ static void test_seam(void) {
     const ModelConfig m = gpt(4, 1024, 16);
     const Mesh mesh = mesh_of(2, 2, 2, 1, RECOMPUTE_NONE);
     StepSetup s = step_setup(&m, &mesh, 1, 512, 8, software_find("threefold-cpu"), &c);
-    s.threads = 3, s.busy = 2;
+    s.threads = 3;
+    s.busy = 2;
     c.measured_seconds = measured_fake;
     StepCost cost = step_cost(&s);
     bool ok = true;
@@ -502,7 +508,10 @@ static void test_bubbles(void) {
         const int p = sizes[i][0], v = sizes[i][1], m = sizes[i][2];
         const PipelineConfig plan = {v > 1 ? INTERLEAVED : ONE_F_ONE_B, p, v, m, false, false, true};
         StepPrices x = plain_prices(&plan);
-        for (int k = 0; k < p * v; k++) *cost_of(&x.costs, FORWARD, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 3;
+        for (int k = 0; k < p * v; k++) {
+            *cost_of(&x.costs, FORWARD, k) = 1;
+            *cost_of(&x.costs, BACKWARD, k) = 3;
+        }
         Schedule* tables = schedules_build(&plan);
         double idle;
         run_plain(&x, tables, NULL, NULL, &idle);
@@ -518,14 +527,18 @@ static void test_bubbles(void) {
         const int stages = plan.p * plan.v;
         for (int k = 0; k < stages; k++) {
             *cost_of(&x.costs, FORWARD, k) = *cost_of(&x.costs, BACKWARD_INPUT, k) = 1;
-            *cost_of(&x.costs, BACKWARD_WEIGHT, k) = 1, *cost_of(&x.costs, BACKWARD, k) = 2;
+            *cost_of(&x.costs, BACKWARD_WEIGHT, k) = 1;
+            *cost_of(&x.costs, BACKWARD, k) = 2;
         }
         Schedule* tables = schedules_build(&plan);
         double idle, one[16], two[16];
         const double apart = run_plain(&x, tables, NULL, NULL, &idle);
         ok = ok && fabs(idle - pipeline_bubble(&plan)) < 1e-9;
         // One core for all stages: it is never idle, as without messages some stage can always go on.
-        for (int k = 0; k < 16; k++) one[k] = k ? 1.0 / k : 1, two[k] = k > 2 ? 2.0 / k : 1;
+        for (int k = 0; k < 16; k++) {
+            one[k] = k ? 1.0 / k : 1;
+            two[k] = k > 2 ? 2.0 / k : 1;
+        }
         const double all = 3.0 * stages * plan.m, length = run_plain(&x, tables, one, NULL, &idle);
         const double pair = run_plain(&x, tables, two, NULL, &idle);
         ok = ok && relative(length, all) < 1e-9;
@@ -548,14 +561,18 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     const PipelineConfig plan = random_pipeline(8);
     Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
     mesh_set_schedule(&mesh, plan.kind, plan.v);
-    mesh.sequence_parallel = mesh.t > 1 && draw(0, 1), mesh.scatter = draw(0, 1), mesh.zero = draw(0, 2);
+    mesh.sequence_parallel = mesh.t > 1 && draw(0, 1);
+    mesh.scatter = draw(0, 1);
+    mesh.zero = draw(0, 2);
     mesh.recompute = (Recompute)draw(0, 2);
     if (draw(0, 5) == 0) mesh.sites = mesh.d;
-    *m = model, *c = cluster_named(clusters[draw(0, 3)]);
+    *m = model;
+    *c = cluster_named(clusters[draw(0, 3)]);
     const int B = 1 << draw(0, 3);
     *s =
         step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
-    s->schedule = plan.kind, s->clip = draw(0, 1);
+    s->schedule = plan.kind;
+    s->clip = draw(0, 1);
     return step_check(s, &error);
 }
 
@@ -572,11 +589,17 @@ static void test_steps(int rounds) {
         n++;
         StepCost cost = step_cost(&s);
         double sum = 0, least = 0;
-        for (int k = 0; k < STEP_PARTS; k++) sum += cost.parts[k], least = fmin(least, cost.parts[k]);
+        for (int k = 0; k < STEP_PARTS; k++) {
+            sum += cost.parts[k];
+            least = fmin(least, cost.parts[k]);
+        }
         worst = fmax(worst, relative(sum, cost.seconds));
-        sums += relative(sum, cost.seconds)<1e-9, positive += least> - 1e-9 * cost.seconds;
+        sums += relative(sum, cost.seconds) < 1e-9;
+        positive += least > -1e-9 * cost.seconds;
         const double bound = step_bound(&s) / cost.seconds;
-        below += bound <= 1 + 1e-9, closest = fmax(closest, bound), mean += bound / rounds;
+        below += bound <= 1 + 1e-9;
+        closest = fmax(closest, bound);
+        mean += bound / rounds;
         if (bound > 1 + 1e-9)
             printf("bound %.4f: %s t%d p%d d%d v%d %s zero %d clip %d %s\n", bound, s.software->name, s.mesh.t,
                    s.mesh.p, s.mesh.d, s.mesh.v, schedule_name(s.schedule), s.mesh.zero, s.clip, m.tied ? "tied" : "");
@@ -691,7 +714,10 @@ static void test_monotone(int rounds) {
             if (k == 1 || k == 6) c.device.hbm *= 1.5;
             if (k == 2 || k == 6) c.nvlink *= 1.5;
             if (k == 3 || k == 6) c.nic *= 1.5;
-            if (k == 4 || k == 6) c.nvlink_step /= 2, c.nic_step /= 2;
+            if (k == 4 || k == 6) {
+                c.nvlink_step /= 2;
+                c.nic_step /= 2;
+            }
             if (k == 5 || k == 6) c.overlap_cost = 0;
             if (k == 7 || k == 6) c.device.launch = 0;
             faster[k] += seconds_of(&s) <= before * (1 + 1e-9);
@@ -701,7 +727,9 @@ static void test_monotone(int rounds) {
 }
 
 static double with(StepSetup s, int zero, bool clip, ScheduleKind kind, int v) {
-    s.mesh.zero = zero, s.clip = clip, s.schedule = kind;
+    s.mesh.zero = zero;
+    s.clip = clip;
+    s.schedule = kind;
     mesh_set_schedule(&s.mesh, kind, v);
     return seconds_of(&s);
 }
@@ -735,12 +763,7 @@ static void test_settings(void) {
     check(end == kept.seconds && kept.timeline.length == end, "the timeline that is kept ends with the step, at %.4f s",
           end);
     step_cost_free(&kept);
-    Traffic traffic;
     Error error;
-    const bool counted = step_traffic(&s, 0, &traffic, &error);
-    check(counted && traffic.layers > 0 && traffic.pipeline > 0 && traffic.data > 0,
-          "bytes of a rank: %.2f GB tensor, %.2f pipeline, %.2f data", traffic.layers / 1e9, traffic.pipeline / 1e9,
-          traffic.data / 1e9);
     Cluster far = c; // two sites: half of the replicas in each
     far.site_rate = 1e9;
     s.cluster = &far;
@@ -750,26 +773,6 @@ static void test_settings(void) {
           bytes / 1e9);
     s.mesh.d = 3;
     check(!step_check(&s, &error) && strstr(error.text, "--global-batch 64"), "refused: %s", error.text);
-}
-
-// Published formulas of memory, beside each other (Korthikanti et al. 2022).
-static void test_planner_memory(void) {
-    const ModelConfig m = gpt(48, 6144, 64);
-    const double x = 2048.0 * 4 * 6144, scores = 5.0 * 64 * 2048 / 6144;
-    check(relative(formula_block_bytes(&m, 4, 2048, 1, false, RECOMPUTE_NONE), x * (34 + scores)) < 1e-12 &&
-              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_NONE), x * (34 + scores) / 8) < 1e-12 &&
-              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_NONE), x * (10 + (24 + scores) / 8)) <
-                  1e-12 &&
-              relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_SELECTIVE), x * 34 / 8) < 1e-12 &&
-              relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_FULL), 2 * x) < 1e-12,
-          "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
-    const Mesh plain = mesh_of(8, 8, 1, 1, RECOMPUTE_FULL), chunks = mesh_of(8, 8, 1, 3, RECOMPUTE_FULL);
-    check(relative(formula_activation_bytes(&m, 4, 2048, &plain), 48 * 2 * x) < 1e-12 &&
-              relative(formula_activation_bytes(&m, 4, 2048, &chunks), 48 * 2 * x * (1 + 7.0 / 24)) < 1e-12,
-          "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
-    check(formula_optimizer_bytes(1, false, false, 8) == 18 && formula_optimizer_bytes(1, true, false, 8) == 20 &&
-              formula_optimizer_bytes(1, false, true, 8) == 7.5 && formula_optimizer_bytes(1, true, true, 8) == 6,
-          "18 or 20 bytes a parameter; 6 + 12 / d or 4 + 16 / d with ZeRO-1");
 }
 
 int main(int argc, char** argv) {
@@ -792,6 +795,5 @@ int main(int argc, char** argv) {
     test_traffic(brief ? 60 : 300);
     test_monotone(brief ? 40 : 200);
     test_settings();
-    test_planner_memory();
     return test_end();
 }

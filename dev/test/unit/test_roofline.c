@@ -118,7 +118,8 @@ static void test_bytes(void) {
     double bias_bytes = 0;
     for (int i = 0; i < r->n; i++) {
         if (r->row[i].op.kernel != KERNEL_BIAS || r->row[i].op.kind != OP_MEMORY) continue;
-        biases += r->row[i].count, bias_bytes += r->row[i].count * r->row[i].bytes;
+        biases += r->row[i].count;
+        bias_bytes += r->row[i].count * r->row[i].bytes;
     }
     check(biases == 4 * 3 && bias_bytes == 3 * 2 * N * (3 * C + C + F + C),
           "separate: gradients of %d biases, %.0f bytes", biases, bias_bytes);
@@ -309,11 +310,14 @@ static void test_edges(void) {
                  12 * (2 * N * 8 * C * C + 2 * N * 1024 * C));
     free(parts);
     Ceilings slow = c;
-    slow.product /= 2, slow.copy /= 2, slow.exponentials /= 2;
+    slow.product /= 2;
+    slow.copy /= 2;
+    slow.exponentials /= 2;
     const RooflineTotals twice = roofline_totals(whole, &slow);
     check_error("half as fast: twice the floor", fabs(twice.floor / a.floor - 2), 1e-12);
     check_error("and twice the goal: it is a share", fabs(twice.goal / a.goal - 2), 1e-12);
-    slow = c, slow.exponentials = 1e11;
+    slow = c;
+    slow.exponentials = 1e11;
     Bound bound;
     row_floor(row_named(whole, "attention"), &slow, &bound);
     check(bound == BOUND_EXPONENTIALS, "few exponentials a second: they bound attention");
