@@ -83,7 +83,8 @@ def main():
     if len(distinct) > 256:
         sys.exit("more than 256 different pages: make them smaller")
     bits = "\n".join("    {" + ",".join(map(str, page)) + "}," for page in distinct)
-    sys.stdout.write(TEXT.format(version=unicodedata.unidata_version, page=PAGE, last=last, end=end, pages=rows(pages, 36),
+    sys.stdout.write(TEXT.format(version=unicodedata.unidata_version, page=PAGE, last=last, end=end,
+                                 pages=rows(pages, 36),
                                  distinct=len(distinct), bytes=PAGE // 4, bits=bits))
 
 

@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 """
-torture.py: does a run survive? Ranks are killed at any moment, checkpoints are damaged, disks are full or gone; then the run
-is taken up again and has to end as one that nothing ever happened to.
+torture.py: does a run survive? Ranks are killed at any moment, checkpoints are damaged, disks are full or gone; then
+the run is resumed and has to end like an undisturbed one.
 
-    python3 dev/test/system/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short] [--only kills|broken|disks|calls]
+    python3 dev/test/system/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short]
+                                       [--only kills|broken|disks|calls]
 
-kills    Runs of random meshes (1, 2 and 4 ranks; everything that changes what is saved or who saves it), each beside one of the
-         same command that nobody disturbs. SIGKILL for one rank, the main rank, all, or mpirun: while a save is going on, while
-         an old checkpoint is removed, before the first step or while a run is taken up, or at any time. After each: every
-         checkpoint that has its name is bit-identical to the other run's (or, after a change of the mesh that changes bits,
-         sound: check_checkpoint.py), nobody is left. Then --resume, until a run ends: log.jsonl (but times), every file, and
-         the names of all files are those of the other run. Now and then a run is taken up on another mesh.
-broken   One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and names. The run
-         that takes it up says why not, and goes on from the one before; it ends with the same files.
-disks    A disk is full, read-only, or gone in the middle of a run, and comes back.
-calls    Every system call by which a rank saves fails once, and then with all later ones (fail_calls.c): the run says so, ends
-         with status 1 if it was the last save, and leaves sound checkpoints and nothing else.
+    kills     Runs of random meshes (1, 2 and 4 ranks; every option that changes what is saved or which rank saves it), each
+              beside an undisturbed run of the same command. SIGKILL for one rank, rank 0, all, or mpirun: during a save,
+              while an old checkpoint is removed, before the first step, while a run is resumed, or at any time. After each:
+              every checkpoint that has its name is bit-identical to the other run's (or, after a change of the mesh that
+              changes bits, sound: check_checkpoint.py), and no process is left. Then --resume, until a run ends: log.jsonl
+              (without times), every file, and the names of all files are those of the other run. Some runs are resumed on
+              another mesh.
+    broken    One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and names. The
+              resumed run reports the reason, and continues from the checkpoint before; it ends with the same files.
+    disks     A disk is full, read-only, or gone in the middle of a run, and comes back.
+    calls     Every system call by which a rank saves fails once, and then with all later ones (fail_calls.c): the run
+              reports it, ends with status 1 if it was the last save, and leaves sound checkpoints and nothing else.
 
-The short form is for make test. The order and the kind of everything follows from the seed, the moments do not. Nothing is
-left behind. Standard library only; the last line is "N passed, N failed".
+The short form is for make test. The order and the kind of all cases follow from the seed, the moments do not. Nothing
+is left behind. Standard library only; the last line is "N passed, N failed".
 """
 import argparse
 import collections
@@ -35,7 +37,9 @@ import tempfile
 import time
 
 from check_checkpoint import Broken, check
-from torture_runs import (BESIDE, COUNT, MODEL, PROJECT, SECONDS, TRAIN, Run, difference, finished, kill, log, names, ok, processes,
+from torture_damage import Broken_runs, write
+from torture_runs import (BESIDE, COUNT, MODEL, PROJECT, SECONDS, TRAIN, Run, difference, finished, kill, log, names,
+                          ok, processes,
                           published, same_folder)
 
 MPI = False  # set by main
@@ -58,7 +62,8 @@ def random_options(rng, ranks):
         model += " --optimizer sgd --lr 0.01 --min-lr 0.001"
     mode = "sync" if d == 1 else rng.choice(["sync", "sync", "sync", "delayed", "dc-s3gd", "diloco"])
     if mode == "diloco":
-        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --outer-delay 1", " --fragments 2", " --eager --outer-bits 8", ""])
+        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --outer-delay 1", " --fragments 2",
+                                                                   " --eager --outer-bits 8", ""])
     elif mode != "sync":
         model += f" --dp-mode {mode}"
     if mode != "sync" and d == 4:
@@ -93,7 +98,7 @@ def other_mesh(rng, case):
 
 
 class Case:
-    """A command, and the run of it that nobody disturbs."""
+    """A command, and its undisturbed run."""
 
     def __init__(self, rng, ranks, number, given=None, keep=None):
         for _ in range(1000):
@@ -103,7 +108,8 @@ class Case:
             self.keep = self.keep if keep is None else keep
             self.options = f"{self.model} --steps {self.steps} --save-every {self.every} --seed {number}"
             self.name = f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} --keep-last {self.keep}"
-            dry = subprocess.run([TRAIN, *f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run".split()],
+            dry = subprocess.run([TRAIN,
+                                  *f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run".split()],
                                  stdin=subprocess.DEVNULL, capture_output=True)
             if dry.returncode == 0 or given:
                 break  # else options that do not go together
@@ -112,7 +118,8 @@ class Case:
         status, _, errors = finished(ranks, f"{self.options} {self.mesh} --keep-last 0", self.whole)
         self.seconds = time.monotonic() - started
         self.expected = [f"step_{s:08d}" for s in range(1, self.steps + 1) if s % self.every == 0 or s == self.steps]
-        self.sound = ok(status == 0 and names(self.whole) == self.expected, self.name, f"status {status}: {errors[-300:]}")
+        self.sound = ok(status == 0 and names(self.whole) == self.expected, self.name,
+                        f"status {status}: {errors[-300:]}")
         for name in names(self.whole):
             try:
                 check(os.path.join(self.whole, name))
@@ -192,7 +199,7 @@ def how_far(folder):
 
 
 def torture(rng, case, kills, out, tally, moments=MOMENTS):
-    """One case: so many kills, then the end of it."""
+    """One case: a number of kills, then the end of the run."""
     mesh, ranks, same_bits, other, checked = case.mesh, case.ranks, True, None, {}
     for number in range(kills):
         if rng.random() < 0.15 and (other := other_mesh(rng, case)):
@@ -212,7 +219,8 @@ def torture(rng, case, kills, out, tally, moments=MOMENTS):
             after.close()
         status = run.end(SECONDS, struck)
         tally.stuck += run.stuck
-        ok(status is not None, what, f"ranks are left, or wait for ever: {run.left} {run.text()[-200:]} {run.complaints()[-300:]}")
+        ok(status is not None, what,
+           f"ranks are left, or wait for ever: {run.left} {run.text()[-200:]} {run.complaints()[-300:]}")
         left = names(out, r"step_\d{8}\.tmp")
         if struck:
             tally.kills += 1
@@ -262,7 +270,7 @@ def compare(case, out, same_bits, checked):
         ok(False, case.name, f"log.jsonl: {reason}")
         return
     if same_bits:
-        for x in a + b:  # bytes of a step are those of its own mesh, and what was on its way is sent where a save waits for it
+        for x in a + b:  # bytes of a step depend on its mesh; a save that waits for messages in flight moves their bytes
             x.pop("comm_bytes")
         ok(a == b, case.name, f"log.jsonl differs: {[(x, y) for x, y in zip(a, b) if x != y][:1] or (len(a), len(b))}")
         expected = sorted([*case.kept(), *BESIDE])
@@ -284,7 +292,8 @@ def kills(rng, number, deadline):
     tell(tally, case)
     if number >= 100:
         ok(tally.kills >= number, "kills", f"only {tally.kills} of {number} in the time given")
-        ok(tally.saving >= 0.3 * tally.kills, "kills", f"only {tally.saving} of {tally.kills} while a save was going on")
+        ok(tally.saving >= 0.3 * tally.kills, "kills",
+           f"only {tally.saving} of {tally.kills} while a save was going on")
 
 
 def tell(tally, cases):
@@ -297,170 +306,16 @@ def tell(tally, cases):
 # ------------------------------------------------------------------------------------------------------------------
 # Damaged checkpoints
 
-FILES = ("model.safetensors", "optimizer.safetensors", "config.json", "trainer.json")
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-
-
-class Damage:
-    """What is done to one checkpoint. Each has a name, and the word that the reason has to have beside the file's."""
-
-    def __init__(self, rng, folder, others):
-        self.rng, self.folder = rng, folder
-        self.other_step, self.other_run = others  # the same step's folder, of another run; another step's, of this one
-        self.file = rng.choice(FILES)
-        kinds = [self.flip] * 4 + [self.cut, self.cut, self.grow, self.zeros, self.twice, self.of_step, self.of_run, self.exchange, self.gone,
-                                   self.empty, self.folder_instead, self.pipe_instead, self.dangling, self.scrambled, self.renamed]
-        self.what = rng.choice(kinds)
-        before = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)}
-        self.file = self.what() or self.file
-        self.name = f"{os.path.basename(folder)}: {self.what.__name__} {self.file}"
-        self.harmless = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)
-                         if os.path.isfile(os.path.join(folder, n))} == before
-
-    def path(self, name=None):
-        return os.path.join(self.folder, name or self.file)
-
-    def flip(self):
-        data = bytearray(read(self.path()))
-        for _ in range(self.rng.choice([1, 1, 1, 2, 7])):
-            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
-        write(self.path(), data)
-
-    def cut(self):
-        size = os.path.getsize(self.path())
-        os.truncate(self.path(), self.rng.choice([size - 1, size - 4, size // 2, self.rng.randrange(size)]))
-
-    def grow(self):
-        with open(self.path(), "ab") as f:
-            f.write(bytes(self.rng.choice([1, 4, 4096])))
-
-    def zeros(self):
-        """A page, as file systems leave them after a crash."""
-        data = bytearray(read(self.path()))
-        at = self.rng.randrange(len(data)) // 4096 * 4096
-        data[at:at + 4096] = bytes(len(data[at:at + 4096]))
-        write(self.path(), data)
-
-    def twice(self):
-        """A page where another one belongs."""
-        self.file = self.rng.choice(FILES[:2])
-        data = bytearray(read(self.path()))
-        a, b = (self.rng.randrange(len(data) // 4096) * 4096 for _ in range(2))
-        data[a:a + 4096] = data[b:b + 4096]
-        write(self.path(), data)
-
-    def of_step(self):
-        shutil.copyfile(os.path.join(self.other_step, self.file), self.path())
-
-    def of_run(self):
-        shutil.copyfile(os.path.join(self.other_run, self.file), self.path())
-
-    def exchange(self):
-        other = self.rng.choice([n for n in FILES if n != self.file])
-        a, b = read(self.path()), read(self.path(other))
-        write(self.path(), b), write(self.path(other), a)
-
-    def gone(self):
-        os.unlink(self.path())
-
-    def empty(self):
-        write(self.path(), b"")
-
-    def folder_instead(self):
-        os.unlink(self.path()), os.mkdir(self.path())
-
-    def pipe_instead(self):
-        os.unlink(self.path()), os.mkfifo(self.path())
-
-    def dangling(self):
-        os.unlink(self.path()), os.symlink("nowhere", self.path())
-
-    def scrambled(self):
-        write(self.path(), self.rng.randbytes(os.path.getsize(self.path())))
-
-    def renamed(self):
-        """The whole folder, sound, is another step's."""
-        shutil.rmtree(self.folder)
-        shutil.copytree(self.other_step, self.folder)
-        return "trainer.json"
-
-
-class Broken_runs:
-    """Runs of three steps, of which copies are damaged and taken up for a fourth."""
-
-    def __init__(self, ranks, options):
-        self.ranks, self.options = ranks, options
-        self.base = {}
-        for seed in (1, 2):
-            out = self.base[seed] = f"base{ranks}.{seed}"
-            status, _, errors = finished(ranks, f"{options} --seed {seed} --steps 4 --save-every 1", out)
-            ok(status == 0, "broken", f"status {status}: {errors[-300:]}")
-
-    def case(self, seed, number):
-        rng = random.Random(seed * 1000003 + number)
-        out = f"broken{number}"
-        shutil.copytree(self.base[1], out, symlinks=True)
-        shutil.move(os.path.join(out, "step_00000004"), os.path.join(out, "step_00000077.tmp"))  # as a run that was killed leaves one
-        steps = rng.choice([[3], [3], [3], [3], [3, 2], [3, 2], [3, 2, 1]])
-        damages = []
-        for step in steps:
-            others = [os.path.join(self.base[b], f"step_{s:08d}") for b, s in ((1, step - 1 or 2), (2, step))]
-            damages.append(Damage(rng, os.path.join(out, f"step_{step:08d}"), others))
-        status, said, errors = finished(self.ranks, f"{self.options} --seed 1 --steps 4 --save-every 1 --resume", out)
-        refused = [int(s) for s in re.findall(r"^resume +not from step (\d+): ", said, re.MULTILINE)]
-        wrong = self.judge(out, steps, damages, status, said, refused, errors)
-        shutil.rmtree(out, ignore_errors=True)
-        return f"case {number}: {', '.join(d.name for d in damages)}", wrong, len(refused), bool(refused)
-
-    def judge(self, out, steps, damages, status, said, refused, errors):
-        """What is wrong, or ""."""
-        untouched = {s for s, d in zip(steps, damages) if not d.harmless}  # damaged, and older than the one that was taken
-        for step, damage in zip(steps, damages):
-            if damage.harmless:
-                steps = steps[:steps.index(step)]  # this one is taken
-                break
-            reason = re.search(rf"^resume +not from step {step}: (.*)$", said, re.MULTILINE)
-            if not reason or f"{damage.folder}/" not in reason[1]:
-                return f"step {step} was not refused by name: {said[-300:]} {errors[-300:]}"
-            if damage.what.__name__ not in ("exchange", "renamed", "of_step", "of_run") and damage.file not in reason[1]:
-                return f"{damage.file} was not named: {reason[1]}"
-        if refused != steps:
-            return f"refused were {refused} and not {steps}"
-        if len(steps) == 3:
-            good = status == 1 and "none of the 3 checkpoints" in errors and len(errors.splitlines()) <= 20
-            return "" if good else f"none was left, but it ended with status {status}: {errors[-300:]}"
-        if status != 0:
-            return f"status {status}: {errors[-300:]}"
-        if os.path.exists(os.path.join(out, "step_00000077.tmp")):
-            return "what a killed run has left is still there"
-        for step in {1, 2, 3, 4} - (untouched - set(steps)):
-            name = f"step_{step:08d}"
-            if not same_folder(os.path.join(self.base[1], name), os.path.join(out, name)):
-                return f"{name} is not that of the other run"
-        a, b = log(self.base[1]), log(out)
-        for x in a + b:
-            x.pop("comm_bytes")
-        return "" if a == b else "another log.jsonl"
-
-
 def broken(seed, number, deadline, several):
-    """So many on one rank, two at a time; and so many on several ranks."""
+    """`number` cases on one rank, two at a time; and `several` on several ranks."""
     done = refusals = 0
     groups = [(Broken_runs(1, "--keep-last 0"), number)]
     if MPI and several:
         groups.append((Broken_runs(2, "--keep-last 0 --tp 2"), several))
     for runs, n in groups:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for what, wrong, refused, _ in pool.map(lambda i: runs.case(seed, i) if time.monotonic() < deadline else (None,) * 4, range(n)):
+            for what, wrong, refused, _ in pool.map(lambda i: runs.case(seed, i) if time.monotonic() < deadline
+                                                    else (None,) * 4, range(n)):
                 if what is None:
                     continue
                 ok(not wrong, what, wrong)
@@ -521,8 +376,10 @@ class Disks:
         run.close()
         failed = [line for line in lines if "was not saved" in line]
         of_log = [line for line in lines if "log.jsonl" in line]
-        ok(set(lines) == set(failed + of_log) and len(set(failed)) == len(failed) and len(of_log) <= 2, what, f"other lines, or twice: {lines[:4]}")
-        ok(len({re.search(r"step (\d+)", line)[1] for line in failed}) == len(failed), what, f"told in more than one line: {failed[:3]}")
+        ok(set(lines) == set(failed + of_log) and len(set(failed)) == len(failed) and len(of_log) <= 2, what,
+           f"other lines, or twice: {lines[:4]}")
+        ok(len({re.search(r"step (\d+)", line)[1] for line in failed}) == len(failed), what,
+           f"told in more than one line: {failed[:3]}")
         ok(all(any(r in line for r in reasons) for line in lines), what, f"another reason: {lines[:2]}")
         ok(status == (0 if relief else 1), what, f"status {status}: {lines[-1:]}")
         if relief:
@@ -533,9 +390,11 @@ class Disks:
         expected = sorted({f"step_{s:08d}" for s in (STEPS - EVERY, STEPS)} | {best})
         found = sorted(os.listdir(out))
         ok(found == sorted([*expected, *BESIDE]), what, f"there are {found}")
-        ok(expected[-1] in found and same_folder(os.path.join(out, expected[-1]), os.path.join(self.whole, expected[-1])), what, "another end")
+        ok(expected[-1] in found and same_folder(os.path.join(out, expected[-1]),
+                                                 os.path.join(self.whole, expected[-1])), what, "another end")
         try:
-            ok([x["loss"] for x in log(out)] == [x["loss"] for x in log(self.whole)], what, "another log.jsonl, or lines are missing")
+            ok([x["loss"] for x in log(out)] == [x["loss"] for x in log(self.whole)], what,
+               "another log.jsonl, or lines are missing")
         except (ValueError, OSError) as reason:
             ok(False, what, f"log.jsonl: {reason}")
 
@@ -552,7 +411,8 @@ class Disks:
                 except OSError:
                     pass
         # With nothing left for it, not even a line of the log: that is where pages are shared.
-        self.scenario(what, "full/run", fill, None if forever else lambda: os.unlink("full/ballast"), ["No space left on device"])
+        self.scenario(what, "full/run", fill, None if forever else lambda: os.unlink("full/ballast"),
+                      ["No space left on device"])
         if forever:
             left = names("full/run")
             ok(left and not names("full/run", r"step_\d+\..*"), what, f"there are {os.listdir('full/run')}")
@@ -569,7 +429,8 @@ class Disks:
 
     def moved(self, ranks=1, mesh=""):
         out = f"moved{ranks}"
-        self.scenario("a folder that is moved away", out, lambda: os.rename(out, "elsewhere"), lambda: os.rename("elsewhere", out),
+        self.scenario("a folder that is moved away", out, lambda: os.rename(out, "elsewhere"),
+                      lambda: os.rename("elsewhere", out),
                       ["was it moved away, or its disk unmounted?", "was its folder moved"], ranks, mesh)
 
     def replaced(self):
@@ -589,7 +450,8 @@ class Disks:
             return print(f"left out: {what}: no right to mount")
         again = lambda: subprocess.run(["mount", "--bind", "disk", "view"], check=True)
         self.scenario(what, "view", lambda: subprocess.run(["umount", "-l", "view"], check=True) and None, again,
-                      ["its disk is not mounted any more", "was it moved away, or its disk unmounted?", "was its folder moved, or the disk unmounted?"],
+                      ["its disk is not mounted any more", "was it moved away, or its disk unmounted?",
+                       "was its folder moved, or the disk unmounted?"],
                       ranks, mesh)
         self.close()
 
@@ -598,7 +460,8 @@ class Disks:
             return subprocess.run(["chattr", "+i", "forbidden"], capture_output=True).returncode == 0 and None
         try:
             self.scenario("a folder that may not be changed any more", "forbidden", trouble,
-                          lambda: subprocess.run(["chattr", "-i", "forbidden"], check=True), ["Operation not permitted"])
+                          lambda: subprocess.run(["chattr", "-i", "forbidden"], check=True),
+                          ["Operation not permitted"])
         finally:
             subprocess.run(["chattr", "-i", "forbidden"], capture_output=True)
 
@@ -617,8 +480,10 @@ class Disks:
         status, said, errors = finished(2, "--hidden 192 --steps 12 --save-every 4 --pp 2", "limited2",
                                         'case ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} in 1) ulimit -f 20000 ;; esac;')
         lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
-        ok(status != 0 and "step    12/12" in said and not names("limited2", r"step_.*"), what, f"status {status}: {errors[-300:]}")
-        ok(len(lines) == 3 and all("rank 1: the checkpoint of step" in line and "File too large" in line for line in lines), what, lines)
+        ok(status != 0 and "step    12/12" in said and not names("limited2", r"step_.*"), what,
+           f"status {status}: {errors[-300:]}")
+        ok(len(lines) == 3 and all("rank 1: the checkpoint of step" in line and "File too large" in line
+                                   for line in lines), what, lines)
 
 
 def disks(short):
@@ -648,7 +513,8 @@ class Calls:
 
     def __init__(self):
         source = os.path.join(PROJECT, "dev", "test", "system", "fail_calls.c")
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-O1", "-o", "fail_calls.so", source, "-ldl"], check=True)
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-O1", "-o", "fail_calls.so", source,
+                        "-ldl"], check=True)
         self.runs = 0
 
     def run(self, ranks, mesh, rank, at, everything=False, under="failing"):
@@ -657,12 +523,13 @@ class Calls:
             shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
         before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_UNDER={under} FAIL_COUNT=$PWD/count FAIL_RANK={rank} FAIL_AT={at};"
         before += " export FAIL_ALL=1;" if everything else ""
-        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 1 {mesh} --export failing.weights", "failing", before)
+        status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 1 {mesh} --export failing.weights",
+                                     "failing", before)
         self.runs += 1
         return status, errors, int(open("count").read() or 0) if os.path.exists("count") else 0
 
     def sweep(self, rng, ranks, mesh, most=1000, under="failing"):
-        """At most so many calls, drawn at random, of each rank."""
+        """At most `most` calls, drawn at random, of each rank."""
         shutil.rmtree("failing.whole", ignore_errors=True)
         status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 0 {mesh}", "failing.whole")
         ok(status == 0, f"calls, {ranks} ranks {mesh}", errors)
@@ -675,19 +542,23 @@ class Calls:
                 for everything in (False, True) if under == "failing" else (False,):
                     status, errors, _ = self.run(ranks, mesh, rank, at, everything, under)
                     wrong = self.judge(status, errors)
-                    ok(not wrong, f"{what}: number {at} of {count}{' and all later ones' if everything else ''} fails", f"{wrong}; {errors[-500:]}")
+                    ok(not wrong, f"{what}: number {at} of {count}{' and all later ones' if everything else ''} fails",
+                       f"{wrong}; {errors[-500:]}")
 
     def no_room(self):
         """Memory for the run, but for half a snapshot only: training waits for each save."""
         what, options = "no memory for a snapshot", "--steps 4 --save-every 1 --keep-last 0 --hidden 64"
         status, said, errors = finished(1, options, "roomy")
-        sizes = [float(x) for x in re.findall(r"^(?:memory .* together|saves .* memory,) ([0-9.]+) MB$", said, re.MULTILINE)]
+        sizes = [float(x) for x in re.findall(r"^(?:memory .* together|saves .* memory,) ([0-9.]+) MB$", said,
+                                              re.MULTILINE)]
         if not ok(status == 0 and len(sizes) == 2, what, f"{sizes} {errors}"):
             return
         before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_PAGES={int((sizes[0] + sizes[1] / 2) * 1e6 / 4096)};"
         status, said, errors = finished(1, options, "cramped", before)
-        ok(status == 0 and "training waits for them" in said and said.count("\nsaved ") == 4, what, f"status {status}: {said[-300:]} {errors}")
-        ok(names("cramped") == names("roomy") and all(same_folder(f"cramped/{n}", f"roomy/{n}") for n in names("roomy")), what, "other checkpoints")
+        ok(status == 0 and "training waits for them" in said and said.count("\nsaved ") == 4, what,
+           f"status {status}: {said[-300:]} {errors}")
+        ok(names("cramped") == names("roomy") and all(same_folder(f"cramped/{n}", f"roomy/{n}")
+                                                      for n in names("roomy")), what, "other checkpoints")
 
     @staticmethod
     def judge(status, errors):
@@ -772,7 +643,8 @@ def main():
             else:
                 kills(rng, o.kills, started + 60 * o.minutes * (1 if o.only else 0.7))
         if o.only in (None, "broken"):
-            broken(o.seed, 12 if o.short else o.broken, started + 60 * o.minutes * (1 if o.only else 0.95), 0 if o.short else o.broken // 25)
+            broken(o.seed, 12 if o.short else o.broken, started + 60 * o.minutes * (1 if o.only else 0.95), 0
+                   if o.short else o.broken // 25)
         if o.only in (None, "disks"):
             disks(o.short)
         if o.only in (None, "calls"):

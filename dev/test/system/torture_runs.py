@@ -1,6 +1,6 @@
 """
-torture_runs.py: what torture.py runs and looks at: runs as processes, known by a mark in their environment, and what they
-leave in their folders. Standard library only.
+torture_runs.py: what torture.py runs and looks at: runs as processes, known by a mark in their environment, and what
+they leave in their folders. Standard library only.
 """
 import filecmp
 import itertools
@@ -18,7 +18,8 @@ TRAIN, MPIRUN = os.path.join(PROJECT, "train_gpt"), os.path.join(PROJECT, "scrip
 MODEL = "--layers 4 --hidden 16 --heads 4 --seq 16 --micro-batch 1 --global-batch 8 --warmup 2 --eval-every 2 " \
         "--eval-sequences 4 --sample-every 0 --data text.txt"
 SECONDS = int(os.environ.get("TORTURE_PATIENCE", "90"))  # for a run: it takes a few
-TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes", "version")  # of log.jsonl; these differ from run to run
+TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes",
+         "version")  # of log.jsonl; these differ from run to run
 BESIDE = ("best", "log.jsonl", "options.txt")  # a run's other files
 COUNT = {"passed": 0, "failed": 0}
 
@@ -190,7 +191,8 @@ def published(out, whole, same_bits, checked):
                 checked[folder] = key
         except (Broken, OSError, ValueError, KeyError) as reason:
             return f"{name}: {reason}"
-    strangers = set(os.listdir(out)) - set(names(out, r"step_\d{8}(\.tmp|\.old)?|log\.jsonl|(best|options\.txt)(\.tmp)?")) if os.path.isdir(out) else ()
+    strangers = set(os.listdir(out)) - set(names(out,
+                                                 r"step_\d{8}(\.tmp|\.old)?|log\.jsonl|(best|options\.txt)(\.tmp)?")) if os.path.isdir(out) else ()
     return f"there are {strangers}" if strangers else ""
 
 
