@@ -145,4 +145,4 @@ report:
 	$(info $(report))@:
 always:
 .PHONY: always all clean help help-dev install report run_line
--include $(BUILD)/*.d $(BUILD)/sanitized/*.d $(wildcard $(BUILD)/*/*/*.d)
+-include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/*/*/*.d)

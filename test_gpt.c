@@ -573,7 +573,8 @@ int main(int argc, char** argv) {
     ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
     gpt2.name = "gpt2";
     llama.name = "llama";
-    const CaatConfig ordinary = {0, 0, SYNC_RUNTIME, false};
+    CaatConfig ordinary;
+    memset(&ordinary, 0, sizeof ordinary);
     test_documents(&gpt2, ordinary);
     test_documents(&llama, ordinary);
 #ifndef METHODS_NO

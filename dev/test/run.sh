@@ -112,6 +112,11 @@ few=" sanitized" seconds=2 short=--short
 for test in $PLAIN; do all "$test" "$few" "$BUILD/$test"; done
 for test in $SANITIZED; do all "$test sanitized" " sanitized" "$BUILD/sanitized/$test" --short; done
 both
+if [ "$TIER" != quick ] && [ -e methods/none.h ]; then
+    one "test_gpt without methods" "$BUILD/without_methods/test_gpt"
+    one "training without methods" sh -c '"$BUILD/without_methods/train_gpt" --layers 2 --hidden 32 --heads 2 --seq 32 \
+        --steps 3 && echo "1 passed, 0 failed"'
+fi
 if [ "$TIER" = quick ]; then
     one "one mesh" env PARTS=quick $system/test_mesh.sh
 else
