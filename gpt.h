@@ -1,11 +1,11 @@
 /*
-gpt.h: the model. chunk_forward and chunk_backward are the forward and backward pass of one chunk, the blocks that a rank
-holds of one micro-batch, on CPU cores or a GPU: the kernels are in kernels/, what goes between tensor ranks in
+gpt.h: the model. chunk_forward and chunk_backward are the forward and backward pass of one chunk, the blocks that a
+rank holds of one micro-batch, on CPU cores or a GPU: the kernels are in kernels/, what goes between tensor ranks in
 parallel/tensor.h, the buffers in parallel/stage.h.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F of the mlp, NH and NKV heads of HS channels,
-V the vocabulary. NH, NKV, F and V of a layout are this rank's. R rows of the residual stream: N, or N / t with
---sequence-parallel.
+Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F of the mlp, NH and NKV heads of HS
+channels, V the vocabulary. NH, NKV, F and V of a layout are this rank's. R rows of the residual stream: N, or N / t
+with --sequence-parallel.
 */
 #ifndef GPT_H
 #define GPT_H
@@ -107,8 +107,8 @@ static void mlp_proj_forward(const Stage* stage, const Activations* acts, int la
                           stage->branch, weight(stage, layer, MLP_PROJ_B), acts->R);
 }
 
-// One transformer block, norm1 being there. This rank computes its heads and its mlp channels; the two row-parallel products
-// (proj) end in the only collectives of the block.
+// One transformer block, norm1 being there. This rank computes its heads and its mlp channels; the two row-parallel
+// products (proj) end in the only collectives of the block.
 //
 //     middle     = x[layer] + Wo attention(rope(Wqkv norm1(x[layer]) + b)) + b
 //     x[layer+1] = middle + Wproj activation(Wfc norm2(middle) + b) + b
@@ -131,8 +131,8 @@ static void head_forward(const Stage* stage, const Activations* acts) {
                             stage->layout.V);
 }
 
-// The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]; after the last one
-// the head's losses are -log p(target) of every token, on each of its tensor ranks.
+// The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]; after the last
+// one the head's losses are -log p(target) of every token, on each of its tensor ranks.
 static void chunk_forward(const Stage* stage, Activations* acts) {
     if (acts->chunk->first) vocab_parallel_embedding_forward(stage, acts, 0, acts->T);
     layers_forward(stage, acts);
@@ -142,8 +142,8 @@ static void chunk_forward(const Stage* stage, Activations* acts) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Backward. A pass has two parts, DGRAD and WGRAD (parallel/stage.h). Done together, the second works while the first one's
-// all-reduce over the tensor ranks is in flight.
+// Backward. A pass has two parts, DGRAD and WGRAD (parallel/stage.h). Done together, the second works while the first
+// one's all-reduce over the tensor ranks is in flight.
 
 static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
                           const float* rstd, int layer, TensorKind w, TensorKind b, int R) {
@@ -259,9 +259,9 @@ static void head_backward(const BackwardPass* pass) {
     if (pass->parts & WGRAD) grad_bucket_ready(pass, -1, FINAL_NORM_W);
 }
 
-// The gradients of the embeddings. One matrix that is embedding and head has two gradients, which add up over the micro-batches
-// in buffers of their own and are added when both are complete: here, or, where the two uses are on two stages, between
-// them (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
+// The gradients of the embeddings. One matrix that is embedding and head has two gradients, which add up over the
+// micro-batches in buffers of their own and are added when both are complete: here, or, where the two uses are on two
+// stages, between them (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
 static void embedding_block_backward(const BackwardPass* pass) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
@@ -283,8 +283,8 @@ static void embedding_block_backward(const BackwardPass* pass) {
     grad_bucket_ready(pass, -1, WTE);
 }
 
-// The backward pass of one chunk: both parts or one of them. The last chunk of the model starts from the losses, any other
-// one from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
+// The backward pass of one chunk: both parts or one of them. The last chunk of the model starts from the losses, any
+// other one from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
 static void chunk_backward(const BackwardPass* pass) {
     const Chunk* chunk = pass->acts->chunk;
     if (chunk->last) head_backward(pass);

@@ -5,14 +5,15 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
     2. around it     validation, evaluation
     3. main          what is opened, the training loop, what is closed
 
-A process is one rank of a mesh of t tensor, d data and p pipeline ranks; a process started alone is the mesh 1 x 1 x 1. parallel.h says
-which slices of which tensors a rank holds, parallel/schedule.h in which order it works. gpt.h is the model, parallel/tensor.h,
-parallel/pipeline.h and parallel/data.h are the three kinds of parallelism, parallel/optimizer.h is the update.
-trainer/ has everything around: options, data, checkpoints, log, watchdog.
+A process is one rank of a mesh of t tensor, d data and p pipeline ranks; a process started alone is the mesh 1 x 1 x 1.
+parallel.h says which slices of which tensors a rank holds, parallel/schedule.h in which order it works. gpt.h is the
+model, parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds of parallelism,
+parallel/optimizer.h is the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
 
-The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, kernels/device.h memory. Parameters and
-activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's memory,
-statistics of rows and losses are float32 everywhere. What a kernel makes is read by the host only after device_to_host.
+The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, kernels/device.h memory. Parameters
+and activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's
+memory, statistics of rows and losses are float32 everywhere. What a kernel makes is read by the host only after
+device_to_host.
 */
 #include "gpt.h"
 #include "checkpoint/export.h"
@@ -37,8 +38,8 @@ typedef struct {
     double grad_scale;      // of the update: clipping
 } StepClock;
 
-// Whether times that the host measures say something about the work. A GPU works while the host goes on, so it is waited
-// for where a trace is wanted; elsewhere that would only cost time.
+// Whether times that the host measures say something about the work. A GPU works while the host goes on, so it is
+// waited for where a trace is wanted; elsewhere that would only cost time.
 static bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->tracing; }
 
 // The time, once all that was started is done.
@@ -47,8 +48,8 @@ static double time_of_work(const Trainer* t) {
     return seconds_now();
 }
 
-// Records an action, from when its message was there. What it waits for inside (tensor and data group, other stages at TIE
-// and NORM) is part of it.
+// Records an action, from when its message was there. What it waits for inside (tensor and data group, other stages at
+// TIE and NORM) is part of it.
 static void trace_action(Trainer* t, Action action, double started) {
     char name[TRACE_NAME_BYTES];
     if (!t->tracing) return;
@@ -105,8 +106,8 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these too)
-// and squares them.
+// Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these
+// too) and squares them.
 static void run_reduce(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -127,8 +128,8 @@ static void run_reduce(Trainer* t, Action action) {
 
 static void run_schedule(Trainer* t, const StepInput* pass);
 
-// Where a number that is not finite came from: the step is computed again, summed over no replicas, and looked at. That can be
-// where it changed no weights yet, and where its gradient is the one that is not finite.
+// Where a number that is not finite came from: the step is computed again, summed over no replicas, and looked at. That
+// can be where it changed no weights yet, and where its gradient is the one that is not finite.
 static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, size_t size) {
     Stage* stage = &t->stage;
     NanProbe probe = nan_probe_init(&stage->model);
@@ -180,8 +181,8 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     die_as_site(t, text);
 }
 
-// Adds up the statistics of a step, squares (tensors), loss, seconds: over a site, whose ranks have all squares but where ZeRO
-// divides them over sites; the loss over the scope of statistics.
+// Adds up the statistics of a step, squares (tensors), loss, seconds: over a site, whose ranks have all squares but
+// where ZeRO divides them over sites; the loss over the scope of statistics.
 static void reduce_step_stats(Trainer* t, double* sums) {
     const int tensors = t->stage.layout.tensors;
     sum_over_site(&t->groups, sums, tensors + 2);
@@ -189,8 +190,8 @@ static void reduce_step_stats(Trainer* t, double* sums) {
     if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.far, sums + tensors, 1);
 }
 
-// All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and the time
-// that they have worked.
+// All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and
+// the time that they have worked.
 static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
@@ -258,8 +259,8 @@ static void run_action(Trainer* t, const StepInput* pass, Action action, StepClo
     }
 }
 
-// Executes a schedule; where a step is looked at, its forward and backward passes. The sum of the losses that this rank has
-// seen is the last of stage.sums.
+// Executes a schedule; where a step is looked at, its forward and backward passes. The sum of the losses that this rank
+// has seen is the last of stage.sums.
 static void run_schedule(Trainer* t, const StepInput* pass) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
@@ -291,8 +292,9 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// The bytes that all ranks have sent since `before`; of the scope of a site they are estimated as this site's bytes times the
-// sites, which is exact where the plan between them is the same for all. too is summed over the scope as well.
+// The bytes that all ranks have sent since `before`; of the scope of a site they are estimated as this site's bytes
+// times the sites, which is exact where the plan between them is the same for all. too is summed over the scope as
+// well.
 static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2]) {
     const Bytes now = bytes_sent(t);
     const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
@@ -308,7 +310,7 @@ static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2
     return bytes;
 }
 
-// Whether it is time for a checkpoint that nobody has asked for: on the main rank, whose clock counts.
+// Whether --save-minutes have passed since the last save: on rank 0, whose clock counts.
 static bool save_is_due(const Trainer* t) {
     const Settings* o = &t->settings;
     return is_main(t) && o->out && o->save_minutes > 0 && seconds_now() - t->saved_at >= 60 * o->save_minutes &&
@@ -371,7 +373,8 @@ static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, 
     }
 }
 
-// Fills the sums of an evaluation, on all ranks. Each row is one rank's, and zero is added to it: the sums do not depend on d.
+// Fills the sums of an evaluation, on all ranks. Each row is one rank's, and zero is added to it: the sums do not
+// depend on d.
 static void evaluate(Trainer* t, Evaluation* e) {
     const Stage* stage = &t->stage;
     const Mesh* mesh = &stage->layout.mesh;
@@ -420,8 +423,8 @@ static void evaluate_all(Trainer* t) {
 // 3. main
 
 // A GPU's first step would take memory, load kernels and try out products: all of that waits for messages that are
-// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any messages,
-// and before there are weights: of the gradients that this leaves nothing may be taken for one of the run.
+// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any
+// messages, and before there are weights: of the gradients that this leaves nothing may be taken for one of the run.
 static void warm_up(Trainer* t) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
@@ -528,8 +531,8 @@ static void print_end(const Trainer* t) {
            o->out ? saved : "without --out nothing is saved");
 }
 
-// What a run leaves: traffic, trace, exported weights, a last sample. Returns the exit status: not 0 if the last checkpoint
-// could not be saved, of which the reason was reported, or if a signal has ended the run before its end.
+// What a run leaves: traffic, trace, exported weights, a last sample. Returns the exit status: not 0 if the last
+// checkpoint could not be saved, of which the reason was reported, or if a signal has ended the run before its end.
 static int end_training(Trainer* t) {
     const Settings* o = &t->settings;
     const bool whole = t->step >= o->steps;

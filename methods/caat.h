@@ -8,9 +8,9 @@ its own on every rank. A rank may hold several such streams (parallel.h), which 
 
 #include "../parallel/stage.h"
 
-// CAAT-Net: z (N, C) = the sum of x over all states, on all ranks, where channels are shared, and each state's own x, scaled,
-// where they are not. The same on both ways; on the way back in float32, if not told otherwise, because what is summed there
-// is not a branch but the whole gradient of the residual stream, once for each branch. z may be x.
+// CAAT-Net: z (N, C) = the sum of x over all states, on all ranks, where channels are shared, and each state's own x,
+// scaled, where they are not. The same on both ways; on the way back in float32, if not told otherwise, because what is
+// summed there is not a branch but the whole gradient of the residual stream, once for each branch. z may be x.
 static inline void caat_reduce(const Stage* stage, const Activations* acts, floatX* z, const floatX* x, bool back) {
     const CaatConfig* sync = &stage->layout.mesh.sync;
     const int states = stage->layout.states, C = stage->model.C, S = stage->layout.shared;
@@ -40,8 +40,8 @@ static inline void caat_copy_streams(const Stage* stage, const Activations* acts
     caat_unpack(x, one, one, 1.0f, stage->layout.states, acts->tokens, C, C);
 }
 
-// CAAT-Net: all states began with the same numbers, so the gradient of these is the sum of theirs, of all channels and over
-// all ranks: (tokens, C), in scratch memory.
+// CAAT-Net: all states began with the same numbers, so the gradient of these is the sum of theirs, of all channels and
+// over all ranks: (tokens, C), in scratch memory.
 static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
     const int states = stage->layout.states, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;

@@ -1,5 +1,6 @@
 /*
-parallel/process_groups.h: the communicators of one rank (Megatron: parallel_state). A rank of a mesh (t, p, d) belongs to
+parallel/process_groups.h: the communicators of one rank (Megatron: parallel_state). A rank of a mesh (t, p, d) belongs
+to
 
     tensor      the t ranks that hold slices of the same layers
     data        the replicas of its site: all d of them where there is one site
@@ -58,7 +59,8 @@ static inline void sum_over(Comm* c, double* x, int64_t n) {
     c->size_bytes = counted;
 }
 
-// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the pipeline.
+// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the
+// pipeline.
 static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->tensor, x, n);
     sum_over(&g->data, x, n);
@@ -79,8 +81,8 @@ static inline void sum_over_scope(ProcessGroups* g, Scope scope, double* x, int6
         sum_over_site(g, x, n);
 }
 
-// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room
-// for them.
+// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all
+// has room for them.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
     Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
     memmove(all, mine, (size_t)n * sizeof *all);

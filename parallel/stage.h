@@ -1,6 +1,6 @@
 /*
-parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each is and
-where it begins. What is computed in them is in gpt.h.
+parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each
+is and where it begins. What is computed in them is in gpt.h.
 
     stage_plan        the sizes, from the model, the rank's place in the mesh (parallel.h) and its schedule (parallel/schedule.h)
     stage_allocate    takes the memory
@@ -8,8 +8,8 @@ where it begins. What is computed in them is in gpt.h.
 
 Nothing here needs the rank to exist: the stage of any rank of any mesh, in any type of values, can be planned anywhere.
 
-Theory: memory is in five arenas (kernels/device.h), each one block. With n parameters on this rank (padded), s slots, l blocks in
-a chunk, and 2 or 4 bytes a value of parameters and activations (everything else is float32):
+Theory: memory is in five arenas (kernels/device.h), each one block. With n parameters on this rank (padded), s slots, l
+blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (everything else is float32):
 
     parameters     n values
     gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of a shard of it
@@ -17,15 +17,15 @@ a chunk, and 2 or 4 bytes a value of parameters and activations (everything else
     activations    s times l blocks and the streams between them; heads; what is sent to and received from neighbours
     scratch        what is used up within a block: gradients of its outputs, recomputed activations, partial sums
 
-A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no backward
-pass needs activations, all blocks of a chunk use the same ones and two places for the stream between them.
+A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
+backward pass needs activations, all blocks of a chunk use the same ones and two places for the stream between them.
 
 stage_take_memory takes every piece. It runs twice: as long as arenas have no memory it adds up sizes, then it hands out
 places. So what is planned and what is taken cannot differ.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows, those of all streams of a CAAT-Net together; R rows of the
-residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a layout are
-this rank's.
+Notation: B sequences of T tokens in a micro-batch, N = B T rows, those of all streams of a CAAT-Net together; R rows of
+the residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a
+layout are this rank's.
 */
 #ifndef STAGE_H
 #define STAGE_H
@@ -97,9 +97,9 @@ typedef struct {
     LayerGradients* layers;
 } Gradients;
 
-// A backward pass has two parts, which a schedule may order on their own (Qi et al. 2023): the gradient of the input (B,
-// dgrad) goes through the stage, block by block, and to the stage before; the gradient of the weights (W, wgrad) needs only
-// what the first part leaves in Gradients, and adds up over micro-batches.
+// A backward pass has two parts, which a schedule may order on their own (Qi et al. 2023): the gradient of the input
+// (B, dgrad) goes through the stage, block by block, and to the stage before; the gradient of the weights (W, wgrad)
+// needs only what the first part leaves in Gradients, and adds up over micro-batches.
 enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
 
 // The messages from and to a chunk's neighbours, and which are in flight (parallel/schedule.h).
@@ -110,7 +110,8 @@ typedef struct {
         send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
 } PipelineBuffers;
 
-// Values of all parameters that a method keeps beside weights and moments, and checkpoints hold: like moments, or like weights.
+// Values of all parameters that a method keeps beside weights and moments, and checkpoints hold: like moments, or like
+// weights.
 typedef struct {
     const char* name;
     float* at;
@@ -165,7 +166,7 @@ typedef struct {
     bool reduce; // gradients are complete after this pass: the all-reduce of a bucket starts as soon as it is ready
 } BackwardPass;
 
-// Of tensors that are cut: of one state.
+// Of tensors that are cut: of one stream.
 static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int state) {
     const Slice* slice = layout_slice_of_state(&stage->layout, layer, kind, state);
     return slice ? stage->params + slice->offset : NULL;
@@ -177,7 +178,7 @@ static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind,
     return stage->grads.of_bucket[slice->bucket] + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
-// Of tensors that all states have alike; of the vocabulary's, whose cuts follow each other, those of all states.
+// Of tensors that are the same in all streams; of the vocabulary, whose cuts follow each other, those of all streams.
 static inline floatX* weight(const Stage* stage, int layer, TensorKind kind) {
     return weight_of(stage, layer, kind, 0);
 }
@@ -218,8 +219,8 @@ static inline int64_t kv_cache_elements(const Stage* stage) {
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
-// Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, of which every tensor rank has
-// the row.
+// Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, of which every tensor rank
+// has the row.
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
                                     bool decode) {
     acts->chunk = &stage->layout.chunk[chunk];
@@ -251,8 +252,8 @@ static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
     return stage->cache + ((int64_t)layer * stage->layout.states + stream) * kv_cache_layer_elements(stage);
 }
 
-// The bucket of a tensor's gradient (parallel/data.h) is reset before something is added to it and ready when nothing more
-// will be. Gradients of a step that is repeated to find a NaN are looked at, and go nowhere.
+// The bucket of a tensor's gradient (parallel/data.h) is reset before something is added to it and ready when nothing
+// more will be. Gradients of a step that is repeated to find a NaN are looked at, and go nowhere.
 static inline void grad_bucket_begin(const BackwardPass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
@@ -278,10 +279,10 @@ static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
     return (floatX*)arena_take(arena, n * stage->type.bytes);
 }
 
-// One block's activations. Those that are computed again take the place in `again`, which all blocks share; with
-// again = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's
-// input. Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which
-// this attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
+// One block's activations. Those that are computed again take the place in `again`, which all blocks share; with again
+// = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's input.
+// Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which this
+// attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
@@ -459,8 +460,8 @@ static inline void stage_arenas(Stage* stage, Arena* arenas[ARENAS]) {
     memcpy(arenas, all, sizeof all);
 }
 
-// Plans the stage of one rank, which works by a schedule and sums its gradients over the replicas of `scope`: after this the
-// sizes of its arenas are known and nothing large is allocated.
+// Plans the stage of one rank, which works by a schedule and sums its gradients over the replicas of `scope`: after
+// this the sizes of its arenas are known and nothing large is allocated.
 static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
                               Scope scope, DtypeInfo type, Error* error) {
     memset(stage, 0, sizeof *stage);

@@ -11,11 +11,11 @@ output. Two operators stand around such a pair,
     reduce_from_tensor_region    all-reduce of partial sums;                gather_from_sequence_region of the output's
                                  sequence parallel: reduce-scatter of rows  gradient
 
-so the same two functions serve both directions. With sequence parallelism rank r has rows [r N / t, (r + 1) N / t) of the
-N = B T rows of a micro-batch, between the pairs, where all work is row by row.
+so the same two functions serve both directions. With sequence parallelism rank r has rows [r N / t, (r + 1) N / t) of
+the N = B T rows of a micro-batch, between the pairs, where all work is row by row.
 
-The vocabulary is cut as well: each rank has V / t rows of the embedding and columns of the logits. Three numbers a row go
-between the ranks for the cross entropy; the logits never do.
+The vocabulary is cut as well: each rank has V / t rows of the embedding and columns of the logits. Three numbers a row
+go between the ranks for the cross entropy; the logits never do.
 */
 #ifndef TENSOR_H
 #define TENSOR_H
@@ -46,8 +46,8 @@ static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, float
         comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-// While a step is repeated to find where a NaN came from (parallel/nan_probe.h): looks at what this rank has made itself, before
-// it goes to other ranks. layer: of this rank, where the place is in a block.
+// While a step is repeated to find where a NaN came from (parallel/nan_probe.h): looks at what this rank has made
+// itself, before it goes to other ranks. layer: of this rank, where the place is in a block.
 static inline void nan_probe(const Stage* stage, const Activations* acts, StepPlace place, int layer, const floatX* x,
                              int64_t n) {
     if (!stage->probe) return;
@@ -119,8 +119,8 @@ static inline void column_parallel_forward(const Stage* stage, const Activations
     tp_linear_forward(stage, acts, out, tp_gather_input(stage, acts, x), layer, w, bias, stage->model.C, OC);
 }
 
-// Starts dx (R, C), the gradient of the layer's input: the sum of what the ranks make of their channels. Each stream of a
-// CAAT-Net has an input of its own, so there is nothing to sum.
+// Starts dx (R, C), the gradient of the layer's input: the sum of what the ranks make of their channels. Each stream of
+// a CAAT-Net has an input of its own, so there is nothing to sum.
 static inline CommRequest column_parallel_backward_input(const Stage* stage, const Activations* acts, floatX* dx,
                                                          const floatX* dout, int layer, TensorKind w, int OC) {
     const int C = stage->model.C;
@@ -156,9 +156,10 @@ static inline void row_parallel_forward(const Stage* stage, const Activations* a
         reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);
 }
 
-// The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which the weights' part of the pass reads
-// later; or dx itself, where it has all rows and both parts are one, so that norm_backward changes it after them. The bias
-// of a CAAT-Net is added to every stream, after the sum: its gradient is taken here, from every stream's.
+// The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which the weights' part of the
+// pass reads later; or dx itself, where it has all rows and both parts are one, so that norm_backward changes it after
+// them. The bias of a CAAT-Net is added to every stream, after the sum: its gradient is taken here, from every
+// stream's.
 static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, floatX* all, int layer,
                                                      TensorKind bias) {
     const Stage* stage = pass->stage;
@@ -183,8 +184,8 @@ static inline void row_parallel_backward_weight(const Stage* stage, const Activa
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The mlp's activation function (kernels/activation.h) stands between its two matrices, on this rank's channels. Where a
-// product is fused with it, that is used.
+// The mlp's activation function (kernels/activation.h) stands between its two matrices, on this rank's channels. Where
+// a product is fused with it, that is used.
 
 static inline void activation_forward(const Stage* stage, const Activations* acts, const LayerActivations* y) {
     activations[stage->model.activation].forward(y->act, y->fc, acts->N, stage->layout.F);
@@ -249,9 +250,9 @@ static inline void kv_cache_attend(const Stage* stage, const Activations* acts, 
 // ----------------------------------------------------------------------------------------------------------------
 // Vocabulary parallel
 
-// x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of its
-// tokens and zeros for the others': the sum over the ranks is the embedding, and every stream begins with it. first: the
-// position of the first token, where one is decoded; period: tokens of a sequence.
+// x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of
+// its tokens and zeros for the others': the sum over the ranks is the embedding, and every stream begins with it.
+// first: the position of the first token, where one is decoded; period: tokens of a sequence.
 static inline void vocab_parallel_embedding_forward(const Stage* stage, Activations* acts, int first, int period) {
     const int C = stage->model.C, streams = stage->layout.states, N = acts->tokens;
     const int rows = acts->R / streams;
@@ -283,8 +284,8 @@ static inline bool uses_fused_classifier(const Stage* stage, const Activations* 
     return mesh_tp_cuts(&stage->layout.mesh) == 1 && acts->scale != 0;
 }
 
-// losses (tokens) = -log softmax(logits)[target], on every rank: three numbers a row go between the ranks, the logits never
-// do. The streams of a rank first put theirs together, in the memory of the first.
+// losses (tokens) = -log softmax(logits)[target], on every rank: three numbers a row go between the ranks, the logits
+// never do. The streams of a rank first put theirs together, in the memory of the first.
 static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations* acts) {
     const int N = acts->tokens, V = stage->layout.V;
     const Layout* layout = &stage->layout;

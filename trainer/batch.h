@@ -1,6 +1,6 @@
 /*
-trainer/batch.h: the tokens of a step. A run through a schedule works on micro-batches; here is which sequences each has, and
-how they reach the device.
+trainer/batch.h: the tokens of a step. A run through a schedule works on micro-batches; here is which sequences each
+has, and how they reach the device.
 */
 #ifndef BATCH_H
 #define BATCH_H
@@ -40,7 +40,7 @@ static inline void batch_free(TokenBatch* batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// Room for so many tokens, on host and device. What was there is lost.
+// Room for `tokens` tokens, on host and device. What was there is lost.
 static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
     if (batch->tokens >= tokens && batch->streams >= streams) return;
     batch_free(batch);
@@ -86,8 +86,8 @@ static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
         memcpy(positions + i * n * T, positions, (size_t)(n * T) * sizeof(int32_t));
 }
 
-// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents begin,
-// which all stages have to know.
+// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents
+// begin, which all stages have to know.
 static inline void load_batch(Trainer* t, const StepInput* pass) {
     const Stage* stage = &t->stage;
     const int m = pass->schedule->config.m;
@@ -104,7 +104,8 @@ static inline double step_tokens(const Trainer* t, Scope scope) {
     return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
-// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update divides.
+// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update
+// divides.
 static inline double gradient_factor(const Trainer* t) {
     return NEEDS_LOSS_SCALE ? step_tokens(t, t->stage.grads.scope) : 1;
 }

@@ -1,6 +1,7 @@
 /*
-trainer/checkpointing.h: saves and loads the run (Megatron: checkpointing.py). Every rank writes its slices of the one logical
-model. Data ranks hold the same slices and take buckets in turn; with ZeRO they first gather their shards of the moments.
+trainer/checkpointing.h: saves and loads the run (Megatron: checkpointing.py). Every rank writes its slices of the one
+logical model. Data ranks hold the same slices and take buckets in turn; with ZeRO they first gather their shards of the
+moments.
 
     save_checkpoint     in the background, or at the end of the run to the end
     init_weights        from the newest valid checkpoint of --out (--resume), from --init, or random
@@ -14,8 +15,8 @@ model. Data ranks hold the same slices and take buckets in turn; with ZeRO they 
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// An error that the ranks of a site find alike, and other sites not at all: its first rank says it, before any of them ends
-// the job.
+// An error that the ranks of a site find alike, and other sites not at all: its first rank says it, before any of them
+// ends the job.
 static inline void die_as_site(Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
     double meet = 0;
@@ -88,8 +89,8 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is not finite, and
-// the save, which nobody has asked for at this very step (timed), is put off.
+// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is
+// not finite, and the save, which nobody has asked for at this very step (timed), is put off.
 static inline bool check_late_gradient(Trainer* t, bool timed) {
     const bool finite = async_dp_last_grad_is_finite(&t->stage);
     char text[256];
@@ -103,7 +104,7 @@ static inline bool check_late_gradient(Trainer* t, bool timed) {
     return false;
 }
 
-// Tells people, once, when a save is on the disk.
+// Reports, once, that a save is on the disk.
 static inline void log_save(Trainer* t, SaveEnd end) {
     Saver* x = &t->saver;
     if (!is_main(t) || x->reported || end != SAVE_DONE) return;
@@ -120,7 +121,8 @@ static inline void finish_save(Trainer* t) {
     log_save(t, end);
 }
 
-// Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of the run.
+// Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of
+// the run.
 static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
@@ -170,8 +172,8 @@ static inline void export_weights(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Load
 
-// Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list. The reason is
-// that of the first rank that has one.
+// Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list.
+// The reason is that of the first rank that has one.
 static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, const char* folder, Error* error) {
     enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
     uint64_t sums[FILES] = {0};
@@ -224,8 +226,8 @@ static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int
     return false;
 }
 
-// The newest sound checkpoint of --out; those that are not are told. False: there is none at all. If there are only unsound
-// ones the run ends: a new one would take their place.
+// The newest valid checkpoint of --out; others are reported. False: there is none at all. If there are only invalid
+// ones the run ends: a new run would replace them.
 static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     const char* out = t->settings.out;
     int64_t* steps = NULL;
@@ -246,8 +248,8 @@ static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH
     return found;
 }
 
-// The data of a resumed run: what was held out stays held out, also where this run validates on something else. Checkpoints that
-// do not say it are of runs that held out the end of the text, which is one block.
+// The data of a resumed run: what was held out stays held out, also where this run validates on something else.
+// Checkpoints that do not say it are of runs that held out the end of the text, which is one block.
 static inline void resume_data(Trainer* t, const CheckpointState* state, const char* path) {
     const Settings* o = &t->settings;
     const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
@@ -265,8 +267,8 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
     if (o->eval_every) prove_validation(t);
 }
 
-// Refuses to continue a run as another model. Its model was read from a checkpoint (resolve_model), so this differs only where that
-// was not the one that is taken up.
+// Refuses to continue a run as another model. Its model was read from a checkpoint (resolve_model), so this differs
+// only where that was not the one that the run resumes from.
 static inline void check_same_model(Trainer* t, const char* folder) {
     ModelConfig then;
     bool told;
@@ -283,7 +285,7 @@ static inline void tell_tuning(const Trainer* t, const CheckpointState* now, con
     if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
 }
 
-// Takes up the newest sound checkpoint of --out; returns false if there is none.
+// Resumes from the newest valid checkpoint of --out; returns false if there is none.
 static inline bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH] = "";
@@ -375,8 +377,8 @@ static inline void load_weights(Trainer* t, const char* path) {
     weights_end(stage, weights);
 }
 
-// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing is
-// trained the weights are all that is read of a checkpoint.
+// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing
+// is trained the weights are all that is read of a checkpoint.
 static inline bool init_weights(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];

@@ -1,6 +1,6 @@
 /*
-trainer/generate.h: the model writes text. The prompt is fed as the beginning of a sequence (prefill), then one token at a
-time is sampled from the logits of the last one and fed itself; keys and values of earlier tokens are in a cache. All
+trainer/generate.h: the model writes text. The prompt is fed as the beginning of a sequence (prefill), then one token at
+a time is sampled from the logits of the last one and fed itself; keys and values of earlier tokens are in a cache. All
 ranks of a replica take part: tensor ranks hold slices of the logits, pipeline ranks pass the residual stream on.
 */
 #ifndef GENERATE_H
@@ -25,7 +25,7 @@ typedef struct {
 // A text: what it began with, and what the model has written behind it.
 typedef struct {
     int32_t* tokens;
-    int given, written, most; // tokens; room for so many to be written
+    int given, written, most; // tokens: of the prompt, written, room for those to be written
     double reading, writing;  // seconds
 } Generation;
 
@@ -71,9 +71,9 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
     }
 }
 
-// Feeds the n tokens with which a sequence begins, all at once: keys and values go into the cache. Where rows are split over
-// tensor ranks, tokens 0 are added until all ranks have the same number: nothing before them sees them, and their places in
-// the cache are written again before they are read.
+// Feeds the n tokens with which a sequence begins, all at once: keys and values go into the cache. Where rows are split
+// over tensor ranks, tokens 0 are added until all ranks have the same number: nothing before them sees them, and their
+// places in the cache are written again before they are read.
 static inline void prefill(Trainer* t, const int32_t* tokens, int n) {
     const size_t multiple = splits_rows(&t->stage) ? (size_t)t->stage.layout.mesh.t : 1;
     feed(t, tokens, n, (int)round_up((size_t)n, multiple), -1);
@@ -118,8 +118,8 @@ static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
     return next;
 }
 
-// What a text begins with where none is given: the token that stands before a document, a new line, or, where the vocabulary is not
-// known, what is most likely GPT-2's end of text.
+// What a text begins with where none is given: the token that stands before a document, a new line, or, where the
+// vocabulary is not known, what is most likely GPT-2's end of text.
 static inline int32_t default_bos_token(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     const int V = t->stage.model.V;
@@ -128,9 +128,10 @@ static inline int32_t default_bos_token(const Trainer* t) {
     return token < V ? token : 0;
 }
 
-// Goes on with a text, until it is as long as there is room, or at its end: out (main rank; NULL on others) gets each character as
-// soon as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
-// model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no distribution.
+// Continues a text until there is no more room, or to its end. out (rank 0; NULL on others) gets each character as soon
+// as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
+// model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no
+// distribution.
 static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sampler, FILE* out) {
     const Stage* stage = &t->stage;
     const Tokenizer* tokenizer = &t->tokenizer;
@@ -159,8 +160,8 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     return next != -1;
 }
 
-// The tokens of the text that is to go on. In front of it stands the token that begins texts, if the vocabulary has one for that
-// alone (Llama 3's, not GPT-2's). Of none, what a text of the model's own begins with.
+// The tokens of the prompt. The token that begins texts stands before it, if the vocabulary has one for that alone
+// (Llama 3's, not GPT-2's). Without a prompt: the token that begins a text.
 static inline TokenList encode_prompt(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     TokenList list = {NULL, 0, 0};
@@ -183,7 +184,8 @@ static inline TokenList encode_prompt(const Trainer* t) {
     return list;
 }
 
-// Lets the model go on with these tokens, for `most` more, into out (NULL on ranks that do not write); they become part of the text.
+// Continues these tokens by `most` more, into out (NULL on ranks that do not write); the new ones become part of the
+// text.
 static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline,
                                         FILE* out) {
     const Settings* o = &t->settings;
@@ -205,8 +207,8 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
     return ok;
 }
 
-// A sample of `most` tokens in a training run. The first data replica writes, the others go on to where they wait for it. A large
-// model is stopped after twenty seconds.
+// A sample of `most` tokens in a training run. The first data replica writes, the others go on to where they wait for
+// it. A large model is stopped after twenty seconds.
 static inline void sample(Trainer* t, int most) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);

@@ -1,6 +1,6 @@
 /*
-trainer/trace_gather.h: --trace. Every rank records what it does and when (util/trace.h); at the end rank 0 collects it and
-writes one file in Chrome's trace format, which Perfetto opens.
+trainer/trace_gather.h: --trace. Every rank records what it does and when (util/trace.h); at the end rank 0 collects it
+and writes one file in Chrome's trace format, which Perfetto opens.
 */
 #ifndef TRACE_GATHER_H
 #define TRACE_GATHER_H
@@ -32,8 +32,8 @@ static inline Trace trace_receive(Comm* world, int rank) {
     return trace;
 }
 
-// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on rank
-// 0, if that failed.
+// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on
+// rank 0, if that failed.
 static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
     Trace* recording = world->trace;
     world->trace = NULL; // this is not part of it

@@ -1,5 +1,6 @@
 /*
-trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it and works on it, trainer/logger.h says what is in it.
+trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it and works on it,
+trainer/logger.h says what is in it.
 */
 #ifndef TRAINER_H
 #define TRAINER_H
@@ -30,8 +31,8 @@ typedef struct {
     double far;                    // those of data that went to other sites
 } Bytes;
 
-// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--document-mask) positions
-// of all inputs, as often as there are streams.
+// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--document-mask)
+// positions of all inputs, as often as there are streams.
 typedef struct {
     int32_t *host, *device;
     int64_t tokens; // that there is room for, of each
@@ -98,8 +99,8 @@ static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
     heartbeat_phase(watchdog_row(&t->watch), phase, t->step);
 }
 
-// Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or what the
-// run would end with.
+// Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or
+// what the run would end with.
 static inline int first_failing_rank(Trainer* t, int status, Error* error) {
     int32_t first = status == 0 ? INT32_MAX : t->world.rank;
     comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
