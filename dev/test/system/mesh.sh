@@ -51,7 +51,7 @@ launch() {
 trains() {
     read -ra mesh_options <<<"${1#*:}"
     if [ "${1%%:*}" = 1 ]; then
-        "$train" "${@:2}" >out 2>err </dev/null
+        timeout 120 "$train" "${@:2}" >out 2>err </dev/null
         status=$?
     else
         launch "${1%%:*}" "$train" "${mesh_options[@]}" "${@:2}"
