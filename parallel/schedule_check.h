@@ -407,10 +407,10 @@ static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
     }
     const int pairs = (int)min_i64(p * stages[0].config.v - 1, 2 * p); // then the channels repeat
     for (int number = 0; number < pairs; number++) {
-        const Schedule* action = &stages[pipeline_holder(&stages[0].config, number)];
-        const Schedule* b = &stages[pipeline_holder(&stages[0].config, number + 1)];
-        if (!schedule_check_messages(action, SEND_FORWARD, b, RECEIVE_FORWARD, error)) return false;
-        if (!schedule_check_messages(b, SEND_BACKWARD, action, RECEIVE_BACKWARD, error)) return false;
+        const Schedule* before = &stages[pipeline_holder(&stages[0].config, number)];
+        const Schedule* after = &stages[pipeline_holder(&stages[0].config, number + 1)];
+        if (!schedule_check_messages(before, SEND_FORWARD, after, RECEIVE_FORWARD, error)) return false;
+        if (!schedule_check_messages(after, SEND_BACKWARD, before, RECEIVE_BACKWARD, error)) return false;
     }
     return schedule_check_progress(stages, p, error);
 }

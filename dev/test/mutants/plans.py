@@ -6,6 +6,7 @@ import shutil
 import mutate
 
 ALL, NETWORK, PLAN = "comm/collectives/collectives.h", "comm/collectives/topology.h", "comm/collectives/plan.h"
+PROOF = "parallel/schedule_check.h"
 RUNNER, COMM = "comm/comm_planned.h", "comm.h"
 RINGS, MULTITREE, FOREST = "comm/collectives/ring.h", "comm/collectives/multitree.h", "comm/collectives/forest.h"
 
@@ -255,6 +256,27 @@ FAULTS = [
      "plan_multitree(plan, kind, net, 1);"),
     ("algorithms: a forest scatters by one tree", ALL, "plan_multitree(plan, kind, net, 4);",
      "plan_multitree(plan, kind, net, 1);"),
+    # The proof of schedules
+    ("proof of schedules: without rule_fields", PROOF, "!rule_fields(state, i, error)", "false"),
+    ("proof of schedules: without rule_once", PROOF, "!rule_once(state, i, error)", "false"),
+    ("proof of schedules: without rule_order", PROOF, "!rule_order(state, i, error)", "false"),
+    ("proof of schedules: without rule_slot", PROOF, "!rule_slot(state, i, error)", "false"),
+    ("proof of schedules: without rule_buffers", PROOF, "!rule_buffers(state, i, error)", "false"),
+    ("proof of schedules: without rule_sums", PROOF, "!rule_sums(state, i, error)", "false"),
+    ("proof of schedules: without rule_tied", PROOF, "!rule_tied(state, i, error)", "false"),
+    ("proof of schedules: without rule_reduce_flag", PROOF, "!rule_reduce_flag(state, i, error)", "false"),
+    ("proof of schedules: without rule_ending", PROOF, "!rule_ending(state, i, error)", "false"),
+    ("proof of schedules: actions may be missing", PROOF, "return schedule_check_complete(state, error);",
+     "return true;"),
+    ("proof of schedules: messages forward", PROOF,
+     "        if (!schedule_check_messages(before, SEND_FORWARD, after, RECEIVE_FORWARD, error)) return false;\n", ""),
+    ("proof of schedules: messages backward", PROOF,
+     "        if (!schedule_check_messages(after, SEND_BACKWARD, before, RECEIVE_BACKWARD, error)) return false;\n", ""),
+    ("proof of schedules: deadlocks", PROOF, "return schedule_check_progress(stages, p, error);", "return true;"),
+    ("proof of schedules: sends do not wait", PROOF, "schedule_times(stages, p, &costs, true)",
+     "schedule_times(stages, p, &costs, false)"),
+    ("proof of schedules: any configuration", PROOF,
+     "    if (!schedule_check_headers(stages, p, error)) return false;\n", ""),
     # What runs them
     ("runner: nobody waits for what comes", RUNNER, "            comm_edge(edges, p, writer[c], i);\n", ""),
     ("runner: operations share their tags", RUNNER, "const int tag = run->tag + row->number", "const int tag = row->number"),
@@ -281,9 +303,10 @@ RANKS = {RUNNER, COMM}
 if not shutil.which(os.environ.get("MPICC", "mpicc")):
     FAULTS = [fault for fault in FAULTS if fault[1] not in RANKS]
 TESTS = {fault[1]: "test_comm_planned" if fault[1] in RANKS else "test_collective" for fault in FAULTS}
+TESTS[PROOF] = "test_schedule_check"
 
 
 def run(test, planted):
-    if test == "test_collective":
+    if test != "test_comm_planned":
         return mutate.unit_test(test, planted)
     return "build/test_comm_planned", [*mutate.ranks(4), "build/test_comm_planned"]

@@ -1,0 +1,466 @@
+/*
+test_schedule_check.c: the proof of schedules against the machine of schedule_machine.h. Every table that differs from a built one
+in one action (dropped, doubled, moved, exchanged, any field changed to any other value), and tables with several changes: the
+proof refuses it if and only if the machine fails on it. And tables that no builder made: orders that the machine itself found
+by chance; other orders of the endings, which are right.
+*/
+#include "schedule_machine.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tables that differ from a built one
+
+static Schedule schedule_copy(const Schedule* s, int spare) {
+    Schedule copy = *s;
+    copy.actions = (Action*)checked_malloc((size_t)(s->n + spare) * sizeof(Action), "test");
+    memcpy(copy.actions, s->actions, (size_t)s->n * sizeof(Action));
+    return copy;
+}
+
+typedef enum { DROP, DOUBLE, MOVE, EXCHANGE, SLOT, MICROBATCH, CHUNK, FLAG, KIND, CHANGES } Change;
+static const char* change_names[] = {"dropped",     "doubled", "moved",  "exchanged", "slot",
+                                     "micro-batch", "chunk",   "reduce", "kind"};
+
+// How many ways there are to change action i in this way.
+static int change_ways(const Schedule* s, Change change) {
+    const int ways[] = {1, s->n + 1, s->n, s->n, s->slots + 2, s->config.m + 2, s->config.v + 2, 1, ACTION_KINDS};
+    return ways[change];
+}
+
+// Changes action i in way number `way`; false if that leaves the table as it was.
+static bool change_apply(Schedule* s, Change change, int i, int way) {
+    Action* a = &s->actions[i];
+    const Action before = *a;
+    switch (change) {
+    case DROP: remove_at(s, i); return true;
+    case DOUBLE: insert_at(s, way, before); return true;
+    case MOVE: remove_at(s, i), insert_at(s, way, before); return way != i;
+    case EXCHANGE: *a = s->actions[way], s->actions[way] = before; return way > i;
+    case SLOT: a->slot = way - 1; return a->slot != before.slot;
+    case MICROBATCH: a->microbatch = way - 1; return a->microbatch != before.microbatch;
+    case CHUNK: a->chunk = way - 1; return a->chunk != before.chunk;
+    case FLAG: a->reduce = !a->reduce; return true;
+    default: a->kind = (ActionKind)way; return a->kind != before.kind;
+    }
+}
+
+// Reasons to refuse; every one has to occur.
+static const char* reasons[] = {"no chunk",
+                                "no micro-batch",
+                                "no slot",
+                                "no such neighbour",
+                                "no weight gradients",
+                                "done before",
+                                "norm: needs tie before it",
+                                "update tied: needs tie before it",
+                                "update tied: needs norm before it",
+                                "needs norm before it",
+                                "before it",
+                                "is empty",
+                                "holds micro-batch",
+                                "overwrites",
+                                "the forward pass of",
+                                "the input gradient of",
+                                "be added next",
+                                "of the same matrix",
+                                "lacks the reduce flag",
+                                "a reduce flag too many",
+                                "tie: weight gradients of micro-batch",
+                                "weight gradients of micro-batch",
+                                "update tied: there is nothing to tie",
+                                "tie: there is nothing to tie",
+                                "norm: chunk 0 has not been reduced",
+                                "has not been reduced",
+                                "norm is missing",
+                                "update tied is missing",
+                                "of chunk",
+                                "then",
+                                "waits for ever"};
+enum { REASONS = sizeof reasons / sizeof reasons[0] };
+
+typedef struct {
+    int tables, valid, differ;
+    int by_reason[REASONS];
+} Tally;
+
+// Checker and machine on one step; returns what both say.
+static bool compare(const Step* step, Tally* tally) {
+    Error error = {""};
+    const bool proved = schedule_check(step->stages, step->config.p, &error);
+    const bool runs = machine_accepts(step);
+    tally->tables++, tally->valid += runs;
+    if (proved != runs && tally->differ++ < 3) {
+        printf("      differ, %s: the machine %s, the checker says: %s\n", schedule_name(step->config.kind),
+               runs ? "accepts" : "refuses", proved ? "proved" : error.text);
+        for (int r = 0; r < step->config.p; r++) {
+            for (int i = 0; i < step->stages[r].n; i++) {
+                const Action a = step->stages[r].actions[i];
+                printf("%s%s %d.%d/%d%s", i ? ", " : "      ", action_name(a.kind), a.chunk, a.microbatch, a.slot,
+                       a.reduce ? "r" : "");
+            }
+            printf("\n");
+        }
+    }
+    for (int i = 0; i < REASONS && !proved; i++) {
+        if (strstr(error.text, reasons[i])) {
+            tally->by_reason[i]++;
+            break;
+        }
+    }
+    return proved && runs;
+}
+
+// Every single change of every action of every stage.
+static void compare_changes(const Step* step, Change change, Tally* tally) {
+    Step changed = *step;
+    for (int r = 0; r < step->config.p; r++) {
+        for (int i = 0; i < step->stages[r].n; i++) {
+            for (int way = 0; way < change_ways(&step->stages[r], change); way++) {
+                changed.stages[r] = schedule_copy(&step->stages[r], 1);
+                if (change_apply(&changed.stages[r], change, i, way)) compare(&changed, tally);
+                schedule_free(&changed.stages[r]);
+            }
+        }
+        changed.stages[r] = step->stages[r];
+    }
+}
+
+static void test_single_changes(bool brief) {
+    static const int sizes[][4] = {
+        {GPIPE, 1, 1, 2},       {GPIPE, 2, 1, 3},       {GPIPE, 3, 1, 2},       {ONE_F_ONE_B, 1, 1, 1},
+        {ONE_F_ONE_B, 2, 1, 2}, {ONE_F_ONE_B, 3, 1, 3}, {ONE_F_ONE_B, 2, 1, 4}, {INTERLEAVED, 1, 2, 2},
+        {INTERLEAVED, 2, 2, 2}, {INTERLEAVED, 1, 3, 1}, {INTERLEAVED, 2, 2, 4}, {INTERLEAVED, 2, 3, 2},
+        {ZB_H1, 1, 1, 2},       {ZB_H1, 2, 1, 3},       {ZB_H1, 3, 1, 3},       {ZB_V, 1, 2, 2},
+        {ZB_V, 2, 2, 1},        {ZB_V, 2, 2, 3},        {ZB_V, 3, 2, 2}};
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    Tally sum[CHANGES], all;
+    memset(sum, 0, sizeof sum), memset(&all, 0, sizeof all);
+    for (int n = 0; n < SIZES * 4; n++) {
+        const int* size = sizes[n % SIZES];
+        static const int flags[] = {6, 3, 0}; // tied and clip; reduce_every and tied; none; forward passes only
+        const PipelineConfig plan =
+            plan_of((ScheduleKind)size[0], size[1], size[2], size[3], n / SIZES < 3 ? flags[n / SIZES] : 0);
+        const int work = size[1] * size[2] * size[3];
+        if (brief && (n / SIZES != n % 4 || work > 9)) continue;
+        Step step = n / SIZES < 3 ? step_build(plan) : step_forward(plan, size[3]);
+        for (int change = 0; change < CHANGES; change++) compare_changes(&step, (Change)change, &sum[change]);
+        step_free(&step);
+    }
+    for (int change = 0; change < CHANGES; change++) {
+        const Tally* t = &sum[change];
+        check(t->differ == 0 && t->tables > 0, "%-11s %6d tables, %5d still right: checker and machine differ on %d",
+              change_names[change], t->tables, t->valid, t->differ);
+        for (int i = 0; i < REASONS; i++) all.by_reason[i] += t->by_reason[i];
+    }
+    for (int i = 0; i < REASONS; i++)
+        check(all.by_reason[i] > 0, "%6d tables refused because: \"%s\"", all.by_reason[i], reasons[i]);
+}
+
+// Two to four changes at once, anywhere, most of them small moves, which often leave a step that works.
+static void test_many_changes(int steps) {
+    Tally tally;
+    TimeTally times;
+    memset(&tally, 0, sizeof tally), memset(&times, 0, sizeof times);
+    for (int n = 0; n < steps; n++) {
+        const PipelineConfig plan = random_plan(5);
+        Step step = n % 5 == 0 ? step_forward(plan, 1 + random_below(5)) : step_build(plan);
+        for (int r = 0; r < plan.p; r++) {
+            Schedule copy = schedule_copy(&step.stages[r], 4);
+            schedule_free(&step.stages[r]);
+            step.stages[r] = copy;
+        }
+        for (int changes = 2 + random_below(3); changes > 0; changes--) {
+            Schedule* s = &step.stages[random_below(plan.p)];
+            if (s->n == 0) continue;
+            const int i = random_below(s->n);
+            const Change change = random_below(4) ? MOVE : (Change)random_below(CHANGES);
+            int way = random_below(change_ways(s, change));
+            if (change == MOVE && random_below(4)) way = i < s->n - 1 ? i + 1 : i;
+            change_apply(s, change, i, way);
+        }
+        if (compare(&step, &tally) && n % 16 == 0) compare_times(&step, &times);
+        step_free(&step);
+    }
+    check(tally.differ == 0 && tally.valid > steps / 100 && tally.valid < steps,
+          "2-4 changes %6d tables, %5d still right: checker and machine differ on %d", tally.tables, tally.valid,
+          tally.differ);
+    check_times("changed tables", &times);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tables that nobody built: the machine does what it can do, by chance, and writes down what it did
+
+// Ways to a dead end: a transfer whose other end is there already and is about another message; most receives ahead of
+// their sends, where messages of several chunks go one way.
+static bool meets_another(const Machine* x, int r, Action a) {
+    const bool send = a.kind == SEND_FORWARD || a.kind == SEND_BACKWARD;
+    const bool up = a.kind == RECEIVE_BACKWARD || a.kind == SEND_BACKWARD;
+    const int here = part_of(&x->config, r, a.chunk), there = send == up ? here - 1 : here + 1;
+    if (!action_transfers(a.kind) || there < 0 || there > last_part(&x->config)) return false;
+    const int peer = stage_of_part(&x->config, there);
+    const Wire* wire = send ? &x->wires[up][r][peer] : &x->wires[up][peer][r];
+    const int n = send ? wire->sends : wire->receives;
+    if (n >= (send ? wire->receives : wire->sends)) return !send && x->config.kind == INTERLEAVED && random_below(400);
+    const Message other = send ? wire->receive[n] : wire->send[n];
+    return other.part != (send ? here : there) || other.microbatch != a.microbatch;
+}
+
+// The next action of a stage, by chance: nothing that the stage has begun before.
+static Action random_action(const Machine* x, int r, int (*slot_of)[MOST_MICROBATCHES],
+                            unsigned (*begun)[MOST_MICROBATCHES]) {
+    Action a = {(ActionKind)random_below(ACTION_KINDS), random_below(x->config.v), random_below(x->config.m), -1,
+                false};
+    if (a.kind >= REDUCE) {
+        a.microbatch = -1;
+        if (a.kind != REDUCE && a.kind != UPDATE) a.chunk = -1;
+        // a stage that waits for others while they need work of it is a dead end
+        bool needed = false;
+        for (int c = 0; c < x->config.v; c++) {
+            const bool first = part_of(&x->config, r, c) == 0;
+            needed = needed || !(begun[c][x->config.m - 1] >> (first ? FORWARD : SEND_BACKWARD) & 1);
+        }
+        if ((a.kind == TIE || a.kind == NORM) && needed) a.kind = ACTION_KINDS;
+        return a;
+    }
+    const unsigned* done = begun[a.chunk];
+    while (a.microbatch > 0 && !(done[a.microbatch - 1] >> a.kind & 1)) a.microbatch--;
+    const bool again = done[a.microbatch] >> a.kind & 1;
+    const bool other_half = a.kind == BACKWARD && done[a.microbatch] >> BACKWARD_INPUT & 1;
+    if (again || other_half || meets_another(x, r, a)) a.kind = ACTION_KINDS; // the machine refuses it
+    if (a.kind == FORWARD) a.slot = random_below(x->slots[0]);
+    if (a.kind == SEND_FORWARD || action_is_backward(a.kind)) a.slot = slot_of[a.chunk][a.microbatch];
+    a.reduce = adds_weights(a.kind) && (x->config.reduce_every || a.microbatch == x->config.m - 1);
+    return a;
+}
+
+// A step with a slot for every micro-batch and chunk; false if it came to a dead end.
+static bool random_step(Step* step, PipelineConfig plan) {
+    static Machine x;
+    static int slot_of[MACHINE_STAGES][MOST_CHUNKS][MOST_MICROBATCHES];
+    static unsigned begun[MACHINE_STAGES][MOST_CHUNKS][MOST_MICROBATCHES];
+    Action meets[MACHINE_STAGES]; // a stage that has come to TIE or NORM does nothing else until the others have
+    bool waits[MACHINE_STAGES] = {false};
+    memset(step, 0, sizeof *step), memset(begun, 0, sizeof begun), memset(slot_of, 0, sizeof slot_of);
+    step->config = plan, step->training = true;
+    for (int r = 0; r < plan.p; r++) step->stages[r] = schedule_new(&plan, r), step->stages[r].slots = plan.m * plan.v;
+    machine_begin(&x, step, false);
+    for (int attempt = 0; attempt < 400 * plan.p * plan.m * plan.v; attempt++) {
+        const int r = random_below(plan.p);
+        wire_deliver(&x.wires[random_below(2)][r][random_below(plan.p)]);
+        const Action a = waits[r] ? meets[r] : random_action(&x, r, slot_of[r], begun[r]);
+        const Outcome outcome = worker_act(&x, r, a);
+        waits[r] = outcome == BLOCKED && (a.kind == TIE || a.kind == NORM), meets[r] = a;
+        if (outcome != MOVED) continue;
+        step->stages[r].actions[step->stages[r].n++] = a;
+        if (a.kind >= NORM && machine_finished(&x)) return true;
+        if (a.microbatch < 0) continue;
+        begun[r][a.chunk][a.microbatch] |= 1u << a.kind;
+        if (a.kind == FORWARD) slot_of[r][a.chunk][a.microbatch] = a.slot;
+    }
+    return false;
+}
+
+static void test_random_steps(int steps) {
+    Tally tally;
+    TimeTally times;
+    memset(&tally, 0, sizeof tally), memset(&times, 0, sizeof times);
+    int halves = 0, chunks = 0, early = 0, amid = 0; // ties before the reduction, before other chunks' work
+    for (int n = 0; n < steps; n++) {
+        Step step;
+        const bool finished = random_step(&step, random_plan(4));
+        if (finished && compare(&step, &tally)) compare_times(&step, &times);
+        for (int r = 0; r < step.config.p && finished; r++) {
+            halves += index_of(&step.stages[r], BACKWARD_WEIGHT, 0, 0) >= 0;
+            chunks += step.config.p > 1 && step.config.v > 1;
+            const Schedule* s = &step.stages[r];
+            const int tie = index_of(s, TIE, -1, -1), tied = r == 0 ? 0 : step.config.v - 1; // chunk
+            early += tie >= 0 && tie < index_of(s, REDUCE, tied, -1);
+            amid += tie >= 0 && computing_between(s, tie, s->n) > 0;
+        }
+        step_free(&step);
+    }
+    check(tally.differ == 0 && tally.tables > steps / 20 && halves > 0 && chunks > 0 && tally.valid > steps / 40,
+          "by chance   %6d steps found by the machine, %d run with sends that wait (%d stages with halves, %d with "
+          "chunks); checker and machine differ on %d",
+          tally.tables, tally.valid, halves, chunks, tally.differ);
+    check(tally.valid < tally.tables, "by chance   %6d of them need sends that do not wait",
+          tally.tables - tally.valid);
+    check(early > 0 && (amid > 0 || steps <= 1000),
+          "by chance   %6d stages tie before they reduce, %d before their last gradients", early, amid);
+    check_times("tables by chance", &times);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Tables that are sound one by one and wait for each other
+
+static void exchange(Schedule* s, int i, int j) {
+    const Action a = s->actions[i];
+    s->actions[i] = s->actions[j], s->actions[j] = a;
+}
+
+static Action whole(ActionKind kind, int chunk) {
+    const Action a = {kind, chunk, -1, -1, false};
+    return a;
+}
+
+static void test_deadlocks(void) {
+    Error error = {""};
+    Step step = step_build(plan_of(ONE_F_ONE_B, 2, 1, 1, 0)); // stage 0 waits for the gradient of what it has not sent
+    Schedule* s = &step.stages[0];
+    exchange(s, index_of(s, SEND_FORWARD, 0, 0), index_of(s, BACKWARD, 0, 0));
+    bool refused = !schedule_check(step.stages, 2, &error) && !machine_accepts(&step);
+    check(refused && strstr(error.text, "stage 0, action 2, backward 0: waits for ever"), "deadlock: %s", error.text);
+    step_free(&step);
+    step = step_build(plan_of(ZB_H1, 2, 1, 2, 0)); // stage 0: F0 B0 F1 B1; stage 1: F0 F1 B0 B1; no receive too late
+    s = &step.stages[0];
+    const Action forward = s->actions[index_of(s, FORWARD, 0, 1)], send = s->actions[index_of(s, SEND_FORWARD, 0, 1)];
+    remove_at(s, index_of(s, FORWARD, 0, 1)), remove_at(s, index_of(s, SEND_FORWARD, 0, 1));
+    const int after = index_of(s, BACKWARD_INPUT, 0, 0);
+    insert_at(s, after + 1, forward), insert_at(s, after + 2, send);
+    s = &step.stages[1];
+    const int first = index_of(s, BACKWARD_INPUT, 0, 0);
+    const Action later = s->actions[index_of(s, FORWARD, 0, 1)];
+    remove_at(s, index_of(s, FORWARD, 0, 1)), insert_at(s, first, later);
+    refused = !schedule_check(step.stages, 2, &error) && !machine_accepts(&step);
+    check(refused && strstr(error.text, "stage 0, action 4, backward input half 0: waits for ever"), "deadlock: %s",
+          error.text);
+    step_free(&step);
+    // The head's stage waits in the middle of its work for the embedding's, which waits for gradients from it.
+    step = step_build(plan_of(INTERLEAVED, 2, 2, 2, 2));
+    s = &step.stages[1];
+    const int last_sum = index_of(s, BACKWARD, 1, 1);
+    const int late_tie = index_of(s, TIE, -1, -1);
+    if (late_tie >= 0) remove_at(s, late_tie), insert_at(s, last_sum + 1, whole(TIE, -1));
+    refused = late_tie >= 0 && !schedule_check(step.stages, 2, &error) && !machine_accepts(&step);
+    check(refused && strstr(error.text, "backward 1 in chunk 1: waits for ever"), "deadlock: %s", error.text);
+    step_free(&step);
+    // A stage that sends to itself and asks for the message afterwards: all is well unless sends wait.
+    step = step_build(plan_of(ZB_V, 1, 2, 1, 0));
+    s = &step.stages[0];
+    const Action receive = s->actions[index_of(s, RECEIVE_FORWARD, 1, 0)];
+    remove_at(s, index_of(s, RECEIVE_FORWARD, 1, 0)), insert_at(s, index_of(s, FORWARD, 1, 0), receive);
+    refused = !schedule_check(step.stages, 1, &error) && !machine_runs(&step, BLOCKING);
+    const bool runs = machine_runs(&step, EAGER) && machine_runs(&step, LAZY) && machine_runs(&step, BY_CHANCE);
+    check(refused && runs && strstr(error.text, "send forward 0 in chunk 0: waits for ever"), "deadlock: %s",
+          error.text);
+    Costs costs = costs_equal(2, 1, 1, 1, 0);
+    Timeline t = schedule_times(step.stages, 1, &costs, false), waiting = schedule_times(step.stages, 1, &costs, true);
+    check(t.done[0] == step.stages[0].n && t.length == 6 && waiting.done[0] == index_of(s, SEND_FORWARD, 0, 0),
+          "its timeline has an end; if sends wait it ends after %d actions", waiting.done[0]);
+    timeline_free(&t), timeline_free(&waiting);
+    costs_free(&costs);
+    step_free(&step);
+}
+
+// Checker and machine have to accept what is another order of the same step.
+static bool both_accept(const Step* step, const char* what) {
+    Error error = {"proved"};
+    const bool proved = schedule_check(step->stages, step->config.p, &error), runs = machine_accepts(step);
+    if (!proved || !runs) printf("      %s: %s; the machine %s\n", what, error.text, runs ? "accepts" : "refuses");
+    return proved && runs;
+}
+
+// What the rules of the endings leave to the builder: an action put right before or right after another one.
+static void test_endings_allowed(void) {
+    enum { BEFORE, AFTER };
+    static const struct {
+        const char* what;
+        ScheduleKind kind;
+        int v, flags, stage;
+        ActionKind kind_moved;
+        int chunk_moved, where;
+        ActionKind kind_there;
+        int chunk_there;
+    } moves[] = {
+        {"a tie before the reduction", ONE_F_ONE_B, 1, 2, 0, TIE, -1, BEFORE, REDUCE, 0},
+        {"the same on the other stage", ONE_F_ONE_B, 1, 2, 1, TIE, -1, BEFORE, REDUCE, 0},
+        {"a tie before the update", ONE_F_ONE_B, 1, 2, 0, TIE, -1, BEFORE, UPDATE, 0},
+        {"the same on the other stage", ONE_F_ONE_B, 1, 2, 1, TIE, -1, BEFORE, UPDATE, 0},
+        {"a tie before the reduction, clipped", ONE_F_ONE_B, 1, 6, 0, TIE, -1, BEFORE, REDUCE, 0},
+        {"a tie before the reduction, halves", ZB_H1, 1, 6, 1, TIE, -1, BEFORE, REDUCE, 0},
+        {"a tie before the reduction of its chunk", INTERLEAVED, 2, 6, 0, TIE, -1, BEFORE, REDUCE, 0},
+        {"a tie before the reduction of another chunk", INTERLEAVED, 2, 2, 1, TIE, -1, BEFORE, REDUCE, 0},
+        {"a chunk's update last", ONE_F_ONE_B, 1, 2, 0, UPDATE, 0, AFTER, NORM, -1},
+        {"a chunk's update after the matrix's", INTERLEAVED, 2, 2, 1, UPDATE, 1, AFTER, UPDATE_TIED, -1},
+        {"the matrix's update last", ONE_F_ONE_B, 1, 2, 0, UPDATE_TIED, -1, AFTER, NORM, -1},
+        {"the matrix's update first, clipped", INTERLEAVED, 2, 6, 1, UPDATE_TIED, -1, AFTER, NORM, -1},
+        {"the matrix's update between, clipped", INTERLEAVED, 2, 6, 0, UPDATE_TIED, -1, AFTER, UPDATE, 0},
+        {"updates in another order", ZB_V, 2, 6, 0, UPDATE, 0, AFTER, UPDATE, 1},
+        {"a chunk's update last, nothing tied", INTERLEAVED, 2, 0, 1, UPDATE, 1, AFTER, NORM, -1},
+    };
+    enum { MOVES = sizeof moves / sizeof moves[0] };
+    int right = 0;
+    for (int i = 0; i < MOVES; i++) {
+        Step step = step_build(plan_of(moves[i].kind, 2, moves[i].v, 2, moves[i].flags));
+        Schedule* s = &step.stages[moves[i].stage];
+        const int from = index_of(s, moves[i].kind_moved, moves[i].chunk_moved, -1);
+        const int to = index_of(s, moves[i].kind_there, moves[i].chunk_there, -1) + (moves[i].where == AFTER);
+        if (from >= 0 && to >= 0) {
+            const Action a = s->actions[from];
+            remove_at(s, from), insert_at(s, to > from ? to - 1 : to, a);
+            right += both_accept(&step, moves[i].what);
+        }
+        step_free(&step);
+    }
+    check(right == MOVES, "endings in another order: %d of %d are accepted", right, MOVES);
+    // All about the matrix before anything about its chunk: TIE, UPDATE_TIED, REDUCE, UPDATE, NORM.
+    Step step = step_build(plan_of(ONE_F_ONE_B, 2, 1, 2, 2));
+    for (int r = 0; r < 2; r++) {
+        const Action ending[] = {whole(TIE, -1), whole(UPDATE_TIED, -1), whole(REDUCE, 0), whole(UPDATE, 0),
+                                 whole(NORM, -1)};
+        memcpy(&step.stages[r].actions[step.stages[r].n - 5], ending, sizeof ending);
+    }
+    check(both_accept(&step, "the matrix first"), "all about the tied matrix before anything about its chunk");
+    step_free(&step);
+    // The head's stage may tie when nobody waits any more for its other chunk, whose last weight half is still to come.
+    step = step_build(plan_of(INTERLEAVED, 2, 2, 2, 2));
+    Schedule* s = &step.stages[1];
+    const int last = index_of(s, BACKWARD, 0, 1), tie = index_of(s, TIE, -1, -1);
+    if (!check(last >= 0 && tie >= 0, "a last backward pass and a tie in a loop")) {
+        step_free(&step);
+        return;
+    }
+    Action half = s->actions[last];
+    half.kind = BACKWARD_WEIGHT, s->actions[last].kind = BACKWARD_INPUT, s->actions[last].reduce = false;
+    remove_at(s, tie), insert_at(s, index_of(s, SEND_BACKWARD, 0, 1) + 1, whole(TIE, -1));
+    Schedule longer = schedule_copy(s, 1);
+    schedule_free(s);
+    *s = longer;
+    insert_at(s, index_of(s, TIE, -1, -1) + 1, half);
+    check(both_accept(&step, "a tie before another chunk's weight half"), "a tie before another chunk's weight half");
+    step_free(&step);
+}
+
+// Tables of other stages or configurations, or without slots.
+static void test_headers(void) {
+    enum { ORDER, STAGES, MICROBATCHES, CHUNKS, KIND, EVERY, TIED, CLIP, SLOTS, HEADERS };
+    for (int i = 0; i < HEADERS; i++) {
+        Step step = step_build(plan_of(ONE_F_ONE_B, 3, 1, 4, 0));
+        Schedule* last = &step.stages[2];
+        Error error = {"accepted"};
+        if (i == ORDER) last->stage = 1;
+        if (i == STAGES) last->config.p = 4;
+        if (i == MICROBATCHES) last->config.m = 0;
+        if (i == CHUNKS) last->config.v = 2;
+        if (i == KIND) last->config.kind = GPIPE;
+        if (i == EVERY) last->config.reduce_every = true;
+        if (i == TIED) last->config.tied = true;
+        if (i == CLIP) last->config.clip = true;
+        if (i == SLOTS) last->slots = 0;
+        const bool accepted = schedule_check(step.stages, 3, &error);
+        check(!accepted &&
+                  (strstr(error.text, "schedule of stage 2: ") || strstr(error.text, "schedule 2 is for stage")),
+              "header %d: %s", i, error.text);
+        step_free(&step);
+    }
+}
+
+int main(int argc, char** argv) {
+    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_headers();
+    test_deadlocks();
+    test_endings_allowed();
+    test_single_changes(brief);
+    test_many_changes(brief ? 6000 : 60000);
+    test_random_steps(brief ? 1000 : 8000);
+    return test_end();
+}
