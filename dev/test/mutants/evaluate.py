@@ -69,8 +69,8 @@ FAULTS = [
     ("use: alone it trains", USE, SETTINGS, 'o->generate || option_given(table, n, "evaluate")', "o->generate"),
     ("use: a text for tokens", USE, EVALUATE, "eval->stream.format == TOKENS_TEXT && !bytes)", "false && !bytes)"),
     ("use: other tokens than those learned from", USE, EVALUATE, "if (!formats_agree(files->format, eval->stream.format))", "if (0)"),
-    ("use: the log has acc twice", USE, TELL, '{"acc_norm", s.acc_norm, is_choice(e)}', '{"acc_norm", s.perplexity, is_choice(e)}'),
-    ("use: the table has the wrong column", USE, TELL, 'print_score("%.4f", 7, s.acc), print_score("%.4f", 9, s.acc_norm)', 'print_score("%.4f", 9, s.acc_norm), print_score("%.4f", 7, s.acc)'),
+    ("use: the log has acc twice", USE, TELL, '{"acc_norm", scores.acc_norm, is_choice(evaluation)}', '{"acc_norm", scores.perplexity, is_choice(evaluation)}'),
+    ("use: the table has the wrong column", USE, TELL, 'print_score("%.4f", 7, scores.acc), print_score("%.4f", 9, scores.acc_norm)', 'print_score("%.4f", 9, scores.acc_norm), print_score("%.4f", 7, scores.acc)'),
 ]
 
 

@@ -1,0 +1,390 @@
+/*
+trainer/print_plan.h: the start-up report of a run, and its bytes at the end.
+
+    print_plan       model, data, batch, optimizer, device, mesh, schedule, memory and bytes of every rank
+    print_traffic    bytes that were sent, beside the formulas
+
+Rank 0 calls them; nothing is exchanged, as all of it follows from the plans, which every rank knows.
+*/
+#ifndef PRINT_PLAN_H
+#define PRINT_PLAN_H
+
+#include "../parallel/schedule_draw.h"
+#include "../parallel/traffic.h"
+#include "trainer.h"
+
+// Bytes that a rank with this layout sends in a step of m micro-batches, by formula. Where gradients go between sites,
+// the ranks that share a tied embedding sum its gradient shard by shard.
+static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m) {
+    Traffic traffic = traffic_of_step(layout, &stage->model, stage->B, stage->T, m, sizeof(floatX));
+    if (stage->grads.hierarchical && traffic.tied > 0)
+        traffic.tied = sizeof(float) * (double)bucket_site_shard_size(layout, layout_slice(layout, -1, WTE)->bucket);
+    return traffic;
+}
+
+// Bytes that a rank sends in a step, in the three groups; between asynchronous sites, in the mean of an outer step.
+typedef struct {
+    double tensor, pipeline, data;
+} Sends;
+
+// Bytes that a rank with a layout sends to other replicas in the steps first + 1 to last, where they are divided into
+// sites.
+static SiteTraffic replica_traffic(const Stage* stage, const Layout* layout, int64_t first, int64_t last) {
+    const double steps = (double)(last - first);
+    return stage->async ? async_dp_traffic(stage, layout, first, last)
+                        : gradient_traffic(layout, sizeof(floatX), steps, steps);
+}
+
+static Sends sends_of_rank(const Stage* stage, int m) {
+    const int64_t period = stage->async ? async_dp_period(stage) : 1;
+    const Traffic traffic = traffic_of_stage(stage, &stage->layout, m);
+    const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
+    const bool sites = stage->layout.mesh.sites > 1 || stage->async;
+    const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
+                         sites ? (round.near + round.far) / (double)period : traffic.data};
+    return sends;
+}
+
+// A line of the table of ranks: bytes that a rank holds, and bytes that it sends in a step. last: of several ranks with
+// the same.
+static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
+    const Mesh* mesh = &stage->layout.mesh;
+    const int rank = mesh_rank(mesh);
+    char ranks[32];
+    if (last > rank)
+        snprintf(ranks, sizeof ranks, "%d..%d", rank, last);
+    else
+        snprintf(ranks, sizeof ranks, "%d", rank);
+    printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
+    for (int c = 0; c < mesh->v; c++) { // of many chunks the first and the last
+        const Chunk* chunk = &stage->layout.chunk[c];
+        if (mesh->v <= 3 || c % (mesh->v - 1) == 0)
+            printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
+        else if (c == 1)
+            printf("   ...    ");
+    }
+    Arena* arenas[ARENAS];
+    stage_arenas(stage, arenas);
+    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / held.bytes);
+    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(stage) / held.bytes, sends.tensor / sent.bytes,
+           sends.pipeline / sent.bytes, sends.data / sent.bytes);
+}
+
+// The plan of another rank's stage, which the caller frees (stage_free); *m is its number of micro-batches.
+static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
+    const Stage* mine = &t->stage;
+    Mesh mesh = mine->layout.mesh;
+    mesh = mesh_at(&mesh, rank);
+    Error error;
+    Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, mesh.pipeline)
+                                     : schedule_build_untrained(&t->schedule.config, mesh.pipeline);
+    if (!stage_plan(stage, &mine->model, mesh, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
+        die("%s", error.text);
+    async_dp_plan_as(stage, mine);
+    *m = schedule.config.m;
+    schedule_free(&schedule);
+}
+
+// The table of ranks: a line for every rank, or, of more than 16, for the first of each stage. The units suit the
+// largest numbers.
+static void print_ranks(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
+    double most_held = 0, most_sent = 0;
+    Stage stage;
+    int m;
+    for (int rank = 0; rank < n; rank += step) {
+        plan_rank(&stage, t, rank, &m);
+        const Sends sends = sends_of_rank(&stage, m);
+        most_held = fmax(most_held, stage_bytes(&stage));
+        most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
+        async_dp_free(&stage);
+        stage_free(&stage);
+    }
+    const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
+    printf("\n  rank          t   p   d    layers %*s   %s: params      grads  optimizer activation    scratch   "
+           "together   sends%s%s:  tp        pp        dp\n",
+           10 * ((int)min_i64(mesh->v, 3) - 1), "", held.name, sent.bytes != held.bytes ? ", " : "",
+           sent.bytes != held.bytes ? sent.name : "");
+    for (int rank = 0; rank < n; rank += step) {
+        plan_rank(&stage, t, rank, &m);
+        print_rank(&stage, rank + step - 1, sends_of_rank(&stage, m), held, sent);
+        async_dp_free(&stage);
+        stage_free(&stage);
+    }
+    printf("\n");
+}
+
+// The number of micro-batches in flight by stage; of more than 16 stages the first and the last.
+static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
+    printf("inflight  ");
+    for (int i = 0; i < mesh->p; i++) {
+        if (mesh->p <= 16 || i < 4 || i >= mesh->p - 4) printf("%d ", stages[i].slots);
+        if (mesh->p > 16 && i == 4) printf("... ");
+    }
+    printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
+}
+
+static void print_caat(const Stage* stage) {
+    const CaatConfig* sync = &stage->layout.mesh.sync;
+    static const char* scale[] = {"times sqrt(streams)", "with initial weights times sqrt(streams)", "as they are"};
+    if (!is_caat(stage)) return;
+    printf("caat      %d of %d channels shared by %d streams, %d a rank; private ones %s; gradients summed in %s\n",
+           stage->layout.shared, stage->model.C, sync->ranks, stage->layout.states, scale[sync->scale],
+           sync->narrow ? FLOATX_NAME : "fp32");
+}
+
+// The all-reduce algorithms: of --allreduce, and between sites.
+static void print_allreduce(const Trainer* t) {
+    const Settings* settings = &t->settings;
+    const Mesh* mesh = &t->stage.layout.mesh;
+    for (int far = 0; far < 2; far++) {
+        const char* where = far ? "between sites " : "in a site ";
+        if (mesh->sites == 1) where = "";
+        const bool named =
+            settings->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see build_allreduce_plans
+        int n = 0;
+        for (int kind = 0; kind < PLAN_KINDS; kind++) {
+            const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
+            if (!plan->n) continue;
+            if (n++ == 0)
+                printf("allreduce %sby %s on %s:", where, plan->name, named ? settings->topology : "full, all to all");
+            printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
+                   plan->steps == 1 ? "" : "s", plan->chunks);
+        }
+        if (n > 0) printf("\n");
+    }
+}
+
+// The sites, and the schedule of their outer steps.
+static void print_sites(const Trainer* t) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int replicas = mesh_site_size(mesh);
+    if (t->stage.async)
+        async_dp_print(&t->stage, t->settings.steps);
+    else if (mesh->sites > 1)
+        printf("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s\n",
+               mesh->sites, replicas, replicas == 1 ? "" : "s");
+    if (t->stage.async && mesh->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
+        printf("          this MPI allows one thread at a time: messages between sites move only while a rank calls "
+               "it\n");
+}
+
+static void print_mesh(const Trainer* t) {
+    const Stage* stage = &t->stage;
+    const Mesh* mesh = &stage->layout.mesh;
+    static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
+    static const char* zero[] = {"", " with ZeRO-1", " with ZeRO-2"};
+    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s\n", mesh_size(mesh),
+           mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
+           mesh->p, mesh->d, zero[mesh->zero],
+           stage->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
+    print_caat(stage);
+    print_sites(t);
+    print_allreduce(t);
+    if (!stage->trains) return;
+    printf("schedule  ");
+    const PipelineConfig* config = &t->schedule.config;
+    Schedule* stages = schedules_build(config);
+    if (mesh->p > 1) {
+        printf("%s", schedule_name(config->kind));
+        if (mesh->v > 1) printf(" with %d chunks a stage", mesh->v);
+        printf(", by formula a bubble of %.3f of the work at equal stages\n", pipeline_bubble(config));
+    }
+    schedule_draw(stages, mesh->p, stdout);
+    if (mesh->p > 1) print_in_flight(stages, mesh);
+    schedules_free(stages, mesh->p);
+}
+
+// A line for each source of data: its share, if there are several, its content, and the epochs that the run makes of
+// it.
+static void print_sources(const Trainer* t) {
+    const uint64_t n = (uint64_t)t->settings.steps * (uint64_t)t->settings.global_batch;
+    char text[512];
+    for (int i = 0; i < t->train_files.count; i++) {
+        const Source* source = &t->train_files.source[i];
+        tokens_describe(text, sizeof text, &source->files);
+        printf(i ? "          " : "data      ");
+        if (t->train_files.count > 1) printf("%6.4g %%  ", 100 * source->fraction);
+        printf("%s; %.3g epochs", text, mix_epochs(&t->train, i, n));
+        if (t->settings.document_mask) documents_describe(text, sizeof text, &source->files);
+        printf(t->settings.document_mask ? "; %s\n" : "\n", text);
+    }
+    if (t->held_out && t->settings.eval_every)
+        printf("val       %lld sequences of it, in %lld blocks\n", (long long)t->val.count,
+               (long long)t->val.loader[0].blocks);
+    for (int i = 0; i < t->val_files.count; i++) {
+        tokens_describe(text, sizeof text, &t->val_files.source[i].files);
+        printf(i ? "          " : "val       ");
+        if (t->val_files.count > 1) printf("%6.4g %%  ", 100 * t->val_files.source[i].fraction);
+        printf("%s\n", text);
+    }
+}
+
+// Bytes of the snapshot from which a rank writes a checkpoint while it trains.
+static double snapshot_bytes(const Trainer* t) {
+    return settings_saves(&t->settings) ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0;
+}
+
+// When checkpoints are written.
+static void print_saves(const Trainer* t) {
+    const Settings* settings = &t->settings;
+    if (!settings->out || !t->stage.trains) return;
+    printf("saves     ");
+    if (settings->save_every > 0 && settings->save_every < settings->steps)
+        printf("every %lld steps, ", (long long)settings->save_every);
+    if (settings->save_minutes > 0) printf("when none was for %g minutes, ", settings->save_minutes);
+    printf("at the end, and when a signal asks for it");
+    if (settings_saves(settings))
+        printf("; from a snapshot in the host's memory, %.1f MB%s", snapshot_bytes(t) / 1e6,
+               t->world.size > 1 ? " on rank 0" : "");
+    printf("\n");
+}
+
+// The optimizer and the learning rate.
+static void print_optimizer(const Settings* settings) {
+    const Optimizer* optimizer = &optimizers[settings->optimizer];
+    printf("optimizer %s: beta1 %g", optimizer->name, settings->beta1);
+    if (optimizer->beta2) printf(", beta2 %g", settings->beta2);
+    if (optimizer->eps) printf(", eps %g", settings->eps);
+    printf(", weight decay %g, ", settings->weight_decay);
+    if (settings->clip > 0)
+        printf("clip %g\n", settings->clip);
+    else
+        printf("no clip\n");
+    printf("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld\n", settings->lr,
+           (long long)settings->warmup, settings->warmup == 1 ? "" : "s", lr_curves[settings->decay].name,
+           settings->min_lr, (long long)settings->steps);
+}
+
+// The global batch, and its gradient accumulation.
+static void print_batch(const Trainer* t) {
+    const Settings* settings = &t->settings;
+    const Stage* stage = &t->stage;
+    const int d = stage->layout.mesh.d, m = t->schedule.config.m;
+    printf("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d",
+           (long long)settings->global_batch, stage->T, m, m == 1 ? "" : "es", stage->B);
+    printf(d > 1 ? " on each of %d replicas\n" : "\n", d);
+}
+
+static void print_plan(Trainer* t, double peak) {
+    Stage* stage = &t->stage;
+    const ModelConfig* model = &stage->model;
+    const Settings* settings = &t->settings;
+    char device[256], text[128];
+    device_name(device, sizeof device);
+    const double parameters = (double)model_parameters(model);
+    printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", model->name,
+           model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
+    if (stage->trains) print_sources(t);
+    for (int i = 0; i < t->evaluations.count; i++) {
+        char evaluation[512];
+        evaluation_describe(evaluation, sizeof evaluation, &t->evaluations.item[i]);
+        printf("%s%s\n", i ? "          " : "evaluate  ", evaluation);
+    }
+    if (stage->trains) print_batch(t), print_optimizer(settings);
+    printf("device    %s", device);
+    if (t->world.size > 1) {
+        printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",
+               t->place.machines, t->place.machines == 1 ? "" : "s");
+        const char* backend = comm_device_text(&t->world);
+        if (backend[0]) printf(", %s", backend);
+    }
+    if (!DEVICE_IS_HOST) printf(", %s", FLOATX_NAME);
+    if (peak > 0)
+        printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
+               settings->document_mask ? ", as if a sequence were one document" : "");
+    printf("\n");
+    print_mesh(t);
+    if (mesh_size(&stage->layout.mesh) > 1) {
+        print_ranks(t);
+    } else {
+        Arena* arenas[ARENAS];
+        stage_arenas(stage, arenas);
+        const ByteUnit unit = byte_unit(stage_bytes(stage), false);
+        printf("memory   ");
+        for (int i = 0; i < ARENAS; i++)
+            printf(" %s %.1f %s,", arenas[i]->what, (double)arenas[i]->used / unit.bytes, unit.name);
+        printf(" together %.1f %s\n", stage_bytes(stage) / unit.bytes, unit.name);
+    }
+    print_saves(t);
+    fflush(stdout);
+}
+
+// Bytes that all ranks send in a step, by formula; *sites (or NULL) gets those between replicas in the steps after
+// `first`.
+static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t first) {
+    const Stage* mine = &t->stage;
+    Traffic sum = {0, 0, 0, 0, 0};
+    if (sites) memset(sites, 0, sizeof *sites);
+    for (int rank = 0; rank < mesh_size(&mine->layout.mesh); rank++) {
+        Mesh mesh = mine->layout.mesh;
+        mesh = mesh_at(&mesh, rank);
+        Layout layout;
+        Error error;
+        if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
+        const Traffic one = traffic_of_stage(mine, &layout, t->schedule.config.m);
+        sum.layers += one.layers;
+        sum.ends += one.ends;
+        sum.pipeline += one.pipeline;
+        sum.tied += one.tied;
+        sum.data += one.data;
+        if (sites) {
+            const SiteTraffic of = replica_traffic(mine, &layout, first, t->step);
+            sites->near += of.near;
+            sites->far += of.far;
+        }
+        layout_free(&layout);
+    }
+    return sum;
+}
+
+// The bytes of an all-reduce algorithm by those of the least possible (2d-ring sends more).
+static double sums_factor(const Plan* plan) {
+    double vectors = 0;
+    for (int64_t i = 0; i < plan->n; i++) vectors += (double)plan->transfers[i].chunks / plan->chunks;
+    return plan->n ? vectors / (2 * (plan->ranks - 1)) : 1;
+}
+
+static void print_traffic_row(const char* group, const char* what, const char* counted, double formula) {
+    printf("  %-9s %-36s %12s %12.3f\n", group, what, counted, formula / 1e6);
+}
+
+// Bytes that replicas have sent since step `first`, in the mean of a step.
+static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
+    const double steps = (double)(t->step - first);
+    const double near = sums_factor(&t->sums[PLAN_ALL_REDUCE]), far = sums_factor(&t->far_sums[PLAN_ALL_REDUCE]);
+    char counted[2][32];
+    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.far) / steps / 1e6);
+    snprintf(counted[1], sizeof counted[1], "%.3f", all.far / steps / 1e6);
+    print_traffic_row("data", "inside sites, mean of all steps", counted[0], near * formula.near / steps);
+    print_traffic_row("", "between sites, mean of all steps", counted[1], far * formula.far / steps);
+}
+
+// Counted bytes of the last step beside the formulas; all: those since step `first`.
+static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    if (mesh_size(mesh) == 1) return;
+    SiteTraffic sites;
+    const Traffic sum = traffic_of_mesh(t, &sites, first);
+    const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
+    const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
+    char counted[3][32];
+    const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
+    for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
+    printf("traffic of a step, MB, all ranks together              counted      formula\n");
+    const char* layer = more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer";
+    print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, "", sum.layers);
+    print_traffic_row("", "embedding, head, norms, boundary", "", sum.ends);
+    print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
+    print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
+                      counted[1], sum.pipeline + sum.tied);
+    const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
+    if (mesh->sites > 1 || t->stage.async)
+        print_site_traffic(t, all, sites, first);
+    else
+        print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
+                          counted[2], factor * sum.data);
+}
+
+#endif
