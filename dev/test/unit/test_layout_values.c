@@ -1,0 +1,239 @@
+/*
+test_layout_values.c: what a rank's slices hold: rows of fused matrices, the states of a CAAT-Net, initial values; and the command
+line of such a mesh.
+*/
+#include "../../../util/options.h"
+#include "layout_models.h"
+
+// A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
+static void test_fused_rows(void) {
+    const ModelConfig m = model_gpt2(1, 4, 2, 8, 10);
+    Layout layout;
+    Error error;
+    check(layout_build(&layout, &m, mesh_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
+    const int64_t expected[] = {2, 3, 6, 7, 10, 11};
+    bool ok = false;
+    for (int i = 0; i < layout.n; i++) {
+        const Slice* s = &layout.slices[i];
+        if (s->tensor.kind != QKV_W) continue;
+        ok = s->rows == 6;
+        for (int64_t r = 0; r < 6; r++) ok = ok && slice_logical_row(s, r) == expected[r];
+    }
+    check(ok, "rank 1 of 2 holds rows 2 3 | 6 7 | 10 11 of a fused q, k, v matrix with 12 rows");
+    layout_free(&layout);
+}
+
+// Four states of a tiny llama on two ranks, by hand: what rank 1 holds, in memory order, with the first row or column.
+static void test_states_by_hand(void) {
+    const ModelConfig m = model_llama(1, 16, 8, 4, 24, 8, 10); // heads of 2
+    static const struct {
+        TensorKind kind;
+        int state, rows, cols, row, col, used;
+    } expected[] = {
+        {WTE, 0, 3, 16, 6, 0, 3},           {WTE, 1, 3, 16, 9, 0, 1},           {NORM1_W, 0, 16, 1, 0, 0, 16},
+        {QKV_W, 0, 4, 16, 8, 0, 4},         {K_W, 0, 2, 16, 4, 0, 2},           {V_W, 0, 2, 16, 4, 0, 2},
+        {QKV_W, 1, 4, 16, 12, 0, 4},        {K_W, 1, 2, 16, 6, 0, 2},           {V_W, 1, 2, 16, 6, 0, 2},
+        {ATTN_PROJ_W, 0, 16, 4, 0, 8, 16},  {ATTN_PROJ_W, 1, 16, 4, 0, 12, 16}, {NORM2_W, 0, 16, 1, 0, 0, 16},
+        {FC_W, 0, 6, 16, 12, 0, 6},         {UP_W, 0, 6, 16, 12, 0, 6},         {FC_W, 1, 6, 16, 18, 0, 6},
+        {UP_W, 1, 6, 16, 18, 0, 6},         {MLP_PROJ_W, 0, 16, 6, 0, 12, 16},  {MLP_PROJ_W, 1, 16, 6, 0, 18, 16},
+        {FINAL_NORM_W, 0, 16, 1, 0, 0, 16}, {HEAD_W, 0, 3, 16, 6, 0, 3},        {HEAD_W, 1, 3, 16, 9, 0, 1},
+    };
+    Layout layout;
+    Error error;
+    if (!layout_build(&layout, &m, with_states(mesh_of_rank(1, 2, 1, 1), 4, 0.5), 8, &error)) die("%s", error.text);
+    const int n = sizeof expected / sizeof expected[0];
+    bool ok = layout.n == n;
+    for (int i = 0; i < n && ok; i++) {
+        const Slice* s = &layout.slices[i];
+        ok = s->tensor.kind == expected[i].kind && s->state == expected[i].state && s->rows == expected[i].rows &&
+             s->cols == expected[i].cols && slice_logical_row(s, 0) == expected[i].row &&
+             slice_logical_col(s) == expected[i].col && s->rows_used == expected[i].used;
+    }
+    check(ok, "states 2 and 3 of 4 on rank 1 of 2: %d slices of a tiny llama", layout.n);
+    check(layout.NH == 2 && layout.NKV == 1 && layout.F == 6 && layout.shared == 8 && layout_tokens(&layout, 0) == 3 &&
+              layout_tokens(&layout, 1) == 1 && layout_vocab_offset(&layout, 1) == 9,
+          "each with 2 heads, a key/value head, 6 channels, tokens 6 .. 8 and 9; 8 of 16 channels are shared");
+    layout_free(&layout);
+}
+
+// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero. Rows from
+// private_rows on of the two matrices that write into the residual stream are `factor` times those: 4 roundings, of the factor,
+// of the deviation and of both values.
+static bool is_part_of(const Layout* part, const Layout* whole, const float* a, int private_rows, double factor,
+                       bool* zero) {
+    float* b = (float*)checked_calloc((size_t)part->elements, sizeof(float), "test");
+    bool same = true;
+    layout_initialize(b, part, 7);
+    for (int i = 0; i < part->n; i++) {
+        const Slice *s = &part->slices[i], *w = &whole->slices[s->index];
+        const bool writes = s->tensor.kind == ATTN_PROJ_W || s->tensor.kind == MLP_PROJ_W;
+        for (int64_t r = 0; r < s->rows_used; r++) {
+            const float* from = a + w->offset + slice_logical_row(s, r) * w->cols + slice_logical_col(s);
+            float* values = b + s->offset + r * s->cols;
+            const bool scaled = factor != 1 && writes && r >= private_rows;
+            if (!scaled) same = same && memcmp(values, from, (size_t)s->cols * sizeof(float)) == 0;
+            for (int64_t c = 0; c < s->cols && scaled; c++)
+                same = same && fabs(values[c] - factor * from[c]) <= 4 * 0x1p-24 * fabs(factor * from[c]);
+            memset(values, 0, (size_t)s->cols * sizeof(float));
+        }
+    }
+    for (int64_t e = 0; e < part->elements; e++) *zero = *zero && b[e] == 0;
+    free(b);
+    return same;
+}
+
+// The states of a CAAT-Net begin with slices of what any other mesh has; or, where it is asked for, with the rows that make
+// private channels larger by sqrt(N).
+static void test_initial_states(const Layout* whole, const ModelConfig* m, const float* a) {
+    static const struct {
+        int N, t, p;
+        double share;
+        int S; // of 32 channels
+    } cases[] = {{4, 1, 1, 0.5, 16}, {4, 2, 2, 0.3, 9}, {4, 4, 1, 0, 0},   {2, 1, 2, 0.9, 28},
+                 {8, 8, 1, 0.5, 16}, {2, 2, 1, 1, 32},  {1, 1, 1, 0.5, 16}};
+    Layout part;
+    Error error;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bool same = true, zero = true;
+        for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
+            Mesh mesh = with_states(mesh_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
+            mesh.sync.scale = (SyncScale)scale;
+            for (int rank = 0; rank < mesh_size(&mesh); rank++) {
+                if (!layout_build(&part, m, mesh_like(&mesh, rank), 16, &error)) die("%s", error.text);
+                const double factor = scale == SYNC_INIT ? sqrt(cases[i].N) : 1;
+                same = same && is_part_of(&part, whole, a, cases[i].S, factor, &zero);
+                layout_free(&part);
+            }
+        }
+        check(same && zero, "initial values of %d states on t=%d p=%d: slices, with rows from %d on scaled or not",
+              cases[i].N, cases[i].t, cases[i].p, cases[i].S);
+    }
+}
+
+// Initial values do not depend on the mesh, have the right spread, and differ between tensors.
+static void test_initial_values(void) {
+    const ModelConfig m = model_llama(2, 32, 8, 4, 48, 16, 61);
+    Layout whole, part;
+    Error error;
+    check(layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), 16, &error), "one rank");
+    float* a = (float*)checked_calloc((size_t)whole.elements, sizeof(float), "test");
+    layout_initialize(a, &whole, 7);
+    static const int meshes[][2] = {{2, 2}, {8, 1}}; // the second: heads on two ranks, 61 tokens on 8
+    bool same = true, zero = true;
+    for (int i = 0; i < 2; i++) {
+        for (int rank = 0; rank < meshes[i][0] * meshes[i][1]; rank++) {
+            if (!layout_build(&part, &m, mesh_of_rank(rank, meshes[i][0], meshes[i][1], 1), 16, &error))
+                die("%s", error.text);
+            same = same && is_part_of(&part, &whole, a, 0, 1, &zero);
+            layout_free(&part);
+        }
+    }
+    bool spread = true; // for L = 2: 0.02, in the two matrices that write into the residual stream 0.02 / sqrt(4)
+    for (int i = 0; i < whole.n; i++) {
+        const Tensor* w = &whole.slices[i].tensor;
+        const bool residual = w->kind == ATTN_PROJ_W || w->kind == MLP_PROJ_W;
+        spread = spread && w->init_mean == (w->vector ? 1 : 0) &&
+                 fabs(w->init_std - (w->vector  ? 0
+                                     : residual ? 0.01
+                                                : 0.02)) < 1e-15;
+    }
+    check(spread, "means and spreads of a llama's initial values are those of the papers");
+    check(same, "initial values on t=2 p=2, and on t=8, are slices of those on one rank, bit for bit");
+    check(zero, "and what pads the vocabulary, and buckets, is zero");
+    // Of n normal numbers the mean has standard deviation std / sqrt(n), the variance var sqrt(2 / n): five of each.
+    for (int i = 0; i < whole.n; i++) {
+        const Slice* s = &whole.slices[i];
+        if (s->tensor.init_std == 0) continue;
+        const double n = (double)(s->rows * s->cols), std = s->tensor.init_std;
+        double sum = 0, squares = 0;
+        for (int64_t e = 0; e < s->rows * s->cols; e++)
+            sum += a[s->offset + e], squares += (double)a[s->offset + e] * a[s->offset + e];
+        if (s->tensor.layer > 0 && s->tensor.layer < m.L) continue;
+        check_error(s->tensor.name, fabs(sum / n) / std, 5 / sqrt(n));
+        check_error(s->tensor.name, fabs(squares / n / (std * std) - 1), 5 * sqrt(2 / n));
+    }
+    test_initial_states(&whole, &m, a);
+    free(a);
+    layout_free(&whole);
+}
+
+// Philox4x32-10 against the test vectors of Random123 (Salmon et al. 2011, file kat_vectors).
+static void test_philox(void) {
+    const Random4 zero = philox(0, 0, 0), ones = philox(~0ull, ~0ull, ~0ull);
+    const Random4 pi = philox(0x299f31d0a4093822ull, 0x0370734413198a2eull, 0x85a308d3243f6a88ull);
+    check(zero.word[0] == 0x6627e8d5u && zero.word[1] == 0xe169c58du && zero.word[2] == 0xbc57ac4cu &&
+              zero.word[3] == 0x9b00dbd8u,
+          "Philox4x32-10 of zeros");
+    check(ones.word[0] == 0x408f276du && ones.word[1] == 0x41c83b0eu && ones.word[2] == 0xa20bc7c6u &&
+              ones.word[3] == 0x6d5451fdu,
+          "Philox4x32-10 of ones");
+    check(pi.word[0] == 0xd16cfe09u && pi.word[1] == 0x94fdccebu && pi.word[2] == 0x5001e420u &&
+              pi.word[3] == 0x24126ea1u,
+          "Philox4x32-10 of digits of pi");
+}
+
+static bool parses(const char* a, const char* b, const char* c, Error* error) {
+    int64_t number = 3;
+    double real = 0.5;
+    const char* text = NULL;
+    int choice = 0;
+    bool flag = false;
+    Option table[] = {option_heading("things"),
+                      option_int("number", &number, 1, 10, ""),
+                      option_float("real", &real, 0, 1, ""),
+                      option_string("text", &text, "TEXT", ""),
+                      option_choice("choice", &choice, "one|two|three", ""),
+                      option_flag("flag", &flag, "")};
+    char words[4][64] = {"program"};
+    char* argv[4] = {words[0], words[1], words[2], words[3]};
+    int argc = 1;
+    const char* given[] = {a, b, c};
+    for (int i = 0; i < 3 && given[i]; i++) snprintf(words[argc++], sizeof words[0], "%s", given[i]);
+    error->text[0] = 0;
+    const bool ok = options_parse(table, 6, argc, argv, error);
+    return ok && (a == NULL || number != 3 || real != 0.5 || text || choice || flag);
+}
+
+static void test_options(void) {
+    static const struct {
+        const char *a, *b, *c, *message; // NULL: accepted
+    } cases[] = {
+        {NULL, NULL, NULL, NULL},
+        {"--number", "7", NULL, NULL},
+        {"--number=10", NULL, NULL, NULL},
+        {"--choice", "three", "--flag", NULL},
+        {"--real=1e-3", "--text", "--flag", NULL},
+        {"--nubmer", "7", NULL, "did you mean --number?"},
+        {"--xyzzyxyzzy", NULL, NULL, "unknown option --xyzzyxyzzy"},
+        {"--number", NULL, NULL, "the value is missing"},
+        {"--number", "7x", NULL, "not a whole number"},
+        {"--number", "", NULL, "not a whole number"},
+        {"--number", "11", NULL, "out of range, 1 to 10"},
+        {"--number", "99999999999999999999", NULL, "not a whole number"},
+        {"--number=1", "--number=4", NULL, NULL},
+        {"--real", "nan", NULL, "out of range"},
+        {"--real", "2", NULL, "out of range, 0 to 1"},
+        {"--choice", "tw", NULL, "has to be one of one|two|three"},
+        {"--flag=1", NULL, NULL, "takes no value"},
+        {"--text=", NULL, NULL, "empty value"},
+        {"number", "7", NULL, "options are written --name value"},
+        {"--", NULL, NULL, "options are written --name value"},
+        {"--things", NULL, NULL, "unknown option --things"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Error error;
+        const bool ok = parses(cases[i].a, cases[i].b, cases[i].c, &error);
+        const bool right = cases[i].message ? !ok && strstr(error.text, cases[i].message) : ok;
+        check(right, "options %s %s: %s", cases[i].a ? cases[i].a : "(none)", cases[i].b ? cases[i].b : "",
+              ok ? "accepted" : error.text);
+    }
+}
+
+int main(void) {
+    test_fused_rows();
+    test_states_by_hand();
+    test_initial_values();
+    test_philox();
+    test_options();
+    return test_end();
+}
