@@ -126,7 +126,8 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
         }
     }
     int32_t* positions = batch->host + 2 * B * T;
-    for (int i = 1; i < batch->streams; i++) memcpy(positions + i * B * T, positions, (size_t)(B * T) * sizeof(int32_t));
+    for (int i = 1; i < batch->streams; i++)
+        memcpy(positions + i * B * T, positions, (size_t)(B * T) * sizeof(int32_t));
     device_from_host(batch->device, batch->host, batch_bytes(batch));
     a->inputs = batch->device, a->targets = batch->device + (int64_t)B * T;
     if (r->document >= 0) a->positions = batch->device + (int64_t)2 * B * T;

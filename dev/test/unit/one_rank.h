@@ -1,6 +1,6 @@
 /*
-one_rank.h: a stage of one rank with one micro-batch, whose weights and tokens a test sets, for tests of the model without the
-trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
+one_rank.h: a stage of one rank with one micro-batch, whose weights and tokens a test sets, for tests of the model
+without the trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 */
 #ifndef ONE_RANK_H
 #define ONE_RANK_H

@@ -1,26 +1,27 @@
 /*
-test_equivalence.c: does every mesh train the same model? Runs the trainer's own step (this file includes train_gpt.cu) on
+test_equivalence.c: every mesh trains the same model. Runs the trainer's own step (this file includes train_gpt.cu) on
 every (t, p, d) with t p d <= 8 and compares it, after 6 or (--full, --mesh) 20 steps, with one rank:
 
     losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
-        token by token, the bytes sent (against the formulas of parallel.h, which must fit exactly)
+        token by token, the bytes sent (against the formulas of parallel/traffic.h, which must fit exactly)
     bit for bit where t = d = 1: any p, any schedule, any recomputation, any cut of the batch into micro-batches
     elsewhere, and on a GPU, whose kernels cut their sums by the shape of a micro-batch, within 1e-5, relative to the
         largest entry of a tensor: the order of additions is another one. A build for GPUs has to be one in fp32
-    copies of a parameter on several ranks are the same bits at the end; so are the shared channels of a CAAT-Net, in all its
-        states and behind every block. Such a model is compared with all of its states on one rank
+    copies of a parameter on several ranks are the same bits at the end; so are the shared channels of a CAAT-Net, in
+        all its streams and after every block. Such a model is compared with all of its streams on one rank
 
 Bound. A float32 sum of n terms in another order differs by about sqrt(n) 2^-24 of its size (Higham 2002, section 4.5),
-here 1e-6 for n up to 300; a step hands it on, 20 steps add up: 1e-5 leaves a factor of a few. AdamW divides a gradient by
-its own size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
+here 1e-6 for n up to 300; errors of 20 steps add up: 1e-5 leaves a factor of a few. AdamW divides a gradient by its own
+size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
 gradients stay as small as they are.
 
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
-Without --full every mesh, architecture and tying is run with one choice of the other settings (they take turns, so that
-all pairs of settings are met), every other schedule than 1F1B with one choice of all of that, and one CAAT-Net;
-with it all combinations are run with 1F1B, twelve choices with every other schedule, and twelve CAAT-Nets. --short: only meshes of 1 or 2 an axis. --mesh: all settings
-of one mesh; --only: those whose line, as it is printed, contains TEXT; kept: against the references of an earlier run.
+Without --full every mesh, architecture and tying runs with one choice of the other settings (they take turns, so that
+all pairs of settings are met), every other schedule than 1F1B with one choice of all of that, and one CAAT-Net; --full
+runs all combinations with 1F1B, twelve choices with every other schedule, and twelve CAAT-Nets. --short: only meshes
+of 1 or 2 an axis. --mesh: all settings of one mesh; --only: those whose printed line contains TEXT; kept: against the
+references of an earlier run.
 
 ranks: 8
 ranks sanitized: 4
@@ -167,8 +168,7 @@ static void case_name(char name[256], const Case* c) {
     if (mesh->sync.ranks)
         snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->sync.share, mesh->sync.ranks,
                  sync_scale_names[mesh->sync.scale]);
-    if (c->schedule != ONE_F_ONE_B)
-        snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
+    if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],

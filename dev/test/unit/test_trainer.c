@@ -40,7 +40,8 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.recompute = run->recompute, o->schedule = (int)run->schedule;
     if (!plan_schedule(t, run->model, &mesh, false, &error) ||
-        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, SCOPE_WORLD, native_dtype(), &error))
+        !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, SCOPE_WORLD, native_dtype(),
+                    &error))
         die("%s", error.text);
     open_loaders(t, held_out_blocks(&t->settings));
     stage_allocate(&t->stage);
