@@ -158,45 +158,37 @@ static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
 static inline const ModelConfig* model_presets(int* count) {
     static const struct {
         const char* name;
-        int L, C, NH, T, V;
-    } gpt2[] = {
-        {"tiny", 4, 128, 4, 128, 256},
-        {"gpt2-124M", 12, 768, 12, 1024, 50257},
-        {"gpt2-350M", 24, 1024, 16, 1024, 50257},
-        {"gpt2-774M", 36, 1280, 20, 1024, 50257},
-        {"gpt2-1558M", 48, 1600, 25, 1024, 50257},
-        {"gpt3-1.7B", 24, 2304, 24, 2048, 51200},
-        {"gpt3-3.6B", 30, 3072, 32, 2048, 51200},
-        {"gpt3-7.5B", 36, 4096, 32, 2048, 51200},
-        {"gpt3-18.4B", 40, 6144, 48, 2048, 51200},
-        {"gpt3-39.1B", 48, 8192, 64, 2048, 51200},
-        {"gpt3-76.1B", 60, 10240, 80, 2048, 51200},
-        {"gpt3-145.6B", 80, 12288, 96, 2048, 51200},
-        {"gpt3-175B", 96, 12288, 96, 2048, 50257},
-        {"gpt3-310.1B", 96, 16384, 128, 2048, 51200},
-        {"gpt3-529.6B", 105, 20480, 128, 2048, 51200},
-        {"gpt3-1008B", 128, 25600, 160, 2048, 51200},
-    };
-    static const struct {
-        const char* name;
+        Arch arch;
         int L, C, NH, NKV, F, T, V;
-    } llama[] = {
-        {"llama-130M", 12, 768, 16, 16, 2048, 1024, 32000},
-        {"llama-1.1B", 22, 2048, 32, 4, 5632, 2048, 32000},
-        {"llama-7B", 32, 4096, 32, 32, 11008, 2048, 32000},
+    } rows[] = {
+        {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256},
+        {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257},
+        {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257},
+        {"gpt2-774M", ARCH_GPT2, 36, 1280, 20, 20, 5120, 1024, 50257},
+        {"gpt2-1558M", ARCH_GPT2, 48, 1600, 25, 25, 6400, 1024, 50257},
+        {"gpt3-1.7B", ARCH_GPT2, 24, 2304, 24, 24, 9216, 2048, 51200},
+        {"gpt3-3.6B", ARCH_GPT2, 30, 3072, 32, 32, 12288, 2048, 51200},
+        {"gpt3-7.5B", ARCH_GPT2, 36, 4096, 32, 32, 16384, 2048, 51200},
+        {"gpt3-18.4B", ARCH_GPT2, 40, 6144, 48, 48, 24576, 2048, 51200},
+        {"gpt3-39.1B", ARCH_GPT2, 48, 8192, 64, 64, 32768, 2048, 51200},
+        {"gpt3-76.1B", ARCH_GPT2, 60, 10240, 80, 80, 40960, 2048, 51200},
+        {"gpt3-145.6B", ARCH_GPT2, 80, 12288, 96, 96, 49152, 2048, 51200},
+        {"gpt3-175B", ARCH_GPT2, 96, 12288, 96, 96, 49152, 2048, 50257},
+        {"gpt3-310.1B", ARCH_GPT2, 96, 16384, 128, 128, 65536, 2048, 51200},
+        {"gpt3-529.6B", ARCH_GPT2, 105, 20480, 128, 128, 81920, 2048, 51200},
+        {"gpt3-1008B", ARCH_GPT2, 128, 25600, 160, 160, 102400, 2048, 51200},
+        {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000},
+        {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000},
+        {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000},
     };
-    enum { GPT2S = sizeof gpt2 / sizeof gpt2[0], LLAMAS = sizeof llama / sizeof llama[0] };
-    static ModelConfig presets[GPT2S + LLAMAS];
-    *count = GPT2S + LLAMAS;
-    if (presets[0].name) return presets;
-    for (int i = 0; i < LLAMAS; i++) {
-        presets[GPT2S + i] =
-            model_llama(llama[i].L, llama[i].C, llama[i].NH, llama[i].NKV, llama[i].F, llama[i].T, llama[i].V);
-        presets[GPT2S + i].name = llama[i].name;
-    }
-    for (int i = GPT2S - 1; i >= 0; i--) {
-        presets[i] = model_gpt2(gpt2[i].L, gpt2[i].C, gpt2[i].NH, gpt2[i].T, gpt2[i].V);
-        presets[i].name = gpt2[i].name;
+    enum { PRESETS = sizeof rows / sizeof rows[0] };
+    static ModelConfig presets[PRESETS];
+    *count = PRESETS;
+    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) {
+        ModelConfig* m = &presets[i - 1];
+        *m = model_of(rows[i - 1].arch, rows[i - 1].L, rows[i - 1].C, rows[i - 1].NH, rows[i - 1].NKV, rows[i - 1].F,
+                      rows[i - 1].T, rows[i - 1].V);
+        m->name = rows[i - 1].name;
     }
     return presets;
 }
@@ -330,17 +322,21 @@ static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int la
         if (!r->exists) continue;
         if (list) {
             Tensor* t = &list[n];
-            t->kind = r->kind, t->layer = layer;
+            t->kind = r->kind;
+            t->layer = layer;
             const char* name = gpt2 ? r->gpt2_name : r->llama_name;
             if (layer < 0 || layer == m->L)
                 snprintf(t->name, sizeof t->name, "%s", name);
             else
                 snprintf(t->name, sizeof t->name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
             t->vector = r->cols == 0;
-            t->rows = r->rows, t->cols = t->vector ? 1 : r->cols;
+            t->rows = r->rows;
+            t->cols = t->vector ? 1 : r->cols;
             t->transposed = gpt2 && !t->vector && layer >= 0 && layer < m->L;
-            t->parallel = r->parallel, t->parts = r->parts;
-            t->init_mean = r->mean, t->init_std = r->std;
+            t->parallel = r->parallel;
+            t->parts = r->parts;
+            t->init_mean = r->mean;
+            t->init_std = r->std;
         }
         n++;
     }

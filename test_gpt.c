@@ -388,7 +388,7 @@ static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
     SafeMetadata metadata[KEYS];
     char text[KEYS][32];
     for (int i = 0; i < KEYS; i++) {
-        snprintf(text[i], sizeof text[i], "%s", m->arch == ARCH_LLAMA ? "llama" : "gpt2");
+        snprintf(text[i], sizeof text[i], "%s", model_arch_name(m->arch));
         if (i > 0) snprintf(text[i], sizeof text[i], "%.17g", i <= SIZES ? sizes[i - 1] : reals[i - 1 - SIZES]);
         metadata[i].key = keys[i], metadata[i].value = text[i];
     }

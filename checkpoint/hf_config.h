@@ -243,12 +243,12 @@ typedef struct {
 } TokenRoles;
 
 // The defaults of transformers. V: the vocabulary; tokens beyond it do not count.
-static inline TokenRoles config_usual_roles(Arch arch, int V) {
+static inline TokenRoles config_usual_roles(HubFormat hub, int V) {
     TokenRoles roles;
     memset(&roles, 0, sizeof roles);
     for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
         const int llama = role == ROLE_BOS ? 1 : 2;
-        roles.id[role][0] = arch == ARCH_GPT2 ? 50256 : llama;
+        roles.id[role][0] = hub == HUB_GPT2 ? 50256 : llama;
         roles.n[role] = roles.id[role][0] < V;
     }
     return roles;
@@ -275,7 +275,7 @@ static inline bool config_read_roles(TokenRoles* roles, const char* path, int V,
     const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
     ok = ok && config_kind(&kind, &reader);
-    if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? ARCH_GPT2 : ARCH_LLAMA, V);
+    if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? HUB_GPT2 : HUB_LLAMA, V);
     for (int role = 0; role < TOKEN_ROLES && ok; role++) {
         const JsonNode* node = json_get(json.nodes, token_role_names[role]);
         if (!node) continue;

@@ -27,7 +27,7 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "caat_mentions": (7, ("gpt.h", "// CAAT-Net\n" * 3)),
     "async_mentions": (0, ("gpt.h", "struct AsyncDp* x;\n" * 11)),
     "probe_mentions": (13, ("gpt.h", "nan_probe(s);\n")),
-    "arch_features": (51, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
+    "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
     "phrases": (575, ("util/a.h", "// It was left\n// far away.\n")),
     "product_lines": (49883, ("util/a.h", "\n")),  # goal 47,200

@@ -356,7 +356,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
         if (config_read_roles(roles, config, model->V, error)) return true;
         if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else it may be anything's
     }
-    *roles = config_usual_roles(ARCH_GPT2, model->V);
+    *roles = config_usual_roles(HUB_GPT2, model->V);
     if (o->init && llmc_is_file(o->init)) return true;
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;

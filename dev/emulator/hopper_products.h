@@ -4,8 +4,6 @@ hopper_products.h: the products of four warps (wgmma) on the emulator; a part of
 #ifndef HOPPER_PRODUCTS_H
 #define HOPPER_PRODUCTS_H
 
-#include "hopper_emulator.h"
-
 namespace cuda_on_cpu {
 
 // The four warps of the running thread meet; the last one does the work. Returns their warpgroup.

@@ -4,8 +4,6 @@ warp_emulator.h: collectives of a warp (shuffles, votes, matrix fragments) on th
 #ifndef WARP_EMULATOR_H
 #define WARP_EMULATOR_H
 
-#include "cuda_emulator.h"
-
 namespace cuda_on_cpu {
 
 inline unsigned lane_number() {

@@ -34,7 +34,7 @@ PURE = [
     ("config: linear scalings are not written", CONFIG, "else if (r->factor > 0)", "else if (false)"),
     ("config: eps is written with six digits", CONFIG, "digits <= 17", "digits <= 6"),
     ("config: mistral is a llama", CONFIG, 'strcmp(kind, "llama") != 0', 'strcmp(kind, "llama") != 0 && strcmp(kind, "mistral") != 0'),
-    ("ends: of gpt2 where nothing is said", CONFIG, "arch == ARCH_GPT2 ? 50256 :", "arch == ARCH_GPT2 ? 50255 :"),
+    ("ends: of gpt2 where nothing is said", CONFIG, "hub == HUB_GPT2 ? 50256 :", "hub == HUB_GPT2 ? 50255 :"),
     ("ends: null is what is usual", CONFIG, "roles->n[role] = 0;\n        if (node->type == JSON_NULL) continue;",
      "if (node->type == JSON_NULL) continue;\n        roles->n[role] = 0;"),
     ("ends: the first of several", CONFIG, "one = list ? json_next(one) : NULL", "one = NULL"),

@@ -132,7 +132,7 @@ static inline int64_t logical_element(const Tensor* tensor, const ModelConfig* m
     case HEAD_W: row += rank * tokens; break;
     case QKV_W:
     case QKV_B:
-        if (m->arch == ARCH_LLAMA)
+        if (m->hub == HUB_LLAMA)
             row += rank * channels;
         else
             row = row / channels * m->C + rank * channels + row % channels;

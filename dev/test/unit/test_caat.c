@@ -23,9 +23,7 @@ static double slope_at(Alone* x, const float* params, const float* direction) {
 // bound of 1e-4 leaves room for the fifth derivative: h = 0.02, where its part is 16 times as large, made 4e-4 of the
 // worst 2e-5.
 static void test_slopes(Arch arch, int ranks, double share) {
-    const bool gpt = arch == ARCH_GPT2;
     ModelConfig m = model_of(arch, 2, 32, 4, 4, 44, 16, 61);
-    m.tied = gpt;
     const CaatConfig sync = {ranks, share, SYNC_RUNTIME, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -75,7 +73,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
     }
     char what[160];
     snprintf(what, sizeof what, "%s, %d states, p = %g: slopes of the loss, worst of %d tensors: %s",
-             gpt ? "gpt2" : "llama", ranks, share, s->layout.tensors, where);
+             model_arch_name(arch), ranks, share, s->layout.tensors, where);
     check_error(what, worst, 1e-4);
     free(params), free(gradient), free(direction);
     alone_close(&alone);

@@ -56,14 +56,14 @@ typedef struct {
 // for 5 and 7 one, else 4: divided, one each, and shared by two, four or all ranks.
 static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
-    const int NKV = c->arch == ARCH_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
+    const int NKV = architectures[c->arch].hub == HUB_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
     const int T = c->family == 1 ? 35 : 24;
     ModelConfig m = model_of(c->arch, LAYERS, C, NH, NKV, F, T, V_TEST);
     m.tied = c->tied;
     return m;
 }
 
-static int family_of(Arch arch, int t) { return t == 5 || t == 7 ? 1 : arch == ARCH_LLAMA && t % 3 == 0 ? 2 : 0; }
+static int family_of(Arch arch, int t) { return t == 5 || t == 7 ? 1 : architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0; }
 
 // Sequences in an update: d divides them and, if it can be, p the share of each replica.
 static int global_batch_of(int p, int d) {
@@ -170,7 +170,7 @@ static void case_name(char name[256], const Case* c) {
                  sync_scale_names[mesh->sync.scale]);
     if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
-             c->model.arch == ARCH_GPT2 ? "gpt2" : "llama", c->model.tied ? " tied" : "", sync,
+             model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->zero, recompute[mesh->recompute],
              mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
 }

@@ -17,8 +17,7 @@ static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 
 static const DtypeInfo fp32 = {4, false, 2}, bf16 = {2, true, 2};
 
 static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, int V) {
-    const bool gpt2 = arch == ARCH_GPT2;
-    const ModelConfig m = model_of(arch, L, C, NH, NKV, gpt2 ? 4 * C : 3 * C, T, V);
+    const ModelConfig m = model_of(arch, L, C, NH, NKV, architectures[arch].biases ? 4 * C : 3 * C, T, V);
     return m;
 }
 
@@ -69,18 +68,17 @@ static double bucket_by_hand(const ByHand* x, double elements) {
 }
 
 static double block_parameters(const ByHand* x) {
-    const bool gpt2 = x->m->arch == ARCH_GPT2;
     const double matrices = x->QKV * x->C + x->heads * x->C + x->FC * x->C + x->F * x->C;
-    return matrices + (gpt2 ? 6 * x->C + x->QKV + x->FC : 2 * x->C); // norms; biases
+    return matrices + (x->m->biases ? 6 * x->C + x->QKV + x->FC : 2 * x->C); // norms; biases
 }
 
 static double parameters_by_hand(const ByHand* x) {
     const ModelConfig* m = x->m;
-    const bool gpt2 = m->arch == ARCH_GPT2, tied = m->tied;
+    const bool tied = m->tied;
     double n = m->L / x->mesh->p * bucket_by_hand(x, block_parameters(x));
     if (x->first || (tied && x->last)) n += bucket_by_hand(x, x->V * x->C);
-    if (x->first && gpt2) n += bucket_by_hand(x, (double)m->T * x->C);
-    if (x->last) n += bucket_by_hand(x, (gpt2 ? 2 : 1) * x->C);
+    if (x->first && m->position == POSITION_LEARNED) n += bucket_by_hand(x, (double)m->T * x->C);
+    if (x->last) n += bucket_by_hand(x, (m->norm == NORM_LAYERNORM ? 2 : 1) * x->C);
     if (x->last && !tied) n += bucket_by_hand(x, x->V * x->C);
     return n;
 }
@@ -107,11 +105,10 @@ static double activations_by_hand(const ByHand* x) {
 
 // Tensors that a rank has a slice of: 12 a block of GPT-2, 9 of Llama, and what the ends have.
 static double slices_by_hand(const ByHand* x) {
-    const bool gpt2 = x->m->arch == ARCH_GPT2;
-    double n = (gpt2 ? 12.0 : 9.0) * (x->m->L / x->mesh->p);
+    double n = (x->m->biases ? 12.0 : 9.0) * (x->m->L / x->mesh->p);
     if (x->first || (x->m->tied && x->last)) n += 1;
-    if (x->first && gpt2) n += 1;
-    if (x->last) n += gpt2 ? 2 : 1;
+    if (x->first && x->m->position == POSITION_LEARNED) n += 1;
+    if (x->last) n += x->m->norm == NORM_LAYERNORM ? 2 : 1;
     if (x->last && !x->m->tied) n += 1;
     return n;
 }
@@ -122,7 +119,7 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
     bytes += 3 * stream + room(x->N * fmax(x->F, x->heads) * x->w);                  // dx, branch, dnorm; dact
     if (x->mesh->sequence_parallel) bytes += 2 * all;
     if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
-    if (x->m->arch == ARCH_LLAMA) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
+    if (x->m->position == POSITION_ROPE) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
     bytes += room((2.0 * tensors + 1) * 8) + room(slices_by_hand(x) * 8);                     // squares; checksums
     return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
 }
@@ -142,7 +139,7 @@ static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int 
     x.heads = m->NH / t * HS;
     x.QKV = x.heads + 2.0 * NKV * HS;
     x.F = m->F / t;
-    x.FC = m->arch == ARCH_LLAMA ? 2 * x.F : x.F;
+    x.FC = model_is_gated(m) ? 2 * x.F : x.F;
     x.V = ceil((double)m->V / t);
     x.first = pipeline == 0;
     x.last = pipeline == mesh->p - 1;
@@ -157,7 +154,7 @@ static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, 
     const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
     const double bucket = fmax(bucket_by_hand(&x, block_parameters(&x)),
                                fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
-                                    x.first && m->arch == ARCH_GPT2 ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
+                                    x.first && m->position == POSITION_LEARNED ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
     double grads = (mesh->zero < 2 ? room(4 * n) : 0) + (mesh->zero ? room(4 * share) : 0);
     if (mesh->zero == 2) grads += ZERO2_BUFFERS * (room(4 * bucket) + room(4 * bucket / d));
     if (m->tied && x.first && x.last && mesh->zero < 2) grads += room(4 * x.V * x.C);

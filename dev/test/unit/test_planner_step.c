@@ -330,7 +330,7 @@ static void test_kernels(void) {
     static const double again_C[3] = {0, 2 + 2,
                                       2 + 4}; // none; selective: two norms; full: one, and a residual with one
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const bool llama = rows[i].arch == ARCH_LLAMA;
+        const bool llama = architectures[rows[i].arch].position == POSITION_ROPE;
         ModelConfig m = model_of(rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000);
         m.tied = true;
         for (int k = 0; k < 3; k++) {

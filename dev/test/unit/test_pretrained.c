@@ -106,7 +106,7 @@ static void test_published(void) {
     check(read_text(
               &m, "{\"architectures\":[\"GPT2LMHeadModel\"],\"n_layer\":1,\"n_embd\":2,\"n_head\":1,\"vocab_size\":3}",
               &error) &&
-              m.arch == ARCH_GPT2 && m.F == 8 && m.T == 1024 && m.tied,
+              m.hub == HUB_GPT2 && m.F == 8 && m.T == 1024 && m.tied,
           "the architecture without model_type");
 }
 
@@ -300,7 +300,7 @@ static bool right_slices(const ModelConfig* m, const Layout* layout, const float
     static const int kinds[] = {WTE,     WPE,     NORM1_W, NORM1_B, QKV_W,      QKV_B,      ATTN_PROJ_W,  ATTN_PROJ_B,
                                 NORM2_W, NORM2_B, FC_W,    FC_B,    MLP_PROJ_W, MLP_PROJ_B, FINAL_NORM_W, FINAL_NORM_B};
     bool right = m->L == L && m->C == C && m->NH == NH && m->NKV == NH && m->V == V && m->T == POSITIONS && m->tied &&
-                 m->F == 4 * C && m->arch == ARCH_GPT2 && m->eps == 1e-5;
+                 m->F == 4 * C && m->hub == HUB_GPT2 && m->eps == 1e-5;
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
         int k = 0;
@@ -358,7 +358,7 @@ static void test_llmc(void) {
     other.eps = 1e-6;
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
     other = m;
-    other.arch = ARCH_LLAMA;
+    model_set_arch(&other, ARCH_LLAMA);
     check(!llmc_file_layout(&plan, NULL, &other, SAFE_F32, &error), "not written: %s", error.text);
 }
 

@@ -67,7 +67,7 @@ static void test_flops(void) {
 
 // L 3, C 10, 5 heads of 2, F 14 or 40, V 384, T 7; B 4: N 28 rows.
 static ModelConfig odd_model(Arch arch) {
-    const bool gpt2 = arch == ARCH_GPT2;
+    const bool gpt2 = architectures[arch].hub == HUB_GPT2;
     const ModelConfig m = model_of(arch, 3, 10, 5, gpt2 ? 5 : 1, gpt2 ? 40 : 14, 7, 384);
     return m;
 }
@@ -166,7 +166,7 @@ static ModelConfig noted_model(const Noted* x) {
 
 // Bytes that our kernels move and the notes' do not, where nothing else sets the floor.
 static double bytes_more(const ModelConfig* m, double N) {
-    const bool gpt2 = m->arch == ARCH_GPT2;
+    const bool gpt2 = m->position == POSITION_LEARNED;
     const double X = 2 * N * m->C, n = (double)model_parameters(m), wte = (double)m->V * m->C, L = m->L;
     double more = 0;
     more += X;                          // the stream's gradient is set to zero before the last norm adds to it

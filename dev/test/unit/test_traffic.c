@@ -48,7 +48,6 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     const double b = 2, s = 8, h = m->C, k = 3, t = mesh.t, p = mesh.p, d = mesh.d;
     const double part = (t - 1) / t, bsh = element * b * s * h; // bytes
     const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.sync.ranks > 0;
-    const bool gpt2 = m->arch == ARCH_GPT2;
     double data;
     const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, element, &data);
     const double S = floor(mesh.sync.share * h), back = mesh.sync.narrow ? element : 4; // shared; bytes on the way back
@@ -66,8 +65,8 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     if (caat) messages *= mesh.sync.ranks;
     if (!sequence && !caat && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
-    const double norms = (gpt2 ? 2 : 1) * (2.0 * m->L + 1) * h, positions = gpt2 ? m->T * h : 0;
-    const double biases = gpt2 ? 2.0 * m->L * h : 0; // behind a sum
+    const double norms = (m->norm == NORM_LAYERNORM ? 2 : 1) * (2.0 * m->L + 1) * h, positions = m->position == POSITION_LEARNED ? m->T * h : 0;
+    const double biases = m->biases ? 2.0 * m->L * h : 0; // behind a sum
     const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
     const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
     if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions);
