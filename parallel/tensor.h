@@ -20,7 +20,11 @@ go between the ranks for the cross entropy; the logits never do.
 #ifndef TENSOR_H
 #define TENSOR_H
 
+#ifdef METHODS_NO
+#include "../methods/none.h"
+#else
 #include "../methods/caat.h"
+#endif
 #include "stage.h"
 
 // all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.

@@ -13,7 +13,11 @@ Every rank reads the same command line and comes to the same conclusions, so a w
 #include "../model.h"
 #include "../util/options.h"
 #include "../parallel/schedule.h"
+#ifdef METHODS_NO
+#include "../methods/none.h"
+#else
 #include "../methods/async_schedule.h"
+#endif
 #include "lr_schedule.h"
 
 typedef struct {
@@ -454,8 +458,23 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
     return option_given(table, n, "steps") ? o->steps == 0 : asks;
 }
 
+#ifdef METHODS_NO
+static inline void check_method_options(const Settings* o) {
+    const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
+    if (o->caat_fraction < 1) name = "caat-fraction";
+    if (o->caat_ranks) name = "caat-ranks";
+    if (name) die_usage("--%s: this program was built with METHODS=no", name);
+}
+
+static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+    const AsyncConfig none = {0};
+    (void)o;
+    (void)mesh;
+    return none;
+}
+#else
 // Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
-static inline void check_async_options(const Settings* o) {
+static inline void check_method_options(const Settings* o) {
     const Settings usual = settings_default();
     const char* mode = dp_mode_names[o->dp_mode];
     const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
@@ -539,6 +558,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     if (!async_schedule_check(&r, &error)) die("internal error: %s", error.text);
     return r;
 }
+#endif
 
 static inline void check_settings(Settings* o) {
     if (!settings_is_training(o) && o->out && !o->resume)
@@ -555,7 +575,7 @@ static inline void check_settings(Settings* o) {
         die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
-    check_async_options(o);
+    check_method_options(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
                   (long long)o->steps);
