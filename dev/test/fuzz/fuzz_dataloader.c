@@ -1,6 +1,6 @@
 /*
-fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights, may crash
-dataloader/token_files.h, dataloader/jsonl.h and dataloader.h or make them hand out a token that is not there.
+fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights,
+may crash dataloader/token_files.h, dataloader/jsonl.h and dataloader.h or make them hand out a token that is not there.
 
     ./fuzz_dataloader SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
     ./fuzz_dataloader FILE              runs one input, which a crash has left behind
@@ -123,8 +123,8 @@ static void write_files(const char* bin, const FileBytes* file) {
     if (file->index_size) write_file(idx, file->index, file->index_size);
 }
 
-// Token i of the files laid end to end, read byte by byte; UINT32_MAX for what no token can be. The type of a file with an
-// index is the one that it was accepted with.
+// Token i of the files laid end to end, read byte by byte; UINT32_MAX for what no token can be. The type of a file with
+// an index is the one that it was accepted with.
 static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, TokenFormat format, int64_t i) {
     const size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0;
     size_t width = format == TOKENS_TEXT ? 1 : format == TOKENS_LLAMA3_SHARD ? 4 : 2;

@@ -1,11 +1,13 @@
 /*
-fuzz_evaluate.c: no bytes in a file of multiple choice may crash dataloader/eval_loader.h, or make it hand out a token that is not there.
+fuzz_evaluate.c: no bytes in a file of multiple choice may crash dataloader/eval_loader.h, or make it hand out a token
+that is not there.
 
     ./fuzz_evaluate SECONDS SEED      damages files of its own; reproducible but for the number of them
     ./fuzz_evaluate FILE              runs one input, which a crash has left behind
 
-An input is T, the vocabulary, and the bytes of a file. What is opened is read row by row: inputs are tokens of the model, targets -1
-or one of them, as many as the completion has, and each input behind the first is the target before it where that counts.
+An input is T, the vocabulary, and the bytes of a file. What is opened is read row by row: inputs are tokens of the
+model, targets -1 or one of them, as many as the completion has, and each input behind the first is the target before it
+where that counts.
 */
 #include "../../../dataloader/eval_loader.h"
 #include "../unit/test.h"
@@ -44,8 +46,8 @@ static void check_row(const Evaluation* e, int V, int64_t row) {
     REQUIRE(count == example_completion(example, (int)c)[0]);
 }
 
-// Reads a file of these bytes. They lie in memory of their own size, so that a sanitizer sees what is read behind them. Returns
-// whether they are a file.
+// Reads a file of these bytes. They lie in memory of their own size, so that a sanitizer sees what is read behind them.
+// Returns whether they are a file.
 static bool run_input(const Input* in) {
     unsigned char* bytes = (unsigned char*)checked_malloc(in->size, "an input");
     Evaluations list = {NULL, 0};

@@ -1,6 +1,7 @@
 /*
-fuzz_readers.c: no bytes in a file that the trainer, the planner or the pictures read may crash them; and what they accept is
-used: a cluster is priced, a network gets every all-reduce, a trace is measured, options are written and read again.
+fuzz_readers.c: no bytes in a file that the trainer, the planner or the pictures read may crash them; and what they
+accept is used: a cluster is priced, a network gets every all-reduce, a trace is measured, options are written and read
+again.
 
     ./fuzz_readers SECONDS SEED      damages files of its own; reproducible but for the number of them
     ./fuzz_readers READER FILE       runs one file, which a crash has left in /dev/shm (or build)/fuzz_readers.XXXXXX

@@ -1,7 +1,7 @@
 /*
-fuzz_safetensors.c: no bytes may crash util/json.h and checkpoint/safetensors.h, keep them busy, or make them take much memory; and what
-they accept is what it says: a JSON text written out and read again is the same tree, the tensors of a file cover its
-data byte by byte, and the file that a plan makes of them is read again.
+fuzz_safetensors.c: no bytes may crash util/json.h and checkpoint/safetensors.h, keep them busy, or make them take much
+memory; and what they accept is what it says: a JSON text written out and read again is the same tree, the tensors of a
+file cover its data byte by byte, and the file that a plan makes of them is read again.
 
     ./fuzz_safetensors SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
     ./fuzz_safetensors FILE              runs one input, which a crash has left behind

@@ -1,10 +1,12 @@
 /*
-fuzz_tokenizer.c: no bytes in a vocabulary's file may crash dataloader/tokenizer/vocab_files.h; what it reads encodes any bytes, and gives them back.
+fuzz_tokenizer.c: no bytes in a vocabulary's file may crash dataloader/tokenizer/vocab_files.h; what it reads encodes
+any bytes, and gives them back.
 
     ./fuzz_tokenizer SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
     ./fuzz_tokenizer FILE              runs one file, which a crash has left behind
 
-A file is a small vocabulary of one of the formats, of which some bytes were changed, removed, doubled or swapped with others.
+A file is a small vocabulary of one of the formats, of which some bytes were changed, removed, doubled or swapped with
+others.
 */
 #include "../../../dataloader/tokenizer.h"
 #include "../unit/test.h"

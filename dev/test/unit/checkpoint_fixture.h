@@ -1,7 +1,7 @@
 /*
-checkpoint_fixture.h: what test_checkpoint and test_checkpoint_verify share. Checkpoints of many ranks are simulated one after the
-other in this process. The values of a parameter are a formula of (tensor name, value, logical element). What a rank holds of
-it is computed here, from the definition of each kind of tensor, not by the code under test.
+checkpoint_fixture.h: what test_checkpoint and test_checkpoint_verify share. Checkpoints of many ranks are simulated one
+after the other in this process. The values of a parameter are a formula of (tensor name, value, logical element). What
+a rank holds of it is computed here, from the definition of each kind of tensor, not by the code under test.
 */
 #ifndef CHECKPOINT_FIXTURE_H
 #define CHECKPOINT_FIXTURE_H

@@ -1,9 +1,11 @@
 /*
 encode_file.c: the tokens of a file, for dev/test/system/compare_tokenizers.py.
 
-    encode_file VOCABULARY SPLIT FILE [special] [ROUNDS]      SPLIT: gpt2, llama3, qwen2, cl100k, or - where the vocabulary says it
+    encode_file VOCABULARY SPLIT FILE [special] [ROUNDS]      SPLIT: gpt2, llama3, qwen2, cl100k, or - where the
+                                                              vocabulary says it
 
-Prints the tokens as int32 in the machine's order to standard output, and seconds (the best of ROUNDS, on one thread) to standard error.
+Prints the tokens as int32 in the machine's order to standard output, and seconds (the best of ROUNDS, on one thread) to
+standard error.
 */
 #include "../../../dataloader/tokenizer.h"
 

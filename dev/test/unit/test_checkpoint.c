@@ -1,8 +1,8 @@
 /*
-test_checkpoint.c: writing checkpoints (checkpoint/checkpoint.h) and starting from their weights (checkpoint/pretrained.h). Files
-that any mesh has written, in any order of its ranks, hold the formula of checkpoint_fixture.h and are the same bytes; any
-other mesh reads its slices of them. A save that is stopped or fails, at every single call that changes the disk, leaves what was
-there before.
+test_checkpoint.c: writing checkpoints (checkpoint/checkpoint.h) and starting from their weights
+(checkpoint/pretrained.h). Files that any mesh has written, in any order of its ranks, hold the formula of
+checkpoint_fixture.h and are the same bytes; any other mesh reads its slices of them. A save that is stopped or fails,
+at every single call that changes the disk, leaves what was there before.
 */
 #include "checkpoint_fixture.h"
 

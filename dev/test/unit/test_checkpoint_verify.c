@@ -1,7 +1,7 @@
 /*
 test_checkpoint_verify.c: reading checkpoints (checkpoint/checkpoint_verify.h) and the folder of a run
-(checkpoint/checkpoint_dir.h). A file that is not what was written is refused with its name: other models, changed values and names, 500
-flipped bits and cut files. Of a run's folder, what is pruned, cleaned, linked and locked.
+(checkpoint/checkpoint_dir.h). A file that is not what was written is refused with its name: other models, changed
+values and names, 500 flipped bits and cut files. Of a run's folder, what is pruned, cleaned, linked and locked.
 */
 #include "checkpoint_fixture.h"
 
@@ -138,8 +138,8 @@ static void damage(const char* path, int64_t place, int bit) {
 
 static uint64_t random_below(uint64_t* state, uint64_t n) { return philox(11, 0, (*state)++).word[0] % n; }
 
-// Bits flipped and pieces cut off, 500 times: each is refused with the name of the file. Ranks that add up their parts find the
-// same as one process alone.
+// Bits flipped and pieces cut off, 500 times: each is refused with the name of the file. Ranks that add up their parts
+// find the same as one process alone.
 static void test_unsound(void) {
     static const char* names[] = {"model.safetensors", "optimizer.safetensors", "config.json", "trainer.json"};
     const Sizes z = {2, 2, 1, 0, 0};
@@ -306,15 +306,16 @@ static void test_folder(void) {
         const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
         const int n = checkpoint_steps(&steps, "run");
         const int64_t expected[6][3] = {{1}, {2, 1}, {3, 2}, {4, 3, 2}, {5, 4, 2}, {6}};
-        bool ok = pruned && n == (i == 3 || i == 4 ? 3 : i == 5 || i == 0 ? 1 : 2);
+        const int left[] = {1, 2, 2, 3, 3, 1}, bests[] = {1, 2, 2, 2, 2, 6}, best = bests[i];
+        bool ok = pruned && n == left[i];
         for (int k = 0; k < n && ok; k++) ok = steps[k] == expected[i][k];
         const ssize_t length = readlink("run/best", target, sizeof target - 1);
         target[length > 0 ? length : 0] = 0;
-        const int best = i == 0 ? 1 : i == 5 ? 6 : 2;
         ok = ok && atoi(target + 5) == best;
         check(ok, "losses 3, 1, 2, none, 1.5, 1; after step %d: the last %d and the best, %s %s", i + 1, i < 5 ? 2 : 1,
               target, error.text);
         free(steps);
+        steps = NULL;
     }
     for (int step = 8; step <= 9; step++) {
         if (!save("run", step, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
@@ -341,7 +342,8 @@ static void test_folder(void) {
           error.text);
 }
 
-// A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its own.
+// A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its
+// own.
 static void test_prune_later(void) {
     Error error = {""};
     make_run("later", 1, 4);
@@ -442,7 +444,8 @@ static void test_of_run(void) {
     check(!checkpoint_of_run(path, &kind, "of/step_00000002"), "a checkpoint is taken as it is");
 }
 
-// A process holds a lock, alone or not; what another one gets then. Returns that it was given back at the end of the holder.
+// A process holds a lock, alone or not; what another one gets then. Returns that it was given back at the end of the
+// holder.
 static bool lock_beside(bool alone, bool mine_alone, int* got) {
     int ready[2];
     char byte;

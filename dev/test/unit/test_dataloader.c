@@ -1,6 +1,6 @@
 /*
-test_dataloader.c: dataloader.h against brute force: permutations and blends counted out, pinned orders against those of a
-separate implementation in Python, what is held out against marks, tokens that are too large, files beyond 32 bits.
+test_dataloader.c: dataloader.h against brute force: permutations and blends counted out, pinned orders against those of
+a separate implementation in Python, what is held out against marks, tokens that are too large, files beyond 32 bits.
 */
 #include "token_fixture.h"
 
@@ -111,8 +111,8 @@ static void test_resume(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Blends of sources
 
-// A number of sources and weights of all kinds: equal, random, doubling, one large among small, and those with which the
-// second source comes close to the bound (each group as light as it can be: Fibonacci's numbers).
+// A number of sources and weights of all kinds: equal, random, doubling, one large among small, and those with which
+// the second source comes close to the bound (each group as light as it can be: Fibonacci's numbers).
 static int some_weights(int64_t* weight, uint64_t trial) {
     const Random4 r = philox(21, 0, trial);
     const int sources = 1 + (int)(r.word[0] % (trial % 8 == 7 ? MAX_SOURCES : 16));
@@ -133,8 +133,8 @@ static int some_weights(int64_t* weight, uint64_t trial) {
     return sources;
 }
 
-// Counted out from 0: the source's own numbers go up by one, blend_count() is the count, the shares of no source are off
-// by more than the bound of its place in the tree, which is below 1.68; and a whole period has the weights exactly.
+// Counted out from 0: the source's own numbers go up by one, blend_count() is the count, the shares of no source are
+// off by more than the bound of its place in the tree, which is below 1.68; and a whole period has the weights exactly.
 static void test_blend(void) {
     static Blend blend;
     int64_t weight[MAX_SOURCES], taken[MAX_SOURCES], periods = 0;
@@ -369,8 +369,8 @@ static void test_document_token(void) {
 }
 
 // Three sources, told apart by their letters: every sequence is one of the right source, at the place that the count of
-// those before gives, each source goes through all of its own before one comes again, and the held-out part is no part of
-// what is trained on.
+// those before gives, each source goes through all of its own before one comes again, and the held-out part is no part
+// of what is trained on.
 static void test_mix(void) {
     static const int64_t sizes[] = {3000, 1001, 220};
     static char text[3][3000];
@@ -433,8 +433,8 @@ static void test_mix(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // What is held out
 
-// One part of a text whose tokens are all different: marks in `used` (N) which of them its sequences read, epoch by epoch.
-// Whether each epoch reads each sequence once, and the first one reads `first_of` blocks in the first sequences.
+// One part of a text whose tokens are all different: marks in `used` (N) which of them its sequences read, epoch by
+// epoch. Whether each epoch reads each sequence once, and the first one reads `first_of` blocks in the first sequences.
 static bool part_reads(unsigned char* used, const TokenFiles* files, Part part, int most, int T, bool shuffle,
                        DataLoader* loader) {
     int32_t inputs[64], targets[64];
@@ -454,7 +454,8 @@ static bool part_reads(unsigned char* used, const TokenFiles* files, Part part, 
     return ok;
 }
 
-// What is held out: no token of it is trained on, it is spread over the text, and little of the text is in neither part.
+// What is held out: no token of it is trained on, it is spread over the text, and little of the text is in neither
+// part.
 static void test_held_out(void) {
     enum { N = 40000 };
     static uint32_t tokens[N];

@@ -4,12 +4,12 @@ test_evaluate.c: are evaluations what dataloader/eval_loader.h says they are?
     rows        of multiple choice and of streams, against lists that are cut in another way; every token once
     files       each thing that can be wrong with a file is refused, and named; one that is cut off anywhere is refused
     scores      answers, equal losses, losses that are not numbers; perplexity and bits per byte
-    passes      the trainer's own (this file includes train_gpt.cu) on every kind of mesh against PyTorch's float64 numbers
-                (make_eval.py): all losses, and so all answers; the same bits as one rank wherever t = 1. Validation
-                of the same tokens gives the same loss. A model whose weights are all 0 has a perplexity of V
+    passes      the trainer's own (this file includes train_gpt.cu) on every kind of mesh against PyTorch's float64
+                numbers (make_eval.py): all losses, and so all answers; the same bits as one rank wherever t = 1.
+                Validation of the same tokens gives the same loss. A model whose weights are all 0 has a perplexity of V
 
-Bound of the passes: ten times what PyTorch's own float32 is off (another order of additions makes it a few times larger at
-most), and not below ten times 2e-7. On a GPU's kernels in 16 bits: 16 units of rounding of the type.
+Bound of the passes: ten times what PyTorch's own float32 is off (another order of additions makes it a few times larger
+at most), and not below ten times 2e-7. On a GPU's kernels in 16 bits: 16 units of rounding of the type.
 
 ranks: 1 2 3 4
 ranks sanitized: 1
@@ -469,7 +469,8 @@ static const struct {
               {4, "--pp 2 --dp 2 --schedule zb-h1", true},
               {4, "--pp 2 --vpp 2 --dp 2 --micro-batch 2 --global-batch 16", true}};
 
-// The CAAT-Net's rows as two ranks find them, beside one rank with two states: nothing is known of it from PyTorch here.
+// The CAAT-Net's rows as two ranks find them, beside one rank with two states: nothing is known of it from PyTorch
+// here.
 static bool is_caat_line(const char* line) { return strstr(line, "--caat-fraction") != NULL; }
 
 // What a pass found, the worst of all ranks; rank 0 tells.

@@ -1,8 +1,8 @@
 /*
-test_pretrained.c: what models say of themselves: checkpoint/hf_config.h against configurations as they are published, and against what
-must not be taken for a model of ours; scaled rotary positions against the numbers of transformers; checkpoint/llmc_format.h against files
-made byte by byte here, whole and damaged in every way. (Weights on meshes, in and out: test_pretrained.py. Logits beside
-transformers: check_transformers.py.)
+test_pretrained.c: what models say of themselves: checkpoint/hf_config.h against configurations as they are published,
+and against what must not be taken for a model of ours; scaled rotary positions against the numbers of transformers;
+checkpoint/llmc_format.h against files made byte by byte here, whole and damaged in every way. (Weights on meshes, in
+and out: test_pretrained.py. Logits beside transformers: check_transformers.py.)
 
     ./test_pretrained      ./test_pretrained --short    fewer damaged files, for the sanitizers
 */

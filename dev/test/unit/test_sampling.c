@@ -1,10 +1,11 @@
 /*
-trainer/sampler.h against its own words, written down slowly: the order by qsort, sums in long double. What stays is found by drawing at
-many u; where a sum meets a border within 1e-12 rounding may decide, and nothing is said (such cases are counted, and few).
+trainer/sampler.h against its own words, written down slowly: the order by qsort, sums in long double. What stays is
+found by drawing at many u; where a sum meets a border within 1e-12 rounding may decide, and nothing is said (such cases
+are counted, and few).
 
-How often tokens are drawn is compared with their probabilities by chi-square: the sum over tokens of (count - expected)^2 / expected
-has the mean df, the number of tokens less one, and the variance 2 df. The seeds are fixed; a right sampler is below
-df + 5 sqrt(2 df) for all but one of some 100,000 seeds. And extreme logits, by hand.
+How often tokens are drawn is compared with their probabilities by chi-square: the sum over tokens of (count -
+expected)^2 / expected has the mean df, the number of tokens less one, and the variance 2 df. The seeds are fixed; a
+right sampler is below df + 5 sqrt(2 df) for all but one of some 100,000 seeds. And extreme logits, by hand.
 */
 #include "../../../trainer/sampler.h"
 #include "test.h"

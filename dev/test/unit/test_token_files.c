@@ -1,7 +1,7 @@
 /*
-test_token_files.c: dataloader/token_format.h, token_files.h and jsonl.h against a second reader: streams against a plain
-concatenation, documents against marks, every kind of damaged file against the message it has to give, every changed byte of an
-index against index_is_true().
+test_token_files.c: dataloader/token_format.h, token_files.h and jsonl.h against a second reader: streams against a
+plain concatenation, documents against marks, every kind of damaged file against the message it has to give, every
+changed byte of an index against index_is_true().
 */
 #include "../../../dataloader/jsonl.h"
 #include "token_fixture.h"
@@ -47,7 +47,7 @@ static void test_streams(TokenFormat format) {
     const int64_t sizes[] = {1, 57, 1, 2, 301, 64, 128, 3, 1, 1, 1000, 7};
     enum { FILES = sizeof sizes / sizeof sizes[0], TOKENS = 1566 };
     const bool wide = format == TOKENS_LLAMA3_SHARD || format == TOKENS_MEGATRON;
-    const uint32_t vocab = format == TOKENS_TEXT ? 256 : wide ? 128256 : 50257;
+    const uint32_t vocab = wide ? 128256 : 50257;
     uint32_t stream[TOKENS];
     char paths[FILES][PATH_BYTES];
     const char* list[FILES];
@@ -112,8 +112,8 @@ typedef struct {
 
 enum { DOCUMENT_TOKEN = 300 };
 
-// Appends a file: of Megatron's sequences and documents of random length, some empty, or of tokens of which some begin a
-// document, or of text, which does.
+// Appends a file: of Megatron's sequences and documents of random length, some empty, or of tokens of which some begin
+// a document, or of text, which does.
 static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_t n) {
     char name[64];
     uint32_t* token = p->token + p->n;
@@ -216,8 +216,8 @@ static void test_documents(TokenFormat format) {
     tokens_close(&files);
 }
 
-// By hand: documents of a Megatron data set, of which the second and the last two are empty, and the third begins with an empty
-// sequence. Nothing is written beside the positions that were asked for.
+// By hand: documents of a Megatron data set, of which the second and the last two are empty, and the third begins with
+// an empty sequence. Nothing is written beside the positions that were asked for.
 static void test_documents_by_hand(void) {
     const int32_t sizes[] = {2, 3, 0, 4};
     const int64_t ends[] = {2, 2, 4, 4, 4};
@@ -247,7 +247,7 @@ static void test_documents_seen(void) {
     enum { MOST = 1 << 22 };
     static uint32_t tokens[MOST + 5];
     for (int i = 0; i < 3; i++) {
-        const int64_t at = i == 0 ? MOST - 1 : i == 1 ? MOST : 1000;
+        const int64_t places[] = {MOST - 1, MOST, 1000}, at = places[i];
         memset(tokens, 0, sizeof tokens);
         tokens[at] = 7;
         TokenFiles files = open_or_die(write_tokens("seen", TOKENS_RAW_UINT16, tokens, i == 2 ? 1001 : MOST + 5));
@@ -287,7 +287,8 @@ static void test_recognition(void) {
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         const Case* k = &cases[c];
         memset(bytes, k->base, k->size);
-        for (size_t i = 0; k->every && i < k->size; i += (size_t)k->every) bytes[i] = (unsigned char)k->odd_one;
+        const size_t every = k->every ? (size_t)k->every : k->size;
+        for (size_t i = k->every ? 0 : k->size; i < k->size; i += every) bytes[i] = (unsigned char)k->odd_one;
         TokenFormat format = TOKEN_FORMATS;
         int64_t offset = -1, count = -1;
         Error error = {""};
@@ -356,7 +357,8 @@ static void check_reads(const char* list, const char* expected) {
     char text[513] = "";
     Error error;
     const bool ok = files.tokens <= 512 && tokens_read(tokens, &files, 0, files.tokens, 256, &error);
-    for (int64_t i = 0; ok && i < files.tokens; i++) {
+    const int64_t n = ok ? files.tokens : 0;
+    for (int64_t i = 0; i < n; i++) {
         text[i] = (char)tokens[i];
         text[i + 1] = 0;
     }
@@ -424,24 +426,62 @@ static void test_unreadable(void) {
     if (seteuid(me) != 0) die("cannot act as myself again");
 }
 
+static const struct {
+    const char* name;
+    TokenFormat format;
+    int n, magic, version, count;
+} headers[] = {{"long.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, 199},
+               {"short.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 7, 201},
+               {"negative.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, -200},
+               {"lowest.bin", TOKENS_LLAMA3_SHARD, 0, 20240801, 7, INT32_MIN},
+               {"zero.bin", TOKENS_GPT2_SHARD, 0, 20240520, 1, 0},
+               {"version7.bin", TOKENS_GPT2_SHARD, 200, 20240520, 7, 200},
+               {"version1.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 1, 200},
+               {"weights.bin", TOKENS_GPT2_SHARD, 200, 20240326, 3, 1024},
+               {"tokenizer.bin", TOKENS_GPT2_SHARD, 200, 20240328, 2, 50257},
+               {"eval.bin", TOKENS_GPT2_SHARD, 200, 20240522, 1, 10042},
+               {"state.bin", TOKENS_GPT2_SHARD, 200, 20240527, 1, 1}};
+
+static const Refused refused_files[] = {
+    {"missing.bin", "missing.bin", "no file"},
+    {"missing*.bin", "missing*.bin", "no file"},
+    {"no_folder/*.bin", "no_folder/*.bin", "no file"},
+    {"", "empty name", "\"\""},
+    {",", "empty name", "\",\""},
+    {"fine.txt,", "empty name", "fine.txt,"},
+    {"fine.txt,missing.bin", "missing.bin", "no file"},
+    {"a_folder", "a_folder", "without text"},
+    {"a_fifo", "a_fifo", "not a file"}, // and does not wait for a writer
+    {"/dev/null", "/dev/null", "not a file"},
+    {"empty.txt", "empty.txt", "empty"},
+    {"empty*.txt", "empty.txt", "and so are all others"},
+    {"odd.bin", "odd.bin", "odd size of 3 bytes"},
+    {"cut_header.bin", "cut_header.bin", "1023 bytes of 1024"},
+    {"only_magic.bin", "only_magic.bin", "4 bytes of 1024"},
+    {"cut.bin", "988 tokens, which makes 3000 bytes", "has 2999"},
+    {"no_tokens.bin", "988 tokens, which makes 3000 bytes", "has 1024"},
+    {"long.bin", "199 tokens, which makes 1422 bytes", "has 1424"},
+    {"short.bin", "201 tokens, which makes 1828 bytes", "has 1824"},
+    {"negative.bin", "negative.bin", "-200 tokens"},
+    {"lowest.bin", "lowest.bin", "-2147483648 tokens"},
+    {"zero.bin", "zero.bin", "0 tokens"},
+    {"version7.bin", "version 7", "reads version 1"},
+    {"version1.bin", "version 1", "reads version 7"},
+    {"weights.bin", "weights.bin", "weights of llm.c"},
+    {"tokenizer.bin", "tokenizer.bin", "a tokenizer"},
+    {"eval.bin", "eval.bin", "multiple-choice"},
+    {"state.bin", "state.bin", "a trainer state"},
+    {"text.gz", "text.gz", "gzip"},
+    {"a.out", "a.out", "a program"},
+    {"a.jsonl", "a.jsonl", "a PNG picture"},
+    {"kinds_1.bin,kinds_2.txt", "kinds_1.bin holds uint16 tokens", "kinds_2.txt holds text"},
+    {"kinds_1.bin,kinds_3.txt", "kinds_1.bin holds uint16 tokens", "kinds_3.txt holds nothing"},
+    {"kinds_1.bin,kinds_4.bin", "kinds_1.bin holds uint16 tokens", "kinds_4.bin holds uint32 tokens"},
+    {"kinds_3.txt,kinds_1.bin", "kinds_3.txt holds nothing", "kinds_1.bin holds uint16 tokens"}};
+
 static void test_refused_files(void) {
     uint32_t tokens[200];
     some_tokens(tokens, 200, 50257);
-    static const struct {
-        const char* name;
-        TokenFormat format;
-        int n, magic, version, count;
-    } headers[] = {{"long.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, 199},
-                   {"short.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 7, 201},
-                   {"negative.bin", TOKENS_GPT2_SHARD, 200, 20240520, 1, -200},
-                   {"lowest.bin", TOKENS_LLAMA3_SHARD, 0, 20240801, 7, INT32_MIN},
-                   {"zero.bin", TOKENS_GPT2_SHARD, 0, 20240520, 1, 0},
-                   {"version7.bin", TOKENS_GPT2_SHARD, 200, 20240520, 7, 200},
-                   {"version1.bin", TOKENS_LLAMA3_SHARD, 200, 20240801, 1, 200},
-                   {"weights.bin", TOKENS_GPT2_SHARD, 200, 20240326, 3, 1024},
-                   {"tokenizer.bin", TOKENS_GPT2_SHARD, 200, 20240328, 2, 50257},
-                   {"eval.bin", TOKENS_GPT2_SHARD, 200, 20240522, 1, 10042},
-                   {"state.bin", TOKENS_GPT2_SHARD, 200, 20240527, 1, 1}};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
         write_tokens_with_header(headers[i].name, headers[i].format, tokens, headers[i].n, headers[i].magic,
                                  headers[i].version, headers[i].count);
@@ -468,43 +508,7 @@ static void test_refused_files(void) {
     write_tokens("kinds_4.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
     write_text("kinds_2.txt", "text");
     write_text("kinds_3.txt", "");
-    const Refused refused[] = {
-        {"missing.bin", "missing.bin", "no file"},
-        {"missing*.bin", "missing*.bin", "no file"},
-        {"no_folder/*.bin", "no_folder/*.bin", "no file"},
-        {"", "empty name", "\"\""},
-        {",", "empty name", "\",\""},
-        {"fine.txt,", "empty name", "fine.txt,"},
-        {"fine.txt,missing.bin", "missing.bin", "no file"},
-        {"a_folder", "a_folder", "without text"},
-        {"a_fifo", "a_fifo", "not a file"}, // and does not wait for a writer
-        {"/dev/null", "/dev/null", "not a file"},
-        {"empty.txt", "empty.txt", "empty"},
-        {"empty*.txt", "empty.txt", "and so are all others"},
-        {"odd.bin", "odd.bin", "odd size of 3 bytes"},
-        {"cut_header.bin", "cut_header.bin", "1023 bytes of 1024"},
-        {"only_magic.bin", "only_magic.bin", "4 bytes of 1024"},
-        {"cut.bin", "988 tokens, which makes 3000 bytes", "has 2999"},
-        {"no_tokens.bin", "988 tokens, which makes 3000 bytes", "has 1024"},
-        {"long.bin", "199 tokens, which makes 1422 bytes", "has 1424"},
-        {"short.bin", "201 tokens, which makes 1828 bytes", "has 1824"},
-        {"negative.bin", "negative.bin", "-200 tokens"},
-        {"lowest.bin", "lowest.bin", "-2147483648 tokens"},
-        {"zero.bin", "zero.bin", "0 tokens"},
-        {"version7.bin", "version 7", "reads version 1"},
-        {"version1.bin", "version 1", "reads version 7"},
-        {"weights.bin", "weights.bin", "weights of llm.c"},
-        {"tokenizer.bin", "tokenizer.bin", "a tokenizer"},
-        {"eval.bin", "eval.bin", "multiple-choice"},
-        {"state.bin", "state.bin", "a trainer state"},
-        {"text.gz", "text.gz", "gzip"},
-        {"a.out", "a.out", "a program"},
-        {"a.jsonl", "a.jsonl", "a PNG picture"},
-        {"kinds_1.bin,kinds_2.txt", "kinds_1.bin holds uint16 tokens", "kinds_2.txt holds text"},
-        {"kinds_1.bin,kinds_3.txt", "kinds_1.bin holds uint16 tokens", "kinds_3.txt holds nothing"},
-        {"kinds_1.bin,kinds_4.bin", "kinds_1.bin holds uint16 tokens", "kinds_4.bin holds uint32 tokens"},
-        {"kinds_3.txt,kinds_1.bin", "kinds_3.txt holds nothing", "kinds_1.bin holds uint16 tokens"}};
-    CHECK_REFUSED(refused);
+    CHECK_REFUSED(refused_files);
     check(!is_mapped("/kinds_"), "refused files are not left mapped");
     TokenFiles files;
     Error error;
@@ -529,7 +533,7 @@ static void test_jsonl(void) {
     int wrong = files.tokens != N || files.documents != 3 || !tokens_read(tokens, &files, 0, N, 256, &error);
     for (int i = 0; i < N && wrong == 0; i++) wrong += tokens[i] != (unsigned char)expected[i];
     tokens_positions(positions, &files, tokens, 0, N);
-    for (int i = 0; i < N && wrong == 0; i++) wrong += positions[i] != (i < 4 ? i : i < 9 ? i - 4 : i - 9);
+    for (int i = 0; i < N && wrong == 0; i++) wrong += positions[i] != i - 4 * (i >= 4) - 5 * (i >= 9);
     tokens_describe(text, sizeof text, &files);
     check(wrong == 0 && strstr(text, "3 documents, 15 tokens"), "JSON lines: %s", text);
     tokens_close(&files);

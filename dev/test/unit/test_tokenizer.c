@@ -1,6 +1,6 @@
 /*
-test_tokenizer.c: dataloader/tokenizer.h beside the public packages (dev/test/reference/tokenizer_*, made by make_tokenizer.py), beside plain
-programs that do the same by definition, and with files that are wrong.
+test_tokenizer.c: dataloader/tokenizer.h beside the public packages (dev/test/reference/tokenizer_*, made by
+make_tokenizer.py), beside plain programs that do the same by definition, and with files that are wrong.
 */
 #include "../../../dataloader/tokenizer.h"
 #include "../../../dataloader/tokenizer/bpe_train.h"
@@ -311,7 +311,8 @@ static void test_learning(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Beside the definition
 
-// The merges of a word by definition: of all neighbours those of the lowest rank, leftmost first. Looks at the table alone.
+// The merges of a word by definition: of all neighbours those of the lowest rank, leftmost first. Looks at the table
+// alone.
 static int merge_plainly(int32_t* token, const Tokenizer* t, const unsigned char* s, int n) {
     for (int i = 0; i < n; i++) token[i] = (int32_t)t->byte_token[s[i]];
     for (;;) {

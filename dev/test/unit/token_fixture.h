@@ -1,6 +1,6 @@
 /*
-token_fixture.h: what test_token_files and test_dataloader share: a folder of their own, which they work in, files of tokens
-of every format, and a check that a list of files is refused.
+token_fixture.h: what test_token_files and test_dataloader share: a folder of their own, which they work in, files of
+tokens of every format, and a check that a list of files is refused.
 */
 #ifndef TOKEN_FIXTURE_H
 #define TOKEN_FIXTURE_H
