@@ -75,7 +75,8 @@ static inline double message_bytes(const Stage* s) {
     const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)MAX_INFLIGHT_REDUCTIONS;
     const double sums = copies * fmin(buckets, at_once * bucket);
     const bool tied = embedding_is_split(layout, &s->model); // added up when all others have come
-    const double tie = tied ? single * (double)layout->V * s->model.C / (mesh->zero ? mesh->d : 1) : 0;
+    const int shares = mesh->zero ? mesh->d : 1;
+    const double tie = tied ? single * (double)layout->V * s->model.C / shares : 0;
     const double gradients = fmax(mesh->d > 1 ? sums : 0, tie);
     return mesh->t > 1 ? rows + gradients : gradients;
 }

@@ -2,7 +2,7 @@
 network_links.c: prints the links and the routes of a network of comm/collectives/topology.h, from which
 dev/experiments/net_torus.sh builds the same network in Linux.
 
-    network_links NAME|FILE [MBIT]     "nodes N"; for each link "A B MBIT MICROSECONDS"; for each pair "route FROM TO NEXT"
+    network_links NAME|FILE [MBIT]     "nodes N"; each link: "A B MBIT MICROSECONDS"; each pair: "route FROM TO NEXT"
 
 Links have to lead both ways at the same speed, with one link between two nodes. MBIT: the speed of named networks,
 whose links have none of their own; 20 by default.

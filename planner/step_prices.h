@@ -343,7 +343,7 @@ static inline double norm_seconds(StepPricing* g) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
-    const double bytes = 8.0 * (2 * model_tensors(NULL, &s->model) + 2);
+    const double bytes = 8.0 * (model_tensors(NULL, &s->model) + 2);
     double seconds = 0;
     if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
     for (int k = 0; k < 3; k++)

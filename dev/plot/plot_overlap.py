@@ -4,7 +4,8 @@
     python3 dev/plot/plot_overlap.py OUT.svg LABEL=TRACE ...
 
 TRACE is a file of --trace. From the fourth step on, as long as the slowest needs for three steps: what the rank
-computed, what was in flight to other replicas (tracks "data" and "far"), and when it waited for that. Standard library only.
+computed, what was in flight to other replicas (tracks "data" and "far"), and when it waited for that.
+Standard library only.
 """
 import json
 import sys

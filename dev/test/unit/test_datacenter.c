@@ -457,9 +457,8 @@ static void follow_all(Datacenter d, const char* what, int expected_silent) {
     Follows all = {0, 0, 0, 0};
     const int stalls = DATACENTER_INPUTS, models = stalls + d.stalls;
     for (int i = 0; i < models + d.models * MODEL_INPUTS; i++) {
-        const Input* in = i < stalls   ? &datacenter_inputs[i]
-                          : i < models ? &stall_input
-                                       : &model_inputs[(i - models) % MODEL_INPUTS];
+        const Input* in = i < models ? &stall_input : &model_inputs[(i - models) % MODEL_INPUTS];
+        if (i < stalls) in = &datacenter_inputs[i];
         size_t at = in->at;
         if (i >= stalls && i < models) at = offsetof(Datacenter, stall) + (size_t)(i - stalls) * sizeof(Fact);
         if (i >= models) at += offsetof(Datacenter, model) + (size_t)((i - models) / MODEL_INPUTS) * sizeof(ModelWish);

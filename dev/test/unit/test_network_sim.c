@@ -45,7 +45,8 @@ static void end(Network* net, Plan* plan) {
 
 static double heads(const SimSettings* set, int64_t bytes) {
     const int64_t packets = (bytes + set->payload - 1) / set->payload;
-    return set->heads == SIM_HEADS_NONE ? 0 : set->heads == SIM_HEADS_MESSAGE ? set->flit : (double)packets * set->flit;
+    if (set->heads == SIM_HEADS_NONE) return 0;
+    return set->heads == SIM_HEADS_MESSAGE ? set->flit : (double)packets * set->flit;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -445,7 +446,8 @@ static double plain_wire(const SimSettings* set, int64_t bytes, int packet) {
 
 // The packet of a row that is the next to go over a link of its way, if it is there; else -1.
 static int plain_next(const PlainRow* r, int hop) {
-    for (int k = 0; r->sent && k < r->packets; k++) {
+    if (!r->sent) return -1;
+    for (int k = 0; k < r->packets; k++) {
         if (r->packet[k].at == hop) return k;
         if (r->packet[k].at < hop) return -1;
     }
@@ -476,8 +478,8 @@ static double plain_simulate(const Plan* plan, const Network* net, const Routes*
             PlainRow* r = &rows[i];
             double start = plain_start(plan, rows, i, lockstep);
             bool wait = r->sent || start < 0;
-            for (int64_t j = 0; !lockstep && j < i; j++) {
-                if (rows[j].way[0] != r->way[0]) continue;
+            for (int64_t j = 0; j < i; j++) {
+                if (lockstep || rows[j].way[0] != r->way[0]) continue;
                 wait = wait || rows[j].left < 0;
                 start = fmax(start, rows[j].left);
             }
@@ -527,7 +529,7 @@ static uint64_t draw(uint64_t stream, uint64_t index, uint64_t n) {
     return (uint64_t)(random_uniform(7, stream, index) * (float)n) % n;
 }
 
-// A network of some ranks and switches, in a ring, with some links across; no two speeds or latencies alike, so that no
+// A network of some ranks and switches, in a ring, with some links across; no two speeds or latencies equal, so that no
 // two packets come at one time (but those of the beginning of a step, which have an order).
 static void random_network(Network* net, uint64_t seed) {
     memset(net, 0, sizeof *net);

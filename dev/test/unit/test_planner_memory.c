@@ -93,9 +93,9 @@ static double recomputable_by_hand(const ByHand* x) { return 2 * room(x->R * x->
 static double activations_by_hand(const ByHand* x) {
     const double L = x->m->L / x->mesh->p, stream = room(x->R * x->C * x->w);
     const Recompute again = x->mesh->recompute;
-    const double block = again == RECOMPUTE_FULL        ? 0
-                         : again == RECOMPUTE_SELECTIVE ? kept_by_hand(x)
-                                                        : kept_by_hand(x) + recomputable_by_hand(x);
+    double block = 0;
+    if (again != RECOMPUTE_FULL) block += kept_by_hand(x);
+    if (again == RECOMPUTE_NONE) block += recomputable_by_hand(x);
     const double head = stream + 2 * room(x->R * 4) + room(x->N * x->V * x->w) + 2 * room(x->N * 4) + room(x->N * 8);
     const bool divided = x->mesh->sequence_parallel || x->mesh->scatter;
     const double message = room(x->N * x->C / (divided ? x->mesh->t : 1) * x->w);
@@ -120,7 +120,7 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
     if (x->mesh->sequence_parallel) bytes += 2 * all;
     if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
     if (x->m->position == POSITION_ROPE) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
-    bytes += room((2.0 * tensors + 1) * 8) + room(slices_by_hand(x) * 8);                     // squares; checksums
+    bytes += room((tensors + 1.0) * 8) + room(slices_by_hand(x) * 8);                         // squares; checksums
     return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
 }
 
@@ -152,9 +152,10 @@ static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, 
     const StageMemory planned = memory_of_rank(m, *mesh, rank, B, micro_batches, type);
     const ByHand x = by_hand(m, mesh, planned.pipeline, B, micro_batches, type);
     const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
-    const double bucket = fmax(bucket_by_hand(&x, block_parameters(&x)),
-                               fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
-                                    x.first && m->position == POSITION_LEARNED ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
+    const double bucket =
+        fmax(bucket_by_hand(&x, block_parameters(&x)),
+             fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
+                  x.first && m->position == POSITION_LEARNED ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
     double grads = (mesh->zero < 2 ? room(4 * n) : 0) + (mesh->zero ? room(4 * share) : 0);
     if (mesh->zero == 2) grads += ZERO2_BUFFERS * (room(4 * bucket) + room(4 * bucket / d));
     if (m->tied && x.first && x.last && mesh->zero < 2) grads += room(4 * x.V * x.C);

@@ -336,7 +336,8 @@ static void test_kernels(void) {
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
             const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256, false};
-            const double e = job.software->value_bytes, again_F = k == 0 ? 0 : llama ? 3 : k == 1 ? 2 : rows[i].F[0];
+            const double e = job.software->value_bytes, gpt2_F = k == 1 ? 2 : rows[i].F[0];
+            const double again_F = k == 0 ? 0 : (llama ? 3 : gpt2_F);
             bool ok = true;
             for (int b = 0; b < 2; b++) {
                 double elements, values = rows[i].C[b] * 512 + rows[i].F[b] * 1536 + rows[i].qk[b] * 640;
