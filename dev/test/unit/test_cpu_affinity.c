@@ -1,0 +1,266 @@
+/*
+test_cpu_affinity.c: how ranks share the cores of a machine (comm/cpu_affinity.h), and what launchers say of it.
+
+    ranks: 1 2 3 4 5 8
+*/
+#include "comm_test.h"
+
+static void test_parts(void) {
+    bool ok = true;
+    for (int n = 1; n <= 70; n++) {
+        for (int ranks = 1; ranks <= n; ranks++) {
+            int at = 0;
+            for (int rank = 0; rank < ranks; rank++) {
+                int first;
+                const int end = cores_part(n, rank, ranks, &first);
+                ok = ok && first == at && end - first >= n / ranks && end - first <= (n + ranks - 1) / ranks;
+                at = end;
+            }
+            ok = ok && at == n;
+        }
+    }
+    check_all(ok, "cores: parts are disjoint, cover all, and differ by one at most (up to 70 cores)");
+}
+
+// Which cores a rank gets, told from the masks of all ranks by brute force.
+static void test_cores(void) {
+    int32_t before[MAX_CORES], after[MAX_CORES], users[MAX_CORES];
+    unsetenv("OMP_NUM_THREADS");
+    unsetenv("OMP_PROC_BIND");
+    unsetenv("OMP_PLACES");
+    unsetenv("GOMP_CPU_AFFINITY");
+    const int own_before = cores_of_this_process(before);
+    const bool widened = cores_bound_by_default();
+
+    RankPlacement place;
+    setenv("OMP_NUM_THREADS", "3", 1); // settled by the user: nobody is tied
+    if (!widened) {
+        comm_share_cores(&world, &place);
+        cores_of_this_process(after);
+        check_all(memcmp(before, after, sizeof before) == 0 && place.threads == openmp_threads(),
+                  "cores: OMP_NUM_THREADS is left as it is");
+    }
+    unsetenv("OMP_NUM_THREADS");
+#ifdef _OPENMP
+    if (!comm_is_launched()) omp_set_num_threads(own_before + 1); // OpenMP's own number, whatever it is
+#endif
+    comm_share_cores(&world, &place);
+    const int own = cores_of_this_process(after);
+    memcpy(users, after, sizeof users);
+    int most = 1, here = world.size, cores = 0;
+#ifdef USE_MPI
+    if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, users, MAX_CORES, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD);
+#endif
+    for (int i = 0; i < MAX_CORES; i++) most = users[i] > most ? users[i] : most, cores += users[i] > 0;
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    check_all(place.ranks_here == here && place.rank_here == world.rank && place.machines == 1 &&
+                  strcmp(place.host, host) == 0,
+              "place: rank %d of %d on %s, one machine", place.rank_here, place.ranks_here, place.host);
+    check_all(place.cores_here == cores && cores > 0, "place: %d cores", place.cores_here);
+    if (!comm_is_launched())
+        check_all(own == own_before && place.threads == openmp_threads(), "one rank, not launched: left as it is");
+    else if (cores >= here)
+        check_all(most == 1 && own == place.threads, "every rank has cores of its own, and as many threads (%d)", own);
+    else
+        check_all(place.threads == 1 && own >= 1, "fewer cores than ranks: one thread each");
+    check_all(place.threads * here <= (cores > here ? cores : here) || !comm_is_launched(),
+              "no core is promised twice");
+
+    // Once each rank has cores of its own it stays so.
+    RankPlacement again;
+    comm_share_cores(&world, &again);
+    check_all(cores_of_this_process(users) == own && memcmp(after, users, sizeof users) == 0 &&
+                  again.threads == place.threads && again.cores_here == place.cores_here,
+              "sharing again changes nothing");
+}
+
+// A launcher that ties all ranks to the same core, unasked, as Open MPI would on a machine with one: not for long.
+static void test_untie(void) {
+    int32_t before[MAX_CORES], all[MAX_CORES];
+    int own[MAX_CORES], n = 0;
+    cores_of_this_process(before);
+    for (int i = 0; i < MAX_CORES; i++) {
+        if (before[i]) own[n++] = i;
+    }
+    cores_untie();
+    const int system_cores = cores_of_this_process(all);
+    char* policy = getenv("OMPI_MCA_hwloc_base_binding_policy");
+    policy = policy ? strdup(policy) : NULL;
+    char* bound = getenv("OMPI_MCA_orte_bound_at_launch");
+    bound = bound ? strdup(bound) : NULL;
+    unsetenv("OMPI_MCA_hwloc_base_binding_policy");
+    setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+    int32_t core = own[0];
+    comm_broadcast(&world, &core, 1, COMM_INT32, 0);
+    cores_tie(&core, 1);
+    RankPlacement place;
+    comm_share_cores(&world, &place);
+    check_all(place.cores_here == system_cores, "cores: tied to one of %d by default: untied", place.cores_here);
+
+    unsetenv("OMPI_MCA_orte_bound_at_launch"); // somebody wanted it
+    cores_tie(&core, 1);
+    comm_share_cores(&world, &place);
+    check_all(place.cores_here == 1 && cores_of_this_process(all) == 1, "cores: tied to one by the user: left so");
+    if (bound) setenv("OMPI_MCA_orte_bound_at_launch", bound, 1);
+    if (policy) setenv("OMPI_MCA_hwloc_base_binding_policy", policy, 1);
+    free(bound);
+    free(policy);
+    cores_tie(own, n);
+}
+
+// Which masks are cut and which are kept, on a machine that is made up (nobody is tied: own = 0 or a return before).
+static void test_take(void) {
+    int32_t holders[MAX_CORES] = {0};
+    int cores[MAX_CORES];
+    for (int i = 0; i < MAX_CORES; i++) cores[i] = i;
+    RankPlacement place = {1, 3, 1, 16, 0, ""};
+    for (int i = 0; i < 16; i++) holders[i] = 1;
+    const bool kept = cores_take(&place, cores, holders, 7) == 7;
+    for (int i = 0; i < 16; i++) holders[i] = 3;
+    const bool cut = cores_take(&place, cores, holders, 0) == 5; // [5, 10) of 16
+    place.ranks_here = 17;
+    const bool crowded = cores_take(&place, cores, holders, 16) == 1;
+    check_all(kept && cut && crowded, "cores of one's own are kept, shared ones cut, too few left alone");
+}
+
+static void test_order_of_cores(void) {
+#ifdef __linux__
+    // All cores of this machine, by the keys of the system: every core once, cores of one socket, and of one physical
+    // core, side by side.
+    int32_t holders[MAX_CORES] = {0};
+    int cores[MAX_CORES], wanted = 0;
+    const int n_system = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 0; i < n_system && i < MAX_CORES; i++) holders[i] = 1 + i % 2, wanted++;
+    const int n = cores_order(cores, holders);
+    bool ok = n == wanted;
+    for (int i = 0; i < n; i++) {
+        ok = ok && cores[i] >= 0 && cores[i] < wanted && holders[cores[i]] > 0;
+        holders[cores[i]] = 0;
+        if (i == 0) continue;
+        const int64_t socket = core_topology(cores[i], "physical_package_id", 0);
+        const int64_t socket_before = core_topology(cores[i - 1], "physical_package_id", 0);
+        ok = ok && (socket > socket_before ||
+                    (socket == socket_before && core_topology(cores[i], "thread_siblings_list", cores[i]) >=
+                                                    core_topology(cores[i - 1], "thread_siblings_list", cores[i - 1])));
+    }
+    check_all(ok, "cores in the order of sockets and physical cores: %d", n);
+    bool keys = core_key(0, 1000, 1023) < core_key(1, 0, 0) && core_key(3, 1, 1023) < core_key(3, 2, 0);
+    keys = keys && core_key(1, 5, 5) < core_key(1, 5, 21);
+    for (int core = 0; core < MAX_CORES; core++) keys = keys && core_of_key(core_key(7, core / 2, core)) == core;
+    check_all(keys, "keys: by socket, then by physical core, then by number");
+    check_all(core_topology(0, "no_such_file", 123) == 123, "topology: what is missing has a default");
+    const int64_t a[] = {(int64_t)1 << 40, 5};
+    check_all(core_compare_keys(&a[0], &a[1]) > 0 && core_compare_keys(&a[1], &a[0]) < 0 &&
+                  core_compare_keys(a, a) == 0,
+              "keys are compared in 64 bits");
+#endif
+}
+
+// The environment: what launchers set.
+static void test_environment(void) {
+    static const char* const names[] = {"OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "PMI_FD",
+                                        "PMIX_RANK",
+                                        "MPI_LOCALNRANKS",
+                                        "PALS_RANKID",
+                                        "FLUX_TASK_RANK",
+                                        "MV2_COMM_WORLD_SIZE",
+                                        "FLUX_JOB_SIZE",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "OMPI_MCA_orte_bound_at_launch",
+                                        "OMPI_MCA_hwloc_base_binding_policy",
+                                        "OMPI_MCA_hwloc_base_bind_to_core",
+                                        "OMPI_MCA_hwloc_base_cpu_set",
+                                        "OMPI_MCA_hwloc_base_cpu_list",
+                                        "OMPI_MCA_rmaps_base_cpus_per_rank",
+                                        "OMPI_MCA_rmaps_rank_file_path",
+                                        "OMPI_MCA_orte_rankfile",
+                                        "OMPI_MCA_rmaps_base_mapping_policy"};
+    enum { LAUNCHERS = 9, BOUND = 11, ASKED = 12, MAP = 19, NAMES = 20 };
+    char* saved[NAMES];
+    for (int i = 0; i < NAMES; i++) {
+        saved[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
+        unsetenv(names[i]);
+    }
+    bool launched = !comm_is_launched(), bound = !cores_bound_by_default();
+    for (int i = 0; i < LAUNCHERS; i++) {
+        setenv(names[i], "2", 1);
+        launched = launched && comm_is_launched();
+        unsetenv(names[i]);
+    }
+    check_all(launched, "environment: %d signs of a launcher, each enough", LAUNCHERS);
+    bool size = comm_launched_size() == 1;
+    setenv("SLURM_STEP_NUM_TASKS", "6", 1);
+    size = size && comm_launched_size() == 6 && !comm_is_launched();
+    setenv("PMI_SIZE", "4", 1);
+    size = size && comm_launched_size() == 4;
+    setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+    size = size && comm_launched_size() == 3;
+    check_all(size, "environment: the number of processes, by the innermost launcher");
+    unsetenv("SLURM_STEP_NUM_TASKS");
+    unsetenv("PMI_SIZE");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+
+    setenv(names[ASKED], "core", 1);
+    bound = bound && !cores_bound_by_default(); // asked, but not bound
+    unsetenv(names[ASKED]);
+    setenv(names[BOUND], "1", 1);
+    bound = bound && cores_bound_by_default();
+    for (int i = ASKED; i < MAP; i++) {
+        setenv(names[i], "1", 1);
+        bound = bound && !cores_bound_by_default();
+        unsetenv(names[i]);
+    }
+    setenv(names[MAP], "node", 1);
+    bound = bound && cores_bound_by_default();
+    setenv(names[MAP], "socket:PE=4", 1);
+    bound = bound && !cores_bound_by_default();
+    setenv(names[MAP], "slot:pe=2", 1);
+    bound = bound && !cores_bound_by_default();
+    check_all(bound, "environment: bound by default, or because the user asked");
+    for (int i = 0; i < NAMES; i++) {
+        if (saved[i])
+            setenv(names[i], saved[i], 1);
+        else
+            unsetenv(names[i]);
+        free(saved[i]);
+    }
+
+    static const char* const settings[] = {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
+                                           "KMP_AFFINITY"};
+    bool settled = true;
+    char* kept[5];
+    for (int i = 0; i < 5; i++) {
+        kept[i] = getenv(settings[i]) ? strdup(getenv(settings[i])) : NULL;
+        unsetenv(settings[i]);
+    }
+    settled = settled && !threads_are_settled();
+    for (int i = 0; i < 5; i++) {
+        setenv(settings[i], "1", 1);
+        settled = settled && threads_are_settled();
+        unsetenv(settings[i]);
+    }
+    for (int i = 0; i < 5; i++) {
+        if (kept[i]) setenv(settings[i], kept[i], 1);
+        free(kept[i]);
+    }
+    check_all(settled, "environment: threads settled by the user");
+}
+
+int main(void) {
+    process.name = "test_cpu_affinity";
+    comm_open(&world);
+    test_parts();
+    test_take();
+    test_order_of_cores();
+    test_environment();
+    test_untie();
+    test_cores();
+    const bool ok = everywhere(test_count.failed == 0);
+    comm_close(&world);
+    if (process.rank > 0) return !ok;
+    return test_end();
+}
