@@ -306,7 +306,14 @@ TESTS = {fault[1]: "test_comm_planned" if fault[1] in RANKS else "test_collectiv
 TESTS[PROOF] = "test_schedule_check"
 
 
+COLLECTIVES = ["test_topology", "test_collective", "test_multitree"]  # one after the other, as test_collective
+
+
 def run(test, planted):
-    if test != "test_comm_planned":
+    if test == "test_comm_planned":
+        return "build/test_comm_planned", [*mutate.ranks(4), "build/test_comm_planned"]
+    if test != "test_collective":
         return mutate.unit_test(test, planted)
-    return "build/test_comm_planned", [*mutate.ranks(4), "build/test_comm_planned"]
+    programs = [mutate.unit_test(name, planted) for name in COLLECTIVES]
+    build, start = (" && ".join(" ".join(program[i]) for program in programs) for i in (0, 1))
+    return ["sh", "-c", build], ["sh", "-c", start]
