@@ -202,7 +202,8 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
         for (int64_t e = 0; e < s->layout.elements; e++) got.grads[e] /= (float)factor;
     }
     const double clip = r->settings.clip > 0 && got.norm > r->settings.clip ? r->settings.clip / (got.norm + 1e-6) : 1;
-    chunk_optimizer_step(s, 0, &r->settings, step + 1, r->settings.lr, clip / factor);
+    const OptimizerConfig optimizer = settings_optimizer(&r->settings);
+    chunk_optimizer_step(s, 0, &optimizer, step + 1, r->settings.lr, clip / factor);
     return got;
 }
 

@@ -229,8 +229,9 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
     if (t->health.skipped || !stage->grads.update) return;
+    const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
-    chunk_optimizer_step(stage, action.chunk, &t->settings, optimizer_steps_at(t, t->step + 1),
+    chunk_optimizer_step(stage, action.chunk, &optimizer, optimizer_steps_at(t, t->step + 1),
                          learning_rate(&t->settings, t->step), grad_scale);
     if (stage->async) async_dp_after_update(stage, action.chunk);
     trace_action(t, action, started);

@@ -38,6 +38,13 @@ typedef struct {
                    const OptimizerStep* s);
 } Optimizer;
 
+// The optimizer of a run.
+typedef struct {
+    OptimizerKind kind;
+    double beta1, beta2, eps, weight_decay;
+    int64_t seed; // of the rounding
+} OptimizerConfig;
+
 static inline void adamw_step(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
                               const OptimizerStep* s) {
     adamw_update(params, master, grad, m, v, n, s->lr, s->beta1, s->beta2, s->eps, s->weight_decay, s->step,

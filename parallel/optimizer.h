@@ -10,7 +10,6 @@ generator keyed by the tensor's name, the place in the slice and the step: copie
 #define OPTIMIZER_H
 
 #include "stage.h"
-#include "../trainer/settings.h"
 
 // The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO what lies in its share of the bucket.
 static inline void owned_range(const Stage* stage, const Slice* slice, int64_t* from, int64_t* to) {
@@ -76,19 +75,20 @@ static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
 // One step of the optimizer (kernels/optimizers.h) on n parameters of a slice, number `from` on, whose gradients and
 // moments lie at `at`.
 static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_t from, int64_t at, int64_t n,
-                                  const Settings* o, int64_t step, double lr, double grad_scale) {
-    const float decay = slice->tensor.vector ? 0 : (float)o->weight_decay;
+                                  const OptimizerConfig* config, int64_t step, double lr, double grad_scale) {
+    const float decay = slice->tensor.vector ? 0 : (float)config->weight_decay;
     const float* g = stage->grads.update + at;
     float* master = HAS_MASTER_WEIGHTS ? stage->master + at : NULL;
-    const uint64_t key = rounding_key(slice, o->seed), first = (uint64_t)(from - slice->offset);
+    const uint64_t key = rounding_key(slice, config->seed), first = (uint64_t)(from - slice->offset);
     const OptimizerStep s = {
-        (float)lr, (float)o->beta1, (float)o->beta2, (float)o->eps, decay, step, (float)grad_scale, key, first};
+        (float)lr, (float)config->beta1, (float)config->beta2, (float)config->eps, decay, step, (float)grad_scale, key,
+        first};
     float* moment2 = stage->moment2 ? stage->moment2 + at : NULL;
-    optimizers[o->optimizer].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
+    optimizers[config->kind].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
 }
 
 // The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
-static inline void chunk_optimizer_step(Stage* stage, int chunk, const Settings* o, int64_t step, double lr,
+static inline void chunk_optimizer_step(Stage* stage, int chunk, const OptimizerConfig* config, int64_t step, double lr,
                                         double grad_scale) {
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
@@ -96,7 +96,7 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Settings*
         int64_t from, to;
         owned_range(stage, slice, &from, &to);
         if (from >= to || layout->bucket[slice->bucket].chunk != chunk) continue;
-        optimizer_step(stage, slice, from, shard_offset(stage, slice, from), to - from, o, step, lr, grad_scale);
+        optimizer_step(stage, slice, from, shard_offset(stage, slice, from), to - from, config, step, lr, grad_scale);
     }
     if (layout->mesh.zero) all_gather_params(stage->params, stage->groups, layout, chunk);
 }

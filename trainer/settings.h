@@ -458,6 +458,12 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
     return option_given(table, n, "steps") ? o->steps == 0 : asks;
 }
 
+static inline OptimizerConfig settings_optimizer(const Settings* o) {
+    const OptimizerConfig config = {
+        (OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
+    return config;
+}
+
 #ifdef METHODS_NO
 static inline void check_method_options(const Settings* o) {
     const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
