@@ -314,8 +314,15 @@ static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int la
         {FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
     };
-    const Row* rows = layer < 0 ? before : layer < m->L ? block : after;
-    const size_t bytes = layer < 0 ? sizeof before : layer < m->L ? sizeof block : sizeof after;
+    const Row* rows = block;
+    size_t bytes = sizeof block;
+    if (layer < 0) {
+        rows = before;
+        bytes = sizeof before;
+    } else if (layer == m->L) {
+        rows = after;
+        bytes = sizeof after;
+    }
     int n = 0;
     for (size_t i = 0; i < bytes / sizeof(Row); i++) {
         const Row* r = &rows[i];

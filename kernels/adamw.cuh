@@ -39,7 +39,7 @@ __device__ __forceinline__ void update_element(float& p, float& m, float& v, flo
     p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
 }
 
-// W: 4, or 1 where the arrays are not aligned alike. The rule is that of AdamW or another one (sgd.cuh), which leaves v alone.
+// W: 4, or 1 where the arrays differ in alignment. The rule is that of AdamW or another one (sgd.cuh), which leaves v alone.
 template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
     update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
@@ -94,7 +94,10 @@ static inline void adamw_update(floatX* p, float* master, const float* g, float*
     a.decay = (float)(1.0 - (double)lr * weight_decay);
     a.step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
     a.v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
-    a.beta1 = beta1, a.beta2 = beta2, a.eps = eps, a.grad_scale = grad_scale;
+    a.beta1 = beta1;
+    a.beta2 = beta2;
+    a.eps = eps;
+    a.grad_scale = grad_scale;
     launch_update(p, master, g, m, v, n, a, step, key, first);
 }
 

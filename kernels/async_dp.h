@@ -2,7 +2,7 @@
 async_dp.h: what replicas of a model that do not wait for each other do with their weights and gradients; float32, element by
 element. A replica (or a site of several) has own weights; now and then what it has learned goes to the others.
 
-Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A gradient that was on its way for a step belongs to the
+Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A gradient that was in flight for a step belongs to the
 weights `from`, and is used at the weights `to`, a distance D = to - from away. A Taylor series says what it would be there:
 
     g(from + D) ~ g(from) + H D,      and the Hessian H ~ lambda diag(g g^T):      g += lambda g g D

@@ -38,8 +38,8 @@ other owns keys and makes S^T and dP^T, whose accumulators are left operands of 
 D, for the second to read.
 
 Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its first
-query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile is on
-its way. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so that
+query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile is in
+flight. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so that
 sequences without documents are computed by the same instructions as if there were no such thing.
 
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
@@ -175,7 +175,7 @@ __device__ __forceinline__ void round_to_left(unsigned (&a)[N / 16][2][4], const
     for (int i = 0; i < N / 8; i++) round_to_left<N>(a[i / 2][i % 2], c[i % 2], i / 2);
 }
 
-// Rows [first, first + 32) of a head = scale * c, by way of `rows` of shared memory, which only this warp uses: so they
+// Rows [first, first + 32) of a head = scale * c, through `rows` of shared memory, which only this warp uses: so they
 // are written 16 bytes at a time, and whole cache lines.
 template <int HS>
 __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, int T, const float (&c)[2][HS / 8][4],
@@ -215,7 +215,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         row_last = 0; // the first tile of keys; the first keys of the warp's first and last query
     if (DOCUMENTS) {
         first = first_key(positions, block.first, s.T) / KEYS * KEYS;
-        row_first = first_key(positions, row, s.T), row_last = first_key(positions, row + 31, s.T);
+        row_first = first_key(positions, row, s.T);
+        row_last = first_key(positions, row + 31, s.T);
     }
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, KEYS>(k, qkv + block.k, stride, first, s.T);
@@ -251,7 +252,10 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         const int m = i / 2, r = i % 2, t = row + m * 16 + r * 8 + (int)(lane / 4);
         const float l = quad_sum(sum[m][r]), inverse = 1.0f / l;
 #pragma unroll
-        for (int n = 0; n < HS / 8; n++) o[m][n][2 * r] *= inverse, o[m][n][2 * r + 1] *= inverse;
+        for (int n = 0; n < HS / 8; n++) {
+            o[m][n][2 * r] *= inverse;
+            o[m][n][2 * r + 1] *= inverse;
+        }
         if (lane % 4 == 0 && t < s.T) lse[block.stats + t] = LN_2 * (top[m][r] * s.scale + log2f(l));
     }
     store_rows<HS>(out + block.out, s.NH * HS, row, s.T, o, 1.0f, rows);
@@ -278,7 +282,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     int first = 0, row_first = 0, row_last = 0; // the first step; the first keys of the warp's first and last query
     if (DOCUMENTS) {
         first = first_key(positions, block.first, s.T) / KEYS;
-        row_first = first_key(positions, row, s.T), row_last = first_key(positions, row + 31, s.T);
+        row_first = first_key(positions, row, s.T);
+        row_last = first_key(positions, row + 31, s.T);
     }
 
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
@@ -427,7 +432,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             multiply_columns<HS, QUERIES>(sum, a, makes_dk ? q : d);
         }
         if (thread < 2 * QUERIES) stats[step % 2 * 2 * QUERIES + thread] = stat;
-        before = query, query += QUERIES;
+        before = query;
+        query += QUERIES;
         if (query >= end_query || !more) query = block.first, h++;
     }
     store_rows<HS>(dqkv + (makes_dk ? block.k : block.v), stride, row, s.T, sum, makes_dk ? s.scale * LN_2 : 1.0f,
@@ -467,13 +473,15 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
         Packed<floatX, W> k[8 / W], v[8 / W];
         float score = 0.0f;
         for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
-            k[i] = load<W>(key + i * step), v[i] = load<W>(key + to_value + i * step);
+            k[i] = load<W>(key + i * step);
+            v[i] = load<W>(key + to_value + i * step);
             for (int w = 0; w < W; w++) score += q[i][w] * (float)k[i][w];
         }
         for (int i = lanes / 2; i > 0; i /= 2) score += __shfl_xor_sync(0xffffffffu, score, i);
         if (j > position) continue;
         const float largest = fmaxf(top, score), factor = exp2f(top - largest), p = exp2f(score - largest);
-        top = largest, sum = sum * factor + p;
+        top = largest;
+        sum = sum * factor + p;
         for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
             for (int w = 0; w < W; w++) o[i][w] = o[i][w] * factor + p * (float)v[i][w];
         }
@@ -481,14 +489,18 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
     for (int i = 0; i < 8 / W && at + i * step < HS; i++) {
         for (int w = 0; w < W; w++) parts[group * HS + at + i * step + w] = o[i][w];
     }
-    if (at == 0) tops[group] = top, sums[group] = sum;
+    if (at == 0) {
+        tops[group] = top;
+        sums[group] = sum;
+    }
     __syncthreads();
     for (int d = thread; d < HS; d += DECODE_THREADS) {
         float largest = -INFINITY, l = 0.0f, total = 0.0f;
         for (int i = 0; i < groups; i++) largest = fmaxf(largest, tops[i]);
         for (int i = 0; i < groups; i++) {
             const float factor = exp2f(tops[i] - largest); // 0 for a group that had no key
-            l += factor * sums[i], total += factor * parts[i * HS + d];
+            l += factor * sums[i];
+            total += factor * parts[i * HS + d];
         }
         out[h * HS + d] = (floatX)(total / l);
     }
@@ -529,7 +541,10 @@ static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
     const int section = (int)min_i64(max_i64((16 << 20) / max_i64(bytes, 1), 1), (int64_t)B * NKV); // key/value heads
     Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS), NULL};
-    if (!of_keys) s.heads = B * NH, s.section = section * (NH / NKV);
+    if (!of_keys) {
+        s.heads = B * NH;
+        s.section = section * (NH / NKV);
+    }
     return s;
 }
 

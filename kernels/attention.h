@@ -19,7 +19,7 @@ adds within a vector. And all seven products become one, C += A B, in which rows
 read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
 
-Documents. A sequence may be packed: the ends of one document, all of others, the begin of the last. With `positions`
+Documents. A sequence may be packed: the ends of one document, all of others, the beginning of the last. With `positions`
 (B, T), the place of every token in its own document, a query sees its own document alone: the keys i - positions[i] <= j
 <= i. Along a sequence positions go on by 1 or begin again at 0, so what a query sees begins no earlier than what the
 query before it sees. Hence pairs of blocks that have no document in common are left out, and the work goes down with the
@@ -265,7 +265,7 @@ static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, fl
     }
 }
 
-// A block of queries on its way through the keys.
+// A block of queries, and what it has seen of the keys.
 typedef struct {
     float *q_t, *out; // (HS, ATT_BLOCK); (ATT_BLOCK, width), not yet divided by sum
     float *max, *sum; // (ATT_BLOCK) m and l of the comment on top
@@ -322,7 +322,10 @@ static inline void attention_forward_task(float* out, float* lse, const float* q
         load_block(f->q, const_head(qkv, s, b, heads, h), i, s, s->scale);
         transpose_block(q->q_t, f->q, s);
         memset(q->out, 0, sizeof(float) * (size_t)(ATT_BLOCK * width));
-        for (int t = 0; t < ATT_BLOCK; t++) q->max[t] = -FLT_MAX, q->sum[t] = 0.0f;
+        for (int t = 0; t < ATT_BLOCK; t++) {
+            q->max[t] = -FLT_MAX;
+            q->sum[t] = 0.0f;
+        }
     }
     for (int j = first_key_block(s, b, first); j < end; j++) {
         load_block(f->k, const_head(qkv, s, b, heads, kv), j, s, 1.0f);

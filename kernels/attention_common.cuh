@@ -96,7 +96,8 @@ __device__ __forceinline__ void round_to_left(unsigned (&a)[4], const float (&c)
 // Scores of keys that come after their query become -infinity. row, column: where c begins in the sequence
 template <int N, bool ROWS_ARE_KEYS>
 __device__ __forceinline__ void mask_scores(float (&c)[N / 8][4], int row, int column) {
-    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+    row += (int)(threadIdx.x % 32 / 4);
+    column += (int)(threadIdx.x % 4 * 2);
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
         const int n = i / 4, e = i % 4, y = row + e / 2 * 8, x = column + n * 8 + e % 2;
@@ -108,7 +109,8 @@ __device__ __forceinline__ void mask_scores(float (&c)[N / 8][4], int row, int c
 template <int N, bool ROWS_ARE_KEYS>
 __device__ __forceinline__ void mask_documents(float (&c)[N / 8][4], int row, int column,
                                                const int32_t* __restrict__ positions, int T) {
-    row += (int)(threadIdx.x % 32 / 4), column += (int)(threadIdx.x % 4 * 2);
+    row += (int)(threadIdx.x % 32 / 4);
+    column += (int)(threadIdx.x % 4 * 2);
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
         const int n = i / 4, e = i % 4, y = row + e / 2 * 8, x = column + n * 8 + e % 2;

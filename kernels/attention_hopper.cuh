@@ -168,7 +168,7 @@ __device__ __forceinline__ float (&by_columns(float (&c)[N]))[N / 4][4] {
     return reinterpret_cast<float(&)[N / 4][4]>(c);
 }
 
-// A warpgroup writes its 64 rows of a head, rounded, by way of `tiles`; its first thread goes on when TMA has begun.
+// A warpgroup writes its 64 rows of a head, rounded, through `tiles`; its first thread continues when TMA has begun.
 template <int HS>
 __device__ __forceinline__ void store_head(const TensorMap& map, int column, int row, int batch, floatX* tiles,
                                            float (&c)[HS / 2], int part) {

@@ -158,7 +158,8 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
             plain_load(b2, KEYS ? dout + block.out + h * HS : qkv + block.v, KEYS ? out_stride : stride, from, T, HS);
             for (int r = 0; r < 4 && KEYS; r++) {
                 const int64_t at = block.stats + (int64_t)h * T + min(from + lane, T - 1);
-                dot[r] = D[at], lse2[r] = LOG2_E * lse[at];
+                dot[r] = D[at];
+                lse2[r] = LOG2_E * lse[at];
                 if (s.positions) first[r] = first_key(positions, from + lane, T);
             }
             __syncthreads();

@@ -174,8 +174,11 @@ static inline void embedding_backward(float* dwte, const floatX* dout, const int
     Places p;
     p.partial = scratch;
     p.place = (int2*)(scratch + round_up(floats, 4));
-    p.list = (int*)(p.place + N), p.number = p.list + N;
-    p.total = p.number + N, p.count = p.total + 1, p.start = p.count + V_local;
+    p.list = (int*)(p.place + N);
+    p.number = p.list + N;
+    p.total = p.number + N;
+    p.count = p.total + 1;
+    p.start = p.count + V_local;
     cuda_check(cudaMemsetAsync(p.total, 0, (1 + (size_t)V_local) * sizeof(int), 0), "zeroing memory");
     const Launch each = launch_shape(blocks_for(N, 256), 256);
     launch(each, places_count_kernel, p, tokens, N, vocab_offset, V_local);

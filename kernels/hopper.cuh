@@ -41,7 +41,7 @@ matrix of more columns is several tiles.
 Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of matrices
 stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed operand. A 64-bit
 descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are, how chunks are exchanged.
-Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so one may begin inside of a row),
+Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so one may begin within a row),
 and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format", "Canonical Layouts"; and CUTLASS,
 mma_sm90_desc.hpp)
 
@@ -50,7 +50,7 @@ Asynchronous. wgmma goes on while its threads do; so registers and shared memory
     warpgroup_fence(d, a...)      before the first product of a group: what was written to these registers is there
     wgmma(d, ...) ...             products of one d follow each other without a wait
     warpgroup_commit()            these are a group
-    warpgroup_wait<n>(d...)       all groups but the last n are done. Before it nobody may look at d, change d or a (which
+    warpgroup_wait<n>(d...)       all groups but the last n are done. Before it no thread may read d, change d or a (which
                                   have to live so long), or overwrite the tiles
 
 Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are done: else
@@ -124,7 +124,7 @@ enum Major { K_MAJOR, MN_MAJOR };
 template <Major major>
 struct Tile {
     uint64_t descriptor;
-    // The same tile, 16 k further: K_MAJOR, k < 4 inside of the 64 columns; MN_MAJOR, as many as the tile has rows.
+    // The same tile, 16 k further: K_MAJOR, k < 4 within the 64 columns; MN_MAJOR, as many as the tile has rows.
     __device__ Tile step(int k) const { return {descriptor + (uint64_t)(k * (major == K_MAJOR ? 32 : 2048) >> 4)}; }
 };
 
@@ -197,7 +197,7 @@ struct Barrier {
     __device__ __forceinline__ void arrive() {
         HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
     }
-    // Arrives, and says that TMA will bring so many bytes in this phase.
+    // Arrives, and says that TMA will bring `bytes` bytes in this phase.
     __device__ __forceinline__ void arrive_expect(int bytes) {
         HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                    : "memory");

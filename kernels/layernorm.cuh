@@ -59,7 +59,10 @@ __global__ static void __launch_bounds__(ROW_THREADS)
         store(out + at + c, o);
         if (ADD) store(sum + at + c, v);
     }
-    if (threadIdx.x == 0) mean[n] = m, rstd[n] = r;
+    if (threadIdx.x == 0) {
+        mean[n] = m;
+        rstd[n] = r;
+    }
 }
 
 // out (N, C); mean (N) and rstd (N) are kept for the backward pass.
@@ -109,7 +112,9 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
             // behind the row: its last pack, times 0; not of dx, which its owner changes
             const int c = column_of<W>(k);
             const int64_t at = n * C + min(c, C - W);
-            o[k] = load<W>(dout + at), v[k] = load<W>(x + at), d[k] = load<W>((c < C ? dx : x) + at);
+            o[k] = load<W>(dout + at);
+            v[k] = load<W>(x + at);
+            d[k] = load<W>((c < C ? dx : x) + at);
         }
 #pragma unroll
         for (int k = 0; k < K; k++) {

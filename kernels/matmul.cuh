@@ -351,11 +351,19 @@ static inline MatmulProduct matmul_product(const char* name, int m, int n, int k
     MatmulProduct p;
     memset(&p, 0, sizeof p);
     p.name = name;
-    p.shape.m = m, p.shape.n = n, p.shape.k = k;
-    p.shape.transpose_a = transpose_a, p.shape.transpose_b = transpose_b;
+    p.shape.m = m;
+    p.shape.n = n;
+    p.shape.k = k;
+    p.shape.transpose_a = transpose_a;
+    p.shape.transpose_b = transpose_b;
     p.shape.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    p.shape.align_a = matmul_alignment(a), p.shape.align_b = matmul_alignment(b), p.shape.align_d = matmul_alignment(d);
-    p.a = a, p.b = b, p.c = d, p.d = d;
+    p.shape.align_a = matmul_alignment(a);
+    p.shape.align_b = matmul_alignment(b);
+    p.shape.align_d = matmul_alignment(d);
+    p.a = a;
+    p.b = b;
+    p.c = d;
+    p.d = d;
     return p;
 }
 

@@ -304,7 +304,10 @@ static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, i
         g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
         g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
         const double cost = (double)g.height * (double)g.width + PACK * (double)(g.height + g.width);
-        if (cost < least) least = cost, best = g;
+        if (cost < least) {
+            least = cost;
+            best = g;
+        }
     }
     return best;
 }

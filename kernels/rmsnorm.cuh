@@ -94,7 +94,9 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
             // behind the row: its last pack, times 0; not of dx, which its owner changes
             const int c = column_of<W>(k);
             const int64_t at = n * C + min(c, C - W);
-            o[k] = load<W>(dout + at), v[k] = load<W>(x + at), d[k] = load<W>((c < C ? dx : x) + at);
+            o[k] = load<W>(dout + at);
+            v[k] = load<W>(x + at);
+            d[k] = load<W>((c < C ? dx : x) + at);
         }
 #pragma unroll
         for (int k = 0; k < K; k++) {

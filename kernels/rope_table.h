@@ -1,5 +1,5 @@
 /*
-rope_table.h: the angles of rope.h, computed on the host for CPU and GPU alike: the same bits on both.
+rope_table.h: the angles of rope.h, computed on the host for both CPU and GPU: the same bits.
 
 Models that were made for short texts and then trained on long ones turn their slow points slower. Of a frequency f:
 
