@@ -237,13 +237,13 @@ static inline bool safetensors_parse_header(SafeTensors* st, const char* path, c
             ok = safe_parse_tensor(&st->tensors[st->count++], node, data_bytes, json, error);
     }
     if (ok) qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_offsets);
-    ok = ok && safe_check_cover(st, data_bytes, error);
-    for (int64_t i = 0; i < st->count && ok; i++) st->tensors[i].offset += 8 + header_bytes;
-    if (ok)
-        qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_names);
-    else
+    if (!ok || !safe_check_cover(st, data_bytes, error)) {
         safetensors_close(st);
-    return ok;
+        return false;
+    }
+    for (int64_t i = 0; i < st->count; i++) st->tensors[i].offset += 8 + header_bytes;
+    qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_names);
+    return true;
 }
 
 // Reads and checks a file that is in memory, which has to stay there. On failure nothing has to be closed.
@@ -655,7 +655,7 @@ static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor
     bool ok = safe_write_header(file_layout, tensors, n, metadata, metadata_count, error);
     if (ok && __builtin_add_overflow(end, file_layout->header_bytes, &file_layout->file_bytes))
         ok = fail(error, "the file becomes larger than 2^63 bytes");
-    for (int64_t i = 0; i < n && ok; i++) tensors[i].offset += file_layout->header_bytes;
+    for (int64_t i = 0; i < n; i++) tensors[i].offset += file_layout->header_bytes;
     ok = ok && safe_check_layout(file_layout, tensors, n, error);
     if (!ok) safetensors_layout_free(file_layout);
     return ok;

@@ -27,7 +27,7 @@ FAULTS = [
      "entry->checksum = values + checksum_of(file_layout->header, file_layout->header_bytes, 0);", "entry->checksum = values;"),
     ("the place of a word does not matter", "kills", SUM, "uint64_t z = i * 0x9E3779B97F4A7C15ull + word;", "(void)i;\n    uint64_t z = word;"),
     ("the last bytes of a file are not in the sum", "kills", SUM, "return bytes % 4 ? sum +", "return bytes % 4 && 0 ? sum +"),
-    ("a part of the words is nobody's", "verify", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
+    ("a part of the words is in no sum", "verify", VERIFY, "part = (words + ranks - 1) / ranks;", "part = words / ranks;"),
     ("a rank counts buckets that are another's", "kills", SAVE, "if (site < 0) return b % mesh->d == mesh->data;",
      "if (site < 0) return mesh->d == mesh->d;"),
     # What is compared
@@ -43,7 +43,7 @@ FAULTS = [
     ("where none is sound a new run begins", "broken", "trainer/checkpointing.h", "    if (!found && n > 0) {", "    if (0) {"),
     # What stays, what goes
     ("the best is removed", "verify", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
-    ("what nobody has asked for stays", "verify", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
+    ("a checkpoint of --save-minutes stays", "verify", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
     ("links are followed where something is removed", "verify", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC", "O_DIRECTORY | O_CLOEXEC"),
     ("what is there is replaced", "checkpoint", CHECKPOINT, "to, RENAME_NOREPLACE) == 0", "to, 0) == 0"),
     ("one less is kept", "verify", FOLDER, "for (int64_t i = first + keep;", "for (int64_t i = first + keep - 1;"),

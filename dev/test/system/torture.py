@@ -423,7 +423,7 @@ class Disks:
                     ok(False, what, f"{name}: {reason}")
             os.unlink("full/ballast")
             status, _, errors = finished(1, f"{self.long()} --save-every {EVERY} --keep-last 2 --resume", "full/run")
-            ok(status == 0, what, f"taken up again: status {status} {errors}")
+            ok(status == 0, what, f"resumed: status {status} {errors}")
             self.compare(what, "full/run")
         self.close()
 

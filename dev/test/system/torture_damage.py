@@ -108,7 +108,7 @@ class Damage:
 
 
 class Broken_runs:
-    """Runs of three steps, of which copies are damaged and taken up for a fourth."""
+    """Runs of three steps, of which copies are damaged and resumed for a fourth."""
 
     def __init__(self, ranks, options):
         self.ranks, self.options = ranks, options

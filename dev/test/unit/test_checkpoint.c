@@ -130,8 +130,7 @@ static void test_state(void) {
     }
     run_command("cd state && mkdir step_99999999999999.tmp step_99999999999999.old step_9999999999999x "
                 "step_0099999999999999 step_-0000001");
-    check(checkpoint_newest(path, sizeof path, "state") && strcmp(path, found) == 0,
-          "names that are none are not taken up");
+    check(checkpoint_newest(path, sizeof path, "state") && strcmp(path, found) == 0, "names that are none are ignored");
     check(!checkpoint_newest(cut, strlen(found), "state"), "nor is a name for which there is no room");
 }
 
@@ -421,7 +420,7 @@ static void test_holes(void) {
     }
 }
 
-// What nobody could go on from is not saved.
+// Values that no run could continue from are not saved.
 static void test_not_finite(void) {
     static const uint32_t wrong[] = {0x7f800000, 0xff800000, 0x7fc00000};
     const Sizes z = {2, 1, 1, 0, 0};
@@ -481,7 +480,7 @@ static void test_join(void) {
     calls.at = 0;
     calls.all = true;
     check(!checkpoint_leave(&w, true, &error) && calls.count == 2 && strstr(error.text, "4.tmp/model.safetensors"),
-          "both cannot be flushed, the first one is told: %s", error.text);
+          "both cannot be flushed, the first one is reported: %s", error.text);
     calls.at = -1;
     calls.all = false;
     check(!checkpoint_join(&w, "join", 4, &llama_tied, NULL, &error) && strstr(error.text, "same file system"),

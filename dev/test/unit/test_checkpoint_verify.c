@@ -324,7 +324,7 @@ static void test_folder(void) {
     free(steps);
     check(checkpoint_prune("run", 0, 9, 8, &error) && access("run/step_00000008", F_OK) != 0 &&
               checkpoint_prune("run", 0, 9, 9, &error) && access("run/step_00000009", F_OK) == 0,
-          "but one that nobody has asked for gives way to the next %s", error.text);
+          "but a checkpoint of --save-minutes is replaced by the next %s", error.text);
     run_command("rm -r run/step_00000009");
     touch("run/step_00000006/notes.txt");
     if (!save("run", 7, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
@@ -338,12 +338,10 @@ static void test_folder(void) {
         "step_00000008.tmp/rank_00003 && mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
     checkpoint_clean("run");
     check(entries("run") == 2 && access("run/step_x.tmp", F_OK) == 0 && checkpoint_verify("run/step_00000007", &error),
-          "what killed runs have left is cleared away, and a checkpoint that had lost its name has it again %s",
-          error.text);
+          "files of killed runs are removed, and a checkpoint without a name gets it back %s", error.text);
 }
 
-// A run that was taken up from before checkpoints that are not sound: those are later, and do not take the place of its
-// own.
+// A run that was resumed from before checkpoints that are not sound: those are later, and do not replace its own.
 static void test_prune_later(void) {
     Error error = {""};
     make_run("later", 1, 4);

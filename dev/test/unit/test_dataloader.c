@@ -178,7 +178,7 @@ static void test_blend(void) {
     check(worst > 1.1 && worst_bound > 1.65, "    (the worst is off by %.3f, of at most %.3f)", worst, worst_bound);
 }
 
-// Where nobody counts: around 2^63 and at the end, steps of one, and the sum of all; two sources against the formula in
+// Far out, around 2^63 and at the end, steps of one, and the sum of all; two sources against the formula in
 // 128 bits.
 static void test_blend_far(void) {
     static Blend blend;

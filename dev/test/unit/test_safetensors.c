@@ -8,9 +8,9 @@ message it has to give, all 65,536 values of the 16-bit formats against their de
 
 // The system calls of the writer go through these, so that a test can let them fail.
 typedef struct {
-    ssize_t most;                                                // bytes a pwrite takes; 0: all
-    bool nothing;                                                // a pwrite takes none
-    int interrupts;                                              // so many calls of any kind fail with EINTR first
+    ssize_t most;   // bytes a pwrite takes; 0: all
+    bool nothing;   // a pwrite takes none
+    int interrupts; // this number of calls of any kind fails with EINTR first
     int fallocate_errno, pwrite_errno, fsync_errno, close_errno; // then they fail with this
     int64_t pwrites;
 } Faults;

@@ -161,7 +161,7 @@ static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_
     p->files++;
 }
 
-// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the begin.
+// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the beginning.
 static int wrong_positions(const DataLoader* loader, const Packed* p, int* inside) {
     int wrong = 0;
     for (int64_t n = 0; n < 2 * loader->count; n++) {
@@ -418,7 +418,7 @@ static void test_unreadable(void) {
     write_text("unreadable.txt", "text");
     if (chmod("locked.idx", 0) != 0 || chmod("unreadable.txt", 0) != 0 || mkdir("unreadable", 0) != 0) die("chmod");
     const uid_t me = geteuid();
-    if (me == 0 && seteuid(65534) != 0) die("cannot act as nobody");
+    if (me == 0 && seteuid(65534) != 0) die("cannot act as another user");
     const Refused refused[] = {{"unreadable.txt", "unreadable.txt", "Permission denied"},
                                {"unreadable/*.txt", "unreadable/*.txt", "Permission denied"},
                                {"locked.bin", "locked.idx", "Permission denied"}}; // not taken for raw uint16
