@@ -1,6 +1,6 @@
 /*
-comm_values.h: the values of cuda_comm.cu. Element i of rank r is a whole number in [-30, 30] ([0, 250] for bytes): every
-type holds their sums exactly.
+comm_values.h: the values of cuda_comm.cu. Element i of rank r is a whole number in [-30, 30] ([0, 250] for bytes):
+every type holds their sums exactly.
 */
 #ifndef COMM_VALUES_H
 #define COMM_VALUES_H
