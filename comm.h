@@ -5,15 +5,15 @@ Every group is a communicator of its own, so messages of two groups never mix.
 
 Start and wait. Every operation is started, which returns a request, and later waited for. In between the rank computes,
 and the buffers belong to the operation: not to be written, nor results to be read, before the wait. The buffers of an
-operation lie in the host's memory or in the device's; nobody says which, the addresses do. Who carries it:
+operation lie in the host's memory or in the device's; the addresses say which. Who carries it:
 
     host memory      MPI. start: MPI_Iallreduce and its like. wait: MPI_Wait; the process blocks.
     device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all that the compute
                      stream has been given before. wait: before all that it is given afterwards. The host never blocks:
                      where it needs a result itself it calls comm_synchronize.
-                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, by way of the host. start:
+                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, through the host. start:
                      copies the buffer to the host. wait: copies the result back. Slow, right, and possible anywhere.
-    host memory,     where torchrun has started the job and not MPI (comm/rendezvous.h): NCCL, by way of the device, all at
+    host memory,     where torchrun has started the job and not MPI (comm/rendezvous.h): NCCL, through the device, all at
     no MPI           the start. It blocks: of two ranks one sends while the other receives.
 
 All members of a group start its operations in the same order. A message has a tag, whose lowest bit is its direction (0
@@ -21,9 +21,10 @@ forward, 1 backward). With MPI messages are matched by their tags, but since NCC
 in one direction are also to be received in the order in which they are sent. Messages between neighbours in the ring of
 ranks never hold each other up where comm_open_lanes was called for their group; other messages of device memory do.
 
-MPI moves large messages only while the program is inside of it, so a rank that computes for long calls comm_progress
-now and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_progress_thread.h). The forms without
-_start do it all at once, by MPI's blocking calls, whose algorithms are better (in a group with a thread they are its, too).
+MPI moves large messages only while the program is inside it, so a rank that computes for long calls comm_progress now
+and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_progress_thread.h). The forms
+without _start do it all at once, by MPI's blocking calls, whose algorithms are better (in a group with a thread they
+are its, too).
 
 A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
 every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
@@ -191,8 +192,8 @@ static inline bool comm_is_done(CommRequest* r) {
     return done;
 }
 
-// Lets MPI go on with n requests while this process computes, and looks after NCCL's errors. Those that are done stay
-// so until comm_wait.
+// Lets MPI continue with n requests while this process computes, and looks after NCCL's errors. Those that are done
+// stay so until comm_wait.
 static inline void comm_progress(CommRequest* r, int n) {
     for (int i = 0; i < n; i++) {
         if (!r[i].active || r[i].finished != 0 || !comm_is_done(&r[i])) continue;
@@ -280,7 +281,7 @@ static inline const char* comm_device_text(const Comm* world) { return world->jo
 // Ends. All ranks call it.
 static inline void comm_close(Comm* world) {
 #ifdef USE_NCCL
-    if (comm_has_mpi(world)) comm_barrier(world); // nobody lets go of NCCL before all have come
+    if (comm_has_mpi(world)) comm_barrier(world); // no rank lets go of NCCL before all have come
     comm_nccl_end(world);
 #endif
 #ifdef USE_MPI
@@ -298,7 +299,7 @@ static inline void comm_close(Comm* world) {
 __attribute__((noreturn)) static inline void comm_abort_all(Comm* world, int status, const char* text) {
     end_line();
     if (world->rank == 0) fprintf(stderr, "%s: %s\n", process.name, text);
-    comm_close(world); // nobody is gone before rank 0 has spoken: launchers end the job with its first failure
+    comm_close(world); // no rank is gone before rank 0 has spoken: launchers end the job with its first failure
     exit(status);
 }
 
@@ -459,8 +460,8 @@ static inline void comm_open_lanes(Comm* c, bool folded) {
 #endif
 }
 
-// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been checked. In
-// a job that has such a group every rank is in one.
+// From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been
+// checked. In a job that has such a group every rank is in one.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
 #ifdef USE_MPI
     if (c->size > 1) comm_thread_check_idle(c, "a plan");

@@ -1,5 +1,6 @@
 /*
-parallel.h: which rank holds what. Pure data without MPI and CUDA: the layout of any rank can be made and checked anywhere.
+parallel.h: which rank holds what. Pure data without MPI and CUDA: the layout of any rank can be made and checked
+anywhere.
 
     Mesh            sizes (t, p, d), this rank's coordinates, and the options that decide what a rank holds; mesh_of_rank
     mesh_check      refuses a mesh that does not fit a model
@@ -11,13 +12,13 @@ parallel.h: which rank holds what. Pure data without MPI and CUDA: the layout of
 
 Theory:
 
-Mesh. n = t p d ranks: t tensor-parallel, p pipeline-parallel, d data-parallel; sizes are written (t, p, d). Ranks are numbered
-as in Megatron-LM (Narayanan et al. 2021): tensor fastest, then data, then pipeline:
+Mesh. n = t p d ranks: t tensor-parallel, p pipeline-parallel, d data-parallel; sizes are written (t, p, d). Ranks are
+numbered as in Megatron-LM (Narayanan et al. 2021): tensor fastest, then data, then pipeline:
 
     rank = tensor + t (data + d pipeline)
 
-so that the t ranks that exchange the most are neighbours in one machine. Ranks that differ in one coordinate only are a group:
-the tensor group sums activations, the data group sums gradients, the pipeline group passes activations on.
+so that the t ranks that exchange the most are neighbours in one machine. Ranks that differ in one coordinate only are a
+group: the tensor group sums activations, the data group sums gradients, the pipeline group passes activations on.
 
 Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first of each pair is cut by output channels
 (column parallel), the second by input channels (row parallel):
@@ -25,23 +26,23 @@ Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first o
     attention    qkv: a rank computes whole heads;       projection: a rank's heads give a partial sum of all channels
     mlp          fc: a rank computes F / t channels;     projection: likewise
 
-so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; backward, one all-reduce of
-the gradient of its input. All ranks hold the biases of row-parallel layers and the norms. The embedding and the head are cut
-along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where there are fewer key/value heads
-than ranks, t / NKV consecutive ranks hold the same head.
+so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; backward, one
+all-reduce of the gradient of its input. All ranks hold the biases of row-parallel layers and the norms. The embedding
+and the head are cut along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where
+there are fewer key/value heads than ranks, t / NKV consecutive ranks hold the same head.
 
-Buckets. Gradients are summed over the data group in buckets: one for each block, and one each for the embeddings, the final norm
-and the head, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020) data rank r owns the
-r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
+Buckets. Gradients are summed over the data group in buckets: one for each block, and one each for the embeddings, the
+final norm and the head, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020)
+data rank r owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
-CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the first
-S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels). Each of the N is a state here.
-With t < N ranks, a rank holds N / t states, one after the other: then every matrix is cut in N, and a rank has N / t cuts of it,
-a slice each. The work that each of N ranks would do alone is done once for each state.
+CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
+first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels). Each of the N
+is a state here. With t < N ranks, a rank holds N / t states, one after the other: then every matrix is cut in N, and a
+rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each state.
 
-Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer. Initial values,
-reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical tensors only, and initial
-values, drawn by (seed, tensor name, logical element), are the same on every mesh.
+Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
+Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical
+tensors only, and initial values, drawn by (seed, tensor name, logical element), are the same on every mesh.
 */
 #ifndef PARALLEL_H
 #define PARALLEL_H
@@ -166,7 +167,8 @@ static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool al
     if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
 }
 
-// The virtual stage that a chunk of a pipeline rank is: in a loop, or (folded) up and down, so that two chunks make a V.
+// The virtual stage that a chunk of a pipeline rank is: in a loop, or (folded) up and down, so that two chunks make a
+// V.
 static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
     return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);
 }
@@ -183,7 +185,8 @@ static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
     return virtual_stage(mesh->p, mesh->folded, mesh->pipeline, chunk);
 }
 
-// The first block of a virtual stage. Those without a wish of their own share the rest evenly, earlier ones get the remainder.
+// The first block of a virtual stage. Those without a wish of their own share the rest evenly, earlier ones get the
+// remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
     const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_virtual_stages(mesh);
     if (stage == 0) return 0;
@@ -224,9 +227,10 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     if (N % t != 0)
         return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole states of a CAAT-Net", t, N);
     if (mesh->sequence_parallel)
-        return fail(error,
-                    "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
-                    "leave one of them away");
+        return fail(
+            error,
+            "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
+            "leave one of them away");
     return true;
 }
 
@@ -335,8 +339,8 @@ static inline bool embedding_is_split(const Layout* layout, const ModelConfig* m
     return model->tied && layout->first_stage != layout->last_stage;
 }
 
-// The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs to
-// the first one, which has its last gradients.
+// The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs
+// to the first one, which has its last gradients.
 static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
     const int local = tensor->layer < 0 || tensor->layer == model->L ? -1 : layout_local_layer(layout, tensor->layer);
     for (int c = 0; c < layout->mesh.v; c++) {
@@ -403,8 +407,8 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     layout->elements += slice->rows * slice->cols;
 }
 
-// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: state by state, so
-// that what is computed with as one matrix lies together. index: of list[0] in the model's list.
+// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: state by
+// state, so that what is computed with as one matrix lies together. index: of list[0] in the model's list.
 static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
                                         int first, int end) {
     const int states = list[first].parallel == REPLICATED ? 1 : layout->states;
@@ -414,8 +418,8 @@ static inline void layout_append_joined(Layout* layout, const ModelConfig* model
     }
 }
 
-// The slices of a block, or of what stands before or behind the blocks. Of blocks that are not here tensors are only counted:
-// a rank of a large model holds few of them.
+// The slices of a block, or of what stands before or behind the blocks. Of blocks that are not here tensors are only
+// counted: a rank of a large model holds few of them.
 static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
     const bool elsewhere = layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0;
     Tensor list[MODEL_LAYER_TENSORS];
@@ -504,7 +508,8 @@ static inline bool slice_is_owned(const Slice* slice, const Layout* layout) {
 
 // True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
 // summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
-// share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own states.
+// share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own
+// states.
 static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     if (slice->copies == 1) return false;
     switch (slice->tensor.kind) {
@@ -517,8 +522,8 @@ static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     }
 }
 
-// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the states; NULL if
-// it is not held.
+// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the states;
+// NULL if it is not held.
 static inline const Slice* layout_slice_of_state(const Layout* layout, int layer, TensorKind kind, int state) {
     const int row = layer < 0 ? layout->layers : layer;
     const int i = layout->slice_of[(row * TENSOR_KINDS + kind) * layout->states + state];

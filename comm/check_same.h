@@ -1,6 +1,6 @@
 /*
-comm/check_same.h: are all ranks alike? A rank with other options, another build or other data would make the rest wait for ever,
-or train something that nobody asked for.
+comm/check_same.h: are all ranks alike? A rank with other options, another build or other data would make the rest wait
+for ever, or train something that was not asked for.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */

@@ -1,5 +1,5 @@
 /*
-comm_gpu.h: operations on device memory, and operations carried by way of it. comm.h says which case is whose.
+comm_gpu.h: operations on device memory, and operations carried through it. comm.h says which case is whose.
 
 Through the host. Buffers of the device are copied to the host, MPI works on the copies, results are copied back. A copy
 from the device waits for the work that makes what is copied, and a copy to it comes after all that read the place
@@ -175,7 +175,7 @@ static inline void* comm_scratch(CommJob* job, size_t bytes) {
     return job->scratch;
 }
 
-// Host memory, by way of the device: there and back on the group's stream.
+// Host memory, through the device: there and back on the group's stream.
 static inline void comm_nccl_run_for_host(CommRequest* r) {
     const NcclGroup* g = r->comm->nccl;
     r->blocking = true;

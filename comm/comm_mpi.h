@@ -1,6 +1,6 @@
 /*
-comm_mpi.h: operations on host memory, carried by MPI: its blocking calls and those that do not block. (Plans call MPI in
-comm_planned.h, a group's thread in comm_progress_thread.h.)
+comm_mpi.h: operations on host memory, carried by MPI: its blocking calls and those that do not block. (Plans call MPI
+in comm_planned.h, a group's thread in comm_progress_thread.h.)
 
 MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no
 16-bit floats: they travel as uint16_t, and reductions of them are functions of ours.

@@ -6,7 +6,7 @@ Streams. What computes runs on the default stream, the compute stream. An operat
 stream, between two events:
 
     nccl_begin    the group's stream waits for what the compute stream has been given so far: the data are ready, and
-                  nobody reads any more what will be overwritten
+                  no rank reads any more what will be overwritten
     nccl_end      an event behind the operation. Whoever needs the result waits for it.
 
 The host only enqueues all this and goes on. There is one exception: for the first operation of a kind, or the first
@@ -18,8 +18,8 @@ waits on the GPU until its message comes; everything behind it on its stream wai
 receives long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other
 for ever. Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of
 these two ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That
-is what schedule_check (parallel/schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the messages of
-each lane are received in the order in which they are sent.
+is what schedule_check (parallel/schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the
+messages of each lane are received in the order in which they are sent.
 
 A kernel that waits forbids some things to the host until its message has come, because they wait for all kernels:
 cudaDeviceSynchronize, cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it. The last one is
@@ -27,7 +27,7 @@ avoided by loading all at the start. And it needs a hardware queue of its own: s
 other. Both are settings of the driver: nccl_prepare.
 
 Errors. NCCL reports what happens on the way (a network that breaks, a rank that dies) to whoever asks: nccl_find_error
-asks all communicators. nccl_abort_all gives up whatever is still on its way, so that this process can end.
+asks all communicators. nccl_abort_all gives up whatever is still in flight, so that this process can end.
 */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
@@ -276,7 +276,7 @@ static inline NcclLane nccl_lane_between(int a, int b, int i) {
     return all[i];
 }
 
-// The first message makes the connection, while nobody waits for anything else: later the host of a rank that posts a
+// The first message makes the connection, while no rank waits for anything else: later the host of a rank that posts a
 // receive would have to wait for its sender.
 static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token) {
     nccl_check(sends ? ncclSend(token, 4, ncclUint8, 1 - g->rank, g->comm, g->stream)
@@ -301,7 +301,7 @@ static inline void nccl_check_queues(const NcclGroup* list) {
 }
 
 // All members of the group call it. folded: messages of each direction go both ways, not only forward ones to the next
-// rank of the ring and backward ones to the one before. token: 4 bytes of device memory that nobody needs.
+// rank of the ring and backward ones to the one before. token: 4 bytes of device memory that no rank needs.
 static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, bool folded, void* token) {
     NcclLanes* lanes = (NcclLanes*)checked_calloc(1, sizeof *lanes, "the lanes");
     nccl_check_queues(*list);

@@ -1,19 +1,20 @@
 /*
-comm_planned.h: runs collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather of a group is then not left
-to MPI or NCCL, but done by point-to-point messages as its plan's table says. comm_use_plans gives a group its plans;
-from then on its operations follow them, started and waited for like others.
+comm_planned.h: runs collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather of a
+group is then not left to MPI or NCCL, but done by point-to-point messages as its plan's table says. comm_use_plans
+gives a group its plans; from then on its operations follow them, started and waited for like others.
 
 A rank's program is what the table says of it, as rows: send these chunks to that rank, or receive from it and add, or
 receive in place. In a step sends come before receives. A row waits for those before it that touch the same chunks: a
-send for what was received there, a receive for that and for what is still being sent from there; and sends to one rank keep
-their order, or what is urgent would stand behind what is not. What else ranks do they do whenever they can: there are no
-steps any more, only these dependencies (compiled once, comm_plan_compile).
+send for what was received there, a receive for that and for what is still being sent from there; and sends to one rank
+keep their order, or what is urgent would stand behind what is not. What else ranks do they do whenever they can: there
+are no steps any more, only these dependencies (compiled once, comm_plan_compile).
 
-Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one slab is
-being added the next is on its way, and what is added is still in the cache. Received sums wait in a few buffers, and
-are added in the order of the rows, whichever comes first: the bits do not depend on who is faster. Receives are posted
-in the order of rows as buffers get free, so the first one that is not over always has one, and its sender's part depends on
-earlier rows only: no rank waits for ever. What is not MPI's work is done when comm_progress or comm_wait is called.
+Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one
+slab is being added the next is in flight, and what is added is still in the cache. Received sums wait in a few buffers,
+and are added in the order of the rows, whichever comes first: the bits do not depend on who is faster. Receives are
+posted in the order of rows as buffers get free, so the first one that is not over always has one, and its sender's part
+depends on earlier rows only: no rank waits for ever. What is not MPI's work is done when comm_progress or comm_wait is
+called.
 
 Device memory, NCCL. Step after step on the group's stream: the messages of a step in one NCCL group, then a kernel for
 each sum. The host only enqueues.
@@ -35,7 +36,7 @@ enum {
     PLAN_BUFFERS = 64,       // for sums that have come, at most, ...
     PLAN_BUFFERED = 8 << 20, // ... and so many bytes, unless two of them are more
     PLAN_TAGS = 32767,       // what every MPI allows
-    PLAN_AT_ONCE = 16        // operations of a group on their way whose messages are told apart
+    PLAN_AT_ONCE = 16        // operations of a group in flight whose messages are given apart
 };
 
 typedef struct {
@@ -232,7 +233,7 @@ static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan*
 // Host memory: MPI
 
 #ifdef USE_MPI
-// An operation on its way. An item is a slab of a row: number row * slabs + slab.
+// An operation in flight. An item is a slab of a row: number row * slabs + slab.
 typedef struct PlanRun {
     struct PlanRun* next_run; // in the job's list of those that are not over, ...
     bool listed;              // ... where it is until then
@@ -243,7 +244,7 @@ typedef struct PlanRun {
     int slabs, tag;
     char *vector, *own; // own: a copy that a reduce-scatter works on, or NULL
     int32_t* waits;     // (items)
-    char** came;        // (items): the buffer of a sum that is on its way or there; NULL
+    char** came;        // (items): the buffer of a sum that is in flight or there; NULL
     bool* there;        // (items)
     int next;           // the first item that may be a sum whose receive is not posted
     char* buffers;
@@ -290,7 +291,7 @@ static inline bool plan_row_sums(const CommRow* row) { return !row->send && row-
 static inline void plan_run_end_item(PlanRun* run, int item);
 static inline void plan_run_begin_item(PlanRun* run, int item);
 
-// A send is on its way: the next one to the same rank may go.
+// A send is in flight: the next one to the same rank may go.
 static inline void plan_run_pass(PlanRun* run, int item) {
     const CommRow* row = &run->plan->row[item / run->slabs];
     const bool last = item % run->slabs == run->slabs - 1;
@@ -355,7 +356,8 @@ static inline void plan_run_message(PlanRun* run, int item) {
     if (run->waits[item] == 0) plan_run_begin_item(run, item);
 }
 
-// Goes on with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any more.
+// Continues with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any
+// more.
 static inline bool plan_run_advance(PlanRun* run, bool wait) {
     if (!run->listed) return true;
     while (run->left > 0) {
@@ -387,7 +389,7 @@ static inline bool plan_run_advance(PlanRun* run, bool wait) {
     return true;
 }
 
-// Whether operations by plan are on their way. Then whoever waits for anything calls comm_plans_advance meanwhile: other
+// Whether operations by plan are in flight. Then whoever waits for anything calls comm_plans_advance meanwhile: other
 // ranks may wait for messages that only follow from these plans, before they do what this one waits for.
 static inline bool comm_plans_run(const Comm* c) { return c->job && c->job->runs; }
 
@@ -398,7 +400,7 @@ static inline void comm_plans_advance(const Comm* c) {
     }
 }
 
-// Before a blocking call of MPI: plans go on until all members have come to it. Then nobody in there waits for a plan.
+// Before a blocking call of MPI: plans go on until all members have come to it. Then no rank in there waits for a plan.
 static inline void comm_plans_meet(const Comm* c) {
     MPI_Request all;
     int met = 0;
@@ -636,7 +638,7 @@ static inline void comm_plan_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-// A step's messages are on their way together here, so none may arrive where another one leaves.
+// A step's messages are in flight together here, so none may arrive where another one leaves.
 static inline void comm_plan_check_steps(const CommPlan* p) {
     for (int i = 0; i < p->rows; i++) {
         for (int k = 0; p->row[i].send && k < p->row[i].nexts; k++) {

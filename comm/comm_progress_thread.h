@@ -1,37 +1,39 @@
 /*
 comm_progress_thread.h: operations that go on while the rank computes.
 
-MPI moves large messages only while the program is inside of it, and a plan (comm_planned.h) takes its next step only when
-somebody calls its runner. A rank that computes for a second without a word so holds up all that wait for its part: a long
-message is hidden behind computation on paper only. comm_open_thread gives a group a thread of this process, which does
-nothing but carry the group's operations. comm_start puts an operation into a queue, and returns; comm_wait sleeps until
-the thread says that it is over; comm_progress and comm_is_done look, and help nobody.
+MPI moves large messages only while the program is inside it, and a plan (comm_planned.h) takes its next step only when
+somebody calls its runner. A rank that computes for a second without a word so holds up all that wait for its part: a
+long message is hidden behind computation on paper only. comm_open_thread gives a group a thread of this process, which
+does nothing but carry the group's operations. comm_start puts an operation into a queue, and returns; comm_wait sleeps
+until the thread says that it is over; comm_progress and comm_is_done only look.
 
     rank's thread     start . . . . computes . . . . . . . . wait   deliver
     group's thread        \ begin  test  test  test  end /
 
-Who owns what. The thread has a communicator of its own, a duplicate, on which nobody else speaks, and a CommJob of its
-own, so that plans that are on their way there are in no list of the rank's thread. The rank's thread counts bytes, writes
+Who owns what. The thread has a communicator of its own, a duplicate, which no other thread uses, and a CommJob of its
+own, so that plans that are in flight there are in no list of the rank's thread. The rank's thread counts bytes, writes
 the trace and copies from and to the device. Between the two there are the queue and, in each operation, whether it is
-over and when: under one lock. While an operation is on its way its buffers, and its request, are the thread's.
+over and when: under one lock. While an operation is in flight its buffers, and its request, are the thread's.
 
 Order. Operations begin in the order in which they were started, which is the same on all members, and then are all on
 their way at once. All of them are started by MPI's calls that do not block, the blocking forms (comm_all_reduce) too:
 their sums are, bit for bit, those of comm_all_reduce_start without a thread. Of those that follow plans no more are on
 their way than plans have tags for; the others wait in the queue.
 
-Cost. A thread that only tested would take half of the core that it shares with the computation. So it sleeps between two
-tests, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes 5 to
-30 us of the core, so 0.1 ms of sleep is not enough where nothing moves for long, as the other rank is late: then pauses
-grow, up to 1 ms. With nothing on its way the thread sleeps until there is. Only while its rank waits, and so computes
-nothing, does it look again at once, for a while. What is left is the work itself: copies, and the sums. A message that
-comes during a pause waits for its end: for messages that matter that much a group is better off without a thread.
+Cost. A thread that only tested would take half of the core that it shares with the computation. So it sleeps between
+two tests, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes
+5 to 30 us of the core, so 0.1 ms of sleep is not enough where nothing moves for long, as the other rank is late: then
+pauses grow, up to 1 ms. With nothing in flight the thread sleeps until there is. Only while its rank waits, and so
+computes nothing, does it look again at once, for a while. What is left is the work itself: copies, and the sums. A
+message that comes during a pause waits for its end: for messages that matter that much a group is better off without a
+thread.
 
-Where. A thread is for groups whose operations MPI carries. A group of one has none to carry, and what NCCL carries is on
-a stream, which needs no help. It takes an MPI that lets two threads in at once, MPI_THREAD_MULTIPLE. Where there is no
-thread all goes on as before, as far as comm_progress is called: comm_has_thread tells.
+Where. A thread is for groups whose operations MPI carries. A group of one has none to carry, and what NCCL carries is
+on a stream, which needs no help. It takes an MPI that lets two threads in at once, MPI_THREAD_MULTIPLE. Where there is
+no thread all goes on as before, as far as comm_progress is called: comm_has_thread tells.
 
-An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once one speaks to MPI.
+An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once one speaks to
+MPI.
 */
 #ifndef COMM_PROGRESS_THREAD_H
 #define COMM_PROGRESS_THREAD_H
@@ -54,7 +56,7 @@ An error in the thread ends the job, as one elsewhere does (comm_stop): of two t
 
 // An operation, as the thread has it.
 typedef struct CommTask {
-    struct CommTask* next; // started later: in the queue, then among those on their way
+    struct CommTask* next; // started later: in the queue, then among those in flight
     CommRequest request;   // of the thread's group; the thread's until it is over
     bool over;
 } CommTask;
@@ -111,7 +113,7 @@ static inline bool comm_thread_ends(CommTask* task) {
     return true;
 }
 
-// Tests all that are on their way, and returns those that are over, which leave the list. *took_long: something may have
+// Tests all that are in flight, and returns those that are over, which leave the list. *took_long: something may have
 // moved.
 static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
     CommTask* over = NULL;
@@ -147,7 +149,7 @@ static inline void comm_thread_rest(CommThread* t, double still) {
 
 static inline void* comm_thread_run(void* thread) {
     CommThread* t = (CommThread*)thread;
-    CommTask* flying = NULL; // on their way, in the order of their starts
+    CommTask* flying = NULL; // in flight, in the order of their starts
     double moved = 0;        // when something has, as far as one can tell
     bool took_long = false;
     pthread_mutex_lock(&t->lock);
@@ -194,7 +196,7 @@ static inline void comm_thread_start(CommRequest* r) {
     task->request.comm = &t->comm;
     task->request.blocking = false;
     r->task = task;
-    if (t->comm.plans != r->comm->plans) t->comm.plans = r->comm->plans; // both change while nothing is on its way
+    if (t->comm.plans != r->comm->plans) t->comm.plans = r->comm->plans; // both change while nothing is in flight
     if (t->comm.piece != r->comm->piece) t->comm.piece = r->comm->piece;
     t->owed++;
     pthread_mutex_lock(&t->lock);
@@ -269,7 +271,7 @@ static inline void comm_thread_new(Comm* c) {
     c->thread = t;
 }
 
-// The thread ends: at once, what is on its way stays there.
+// The thread ends: at once, what is in flight stays there.
 static inline void comm_thread_stop(CommThread* t) {
     pthread_mutex_lock(&t->lock);
     t->stop = true;
@@ -285,7 +287,7 @@ static inline void comm_thread_join(CommThread* t) {
     free(t);
 }
 
-// With nothing on its way. All members call it.
+// With nothing in flight. All members call it.
 static inline void comm_free_thread(Comm* c) {
     CommThread* t = c->thread;
     if (!t) return;
@@ -330,7 +332,8 @@ static inline bool comm_stop_threads(CommJob* job) {
 }
 
 // process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
-// found by all ranks, and rank 0 reports them: all ranks end without an abort, unless this rank turns out to be the only one.
+// found by all ranks, and rank 0 reports them: all ranks end without an abort, unless this rank turns out to be the
+// only one.
 static inline void comm_stop(int status) {
     int finalized = 0;
     pthread_mutex_lock(&comm_ending);

@@ -65,7 +65,7 @@ typedef struct {
     NcclGroup* open;        // all communicators
     Rendezvous* rendezvous; // where MPI has not started the job; else NULL
     char gpu[32];           // the address of this rank's GPU
-    void* scratch;          // device memory for host memory on its way; at least 256 bytes, ...
+    void* scratch;          // device memory for host memory in flight; at least 256 bytes, ...
     size_t scratch_bytes;   // ... so many
     double looked;          // when it was last asked for ranks that have gone
 #endif
@@ -207,7 +207,7 @@ static inline bool comm_is_launched(void) {
     return comm_any_set(names);
 }
 
-// How many processes the launcher says it has started together; 1 if it does not say. mpirun inside of a Slurm job
+// How many processes the launcher says it has started together; 1 if it does not say. mpirun inside a Slurm job
 // passes Slurm's variables on, so these count only where no other is set.
 static inline int comm_launched_size(void) {
     static const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",

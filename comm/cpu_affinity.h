@@ -1,5 +1,6 @@
 /*
-comm/cpu_affinity.h: which ranks share a machine, and which of its cores are whose. A core is what the system schedules threads on.
+comm/cpu_affinity.h: which ranks share a machine, and which of its cores are whose. A core is what the system schedules
+threads on.
 
 Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
 that the ranks of a machine may use together are cut into one part for each of them, and each is tied to its part and
@@ -28,7 +29,7 @@ typedef struct {
     char host[64];
 } RankPlacement;
 
-// True if Open MPI has tied this process to a core or socket although nobody asked for it: it does so by default, with
+// True if Open MPI has tied this process to a core or socket although no rank asked for it: it does so by default, with
 // one core for a rank where there are two ranks or fewer. mpirun passes what it was asked for on in these variables.
 static inline bool cores_bound_by_default(void) {
     static const char* const asked[] = {"OMPI_MCA_hwloc_base_binding_policy", // --bind-to
@@ -65,7 +66,7 @@ static inline int cores_part(int n, int rank_here, int ranks_here, int* first) {
     return (int)((int64_t)n * (rank_here + 1) / ranks_here);
 }
 
-enum { MAX_CORES = 1024 }; // CPU_SETSIZE; on a larger machine nobody is tied to cores
+enum { MAX_CORES = 1024 }; // CPU_SETSIZE; on a larger machine no rank is tied to cores
 
 #ifdef __linux__
 // A number from a file such as /sys/devices/system/cpu/cpu3/topology/physical_package_id; of a list "3,11", the first.

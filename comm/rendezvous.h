@@ -25,7 +25,7 @@ users of the same machine are not kept out then.
 
 Nothing is encrypted: who can read the network sees the bytes that are exchanged here, and what NCCL or MPI send later,
 on connections of their own that know nothing of this secret. A secret that can be guessed can be found by trying, from
-one conversation. And who can change packets on their way can cut connections at any time.
+one conversation. And who can change packets in flight can cut connections at any time.
 
 The connections stay open while the program runs, for a few words of one byte each:
 
@@ -34,7 +34,7 @@ The connections stay open while the program runs, for a few words of one byte ea
     'd'  I die, and have said why
 
 A connection that breaks without a word is a process that has been killed. NCCL itself may never notice such an end, and
-ranks would wait on their GPUs for ever. Nobody breaks it before all have met.
+ranks would wait on their GPUs for ever. No rank breaks it before all have met.
 
 torchrun keeps a store of its own on MASTER_PORT where it says TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is on
 the next port then.
@@ -65,7 +65,7 @@ enum {
 };
 
 typedef struct {
-    int rank, size; // 1: nobody else was started
+    int rank, size; // 1: no other rank was started
     int local;      // this rank's number among those of its machine
     char host[256]; // of rank 0; without a secret 127.0.0.1
     int port;
@@ -117,7 +117,7 @@ static inline bool rendezvous_read_secret(Rendezvous* r, const char* master, boo
     return true;
 }
 
-// Reads the environment. size is 1 where nobody has started several processes, or has not said where they meet.
+// Reads the environment. size is 1 where no rank has started several processes, or has not said where they meet.
 static inline bool rendezvous_read(Rendezvous* r, Error* error) {
     memset(r, 0, sizeof *r);
     r->size = 1;
@@ -462,7 +462,7 @@ static inline bool rendezvous_turn(Rendezvous* r, RendezvousDoor* door, char* al
     for (int i = 0; i < RENDEZVOUS_GUESTS && ok; i++) {
         if (guests[i].revents != 0) ok = rendezvous_receive(r, door, &door->guest[i], all, n, error);
     }
-    for (int rank = 1; rank < r->size && ok; rank++) { // nobody says anything before rank 0 does
+    for (int rank = 1; rank < r->size && ok; rank++) { // no rank says anything before rank 0 does
         if (peers[rank].revents == 0) continue;
         close(r->peer[rank]);
         r->peer[rank] = -1;
@@ -599,7 +599,7 @@ static inline bool rendezvous_converse(Rendezvous* r, int fd, char* all, const c
     return true;
 }
 
-// The others: look for rank 0 until it answers. Who has met it once and finds nobody there any more need not wait.
+// The others: look for rank 0 until it answers. Who has met it once and finds no rank there any more need not wait.
 static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, size_t n, double until, Error* error) {
     const char* reason = "";
     bool ok = false, met = false;

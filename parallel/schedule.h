@@ -1,6 +1,6 @@
 /*
-parallel/schedule.h: the order of a step's work, one table of actions for every pipeline stage. The trainer executes the tables,
---dry-run and dev/plot draw them, the tests prove them. Everything here is a pure function without MPI and CUDA.
+parallel/schedule.h: the order of a step's work, one table of actions for every pipeline stage. The trainer executes the
+tables, --dry-run and dev/plot draw them, the tests prove them. Everything here is a pure function without MPI and CUDA.
 
     schedules                 the table of schedules; --schedule, help, planner and tests iterate it
     pipeline_config_check     refuses a configuration that a schedule cannot serve
@@ -12,8 +12,8 @@ parallel/schedule.h: the order of a step's work, one table of actions for every 
 
 Theory:
 
-The model is cut into p v virtual stages, one after another. p processes, the stages, hold v of them each: their chunks. A step
-sends m micro-batches through all virtual stages and back and then updates the weights once.
+The model is cut into p v virtual stages, one after another. p processes, the stages, hold v of them each: their chunks.
+A step sends m micro-batches through all virtual stages and back and then updates the weights once.
 
     placement    p = 4    in a loop, v = 2             in a V, v = 2: first and last part on one stage
                           stage 0: 0, 4                stage 0: 0, 7
@@ -43,14 +43,15 @@ Every stage works through its own table from top to bottom. c is a chunk, k a mi
     UPDATE c              optimizer on the chunk's parameters, without the matrix of TIE
     UPDATE_TIED           optimizer on that matrix
 
-A message between two chunks of one stage is a message to itself. Two receive buffers a chunk and direction let a stage post
-receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags: the n-th message
-of a direction from one stage to another meets the n-th receive posted for it. Messages of different pairs of stages or
-directions do not hold each other up; the executor of the table has to ensure that (MPI does; CUDA needs a stream for each).
-(The trainer gives its messages tags all the same: a wrong order is then an error, not a wrong number.)
+A message between two chunks of one stage is a message to itself. Two receive buffers a chunk and direction let a stage
+post receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags: the
+n-th message of a direction from one stage to another meets the n-th receive posted for it. Messages of different pairs
+of stages or directions do not hold each other up; the executor of the table has to ensure that (MPI does; CUDA needs a
+stream for each). (The trainer gives its messages tags all the same: a wrong order is then an error, not a wrong
+number.)
 
-A forward pass takes f seconds a micro-batch and chunk, the two halves of a backward pass b and w. The bubble is the time that
-stages are idle, relative to the time that they work, at equal stages:
+A forward pass takes f seconds a micro-batch and chunk, the two halves of a backward pass b and w. The bubble is the
+time that stages are idle, relative to the time that they work, at equal stages:
 
     gpipe        all forwards, then all backwards (Huang et al. 2019, "GPipe"). bubble (p - 1) / m; m slots.
     1f1b         first p - r - 1 forwards on stage r, until the first gradient can be in flight; then one forward and
@@ -477,8 +478,8 @@ static inline Schedule schedule_new(const PipelineConfig* config, int stage) {
     return schedule;
 }
 
-// Most micro-batches of a chunk (-1: of all chunks together) that are between two kinds of work: from the forward pass, or
-// from the input half of the backward pass, to the end of the backward pass.
+// Most micro-batches of a chunk (-1: of all chunks together) that are between two kinds of work: from the forward pass,
+// or from the input half of the backward pass, to the end of the backward pass.
 static inline int schedule_in_flight(const Schedule* schedule, int chunk, ActionKind from) {
     int live = 0, peak = 0;
     for (int i = 0; i < schedule->n; i++) {
@@ -524,7 +525,7 @@ static inline ActionKind action_receive(const Schedule* schedule, Action action)
     return transfer_other_end(schedule, kind, action.chunk) >= 0 ? kind : ACTION_KINDS;
 }
 
-// Messages from one stage in one direction are received in the order in which they are used. Two are on their way at
+// Messages from one stage in one direction are received in the order in which they are used. Two are in flight at
 // most: the first two receives of every such channel come before everything else, ...
 static inline void schedule_add_first_receives(Schedule* schedule, const Schedule* order) {
     int* seen = (int*)checked_calloc(2 * (size_t)schedule->config.p, sizeof(int), "the schedule");
@@ -554,7 +555,7 @@ static inline void schedule_add_next_receive(Schedule* schedule, const Schedule*
     }
 }
 
-// A computing action with what belongs to it: what it made goes on its way, a buffer that it emptied is filled again.
+// A computing action with what belongs to it: what it made goes in flight, a buffer that it emptied is filled again.
 static inline void schedule_add_computing(Schedule* schedule, const Schedule* order, int i) {
     Action action = order->actions[i];
     const bool last = action.microbatch == schedule->config.m - 1;
@@ -569,8 +570,8 @@ static inline void schedule_add_computing(Schedule* schedule, const Schedule* or
     schedule_add_next_receive(schedule, order, i);
 }
 
-// Where the last gradients of a chunk are added, their sums over the data ranks set out. With clipping nobody needs these
-// before NORM: they go on during the cool-down and are waited for at its end.
+// Where the last gradients of a chunk are added, their sums over the data ranks set out. With clipping no rank needs
+// these before NORM: they go on during the cool-down and are waited for at its end.
 static inline void schedule_add_ending_clipped(Schedule* schedule) {
     for (int c = 0; c < schedule->config.v; c++) schedule_add(schedule, REDUCE, c, -1);
     if (schedule_has_tie(schedule)) schedule_add(schedule, TIE, -1, -1);
@@ -579,8 +580,8 @@ static inline void schedule_add_ending_clipped(Schedule* schedule) {
     if (schedule_has_tie(schedule)) schedule_add(schedule, UPDATE_TIED, -1, -1);
 }
 
-// Without, a chunk is updated inside the cool-down, one computing action after its last gradients: so long its sums have
-// been on their way.
+// Without, a chunk is updated inside the cool-down, one computing action after its last gradients: so long its sums
+// have been in flight.
 static inline void schedule_add_early_update(Schedule* schedule, const Schedule* order, int i) {
     const Action action = order->actions[i];
     if (!action_adds_weight_gradients(action.kind) || action.microbatch < schedule->config.m - 1) return;

@@ -13,11 +13,11 @@ Theory:
     each pair     every send meets the receive of the same micro-batch at the same boundary
     all           no deadlock, even if no message is ever buffered and every send waits for its receiver
 
-The first part ignores that actions wait. The last one shows that every wait ends: each stage's own order is fixed and each
-message has one sender and one receiver, so the work that an action waits for does not depend on any stage's speed, and one run to
-the end stands for all. Where sends wait less, or networks buffer messages, each action waits for a part of the same things. Since
-slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, of a backward pass in halves, schedule_in_flight bound
-the memory of a step.
+The first part ignores that actions wait. The last one shows that every wait ends: each stage's own order is fixed and
+each message has one sender and one receiver, so the work that an action waits for does not depend on any stage's speed,
+and one run to the end stands for all. Where sends wait less, or networks buffer messages, each action waits for a part
+of the same things. Since slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, of a backward pass
+in halves, schedule_in_flight bound the memory of a step.
 */
 #ifndef SCHEDULE_CHECK_H
 #define SCHEDULE_CHECK_H
@@ -35,7 +35,7 @@ typedef struct {
     int forwards, inputs, weights; // done: forward passes, input halves, weight halves
     unsigned whole;                // a bit for REDUCE and UPDATE, if done
     int buffer[BUFFER_KINDS]
-              [PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or on its way into it; -1: none
+              [PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or in flight into it; -1: none
 } ChunkState;
 
 typedef struct {
@@ -384,7 +384,7 @@ static inline bool schedule_check_messages(const Schedule* from, ActionKind send
     return true;
 }
 
-// The tables run to their ends, even when every send waits for its message and none is ever kept on its way.
+// The tables run to their ends, even when every send waits for its message and none is ever kept in flight.
 static inline bool schedule_check_progress(const Schedule* stages, int p, Error* error) {
     Costs costs = costs_equal(p * stages[0].config.v, 1, 1, 1, 0);
     Timeline timeline = schedule_times(stages, p, &costs, true);

@@ -1,13 +1,13 @@
 /*
-parallel/schedule_time.h: when every action of a step starts and ends, if all stages work through their tables, each waiting only
-for messages and for buffers.
+parallel/schedule_time.h: when every action of a step starts and ends, if all stages work through their tables, each
+waiting only for messages and for buffers.
 
     schedule_times     the timeline of the tables of all stages, at the seconds of a Costs
     schedule_bubble    idle time / computing time of that timeline
 
-Theory: a message has no other place to be than the buffers of its two ends: it departs at the moment when its send has been
-started and its receive has been posted, whichever is later (a rendezvous). Times do not depend on the order in which stages get
-their turns: each stage's own order is fixed and each message has one sender and one receiver.
+Theory: a message has no other place to be than the buffers of its two ends: it departs at the moment when its send has
+been started and its receive has been posted, whichever is later (a rendezvous). Times do not depend on the order in
+which stages get their turns: each stage's own order is fixed and each message has one sender and one receiver.
 */
 #ifndef SCHEDULE_TIME_H
 #define SCHEDULE_TIME_H

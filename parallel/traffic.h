@@ -2,10 +2,10 @@
 parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step; for gradients
 between sites gradient_traffic.
 
-Theory: a collective counts as what a bandwidth-optimal algorithm sends. With x bytes in the whole vector and s ranks that is
-2 x (s - 1) / s for an all-reduce, x (s - 1) / s for a reduce-scatter or an all-gather, x for a message. comm.h counts the same
-way while it runs, and the two agree to the byte. 8 b s h (t - 1) / t elements a block and micro-batch: Narayanan et al. 2021,
-section 3.2.
+Theory: a collective counts as what a bandwidth-optimal algorithm sends. With x bytes in the whole vector and s ranks
+that is 2 x (s - 1) / s for an all-reduce, x (s - 1) / s for a reduce-scatter or an all-gather, x for a message. comm.h
+counts the same way while it runs, and the two agree to the byte. 8 b s h (t - 1) / t elements a block and micro-batch:
+Narayanan et al. 2021, section 3.2.
 */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
@@ -44,10 +44,11 @@ typedef struct {
     double block, embedding, head;
 } StreamCost;
 
-// Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs the first only.
-// With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 gathers more, because the inputs of the matrices are
-// kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the shared channels,
-// those backward in float32 unless they are narrow; the whole stream at the embedding, both ways, and nothing at the head.
+// Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs the first
+// only. With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 gathers more, because the inputs of the
+// matrices are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the
+// shared channels, those backward in float32 unless they are narrow; the whole stream at the embedding, both ways, and
+// nothing at the head.
 static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConfig* m, double element) {
     const Mesh* mesh = &layout->mesh;
     const bool full = mesh->recompute == RECOMPUTE_FULL;
@@ -103,7 +104,8 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;
     if (embedding_is_split(layout, m)) traffic.tied = single * embedding / (mesh->zero ? d : 1);
 
-    // Gradients are scattered; then these or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
+    // Gradients are scattered; then these or parameters are gathered. With ZeRO-2 both uses of an embedding are
+    // reduced.
     traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
     if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
     return traffic;
@@ -115,8 +117,9 @@ typedef struct {
 } SiteTraffic;
 
 // Bytes that this rank sends in some steps for gradients that are summed over all replicas, k in each of S sites: a
-// reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where every replica is a
-// site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element` bytes each).
+// reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where every
+// replica is a site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element` bytes
+// each).
 static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
     const Mesh* mesh = &layout->mesh;
     const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float), n = (double)layout->elements;

@@ -1,7 +1,7 @@
 /*
-comm/collectives/collectives.h: collectives as plans. How N ranks sum a vector, or gather one, is decided here before anything
-runs, for the network that joins them; the result is a table (plan.h) that is checked, priced, drawn, simulated (planner/) and
-run (comm/comm_planned.h).
+comm/collectives/collectives.h: collectives as plans. How N ranks sum a vector, or gather one, is decided here before
+anything runs, for the network that joins them; the result is a table (plan.h) that is checked, priced, drawn, simulated
+(planner/) and run (comm/comm_planned.h).
 
     algorithms          the table of algorithms; names, messages, planner and tests iterate it
     algorithm_parse     "multitree:2": an algorithm and its numbers
@@ -13,7 +13,8 @@ run (comm/comm_planned.h).
     multitree.h   multitree
     forest.h      forest
 
-Theory: an all-reduce is a reduce-scatter and an all-gather; ZeRO and sites of several replicas need the two parts by themselves.
+Theory: an all-reduce is a reduce-scatter and an all-gather; ZeRO and sites of several replicas need the two parts by
+themselves.
 
                         all-reduce   the two parts                networks
     ring, ring-both     yes          yes                          any
@@ -179,8 +180,8 @@ static inline const char* algorithm_refuses(const AlgorithmRow* row, PlanKind ki
     return why;
 }
 
-// Builds a plan, which is free of errors as far as plan_check knows (the tests prove all that are here). algorithm: as in
-// algorithm_parse. Returns false and says why if there is no such plan.
+// Builds a plan, which is free of errors as far as plan_check knows (the tests prove all that are here). algorithm: as
+// in algorithm_parse. Returns false and says why if there is no such plan.
 static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind kind, const Network* net,
                                     Error* error) {
     AlgorithmChoice choice;

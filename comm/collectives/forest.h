@@ -1,25 +1,27 @@
 /*
-forest.h: all-reduce over spanning trees that share the links of a network as evenly as can be, in pieces that follow each
-other. Not of one paper: packings of spanning trees are Nash-Williams' and Tutte's (1961); Blink (Wang et al. 2020, arXiv
-1910.04940), ForestColl (Zhao et al. 2024, arXiv 2402.06787) and TTO (Laskar et al. 2024, HPCA) send gradients over them.
+forest.h: all-reduce over spanning trees that share the links of a network as evenly as can be, in pieces that follow
+each other. Not of one paper: packings of spanning trees are Nash-Williams' and Tutte's (1961); Blink (Wang et al. 2020,
+arXiv 1910.04940), ForestColl (Zhao et al. 2024, arXiv 2402.06787) and TTO (Laskar et al. 2024, HPCA) send gradients
+over them.
 
-MultiTree sums everything before it gathers anything, and all its trees end in corners that have few links: on a mesh most
-links are idle most of the time. Here one tree serves both ways. Its share of the vector is summed up to its root and comes
-back down, and while the root sends out the first piece, the leaves send up the next ones: upwards a link is used in one
-direction, downwards in the other. K trees that use no link more than c times bring K / c times the bandwidth of one
-link, and no set of trees more than the least of
+MultiTree sums everything before it gathers anything, and all its trees end in corners that have few links: on a mesh
+most links are idle most of the time. Here one tree serves both ways. Its share of the vector is summed up to its root
+and comes back down, and while the root sends out the first piece, the leaves send up the next ones: upwards a link is
+used in one direction, downwards in the other. K trees that use no link more than c times bring K / c times the
+bandwidth of one link, and no set of trees more than the least of
 
     (links that lead between the parts of the network) / (parts - 1), over all its partitions     (Nash-Williams, Tutte)
 
-which for 8 x 8 is 112 / 63 = 1.78 on a mesh, where MultiTree has N / 2 T = 1, and 128 / 63 = 2.03 on a torus, where it has
-1.88. And every rank has to send its vector once at least, so that no algorithm does better where that bound is reached.
+which for 8 x 8 is 112 / 63 = 1.78 on a mesh, where MultiTree has N / 2 T = 1, and 128 / 63 = 2.03 on a torus, where it
+has 1.88. And every rank has to send its vector once at least, so that no algorithm does better where that bound is
+reached.
 
 Packing. One tree after the other; each takes the links that are used least so far, and among these leads to ranks near
 its root (Prim's algorithm). Then each is laid again around the others, a few times, and at last its middle becomes its
 root. 8 trees reach 1.6 on the mesh and 2 on the torus, 32 reach 1.68 and 2.
 
-Steps. Piece after piece, tree after tree, every transfer takes the first step in which its link has room and which comes
-after those that it waits for. Later pieces fill the gaps that earlier ones left.
+Steps. Piece after piece, tree after tree, every transfer takes the first step in which its link has room and which
+comes after those that it waits for. Later pieces fill the gaps that earlier ones left.
 */
 #ifndef FOREST_H
 #define FOREST_H

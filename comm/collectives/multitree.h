@@ -1,20 +1,20 @@
 /*
-multitree.h: MultiTree (Huang, Majumder, Kim, Muzahid, Yum, Kim 2021, "Communication algorithm-architecture co-design for
-distributed deep learning", ISCA): spanning trees made for a network.
+multitree.h: MultiTree (Huang, Majumder, Kim, Muzahid, Yum, Kim 2021, "Communication algorithm-architecture co-design
+for distributed deep learning", ISCA): spanning trees made for a network.
 
 There is a tree for every rank, rooted there: the root's part of the vector is gathered from the root down, and summed
 up to it. Every rank sends as little as in a ring, but over all of its links and in fewer, shorter steps. The trees grow
 together, from their roots, a step at a time: in step t a tree may take in ranks that are one free link away from the
 ranks that it had when the step began; every link is free once a step (a link that is k times as fast as the slowest, k
-times). The trees take turns, one rank each, until none can grow any more. So the trees, what each link does in each step,
-and that no link is wanted twice, come out together:
+times). The trees take turns, one rank each, until none can grow any more. So the trees, what each link does in each
+step, and that no link is wanted twice, come out together:
 
     all-gather       step t: the parent sends the part to the child that joined in step t
     reduce-scatter   step T - 1 - t: the child sends its sum of the part to the parent
     all-reduce       one after the other, 2 T steps
 
-A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. Where links
-lead back at the same speed the trees of the way down serve the way up; else those grow on the reversed network.
+A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. Where
+links lead back at the same speed the trees of the way down serve the way up; else those grow on the reversed network.
 
 A torus of 8 x 8 needs 17 steps a phase where a ring needs 63; no less than max(diameter, (N - 1) / in-degree of a rank,
 N (N - 1) / links) is possible. A step ends when a whole round of turns has added nothing (the authors' first simulator
@@ -24,8 +24,8 @@ Switches. An edge of a tree then leads over one or more of them: to the nearest 
 parents, over one switch, then two, ..., at most net->reach. It uses every link of its way in that step.
 
 Parts. With K trees a rank, each for a K-th of its part, the steps are shorter and links less often idle in the last of
-them: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is what TACOS does too,
-Won et al. 2023, arXiv 2304.05301, which matches links and chunks at random where turns are taken here.)
+them: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is what TACOS does
+too, Won et al. 2023, arXiv 2304.05301, which matches links and chunks at random where turns are taken here.)
 
 The search. A parent that finds no child in a step will not find one later in that step, since links only get fewer and
 members more; and one whose neighbours are all members never will. So each tree keeps its place in a list of parents
@@ -238,8 +238,8 @@ static inline Trees trees_grow(const Network* net, int per_rank) {
     return t;
 }
 
-// The link of net that leads back where one of `grown` (net itself, or net reversed) leads: of parallel ones as fast, the
-// one with the same place among them.
+// The link of net that leads back where one of `grown` (net itself, or net reversed) leads: of parallel ones as fast,
+// the one with the same place among them.
 static inline int network_link_back(const Network* net, const Network* grown, int link) {
     const Link* l = &grown->link[link];
     int place = 0;

@@ -8,8 +8,8 @@ what checks, prices, draws, simulates and runs them (comm/comm_planned.h) does n
     reduce-scatter   rank r ends with its part of the sum: the chunks [r k, (r + 1) k), k = chunks / ranks
     all-gather       rank r begins with these chunks, and every rank ends with all of them
 
-plan_check proves a table, chunk by chunk, by working through it with sets of ranks in place of numbers: {3} is what rank
-3 began with, {1, 3} a sum of two. It finds out whether
+plan_check proves a table, chunk by chunk, by working through it with sets of ranks in place of numbers: {3} is what
+rank 3 began with, {1, 3} a sum of two. It finds out whether
 
     - every rank's vector is in every result, once
     - nothing is put in the place of what it does not contain, and nothing sent that a rank does not have
@@ -45,8 +45,8 @@ typedef struct {
     bool exclusive;           // no link is used beyond its room in a step (plan_room)
     int64_t n, capacity;
     Transfer* transfers; // (n), by step
-    // The links that a transfer takes, where the plan chooses them: link[way[i]] to link[way[i + 1] - 1]; or NULL: the link
-    // between the two ranks, and where there is none the network's routes.
+    // The links that a transfer takes, where the plan chooses them: link[way[i]] to link[way[i + 1] - 1]; or NULL: the
+    // link between the two ranks, and where there is none the network's routes.
     int64_t* way; // (n + 1)
     int32_t* link;
 } Plan;
@@ -126,8 +126,8 @@ static inline void plan_sort(Plan* plan) {
     plan->capacity = plan->n;
 }
 
-// How finely the runner (comm/comm_planned.h) cuts each chunk, of so many bytes: every piece, a slab, goes through the plan by
-// itself, behind the one before. Only where transfers carry one chunk each: several are one message.
+// How finely the runner (comm/comm_planned.h) cuts each chunk, of so many bytes: every piece, a slab, goes through the
+// plan by itself, behind the one before. Only where transfers carry one chunk each: several are one message.
 enum { PLAN_SLAB = 256 << 10, PLAN_SLABS = 64 };
 
 static inline int plan_slabs(bool single, int64_t chunk_bytes) {
@@ -141,8 +141,8 @@ static inline bool plan_is_single(const Plan* plan) {
     return true;
 }
 
-// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one chunk
-// each. For the simulator.
+// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one
+// chunk each. For the simulator.
 static inline void plan_cut(Plan* plan, int slabs) {
     if (slabs == 1) return;
     Plan fine = *plan;
@@ -187,7 +187,8 @@ static inline int plan_room(const Link* link, double slowest) {
 // ----------------------------------------------------------------------------------------------------------------
 // Ways
 
-// The links of transfer i: writes at most `most` of them (a way never has more than the network has vertices), returns how many.
+// The links of transfer i: writes at most `most` of them (a way never has more than the network has vertices), returns
+// how many.
 static inline int plan_way(const Plan* plan, const Network* net, const Routes* routes, int64_t i, int* links) {
     int n = 0;
     if (plan->way) {
@@ -233,7 +234,8 @@ static inline bool plan_fail(const Plan* plan, const Transfer* t, int chunk, Err
                 t->step, chunk, t->from, t->to, what);
 }
 
-// A number that says which sum this is: of the numbers of its two sides, in whichever order (the mixing is splitmix64's).
+// A number that says which sum this is: of the numbers of its two sides, in whichever order (the mixing is
+// splitmix64's).
 static inline uint64_t proof_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -29,8 +29,8 @@ seconds a message, B bytes/s a link:
 // ----------------------------------------------------------------------------------------------------------------
 // In which order a ring visits the ranks
 
-// A path through all but the last dimension of a grid, each rank beside the one before: writes where its i-th place is, counted in
-// ranks whose last coordinate is 0.
+// A path through all but the last dimension of a grid, each rank beside the one before: writes where its i-th place is,
+// counted in ranks whose last coordinate is 0.
 static inline void ring_snake(const Network* net, int dimensions, int* order) {
     int n = 1;
     order[0] = 0;
@@ -44,8 +44,8 @@ static inline void ring_snake(const Network* net, int dimensions, int* order) {
     }
 }
 
-// A closed way through a grid of A x B, each place beside the one before, if A or B is even and both are above 1; else one
-// whose last step is longer. place: a * B + b of each.
+// A closed way through a grid of A x B, each place beside the one before, if A or B is even and both are above 1; else
+// one whose last step is longer. place: a * B + b of each.
 static inline void ring_cycle(int A, int B, int* place) {
     const bool turned = A % 2 != 0 && B % 2 == 0;
     const int rows = turned ? B : A, columns = turned ? A : B, from = rows % 2 == 0 && columns > 1;
@@ -59,7 +59,8 @@ static inline void ring_cycle(int A, int B, int* place) {
     for (int i = rows - 1; from && i >= 0; i--) place[n++] = turned ? i : i * B; // ... which leads home
 }
 
-// An order of all ranks in which those that follow each other are near (on grids with an even side, whose last one is above 1: neighbours).
+// An order of all ranks in which those that follow each other are near (on grids with an even side, whose last one is
+// above 1: neighbours).
 static inline void ring_order(const Network* net, int* order) {
     const int N = net->ranks;
     if (net->dimensions > 1) {
@@ -90,7 +91,8 @@ static inline void ring_order(const Network* net, int* order) {
 // ----------------------------------------------------------------------------------------------------------------
 // Rings
 
-// n ranks in a ring, and the part of a vector that they share: piece i is `each` chunks from first[i], and belongs to ranks[i].
+// n ranks in a ring, and the part of a vector that they share: piece i is `each` chunks from first[i], and belongs to
+// ranks[i].
 typedef struct {
     int n, each;
     int *ranks, *first;
@@ -227,8 +229,8 @@ static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
 // ----------------------------------------------------------------------------------------------------------------
 // Double binary tree
 
-// The parent of place i of 0 .. N - 1 in a binary tree whose leaves are the odd places; -1: place 0 is the root, with one
-// child. A place whose lowest set bit is b hangs b away from one whose lowest set bit is higher.
+// The parent of place i of 0 .. N - 1 in a binary tree whose leaves are the odd places; -1: place 0 is the root, with
+// one child. A place whose lowest set bit is b hangs b away from one whose lowest set bit is higher.
 static inline int double_tree_parent(int i, int N) {
     const int bit = i & -i, up = (i ^ bit) | 2 * bit;
     return i == 0 ? -1 : up < N ? up : i ^ bit;

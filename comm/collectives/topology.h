@@ -1,7 +1,7 @@
 /*
-topology.h: what the ranks of a collective are joined by: ranks, switches, and links with a bandwidth and a latency. It is
-data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/) sends
-messages over it.
+topology.h: what the ranks of a collective are joined by: ranks, switches, and links with a bandwidth and a latency. It
+is data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/)
+sends messages over it.
 
     ring:N        N ranks, each joined to the two beside it
     mesh:AxB      A rows of B ranks, each joined to those around it; mesh:AxBxC in three dimensions
@@ -21,8 +21,8 @@ messages over it.
                   Two lines with the same ends are two links.
 
 All links are directed: "joined" means two of them. The links out of a vertex have an order, its ports; plans depend on
-it. On a grid it is that of the authors of MultiTree: North, South, West, East (the first dimension down and up, then the
-next); elsewhere ranks come before switches, then the order of lines.
+it. On a grid it is that of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
+the next); elsewhere ranks come before switches, then the order of lines.
 
 Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
 last one first; elsewhere, where several next vertices are as near, the one whose turn the number of the destination is,
@@ -176,7 +176,8 @@ static inline void network_build_dgx(Network* net) {
     net->reach = 2;
 }
 
-// Reads up to three numbers of at least 1 between separators; the number of them, or 0 where the text is not of this form.
+// Reads up to three numbers of at least 1 between separators; the number of them, or 0 where the text is not of this
+// form.
 static inline int network_numbers(const char* text, char separator, int* numbers) {
     for (int n = 0; n < 3;) {
         char* end;
@@ -386,8 +387,9 @@ static inline bool network_is_symmetric(const Network* net) {
     return true;
 }
 
-// How many links a message from any vertex needs to vertex `to` at least (-1: there is no way); `from_to`: the other way, from
-// `to` to any vertex. hops (vertices), queue (vertices): scratch. back: network_reverse(net), or net itself for from_to.
+// How many links a message from any vertex needs to vertex `to` at least (-1: there is no way); `from_to`: the other
+// way, from `to` to any vertex. hops (vertices), queue (vertices): scratch. back: network_reverse(net), or net itself
+// for from_to.
 static inline void network_hops(const Network* back, int to, int* hops, int* queue) {
     int head = 0, tail = 0;
     for (int v = 0; v < back->vertices; v++) hops[v] = -1;
