@@ -11,7 +11,7 @@ nor room in a checkpoint.
 #define OPTIMIZERS_H
 
 #include "device.h"
-#ifdef USE_CUDA
+#if defined(USE_CUDA) && !defined(REFERENCE_KERNELS)
 #include "adamw.cuh"
 #include "sgd.cuh"
 #else

@@ -4,20 +4,21 @@ with stochastic rounding), the checksum of parameters, and of replicas that do n
 */
 #include "cuda_compare.h"
 
-#include "../../../kernels/adamw.cuh"
 #include "../../../kernels/checksum.cuh"
 #include "../../../kernels/crossentropy.cuh"
 #include "../../../kernels/global_norm.cuh"
 #include "../../../kernels/async_dp.cuh"
-#include "../../../kernels/sgd.cuh"
+#include "../../../kernels/optimizers.h"
 
+#define REFERENCE_KERNELS // on the CPU
+#undef OPTIMIZERS_H
 namespace reference {
-#include "../../../kernels/adamw.h"
+typedef float floatX;
 #include "../../../kernels/checksum.h"
 #include "../../../kernels/crossentropy.h"
 #include "../../../kernels/global_norm.h"
 #include "../../../kernels/async_dp.h"
-#include "../../../kernels/sgd.h"
+#include "../../../kernels/optimizers.h"
 } // namespace reference
 
 typedef std::vector<int32_t> Integers;
@@ -431,6 +432,25 @@ static void test_sgd(int n, int moved, uint64_t first) {
     compare("sgd_update: m", got.m, want_m, false, 10 * U32);
 }
 
+// Every row of the table beside its CPU twin. Errors are relative to the largest number.
+static void test_optimizer(int kind, int n) {
+    const reference::OptimizerStep host_step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f, 17, 0};
+    const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f, 17, 0};
+    Floats p = floats_of(random_of<floatX>(n, 1)), g = random_of<float>(n, 1), m = random_of<float>(n, 1), v(g);
+    for (float& x : v) x = x * x;
+    std::vector<floatX> params(p.begin(), p.end());
+    Device<floatX> dp(params);
+    Device<float> master(p), dg(g), dm(m), dv(v);
+    const bool two = optimizers[kind].moments > 1, masters = sizeof(floatX) < sizeof(float);
+    char name[64];
+    optimizers[kind].update(dp.p, masters ? master.p : NULL, dg.p, dm.p, two ? dv.p : NULL, n, &step);
+    reference::optimizers[kind].update(p.data(), NULL, g.data(), m.data(), two ? v.data() : NULL, n, &host_step);
+    snprintf(name, sizeof name, "%s, row of the table", optimizers[kind].name);
+    check_close(name, masters ? master.get() : floats_of(dp.get()), p, 16 * U32, 16 * U32);
+    check_close("its first moment", dm.get(), m, 16 * U32, 16 * U32);
+    check_close("its second moment", dv.get(), v, 16 * U32, 16 * U32);
+}
+
 static void test_sgd_slices() {
     const int n = 1201;
     const Moments a = moments(n);
@@ -637,6 +657,7 @@ int main(int argc, char** argv) {
     }
     for (int moved = 0; moved < 16; moved = moved ? 2 * moved : 1) test_sgd(1100, moved, 0);
     for (uint64_t first = 0; first < 6; first++) test_sgd(33, 0, first);
+    for (int kind = 0; kind < OPTIMIZERS; kind++) test_optimizer(kind, 1003);
     test_sgd_slices();
     const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {

@@ -97,6 +97,7 @@ int main(void) {
     append(table[BITS], sizeof table[BITS], "kernels/activations.h");
     append(table[BITS], sizeof table[BITS], "kernels/optimizers.h");
     append(table[TWIN], sizeof table[TWIN], "kernels/activations.h");
+    append(table[TWIN], sizeof table[TWIN], "kernels/optimizers.h");
     DIR* entries = opendir("kernels");
     if (!entries) die("there is no folder kernels here");
     for (const struct dirent* entry = readdir(entries); entry; entry = readdir(entries)) {
