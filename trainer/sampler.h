@@ -67,7 +67,8 @@ static inline void heap_sink(int32_t* heap, int n, int i, const float* logits) {
     for (int child = 2 * i + 1; child < n; child = 2 * i + 1) {
         if (child + 1 < n && more_likely(logits, heap[child + 1], heap[child])) child++;
         if (more_likely(logits, token, heap[child])) break;
-        heap[i] = heap[child], i = child;
+        heap[i] = heap[child];
+        i = child;
     }
     heap[i] = token;
 }
@@ -75,7 +76,8 @@ static inline void heap_sink(int32_t* heap, int n, int i, const float* logits) {
 // Moves the next most likely of n tokens to the end, behind the n - 1 that are left.
 static inline int32_t heap_take(int32_t* heap, int n, const float* logits) {
     const int32_t token = heap[0];
-    heap[0] = heap[n - 1], heap[n - 1] = token;
+    heap[0] = heap[n - 1];
+    heap[n - 1] = token;
     heap_sink(heap, n - 1, 0, logits);
     return token;
 }

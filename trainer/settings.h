@@ -1,8 +1,8 @@
 /*
-trainer/settings.h: what a run is told. The command line as one table, and what follows from it: the model, the mesh, the batch,
-the learning rate of every step, and a text to train on where none was given.
+trainer/settings.h: the command line as one table, and what follows from it: the model, the mesh, the batch, the learning rate,
+and the text to train on where none is given.
 
-Every rank reads the same command line and comes to the same conclusions, so a wrong one is refused by all (die_usage).
+Every rank reads the same command line and derives the same values, so all ranks refuse a wrong one (die_usage).
 */
 #ifndef SETTINGS_H
 #define SETTINGS_H
@@ -62,13 +62,36 @@ static inline Settings settings_default(void) {
     memset(&s, 0, sizeof s);
     s.model = "tiny";
     s.document_token_id = -1;
-    s.tp = 1, s.pp = 1, s.schedule = ONE_F_ONE_B, s.caat_fraction = 1;
-    s.outer_delay = -1, s.dc_lambda = -1, s.outer_alpha = -1, s.outer_lr = 0.7, s.outer_momentum = 0.9;
-    s.lr = -1, s.min_lr = -1, s.weight_decay = 0.1, s.beta1 = 0.9, s.beta2 = 0.95, s.eps = 1e-8, s.clip = 1;
-    s.warmup = -1, s.steps = 1000, s.log_every = 1, s.eval_every = 200, s.eval_sequences = 64, s.sample_every = 1000,
+    s.tp = 1;
+    s.pp = 1;
+    s.schedule = ONE_F_ONE_B;
+    s.caat_fraction = 1;
+    s.outer_delay = -1;
+    s.dc_lambda = -1;
+    s.outer_alpha = -1;
+    s.outer_lr = 0.7;
+    s.outer_momentum = 0.9;
+    s.lr = -1;
+    s.min_lr = -1;
+    s.weight_decay = 0.1;
+    s.beta1 = 0.9;
+    s.beta2 = 0.95;
+    s.eps = 1e-8;
+    s.clip = 1;
+    s.warmup = -1;
+    s.steps = 1000;
+    s.log_every = 1;
+    s.eval_every = 200;
+    s.eval_sequences = 64;
+    s.sample_every = 1000;
     s.seed = 42;
-    s.temperature = 0.8, s.top_p = 1;
-    s.watchdog = 600, s.check_replicas_every = 100, s.outlier_z = 6, s.save_minutes = 15, s.completion = -1;
+    s.temperature = 0.8;
+    s.top_p = 1;
+    s.watchdog = 600;
+    s.check_replicas_every = 100;
+    s.outlier_z = 6;
+    s.save_minutes = 15;
+    s.completion = -1;
     return s;
 }
 
@@ -149,7 +172,7 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
                    "layers of the first stage; 0 = an even share"),
         option_int("last-stage-layers", &s->last_stage_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("no-scatter-gather", &s->no_scatter_gather,
-                    "tensor ranks each send all of what they hold alike to the next stage, not 1/tp"),
+                    "every tensor rank sends the whole stage output to the next stage, not 1/tp of it"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -158,13 +181,13 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
-                      "what sites tell each other: gradients; these one step late; changes of the weights, with delay "
-                      "compensation; the way of many steps"),
+                      "what sites send each other: gradients; gradients one step late; weight changes, with delay "
+                      "compensation; the weight change of many steps"),
         option_int("sites", &s->sites, 1, 1 << 20,
-                   "into which the replicas are divided; inside of one they sum gradients in every step [sync: 1, "
+                   "groups of replicas; those of one site sum their gradients in every step [sync: 1, "
                    "else every replica is one]"),
         option_int("outer-delay", &s->outer_delay, 0, 1 << 20,
-                   "steps from sending to merging [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
+                   "steps from sending a change to merging it [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
         option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
                      "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
         option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
@@ -256,19 +279,19 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
         option_string(
             "out", &s->out, "DIR",
             "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
-        option_command(option_flag("resume", &s->resume, "go on from the newest checkpoint in --out, if there is one")),
         option_command(
-            option_any_text("generate", &s->generate, "TEXT",
-                            "let the model of --init or --resume go on with this text, on stdout; \"\": write "
-                            "one of its own, -: read it from stdin")),
+            option_flag("resume", &s->resume, "continue from the newest checkpoint in --out, if there is one")),
+        option_command(option_any_text("generate", &s->generate, "TEXT",
+                                       "let the model of --init or --resume continue this text, on stdout; \"\": write "
+                                       "one of its own, -: read it from stdin")),
         option_int("check-replicas-every", &s->check_replicas_every, 0, big,
-                   "compare what several ranks hold alike every N steps, and before a checkpoint; 0 = never"),
+                   "compare the replicas of parameters every N steps, and before a checkpoint; 0 = never"),
         option_choice("on-nan", &s->on_nan, "stop|skip",
                       "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
                       "row"),
-        option_float("outlier-z", &s->outlier_z, 0, 1e6,
-                     "tell losses and norms that are so many deviations from what the last 100 steps lead to expect; 0 "
-                     "= never"),
+        option_float(
+            "outlier-z", &s->outlier_z, 0, 1e6,
+            "report losses and gradient norms more than Z deviations from what the last 100 steps predict; 0 = never"),
         option_int("watchdog", &s->watchdog, 0, 1e9,
                    "seconds without progress of a rank after which the run ends and names it; 0 = never"),
     };
@@ -497,28 +520,27 @@ static inline void check_method_options(const Settings* o) {
                    {"eager", o->eager, diloco},
                    {"outer-bits", o->outer_bits > 0, diloco}};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
-        if (options[i].given && !options[i].fits)
-            die_usage("--%s has no meaning with --dp-mode %s; it belongs to %s", options[i].name, mode,
-                      strcmp(options[i].name, "outer-delay") == 0 ? "delayed, dc-s3gd and diloco"
-                      : strcmp(options[i].name, "dc-lambda") == 0 ? "delayed and dc-s3gd"
-                                                                  : "diloco");
+        if (!options[i].given || options[i].fits) continue;
+        const char* modes = "diloco";
+        if (strcmp(options[i].name, "outer-delay") == 0) modes = "delayed, dc-s3gd and diloco";
+        if (strcmp(options[i].name, "dc-lambda") == 0) modes = "delayed and dc-s3gd";
+        die_usage("--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
     }
     if (gradient && o->outer_delay > 1)
         die_usage("--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
     if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)
-        die_usage("--dc-lambda %g compensates for a delay, and --outer-delay 0 has none: leave one of them away",
-                  o->dc_lambda);
+        die_usage("--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two", o->dc_lambda);
     if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
-        die_usage("--eager merges when the next round is sent, and whole: leave --%s away",
+        die_usage("--eager is incompatible with --%s; drop one of the two",
                   o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
     if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
-        die_usage("--zero %lld does not go with --dp-mode %s: %s", (long long)o->zero, mode,
-                  o->dp_mode == DP_DELAYED ? "a gradient that is late is kept whole; use --zero 1"
-                                           : "every site has an optimizer's state of its own; leave --zero away");
+        die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
+                  o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
 }
 
 // The plan of --dp-mode and what belongs to it.
 static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+    static const int outer_bits[] = {32, 8, 4};
     const bool diloco = o->dp_mode == DP_DILOCO;
     AsyncConfig r;
     memset(&r, 0, sizeof r);
@@ -526,34 +548,37 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
         const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
         return none;
     }
-    r.mode = (DpMode)o->dp_mode, r.sites = mesh->sites;
-    r.period = diloco ? (o->local_steps ? o->local_steps : 32) : 1;
+    r.mode = (DpMode)o->dp_mode;
+    r.sites = mesh->sites;
+    r.period = 1;
+    if (diloco) r.period = o->local_steps ? o->local_steps : 32;
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
-    r.delay = r.eager               ? r.period
-              : o->outer_delay >= 0 ? o->outer_delay
-                                    : o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
-    r.bits = o->outer_bits == 0 ? 32 : o->outer_bits == 1 ? 8 : 4;
-    r.compensation = o->dc_lambda >= 0 ? o->dc_lambda : o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
-    r.outer_lr = o->outer_lr, r.outer_momentum = o->outer_momentum;
-    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // nothing is late
-    r.mix = o->outer_alpha >= 0 ? o->outer_alpha : diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
+    r.delay = o->outer_delay;
+    if (o->outer_delay < 0) r.delay = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
+    if (r.eager) r.delay = r.period;
+    r.bits = outer_bits[o->outer_bits];
+    r.compensation = o->dc_lambda;
+    if (o->dc_lambda < 0) r.compensation = o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
+    r.outer_lr = o->outer_lr;
+    r.outer_momentum = o->outer_momentum;
+    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // no gradient is delayed
+    r.mix = o->outer_alpha;
+    if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     Error error;
     if (o->on_nan && async_schedule_are_late(&r))
-        die_usage("--on-nan skip needs all ranks in every step, and --dp-mode %s does not wait for them: leave one of "
-                  "them away",
+        die_usage("--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one of the "
+                  "two",
                   dp_mode_names[o->dp_mode]);
     if (r.fragments > r.period)
-        die_usage("--fragments %d: a round of --local-steps %lld has a step for each of so many at most; use fewer",
+        die_usage("--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
                   r.fragments, (long long)r.period);
     if (r.delay > r.period)
         die_usage(
-            "--outer-delay %lld is more than --local-steps %lld: a round is merged before the next is sent, or with it",
+            "--outer-delay %lld is more than --local-steps %lld, the distance of two outer steps; use a shorter delay",
             (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage("--outer-alpha %g: what is a whole round late (--outer-delay %lld) is merged when the next is sent, "
-                  "and a site keeps "
-                  "nothing of its own weights then",
+        die_usage("--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
                   r.mix, (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
         die_usage(
@@ -572,15 +597,16 @@ static inline void check_settings(Settings* o) {
             "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
             o->out);
     const bool minutes = o->save_minutes != 0 && o->save_minutes != settings_default().save_minutes;
-    if ((o->resume || o->save_every || o->keep_last || minutes) && !o->out)
-        die_usage("--%s needs --out DIR", o->resume       ? "resume"
-                                          : o->save_every ? "save-every"
-                                          : o->keep_last  ? "keep-last"
-                                                          : "save-minutes");
+    const char* needs_out = minutes ? "save-minutes" : NULL;
+    if (o->keep_last) needs_out = "keep-last";
+    if (o->save_every) needs_out = "save-every";
+    if (o->resume) needs_out = "resume";
+    if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
         die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
-    if (o->topology && !o->allreduce) die_usage("--topology needs --allreduce NAME: MPI and NCCL go their own ways");
+    if (o->topology && !o->allreduce)
+        die_usage("--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");
     check_method_options(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
@@ -625,8 +651,10 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
     mesh_set_schedule(&mesh, (ScheduleKind)o->schedule, (int)o->vpp);
-    mesh.first_layers = (int)o->first_stage_layers, mesh.last_layers = (int)o->last_stage_layers;
-    mesh.sequence_parallel = o->sequence_parallel, mesh.scatter = !o->no_scatter_gather;
+    mesh.first_layers = (int)o->first_stage_layers;
+    mesh.last_layers = (int)o->last_stage_layers;
+    mesh.sequence_parallel = o->sequence_parallel;
+    mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to divide
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;

@@ -81,8 +81,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (!found) return;
     if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
     memset(held, 0, sizeof held);
-    o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") &&
-                     !option_given(table, n, "dp");
+    o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") && !option_given(table, n, "dp");
     for (Option* row = option_find(table, n, "tp"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
         if (!row->given) held[row - table] = row->given = true;
     }
@@ -361,8 +360,8 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
     const int token = o->document_token_id >= 0 ? (int)o->document_token_id
-                      : t->tokenizer.vocab   ? t->tokenizer.document
-                                             : of_format;
+                      : t->tokenizer.vocab      ? t->tokenizer.document
+                                                : of_format;
     if (token < 0 || token >= model->V) return true;
     roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
     roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
@@ -441,8 +440,9 @@ static inline void open_evaluations(Trainer* t) {
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);
     if (t->settings.document_token_id >= 0 && t->train_files.count == 0 && told)
-        die_usage("--document-token-id %lld: the files of --evaluate say themselves where documents begin; leave it away",
-                  (long long)t->settings.document_token_id);
+        die_usage(
+            "--document-token-id %lld: the files of --evaluate say themselves where documents begin; leave it away",
+            (long long)t->settings.document_token_id);
     char text[64];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
@@ -512,9 +512,13 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
                                  Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    const PipelineConfig config = {
-        (ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied,
-        norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP};
+    const PipelineConfig config = {(ScheduleKind)o->schedule,
+                                   mesh->p,
+                                   mesh->v,
+                                   m,
+                                   mesh->zero == 2,
+                                   model->tied,
+                                   norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP};
     if (!pipeline_config_check(&config, mesh->recompute, error)) {
         char nearest[64];
         if (m % schedule_group(config.kind, config.p) == 0) return false;
@@ -665,11 +669,12 @@ static inline void check_memory(Trainer* t) {
     const ByteUnit unit = byte_unit(needed, true);
     Error error;
     check_all_ranks(t,
-          needed <= there || fail(&error,
-                                  "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
-                                  "--seq or model, --recompute, or more ranks on more machines",
-                                  needed / unit.bytes, unit.name, there / 1e9),
-          &error);
+                    needed <= there ||
+                        fail(&error,
+                             "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
+                             "--seq or model, --recompute, or more ranks on more machines",
+                             needed / unit.bytes, unit.name, there / 1e9),
+                    &error);
     if (t->saves_wait && is_main(t))
         printf("saves     training waits for them: there is no memory for %.1f GB of snapshots\n",
                sizes[1] * sharing / 1e9);
@@ -717,7 +722,8 @@ static inline void lock_out_dir(Trainer* t) {
     t->lock = FOLDER_UNLOCKED;
     check_all_ranks_status(t, is_main(t) ? prepare_out_dir(&t->settings, &t->lock, &error) : 0, &error);
     const bool shared = !is_main(t) || folder_share(t->lock);
-    check_all_ranks(t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
+    check_all_ranks(
+        t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
     if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
 }
 

@@ -24,7 +24,8 @@ static inline Trace trace_receive(Comm* world, int rank) {
     comm_wait(&request);
     Trace trace;
     trace_init(&trace, counts[0]);
-    trace.n = counts[0], trace.dropped = counts[1];
+    trace.n = counts[0];
+    trace.dropped = counts[1];
     request = comm_receive_start(world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
     comm_wait(&request);
     request = comm_receive_start(world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);

@@ -277,7 +277,10 @@ static inline void* watchdog_run(void* watch) {
 static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, WhereNames names) {
     pthread_condattr_t clock;
     memset(w, 0, sizeof *w);
-    w->table = table, w->self = self, w->limit = limit, w->names = names;
+    w->table = table;
+    w->self = self;
+    w->limit = limit;
+    w->names = names;
     w->view = (WatchView*)checked_calloc((size_t)table->rows, sizeof *w->view, "the watchdog");
     w->sees = true;
     for (int i = 0; i < table->rows; i++) { // not where ranks are in containers of their own, or /proc is hidden

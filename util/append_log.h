@@ -83,7 +83,8 @@ static inline bool append_log_write(AppendLog* l, Error* error) {
         return false;
     }
     l->at += (int64_t)l->used;
-    l->used = 0, l->lines = 0;
+    l->used = 0;
+    l->lines = 0;
     return true;
 }
 

@@ -294,7 +294,9 @@ static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int me
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     made.nonce = philox((uint64_t)now.tv_nsec, (uint64_t)now.tv_sec, (uint64_t)made.process).word[0] | 1;
-    table->nonce = made.nonce, table->rows = rows, table->members = members;
+    table->nonce = made.nonce;
+    table->rows = rows;
+    table->members = members;
     *place = made;
     return table;
 }
@@ -333,7 +335,8 @@ static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* 
     if (n == PHASE_GROUPS || size > table->members - first) return -1;
     WhereGroup* group = &row->group[n];
     snprintf(group->name, sizeof group->name, "%s", name);
-    group->size = size, group->first = first;
+    group->size = size;
+    group->first = first;
     memcpy(heartbeat_members(table, i) + first, ranks, (size_t)size * sizeof *ranks);
     __atomic_store_n(&row->groups, n + 1, __ATOMIC_RELEASE);
     return n;

@@ -159,7 +159,10 @@ static inline bool option_unknown(Option* table, int n, const char* name, Error*
     for (int i = 0; i < n; i++) {
         if (table[i].type == OPTION_HEADING) continue;
         const int distance = edit_distance(name, table[i].name);
-        if (distance < best) best = distance, nearest = &table[i];
+        if (distance < best) {
+            best = distance;
+            nearest = &table[i];
+        }
     }
     if (nearest) return fail(error, "unknown option --%s; did you mean --%s?", name, nearest->name);
     return fail(error, "unknown option --%s; --help lists them all", name);

@@ -208,7 +208,10 @@ static inline bool trace_write_rank(FILE* out, int rank, const char* label, cons
     int64_t first = 0, threads = 0; // of this track
     for (int64_t i = 0; i < n; i++) {
         const char* track = events[i].span->track;
-        if (i > 0 && strcmp(track, events[i - 1].span->track) != 0) first += threads, threads = 0;
+        if (i > 0 && strcmp(track, events[i - 1].span->track) != 0) {
+            first += threads;
+            threads = 0;
+        }
         const int64_t k = trace_thread(events, i, innermost, threads);
         if (k == threads) trace_write_thread(out, rank, first + threads++, track, k);
         trace_write_event(out, rank, first + k, &events[i]);

@@ -88,7 +88,7 @@ FAULTS = [
      "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n\", process.name, error.text);\n"
      "    if (written)"),
     ("half a line is left", "lines", LINES, "if (ftruncate(l->fd, (off_t)l->at) != 0) return false;", ""),
-    ("what waits is written again", "lines", LINES, "    l->used = 0, l->lines = 0;\n    return true;", "    l->lines = 0;\n    return true;"),
+    ("what waits is written again", "lines", LINES, "    l->used = 0;\n    l->lines = 0;\n    return true;", "    l->lines = 0;\n    return true;"),
     ("lines go to a file that has another name now", "lines", LINES, "    if (!append_log_find(l, error)) return false;\n", ""),
     ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)", "if (0)"),
     ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;", "if (!whole) continue;"),
