@@ -667,7 +667,11 @@ static inline bool rendezvous_hear(Rendezvous* r, double seconds) {
     struct pollfd p[64];
     for (int first = 0; first < r->size && r->peer && r->lost < 0; first += 64) {
         const int n = (int)min_i64(64, r->size - first);
-        for (int i = 0; i < n; i++) p[i].fd = r->peer[first + i], p[i].events = POLLIN, p[i].revents = 0;
+        for (int i = 0; i < n; i++) {
+            p[i].fd = r->peer[first + i];
+            p[i].events = POLLIN;
+            p[i].revents = 0;
+        }
         if (poll(p, (nfds_t)n, (int)(seconds * 1000)) <= 0) continue;
         for (int i = 0; i < n && r->lost < 0; i++) {
             char word = 0;

@@ -519,9 +519,9 @@ static inline void order_borrow_slots(Schedule* order, int slots) {
 
 // The action that starts receiving what a computing action waits for; ACTION_KINDS if it waits for nothing.
 static inline ActionKind action_receive(const Schedule* schedule, Action action) {
-    const ActionKind kind = action.kind == FORWARD                     ? RECEIVE_FORWARD
-                            : action_makes_input_gradient(action.kind) ? RECEIVE_BACKWARD
-                                                                       : ACTION_KINDS;
+    ActionKind kind = ACTION_KINDS;
+    if (action.kind == FORWARD) kind = RECEIVE_FORWARD;
+    if (action_makes_input_gradient(action.kind)) kind = RECEIVE_BACKWARD;
     return transfer_other_end(schedule, kind, action.chunk) >= 0 ? kind : ACTION_KINDS;
 }
 

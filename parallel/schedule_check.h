@@ -139,9 +139,9 @@ static inline bool rule_fields(const StageState* state, int i, Error* error) {
 // Nothing is done twice.
 static inline bool rule_once(const StageState* state, int i, Error* error) {
     const Action action = state->schedule->actions[i];
-    const unsigned done = action.microbatch >= 0 ? *item_done(state, action)
-                          : action.chunk >= 0    ? state->chunk[action.chunk].whole
-                                                 : state->whole;
+    unsigned done = state->whole;
+    if (action.chunk >= 0) done = state->chunk[action.chunk].whole;
+    if (action.microbatch >= 0) done = *item_done(state, action);
     if (!(done & action_effects(action.kind))) return true;
     return schedule_refuse(state->schedule, i, error, "has been done before");
 }

@@ -5,7 +5,8 @@
 #include "schedule_time.h"
 
 static inline char action_letter(ActionKind kind) {
-    return kind == FORWARD ? 'F' : kind == BACKWARD_WEIGHT ? 'W' : 'B';
+    if (kind == FORWARD) return 'F';
+    return kind == BACKWARD_WEIGHT ? 'W' : 'B';
 }
 
 // F5, or F5a, F5b where there are several chunks; F5.0, F5.1 where there are more than letters.

@@ -139,7 +139,10 @@ static inline int link_take_step(LinkSteps* l, int step) {
             int unused = l->n;
             l->next = (int*)checked_grow(l->next, &l->n, 64, sizeof(int), "the steps of a link");
             l->used = (int*)checked_grow(l->used, &unused, 64, sizeof(int), "the steps of a link");
-            for (int s = n; s < l->n; s++) l->next[s] = s, l->used[s] = 0;
+            for (int s = n; s < l->n; s++) {
+                l->next[s] = s;
+                l->used[s] = 0;
+            }
         }
         if (l->next[step] == step) break;
         if (l->next[step] < l->n) l->next[step] = l->next[l->next[step]]; // the way gets shorter every time

@@ -436,9 +436,12 @@ static inline bool network_build(Network* net, const char* name, Error* error) {
     return false;
 }
 
-// All links alike.
+// Gives all links the same speed.
 static inline void network_set_links(Network* net, double bandwidth, double latency) {
-    for (int i = 0; i < net->links; i++) net->link[i].bandwidth = bandwidth, net->link[i].latency = latency;
+    for (int i = 0; i < net->links; i++) {
+        net->link[i].bandwidth = bandwidth;
+        net->link[i].latency = latency;
+    }
 }
 
 static inline double network_slowest(const Network* net) {
