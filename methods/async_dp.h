@@ -46,7 +46,7 @@ differ a little: see eager_update in kernels/async_dp.h. The common point is the
 
 In a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
 others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32. Numbers
-share a scale with others of their slice only: norms and biases, which tensor ranks hold alike, lie between slices of
+share a scale with others of their slice only: norms and biases, of which tensor ranks hold copies, lie between slices of
 matrices, which they do not, and would be rounded differently on each.
 */
 #ifndef ASYNC_DP_H

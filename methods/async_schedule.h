@@ -1,28 +1,27 @@
 /*
-methods/async_schedule.h: when sites tell each other what they have learned, as a table; and who is a site.
+methods/async_schedule.h: the schedule of asynchronous data parallelism, as a table: when sites exchange what. The d replicas
+are divided into S sites (--sites), between which messages are slow: machines, rooms, coasts. Gradients are summed inside
+each site in every step. What the mode (--dp-mode) sends between sites arrives later than it was sent:
 
-Data-parallel replicas that sum their gradients in every step wait for the network in every step. The d replicas are
-divided into S sites (--sites): a machine, a room, a coast. Inside of a site gradients are summed as ever. Between
-sites goes what the mode (--dp-mode) says, and it arrives later than it was sent:
+    sync       the gradient; every step waits for it
+    delayed    the gradient, used one step late: w(t+1) = w(t) - update(gradient at w(t-1)). All weights stay equal
+    dc-s3gd    the change of the weights; the mean of all changes arrives while the next gradient is computed, which is
+               compensated for that delay
+    diloco     after H local steps, the distance from the common point; its mean is the gradient of an outer optimizer. In P
+               fragments, each sent in its own step of the H, or eager, where the mean arrives a whole round late
 
-    sync       the gradient; it is waited for
-    delayed    the gradient, used one step late: w(t+1) = w(t) - update(gradient at w(t-1)). All weights stay equal. (Pipe-SGD, Li et
-               al. 2018; ZeRO-Offload's delayed parameter update, Ren et al. 2021)
-    dc-s3gd    the change of the weights. Each site goes on from the common point with its own change, and gets the mean of all
-               changes while it computes its next gradient; this it corrects for where the others have gone meanwhile
-               (Rigazzi 2019, arXiv 1911.02516; the structure is put together from its abstract and from texts of others)
-    diloco     after H steps of its own, how far a site is from the common point; the mean of it is the gradient of an outer
-               optimizer with Nesterov's momentum (Douillard et al. 2023, arXiv 2311.08105). In P fragments, each in its
-               own step of the H and merged some steps later (Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512);
-               or eager, where what comes a whole round late is completed by what a site knows of itself (Kale et al. 2025,
-               arXiv 2502.12996)
-
-The table has a row for every fragment: in which steps it is sent, and in which step what was sent is merged. It is built
-(settings_async), checked (async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and run (methods/async_dp.h) from the same
-functions, async_schedule_sends and async_schedule_merges. One thing is always on its way from a fragment at most.
+The table has a row for every fragment: in which steps it is sent, and in which step it is merged. It is built
+(settings_async), checked (async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and run
+(methods/async_dp.h) from the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a fragment is
+in flight.
 
     fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
     fragment 1   . . . . . . . s - - - m . . . s
+
+Theory: delayed is Pipe-SGD (Li et al. 2018) and the delayed parameter update of ZeRO-Offload (Ren et al. 2021). dc-s3gd is
+Rigazzi 2019, arXiv 1911.02516; its structure here follows the abstract and texts of others. diloco is Douillard et al. 2023,
+arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512); eager is
+Kale et al. 2025, arXiv 2502.12996.
 */
 #ifndef ASYNC_SCHEDULE_H
 #define ASYNC_SCHEDULE_H
@@ -38,7 +37,7 @@ static const char* const dp_mode_names[] = {"sync", "delayed", "dc-s3gd", "diloc
 typedef struct {
     DpMode mode;
     int sites;
-    int64_t period;      // H: a fragment is sent every so many steps
+    int64_t period;      // H: the steps from one sending of a fragment to the next
     int64_t delay;       // what is sent in step t is merged in step t + delay
     int fragments;       // P
     bool eager;          // merged when the next is sent, and completed by the site's own
@@ -83,12 +82,12 @@ static inline int64_t async_schedule_sendings(const AsyncConfig* r, int f, int64
     return (max_i64(0, last) + before) / H - (max_i64(0, first) + before) / H;
 }
 
-// Whether something of fragment f is on its way, or has come and is not merged, after step t.
+// Whether a sum of fragment f is in flight, or arrived and not merged, after step t.
 static inline bool async_schedule_flies(const AsyncConfig* r, int f, int64_t t) {
     return async_schedule_sendings(r, f, t - r->delay, t) > 0;
 }
 
-// After `last` steps: the last one whose work the common point has, of all fragments. What comes after it, or is on its way, is
+// After `last` steps: the last one whose work the common point has, of all fragments. Later work, or work in flight, is
 // lost to a run that ends here; eager merging has a site's own part at once.
 static inline int64_t async_schedule_learned(const AsyncConfig* r, int64_t last) {
     int64_t learned = last;
@@ -126,7 +125,7 @@ static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
             if (async_schedule_sends(r, f, t)) flying++, sent++;
             if (r->delay == 0 && async_schedule_merges(r, f, t)) flying--, merged++;
             if (flying < 0 || flying > 1 || (flying == 1) != async_schedule_flies(r, f, t))
-                return fail(error, "fragment %d has %lld sums on their way after step %lld", f, (long long)flying,
+                return fail(error, "fragment %d has %lld sums in flight after step %lld", f, (long long)flying,
                             (long long)t);
         }
         if (sent != 3 || merged + flying != sent)
@@ -185,13 +184,13 @@ static inline void async_schedule_text(char* text, size_t size, const AsyncConfi
     }
     if (r->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", r->bits);
     if (r->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", r->compensation);
-    // A late gradient is alike on all sites, as many as there are.
+    // A delayed gradient is the same on all sites, for any number of them.
     if (async_schedule_are_local(r)) snprintf(of, sizeof of, " of %d site%s", r->sites, r->sites == 1 ? "" : "s");
     snprintf(text, size, "%s%s%s, merged %s%lld step%s later%s%s%s", dp_mode_names[r->mode], of, every,
              r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
-// The table as text: s sends, m merges, x sends and merges at once, - on its way. Up to 64 steps of it; where two rounds are
+// The table as text: s sends, m merges, x sends and merges at once, - in flight. Up to 64 steps of it; where two rounds are
 // longer, from the end of the first on.
 static inline void async_schedule_draw(const AsyncConfig* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
