@@ -210,7 +210,7 @@ launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
 check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
 refuses 2 "4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
-refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
+refuses 2 "--vpp" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
 refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
 refuses 2 "--pp, --vpp, --layers" 2 "${small[@]}" --pp 2 --vpp 3
 refuses 2 "--schedule" 2 "${small[@]}" --schedule gpipe
