@@ -36,9 +36,9 @@ final norm and the head, in memory order, padded to a multiple of 16 d elements.
 data rank r owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
 CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
-first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (sync_channels). Each of the N
-is a state here. With t < N ranks, a rank holds N / t states, one after the other: then every matrix is cut in N, and a
-rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each state.
+first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (caat_channels). Each of the N
+is a stream here. With t < N ranks, a rank holds N / t streams, one after the other: then every matrix is cut in N, and a
+rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each stream.
 
 Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
 Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical
@@ -56,7 +56,7 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 typedef enum { SYNC_RUNTIME, SYNC_INIT, SYNC_NONE } SyncScale;
 
 typedef struct {
-    int ranks;    // N, the states of the model; 0: it is an ordinary one
+    int ranks;    // N, the streams of the model; 0: it is an ordinary one
     double share; // p: the part of the channels that is shared
     SyncScale
         scale;   // what makes private channels, of which nothing is added up, as large as shared ones: a factor sqrt(N)
@@ -75,7 +75,7 @@ typedef struct {
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
     int sites;                     // into which the d replicas are divided, in order (methods/async_schedule.h)
     Recompute recompute;
-    CaatConfig sync;
+    CaatConfig caat;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
@@ -89,17 +89,17 @@ static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_si
 static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
 // States of a CAAT-Net on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
-static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->sync.ranks ? mesh->sync.ranks / mesh->t : 1; }
+static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->caat.ranks ? mesh->caat.ranks / mesh->t : 1; }
 static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams_per_rank(mesh); }
 
-static const char* const sync_scale_names[] = {"runtime", "init", "none"};
+static const char* const caat_scale_names[] = {"runtime", "init", "none"};
 
 // S, of C channels; rounded down, as in the authors' code.
-static inline int sync_channels(const CaatConfig* sync, int C) { return (int)((double)C * sync->share); }
+static inline int caat_channels(const CaatConfig* sync, int C) { return (int)((double)C * sync->share); }
 
 // The factor on private channels, on the way in and on the way back; and that on the initial weights that make them.
-static inline double sync_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
-static inline double sync_initial_factor(const CaatConfig* sync) {
+static inline double caat_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
+static inline double caat_initial_factor(const CaatConfig* sync) {
     return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1;
 }
 
@@ -220,12 +220,12 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
     return true;
 }
 
-// A CAAT-Net of N states on t ranks.
+// A CAAT-Net of N streams on t ranks.
 static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
-    const int N = mesh->sync.ranks, t = mesh->t;
+    const int N = mesh->caat.ranks, t = mesh->t;
     if (N == 0) return true;
     if (N % t != 0)
-        return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole states of a CAAT-Net", t, N);
+        return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", t, N);
     if (mesh->sequence_parallel)
         return fail(
             error,
@@ -246,7 +246,7 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T,
     }
     if (t > mesh->t && t > model->NKV) {
         return fail(error,
-                    "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: states of one rank share no "
+                    "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
                     "key/value head",
                     t, mesh->t, model->NKV);
     }
@@ -268,7 +268,7 @@ typedef struct {
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
     int share, copies;  // which cut of the tensor, and how many tensor ranks in a row hold the same one
-    int state;          // of this rank, that it belongs to; 0 where all have the same
+    int stream;          // of this rank, that it belongs to; 0 where all have the same
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
 } Slice;
@@ -298,12 +298,12 @@ typedef struct {
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int states, channels;         // residual streams, and their channels C
-    int NH, NKV, F, V;            // of each state: heads, mlp channels, rows of the vocabulary
-    int vocab_offset;             // of this rank's vocabulary, the states' rows one behind the other
-    int vocabulary, shared;       // of the model; channels that all states share, if it is a CAAT-Net
+    int streams, channels;         // residual streams, and their channels C
+    int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
+    int vocab_offset;             // of this rank's vocabulary, the streams' rows one behind the other
+    int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
     int*
-        slice_of; // (layers + 1, TENSOR_KINDS, states): slice by local layer and kind, -1 where there is none; the last
+        slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1 where there is none; the last
                   // row has the tensors outside the blocks
 } Layout;
 
@@ -350,7 +350,7 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, c
     return layout->mesh.v - 1; // the head, and the norm before it
 }
 
-// This rank's cut of a tensor, for one of its states; mesh_check has seen to it that all divisions are exact.
+// This rank's cut of a tensor, for one of its streams; mesh_check has seen to it that all divisions are exact.
 static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* model) {
     const Tensor* tensor = &slice->tensor;
     const int cuts = mesh_tp_cuts(mesh);
@@ -360,7 +360,7 @@ static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* 
     const int shares = tensor->parallel == REPLICATED ? 1 : cuts / slice->copies;
     slice->share = tensor->parallel == REPLICATED
                        ? 0
-                       : (mesh->tensor * mesh_streams_per_rank(mesh) + slice->state) / slice->copies;
+                       : (mesh->tensor * mesh_streams_per_rank(mesh) + slice->stream) / slice->copies;
     slice->rows = tensor->rows;
     slice->cols = tensor->cols;
     if (tensor->parallel == COLUMN_PARALLEL) slice->rows = (tensor->rows + shares - 1) / shares;
@@ -382,11 +382,11 @@ static inline void layout_close_bucket(Layout* layout) {
 // Tensors of one block share a bucket; of the others, WTE, WPE and HEAD_W have one each and the final norm's two share.
 static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* model) {
     const bool block = a->layer >= 0 && a->layer < model->L;
-    const bool same = a->kind == b->kind; // cuts of two states
+    const bool same = a->kind == b->kind; // cuts of two streams
     return a->layer == b->layer && (block || same || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
 }
 
-static inline void layout_append(Layout* layout, const ModelConfig* model, const Tensor* tensor, int index, int state) {
+static inline void layout_append(Layout* layout, const ModelConfig* model, const Tensor* tensor, int index, int stream) {
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, model)) {
         layout_close_bucket(layout);
@@ -399,22 +399,22 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     slice->index = index;
     slice->bucket = layout->buckets - 1;
     slice->offset = layout->elements;
-    slice->state = state;
+    slice->stream = stream;
     slice_cut(slice, &layout->mesh, model);
     const bool block = tensor->layer >= 0 && tensor->layer < model->L;
     const int row = block ? layout_local_layer(layout, tensor->layer) : layout->layers;
-    layout->slice_of[(row * TENSOR_KINDS + tensor->kind) * layout->states + state] = layout->n++;
+    layout->slice_of[(row * TENSOR_KINDS + tensor->kind) * layout->streams + stream] = layout->n++;
     layout->elements += slice->rows * slice->cols;
 }
 
-// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: state by
-// state, so that what is computed with as one matrix lies together. index: of list[0] in the model's list.
+// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: stream by
+// stream, so that what is computed with as one matrix lies together. index: of list[0] in the model's list.
 static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
                                         int first, int end) {
-    const int states = list[first].parallel == REPLICATED ? 1 : layout->states;
+    const int streams = list[first].parallel == REPLICATED ? 1 : layout->streams;
     if (!layout_holds(layout, model, &list[first])) return;
-    for (int state = 0; state < states; state++) {
-        for (int i = first; i < end; i++) layout_append(layout, model, &list[i], index + i, state);
+    for (int stream = 0; stream < streams; stream++) {
+        for (int i = first; i < end; i++) layout_append(layout, model, &list[i], index + i, stream);
     }
 }
 
@@ -453,22 +453,22 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
     memset(layout, 0, sizeof *layout);
     if (!mesh_check(&mesh, model, T, error)) return false;
     layout->mesh = mesh;
-    if (mesh.sync.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
+    if (mesh.caat.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
     layout_chunks(layout, model);
-    const int cuts = mesh_tp_cuts(&mesh), states = layout->states = mesh_streams_per_rank(&mesh);
+    const int cuts = mesh_tp_cuts(&mesh), streams = layout->streams = mesh_streams_per_rank(&mesh);
     layout->NH = model->NH / cuts;
     layout->NKV = model->NKV > cuts ? model->NKV / cuts : 1;
     layout->F = model->F / cuts;
     layout->V = (model->V + cuts - 1) / cuts;
-    layout->vocab_offset = mesh.tensor * states * layout->V;
+    layout->vocab_offset = mesh.tensor * streams * layout->V;
     layout->vocabulary = model->V;
     layout->channels = model->C;
-    layout->shared = sync_channels(&mesh.sync, model->C);
+    layout->shared = caat_channels(&mesh.caat, model->C);
 
-    const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * states;
+    const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * streams;
     const size_t most =
         (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of this rank's blocks, before and behind them
-    layout->slices = (Slice*)checked_calloc(most * (size_t)states, sizeof(Slice), "the layout");
+    layout->slices = (Slice*)checked_calloc(most * (size_t)streams, sizeof(Slice), "the layout");
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
@@ -509,41 +509,41 @@ static inline bool slice_is_owned(const Slice* slice, const Layout* layout) {
 // True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
 // summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
 // share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own
-// states.
+// streams.
 static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     if (slice->copies == 1) return false;
     switch (slice->tensor.kind) {
     case K_W:
     case V_W: return true;
     case ATTN_PROJ_B:
-    case MLP_PROJ_B: return mesh->sync.ranks > 0; // else every rank sees all rows of their gradient
-    case WPE: return mesh->sequence_parallel;     // before the stream is divided into states
-    default: return mesh->sequence_parallel || mesh->sync.ranks > 0;
+    case MLP_PROJ_B: return mesh->caat.ranks > 0; // else every rank sees all rows of their gradient
+    case WPE: return mesh->sequence_parallel;     // before the stream is divided into streams
+    default: return mesh->sequence_parallel || mesh->caat.ranks > 0;
     }
 }
 
-// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the states;
+// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the streams;
 // NULL if it is not held.
-static inline const Slice* layout_slice_of_state(const Layout* layout, int layer, TensorKind kind, int state) {
+static inline const Slice* layout_slice_of_stream(const Layout* layout, int layer, TensorKind kind, int stream) {
     const int row = layer < 0 ? layout->layers : layer;
-    const int i = layout->slice_of[(row * TENSOR_KINDS + kind) * layout->states + state];
+    const int i = layout->slice_of[(row * TENSOR_KINDS + kind) * layout->streams + stream];
     return i < 0 ? NULL : &layout->slices[i];
 }
 
-// The same of the first state, or of all where they have the same.
+// The same of the first stream, or of all where they have the same.
 static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
-    return layout_slice_of_state(layout, layer, kind, 0);
+    return layout_slice_of_stream(layout, layer, kind, 0);
 }
 
-// The first token of a state's rows of the vocabulary, and how many of the rows are not padding.
+// The first token of a stream's rows of the vocabulary, and how many of the rows are not padding.
 // Rows of the embedding on this rank: those of all its streams.
-static inline int layout_embedding_rows(const Layout* layout) { return layout->states * layout->V; }
+static inline int layout_embedding_rows(const Layout* layout) { return layout->streams * layout->V; }
 
-static inline int layout_vocab_offset(const Layout* layout, int state) {
-    return layout->vocab_offset + state * layout->V;
+static inline int layout_vocab_offset(const Layout* layout, int stream) {
+    return layout->vocab_offset + stream * layout->V;
 }
-static inline int layout_tokens(const Layout* layout, int state) {
-    return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, state)));
+static inline int layout_tokens(const Layout* layout, int stream) {
+    return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
 }
 
 // The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
@@ -575,7 +575,7 @@ static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
-    const CaatConfig* sync = &layout->mesh.sync;
+    const CaatConfig* sync = &layout->mesh.caat;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         const uint64_t stream = hash_string(slice->tensor.name);
@@ -586,7 +586,7 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
         for (int64_t row = 0; row < slice->rows_used; row++) {
             float* out = params + slice->offset + row * slice->cols;
             const int64_t first = slice_logical_row(slice, row) * slice->tensor.cols + col0;
-            const float std = sync->ranks && row >= shared ? usual * (float)sync_initial_factor(sync) : usual;
+            const float std = sync->ranks && row >= shared ? usual * (float)caat_initial_factor(sync) : usual;
             if (std != 0) random_normals(out, slice->cols, seed, stream, (uint64_t)first);
             for (int64_t c = 0; c < slice->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }

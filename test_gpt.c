@@ -116,7 +116,7 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
                                  const Reference* r) {
     const int B = r->B, T = r->T;
     activations_bind(a, s, 0, 0, B, T, false);
-    batch_reserve(batch, (int64_t)B * T, s->layout.states);
+    batch_reserve(batch, (int64_t)B * T, s->layout.streams);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
@@ -138,7 +138,7 @@ static float* host_logits(const Stage* s, const Activations* a) {
     const Layout* layout = &s->layout;
     float* by_state = host_values(a->head->logits, (int64_t)a->N * layout->V);
     float* logits = (float*)checked_malloc((size_t)a->tokens * (size_t)s->model.V * sizeof(float), "test");
-    for (int i = 0; i < layout->states; i++) {
+    for (int i = 0; i < layout->streams; i++) {
         for (int n = 0; n < a->tokens; n++)
             memcpy(logits + (int64_t)n * s->model.V + layout_vocab_offset(layout, i),
                    by_state + ((int64_t)i * a->tokens + n) * layout->V,
@@ -545,7 +545,7 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     const double error = documents_error(s, gradients[0], gradients[1], losses[0], losses[1], N, &loss_error, &where);
     const double other = documents_error(s, gradients[2], gradients[1], losses[2], losses[1], N, &other_loss, &unused);
     snprintf(what, sizeof what, "%s, %d states: losses of %d documents packed, and each alone", m->name,
-             s->layout.states, packed_documents);
+             s->layout.streams, packed_documents);
     check_error(what, loss_error, bound);
     snprintf(what, sizeof what, "    gradients, worst: %s", where);
     check_error(what, error, bound);

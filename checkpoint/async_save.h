@@ -387,7 +387,7 @@ static bool publish_part(Saver* saver, Error* error) {
     CheckpointSum sum;
     const Stage* stage = saver->stage;
     if (!ranks_collect(saver, &sum, error)) return false;
-    if (!checkpoint_publish(saver->out, &saver->state, &stage->model, &stage->layout.mesh.sync, &saver->sites, &sum,
+    if (!checkpoint_publish(saver->out, &saver->state, &stage->model, &stage->layout.mesh.caat, &saver->sites, &sum,
                             saver->files, error))
         return false;
     Error why;

@@ -325,7 +325,7 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
     char more[CONFIG_ROLES_TEXT + 128], members[128] = "";
     if (caat && caat->ranks)
         snprintf(members, sizeof members, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
-                 caat->ranks, caat->share, sync_scale_names[caat->scale]);
+                 caat->ranks, caat->share, caat_scale_names[caat->scale]);
     snprintf(more, sizeof more, "%s%s", roles, members);
     config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
     return checkpoint_write_text(path, error, "%s", text);
@@ -347,7 +347,7 @@ static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const cha
                json_get_string(&scale, &json, json.nodes, "sync_scale", error));
     caat->ranks = (int)ranks;
     int i = 0;
-    while (i < 3 && strcmp(scale, sync_scale_names[i]) != 0) i++;
+    while (i < 3 && strcmp(scale, caat_scale_names[i]) != 0) i++;
     if (ok && ranks && i == 3)
         ok = fail(error, "%s: \"sync_scale\" is \"%.64s\"; it can be runtime, init or none", path, scale);
     caat->scale = (SyncScale)(i % 3);
@@ -367,14 +367,14 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
     char here[128] = "an ordinary model";
     if (now->ranks > 0)
         snprintf(here, sizeof here, "--caat-fraction %g --caat-ranks %d --caat-scale %s", now->share, now->ranks,
-                 sync_scale_names[now->scale]);
+                 caat_scale_names[now->scale]);
     if (then.ranks == 0)
         return fail(error,
                     "%s is an ordinary model, this run has %s: drop these options; or --init from its .safetensors "
                     "file, to make a CAAT-Net of it",
                     folder, here);
     return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s",
-                folder, here, then.share, then.ranks, sync_scale_names[then.scale]);
+                folder, here, then.share, then.ranks, caat_scale_names[then.scale]);
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",

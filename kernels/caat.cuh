@@ -1,6 +1,6 @@
 /*
-caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float32: sums over states are taken in float32 and
-rounded once. Pack reads S channels of each state and writes them once, unpack reads and writes all: one pack of up to 16
+caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float32: sums over streams are taken in float32 and
+rounded once. Pack reads S channels of each stream and writes them once, unpack reads and writes all: one pack of up to 16
 bytes a thread, where C and S allow it.
 */
 #ifndef KERNELS_CAAT_CUH
@@ -11,14 +11,14 @@ bytes a thread, where C and S allow it.
 // A thread has W channels of a row of shared.
 template <int W, class T>
 __global__ static void __launch_bounds__(256)
-    sync_pack_kernel(T* __restrict__ shared, const floatX* __restrict__ x, int states, int N, int C, int S) {
+    caat_pack_kernel(T* __restrict__ shared, const floatX* __restrict__ x, int streams, int N, int C, int S) {
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= (int64_t)N * S) return;
     const int64_t n = i / S, c = i % S;
     float sum[W] = {};
-    for (int state = 0; state < states; state++) {
-        const Packed<floatX, W> v = load<W>(x + (state * (int64_t)N + n) * C + c);
-        for (int k = 0; k < W; k++) sum[k] = state == 0 ? (float)v[k] : sum[k] + (float)v[k];
+    for (int stream = 0; stream < streams; stream++) {
+        const Packed<floatX, W> v = load<W>(x + (stream * (int64_t)N + n) * C + c);
+        for (int k = 0; k < W; k++) sum[k] = stream == 0 ? (float)v[k] : sum[k] + (float)v[k];
     }
     Packed<T, W> out;
     for (int k = 0; k < W; k++) out[k] = (T)sum[k];
@@ -27,28 +27,28 @@ __global__ static void __launch_bounds__(256)
 
 // W numbers of either type in at most 16 bytes.
 template <class T>
-constexpr int sync_width = sizeof(T) > sizeof(floatX) ? widest<T> : widest<floatX>;
+constexpr int caat_width = sizeof(T) > sizeof(floatX) ? widest<T> : widest<floatX>;
 
 template <class T>
-static inline bool sync_can_pack(const T* shared, const floatX* x, int C, int S) {
+static inline bool caat_can_pack(const T* shared, const floatX* x, int C, int S) {
     const int bytes = 16;
     return (uintptr_t)shared % bytes == 0 && (uintptr_t)x % bytes == 0 && C % widest<floatX> == 0 &&
            S % widest<floatX> == 0;
 }
 
-// shared (N, S), floatX or float, = the sum over the states of the first S channels of x (states, N, C).
+// shared (N, S), floatX or float, = the sum over the streams of the first S channels of x (streams, N, C).
 template <class T>
-static inline void caat_pack(T* shared, const floatX* x, int states, int N, int C, int S) {
-    const bool packed = sync_can_pack(shared, x, C, S);
+static inline void caat_pack(T* shared, const floatX* x, int streams, int N, int C, int S) {
+    const bool packed = caat_can_pack(shared, x, C, S);
     const int64_t n = (int64_t)N * S;
-    launch(launch_shape(blocks_for(n, packed ? 256 * sync_width<T> : 256), 256),
-           packed ? sync_pack_kernel<sync_width<T>, T> : sync_pack_kernel<1, T>, shared, x, states, N, C, S);
+    launch(launch_shape(blocks_for(n, packed ? 256 * caat_width<T> : 256), 256),
+           packed ? caat_pack_kernel<caat_width<T>, T> : caat_pack_kernel<1, T>, shared, x, streams, N, C, S);
 }
 
 // A thread has W channels of a row of z, all of them shared or none.
 template <int W, class T>
 __global__ static void __launch_bounds__(256)
-    sync_unpack_kernel(floatX* z, const T* __restrict__ shared, const floatX* x, float factor, int64_t rows, int N,
+    caat_unpack_kernel(floatX* z, const T* __restrict__ shared, const floatX* x, float factor, int64_t rows, int N,
                        int C, int S) {
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= rows * C) return;
@@ -64,14 +64,14 @@ __global__ static void __launch_bounds__(256)
     store(z + i, out);
 }
 
-// z (states, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
+// z (streams, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
 template <class T>
-static inline void caat_unpack(floatX* z, const T* shared, const floatX* x, float factor, int states, int N, int C,
+static inline void caat_unpack(floatX* z, const T* shared, const floatX* x, float factor, int streams, int N, int C,
                                int S) {
-    const bool packed = sync_can_pack(shared, x, C, S) && (uintptr_t)z % 16 == 0;
-    const int64_t rows = (int64_t)states * N, n = rows * C;
-    launch(launch_shape(blocks_for(n, packed ? 256 * sync_width<T> : 256), 256),
-           packed ? sync_unpack_kernel<sync_width<T>, T> : sync_unpack_kernel<1, T>, z, shared, x, factor, rows, N, C,
+    const bool packed = caat_can_pack(shared, x, C, S) && (uintptr_t)z % 16 == 0;
+    const int64_t rows = (int64_t)streams * N, n = rows * C;
+    launch(launch_shape(blocks_for(n, packed ? 256 * caat_width<T> : 256), 256),
+           packed ? caat_unpack_kernel<caat_width<T>, T> : caat_unpack_kernel<1, T>, z, shared, x, factor, rows, N, C,
            S);
 }
 

@@ -8,23 +8,23 @@ its own on every rank. A rank may hold several such streams (parallel.h), which 
 
 #include "../parallel/stage.h"
 
-// CAAT-Net: z (N, C) = the sum of x over all states, on all ranks, where channels are shared, and each state's own x,
+// CAAT-Net: z (N, C) = the sum of x over all streams, on all ranks, where channels are shared, and each stream's own x,
 // scaled, where they are not. The same on both ways; on the way back in float32, if not told otherwise, because what is
 // summed there is not a branch but the whole gradient of the residual stream, once for each branch. z may be x.
 static inline void caat_reduce(const Stage* stage, const Activations* acts, floatX* z, const floatX* x, bool back) {
-    const CaatConfig* sync = &stage->layout.mesh.sync;
-    const int states = stage->layout.states, C = stage->model.C, S = stage->layout.shared;
-    const float factor = (float)sync_factor(sync);
+    const CaatConfig* sync = &stage->layout.mesh.caat;
+    const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
+    const float factor = (float)caat_factor(sync);
     const int64_t n = (int64_t)acts->tokens * S;
     if (back && !sync->narrow) {
-        caat_pack(stage->shared, x, states, acts->tokens, C, S);
+        caat_pack(stage->shared, x, streams, acts->tokens, C, S);
         comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack(z, stage->shared, x, factor, states, acts->tokens, C, S);
+        caat_unpack(z, stage->shared, x, factor, streams, acts->tokens, C, S);
     } else {
         floatX* shared = (floatX*)stage->shared;
-        caat_pack(shared, x, states, acts->tokens, C, S);
+        caat_pack(shared, x, streams, acts->tokens, C, S);
         comm_all_reduce(&stage->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);
-        caat_unpack(z, shared, x, factor, states, acts->tokens, C, S);
+        caat_unpack(z, shared, x, factor, streams, acts->tokens, C, S);
     }
 }
 
@@ -37,20 +37,20 @@ static inline void caat_bias_grad(const Stage* stage, const Activations* acts, i
 // x (N, C): every stream begins with the same embeddings, one (tokens, C).
 static inline void caat_copy_streams(const Stage* stage, const Activations* acts, floatX* x, const floatX* one) {
     const int C = stage->model.C;
-    caat_unpack(x, one, one, 1.0f, stage->layout.states, acts->tokens, C, C);
+    caat_unpack(x, one, one, 1.0f, stage->layout.streams, acts->tokens, C, C);
 }
 
-// CAAT-Net: all states began with the same numbers, so the gradient of these is the sum of theirs, of all channels and
+// CAAT-Net: all streams began with the same numbers, so the gradient of these is the sum of theirs, of all channels and
 // over all ranks: (tokens, C), in scratch memory.
 static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
-    const int states = stage->layout.states, C = stage->model.C;
+    const int streams = stage->layout.streams, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;
     floatX* narrow = stage->branch;
-    if (stage->layout.mesh.sync.narrow) {
-        caat_pack(narrow, dx, states, acts->tokens, C, C);
+    if (stage->layout.mesh.caat.narrow) {
+        caat_pack(narrow, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, narrow, n, COMM_FLOATX, COMM_SUM);
     } else {
-        caat_pack(stage->shared, dx, states, acts->tokens, C, C);
+        caat_pack(stage->shared, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
         caat_unpack(narrow, stage->shared, narrow, 1.0f, 1, acts->tokens, C, C);
     }

@@ -133,7 +133,7 @@ static inline void zero_gradients(const Stage* stage) {
         device_zero(stage->grads.shares, bytes / (size_t)layout->mesh.d);
     if (stage->grad_embedding)
         device_zero(stage->grad_embedding,
-                    (size_t)(layout->states * layout->V) * (size_t)stage->model.C * sizeof(float));
+                    (size_t)(layout->streams * layout->V) * (size_t)stage->model.C * sizeof(float));
 }
 
 #endif

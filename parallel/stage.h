@@ -68,14 +68,14 @@ typedef struct {
     floatX* final_norm;                               // (R, C)
     float *final_mean, *final_rstd;                   // (R)
     floatX* logits;                                   // (N, V); they are turned into their own gradient
-    float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first state; target_logit follows row_sum
+    float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first stream; target_logit follows row_sum
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R;                  // of all states together
-    int tokens;                      // of the micro-batch: the rows of one state
+    int B, T, N, R;                  // of all streams together
+    int tokens;                      // of the micro-batch: the rows of one stream
     bool split;                      // rows are split over the tensor ranks: R = N / t
     bool keeps_kv;                   // generation: keys and values of the one sequence go into the cache
     const int32_t *inputs, *targets; // (tokens)
@@ -138,7 +138,7 @@ typedef struct {
     float* checkpoint_weights; // (layout.elements): what checkpoints hold as weights; NULL: those that are updated
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding; // (states V, C), only where one matrix is embedding and head: see embed_backward
+    float* grad_embedding; // (streams V, C), only where one matrix is embedding and head: see embed_backward
     float* rope;           // (T, HS): cosines and sines
     double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
@@ -150,8 +150,8 @@ typedef struct {
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial,
         *gathered; // (N, C) each, only with sequence parallelism: before reduce_from_tensor_region, after gather_from_sequence_region
-    float* shared; // (tokens, C), only of a CAAT-Net: the channels that all states share, while they are summed
-    floatX* cache; // (layers, states, T, 2 NKV HS): keys and values of the text that is being written
+    float* shared; // (tokens, C), only of a CAAT-Net: the channels that all streams share, while they are summed
+    floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values of the text that is being written
     PipelineBuffers* boundary; // (v)
     CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
@@ -167,13 +167,13 @@ typedef struct {
 } BackwardPass;
 
 // Of tensors that are cut: of one stream.
-static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int state) {
-    const Slice* slice = layout_slice_of_state(&stage->layout, layer, kind, state);
+static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int stream) {
+    const Slice* slice = layout_slice_of_stream(&stage->layout, layer, kind, stream);
     return slice ? stage->params + slice->offset : NULL;
 }
 
-static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind, int state) {
-    const Slice* slice = layout_slice_of_state(&stage->layout, layer, kind, state);
+static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind, int stream) {
+    const Slice* slice = layout_slice_of_stream(&stage->layout, layer, kind, stream);
     if (!slice) return NULL;
     return stage->grads.of_bucket[slice->bucket] + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
@@ -196,15 +196,15 @@ static inline int max_layers(const Stage* stage) {
 }
 
 static inline bool splits_rows(const Stage* stage) { return stage->layout.mesh.sequence_parallel; }
-static inline bool is_caat(const Stage* stage) { return stage->layout.mesh.sync.ranks > 0; }
+static inline bool is_caat(const Stage* stage) { return stage->layout.mesh.caat.ranks > 0; }
 
 // N and R of a whole micro-batch: what memory is taken for.
-static inline int64_t max_tokens(const Stage* stage) { return (int64_t)stage->layout.states * stage->B * stage->T; }
+static inline int64_t max_tokens(const Stage* stage) { return (int64_t)stage->layout.streams * stage->B * stage->T; }
 static inline int64_t max_rows(const Stage* stage) {
     return max_tokens(stage) / (splits_rows(stage) ? stage->layout.mesh.t : 1);
 }
 
-// This rank's channels, or those of each state: of q, k and v together, and of the first matrix of the mlp.
+// This rank's channels, or those of each stream: of q, k and v together, and of the first matrix of the mlp.
 static inline int qkv_size(const Stage* stage) {
     return (stage->layout.NH + 2 * stage->layout.NKV) * model_head_size(&stage->model);
 }
@@ -215,7 +215,7 @@ static inline int64_t kv_cache_layer_elements(const Stage* stage) {
     return (int64_t)stage->T * 2 * stage->layout.NKV * model_head_size(&stage->model);
 }
 static inline int64_t kv_cache_elements(const Stage* stage) {
-    return stage->layout.layers * stage->layout.states * kv_cache_layer_elements(stage);
+    return stage->layout.layers * stage->layout.streams * kv_cache_layer_elements(stage);
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
@@ -225,7 +225,7 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
                                     bool decode) {
     acts->chunk = &stage->layout.chunk[chunk];
     acts->head = acts->chunk->last ? &stage->head[k % stage->heads] : NULL;
-    acts->B = stage->layout.states * B;
+    acts->B = stage->layout.streams * B;
     acts->T = T;
     acts->N = acts->B * T;
     acts->tokens = B * T;
@@ -249,7 +249,7 @@ static inline floatX* chunk_output(const Activations* acts) { return acts->x[act
 
 // The key/value cache of one stream of a layer.
 static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
-    return stage->cache + ((int64_t)layer * stage->layout.states + stream) * kv_cache_layer_elements(stage);
+    return stage->cache + ((int64_t)layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage);
 }
 
 // The bucket of a tensor's gradient (parallel/data.h) is reset before something is added to it and ready when nothing
@@ -391,7 +391,7 @@ static inline void take_parameters(Stage* stage) {
     for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
-            arena_floats(&stage->memory_grads, (int64_t)layout->states * layout->V * stage->model.C);
+            arena_floats(&stage->memory_grads, (int64_t)layout->streams * layout->V * stage->model.C);
     stage->moment1 = arena_floats(&stage->memory_optimizer, share);
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
 }
@@ -414,7 +414,7 @@ static inline void stage_take_memory(Stage* stage) {
         stage->partial = take_values(stage, scratch, N * C);
         stage->gathered = take_values(stage, scratch, N * C);
     }
-    if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.states * C);
+    if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.streams * C);
     if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
     stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));

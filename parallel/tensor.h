@@ -71,7 +71,7 @@ static inline StepPlace place_of_matrix(TensorKind w) {
 // out (N, OC) = x W^T + bias. bias: NO_TENSOR where there is none.
 static inline void tp_linear_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
                                      int layer, TensorKind w, TensorKind bias, int C, int OC) {
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * acts->tokens;
         const floatX* b = bias == NO_TENSOR ? NULL : weight_of(stage, layer, bias, i);
         linear_forward(out + row * OC, x + row * C, weight_of(stage, layer, w, i), b, acts->tokens, C, OC);
@@ -81,7 +81,7 @@ static inline void tp_linear_forward(const Stage* stage, const Activations* acts
 // dx (N, C) = dout W.
 static inline void tp_linear_backward_input(const Stage* stage, const Activations* acts, floatX* dx, const floatX* dout,
                                             int layer, TensorKind w, int C, int OC) {
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * acts->tokens;
         linear_backward_input(dx + row * C, dout + row * OC, weight_of(stage, layer, w, i), acts->tokens, C, OC);
     }
@@ -92,7 +92,7 @@ static inline void tp_linear_backward_weight(const Stage* stage, const Activatio
                                              TensorKind bias, const floatX* dout, const floatX* x, int C, int OC) {
     const int N = acts->tokens;
     const bool biased = stage->model.biases && bias != NO_TENSOR;
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* dout_i = dout + (int64_t)i * N * OC;
         const floatX* x_i = x + (int64_t)i * N * C;
         float* dw = gradient_of(stage, layer, w, i);
@@ -206,7 +206,7 @@ static inline void column_parallel_act_forward(const Stage* stage, const Activat
         activation_forward(stage, acts, y);
         return;
     }
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * acts->tokens;
         activation->linear_forward(y->act + row * F, y->fc + row * F, x + row * C, weight_of(stage, layer, FC_W, i),
                                    weight_of(stage, layer, FC_B, i), acts->tokens, C, F);
@@ -223,7 +223,7 @@ static inline void row_parallel_act_backward_input(const Stage* stage, const Act
         activation->backward(dfc, stage->dact, y->fc, acts->N, F);
         return;
     }
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * acts->tokens;
         activation->linear_backward_input(dfc + row * F, stage->dact + row * F, dout + row * C,
                                           weight_of(stage, layer, MLP_PROJ_W, i), y->fc + row * F, acts->tokens, F, C);
@@ -235,7 +235,7 @@ static inline void row_parallel_act_backward_input(const Stage* stage, const Act
 
 static inline void kv_cache_fill(const Stage* stage, const Activations* acts, int layer) {
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* qkv = layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);
         attention_remember(kv_cache(stage, layer, i), qkv, acts->T, NH, NKV, HS);
     }
@@ -245,7 +245,7 @@ static inline void kv_cache_fill(const Stage* stage, const Activations* acts, in
 static inline void kv_cache_attend(const Stage* stage, const Activations* acts, int layer, int position) {
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
     const LayerActivations* y = layer_acts(acts, layer);
-    for (int i = 0; i < stage->layout.states; i++) {
+    for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* qkv = y->qkv + (int64_t)i * qkv_size(stage);
         attention_decode(y->attention + (int64_t)i * NH * HS, kv_cache(stage, layer, i), qkv, position, NH, NKV, HS);
     }
@@ -258,7 +258,7 @@ static inline void kv_cache_attend(const Stage* stage, const Activations* acts, 
 // its tokens and zeros for the others': the sum over the ranks is the embedding, and every stream begins with it.
 // first: the position of the first token, where one is decoded; period: tokens of a sequence.
 static inline void vocab_parallel_embedding_forward(const Stage* stage, Activations* acts, int first, int period) {
-    const int C = stage->model.C, streams = stage->layout.states, N = acts->tokens;
+    const int C = stage->model.C, streams = stage->layout.streams, N = acts->tokens;
     const int rows = acts->R / streams;
     floatX* x = streams > 1 ? stage->branch : acts->x[0];
     floatX* partial = tp_partial_buffer(stage, acts, x);
@@ -299,13 +299,13 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
     if (uses_fused_classifier(stage, acts)) {
         crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_tokens(layout, 0), V);
     } else {
-        for (int i = 0; i < layout->states; i++) {
+        for (int i = 0; i < layout->streams; i++) {
             float* largest = h->row_max + (int64_t)i * N;
             crossentropy_max(largest, logits_of(stage, acts, i), N, layout_tokens(layout, i), V);
             if (i > 0) accumulate_max(h->row_max, largest, N);
         }
         comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
-        for (int i = 0; i < layout->states; i++) {
+        for (int i = 0; i < layout->streams; i++) {
             float* sum = h->row_sum + 2 * (int64_t)i * N;
             crossentropy_sum(sum, sum + N, logits_of(stage, acts, i), h->row_max, acts->targets, N,
                              layout_tokens(layout, i), V, layout_vocab_offset(layout, i));
@@ -324,7 +324,7 @@ static inline void vocab_parallel_cross_entropy_backward(const Stage* stage, con
     const HeadActivations* h = acts->head;
     const Layout* layout = &stage->layout;
     if (uses_fused_classifier(stage, acts)) return;
-    for (int i = 0; i < layout->states; i++)
+    for (int i = 0; i < layout->streams; i++)
         crossentropy_backward(logits_of(stage, acts, i), h->row_max, h->row_sum, acts->targets, acts->scale,
                               acts->tokens, layout_tokens(layout, i), layout->V, layout_vocab_offset(layout, i));
 }

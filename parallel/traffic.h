@@ -59,8 +59,8 @@ static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConf
         cost.embedding = 2 * half;
         cost.head = 3 * half;
     }
-    if (mesh->sync.ranks > 0) {
-        const double back = mesh->sync.narrow ? sum : sum * sizeof(float) / element;
+    if (mesh->caat.ranks > 0) {
+        const double back = mesh->caat.narrow ? sum : sum * sizeof(float) / element;
         cost.block = (double)layout->shared / m->C * ((2 + (full ? 1 : 0)) * sum + 2 * back);
         cost.embedding = sum + back;
         cost.head = 0;
@@ -98,7 +98,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     traffic.ends += reductions * traffic_of_replicated(layout);
 
     const double parts = mesh->sequence_parallel || mesh->scatter ? t : 1;
-    traffic.pipeline = k * boundaries.to_other_ranks * x * layout->states * value / parts;
+    traffic.pipeline = k * boundaries.to_other_ranks * x * layout->streams * value / parts;
 
     const Slice* wte = layout_slice(layout, -1, WTE);
     const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;

@@ -59,7 +59,7 @@ static inline int32_t* batch_targets(const Trainer* t, int32_t* memory, int k) {
     return batch_inputs(t, memory, k) + t->batch.tokens;
 }
 static inline int32_t* batch_positions(const Trainer* t, int32_t* memory, int k) {
-    return memory + 2 * t->batch.tokens + (int64_t)k * t->stage.layout.states * t->stage.B * t->stage.T;
+    return memory + 2 * t->batch.tokens + (int64_t)k * t->stage.layout.streams * t->stage.B * t->stage.T;
 }
 
 // Loads one micro-batch: of training, validation, or an evaluation.
@@ -82,7 +82,7 @@ static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
             mix_positions(positions + b * T, inputs, pass->loader, (uint64_t)sequence);
     }
     if (!t->settings.document_mask) return;
-    for (int i = 1; i < t->stage.layout.states; i++) // every stream has the same documents
+    for (int i = 1; i < t->stage.layout.streams; i++) // every stream has the same documents
         memcpy(positions + i * n * T, positions, (size_t)(n * T) * sizeof(int32_t));
 }
 
@@ -93,7 +93,7 @@ static inline void load_batch(Trainer* t, const StepInput* pass) {
     const int m = pass->schedule->config.m;
     const bool documents = t->settings.document_mask;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
-    batch_reserve(&t->batch, (int64_t)m * stage->B * stage->T, stage->layout.states);
+    batch_reserve(&t->batch, (int64_t)m * stage->B * stage->T, stage->layout.streams);
     for (int k = 0; k < m; k++) load_microbatch(t, pass, k);
     if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }
@@ -128,7 +128,7 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
 static inline int64_t message_elements(const Trainer* t, const StepInput* pass, int k) {
     const Stage* stage = &t->stage;
     const int64_t B = microbatch_sequences(t, pass, k);
-    return boundary_elements(&stage->layout.mesh, stage->layout.states * B * stage->T * stage->model.C);
+    return boundary_elements(&stage->layout.mesh, stage->layout.streams * B * stage->T * stage->model.C);
 }
 
 #endif

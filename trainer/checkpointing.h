@@ -164,7 +164,7 @@ static inline void export_weights(Trainer* t) {
         if (is_main(t)) export_abandon(x);
         comm_abort_all(&t->world, EXIT_RUN, error.text);
     }
-    check_all_ranks(t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.mesh.sync, &t->hub_files, &error),
+    check_all_ranks(t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.mesh.caat, &t->hub_files, &error),
                     &error);
     if (is_main(t)) printf("exported  %s\n", x->path);
 }
@@ -299,7 +299,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     const CheckpointSites sites = site_values(&t->stage).list;
     Error error;
     check_same_model(t, path);
-    check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.mesh.caat, &error), &error);
     check_all_ranks(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
     if (strcmp(now.optimizer, state.optimizer) != 0)
         die_usage(
@@ -372,7 +372,7 @@ static inline void load_weights(Trainer* t, const char* path) {
     const Stage* stage = &t->stage;
     Error error;
     float* weights = weights_begin(stage);
-    check_all_ranks(t, checkpoint_check_caat(path, &stage->layout.mesh.sync, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &stage->layout.mesh.caat, &error), &error);
     check_all_ranks(t, checkpoint_init(path, &stage->model, &stage->layout, weights, &error), &error);
     weights_end(stage, weights);
 }

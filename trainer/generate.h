@@ -46,7 +46,7 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
     const bool decode = position >= 0;
-    batch_reserve(&t->batch, T, stage->layout.states);
+    batch_reserve(&t->batch, T, stage->layout.streams);
     device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
     device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
@@ -90,7 +90,7 @@ static inline int lm_head_rank(const Trainer* t) {
 // Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.
 static inline void gather_logits(Trainer* t, float* logits) {
     const Stage* stage = &t->stage;
-    const int64_t n = (int64_t)stage->layout.states * stage->layout.V;
+    const int64_t n = (int64_t)stage->layout.streams * stage->layout.V;
     float* mine = logits + stage->layout.mesh.tensor * n;
     device_to_floats(mine, stage->head[0].logits, n);
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);

@@ -102,7 +102,7 @@ static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layou
     device_zero(device, bytes);
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
-        const int64_t first = ((int64_t)s->index * layout->states + s->state) << 36; // slices have less than 2^36 words
+        const int64_t first = ((int64_t)s->index * layout->streams + s->stream) << 36; // slices have less than 2^36 words
         checksum_add(device + i, params + s->offset, slice_elements(s) * (int64_t)sizeof(floatX), first);
     }
     device_to_host(sums, device, bytes);

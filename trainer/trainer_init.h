@@ -114,7 +114,7 @@ static inline void open_loaders_and_exports(Trainer* t) {
     if (trains && o->eval_every) prove_validation(t);
     if (o->export_to) {
         const bool ok = export_open(&t->export_to, o->export_to, o->export_dtype == 1, &stage->model,
-                                    &stage->layout.mesh.sync, &error);
+                                    &stage->layout.mesh.caat, &error);
         check_all_ranks(t, ok, &error);
     }
     prove_evaluations(t);

@@ -278,24 +278,24 @@ typedef struct {
 template <class T>
 static void test_sync(const SyncCase& t, const char* pack, const char* unpack, const char* in_place) {
     const float factor = 1.7f;
-    const int64_t n = (int64_t)t.states * t.N * t.C, n_shared = (int64_t)t.N * t.S;
+    const int64_t n = (int64_t)t.streams * t.N * t.C, n_shared = (int64_t)t.N * t.S;
     const ShardedBuffer hx = random_of<floatX>(n, 1);
     const std::vector<T> hshared = random_of<T>(n_shared, 1);
     Floats fx = floats_of(hx), fshared = floats_of(hshared), sum((size_t)n_shared + 1), want((size_t)n);
     fshared.push_back(0); // there is something to point to where nothing is shared
-    reference::caat_pack(sum.data(), fx.data(), t.states, t.N, t.C, t.S);
-    reference::caat_unpack(want.data(), fshared.data(), fx.data(), factor, t.states, t.N, t.C, t.S);
+    reference::caat_pack(sum.data(), fx.data(), t.streams, t.N, t.C, t.S);
+    reference::caat_unpack(want.data(), fshared.data(), fx.data(), factor, t.streams, t.N, t.C, t.S);
     sum.pop_back();
     for (float& v : sum) v = (float)(T)v;
     Device<floatX> x(hx, bit(t.moved, 0)), z(n, bit(t.moved, 2));
     Device<T> shared(n_shared, bit(t.moved, 1));
-    begin_case(t.states * t.N, t.C, t.moved);
-    caat_pack(shared.p, x.p, t.states, t.N, t.C, t.S);
+    begin_case(t.streams * t.N, t.C, t.moved);
+    caat_pack(shared.p, x.p, t.streams, t.N, t.C, t.S);
     compare_same(pack, floats_of(shared.get()), sum);
     shared.set(hshared);
-    caat_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.states, t.N, t.C, t.S);
+    caat_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.streams, t.N, t.C, t.S);
     compare_same(unpack, floats_of(z.get()), rounded(want));
-    caat_unpack(x.p, shared.p, x.p, factor, t.states, t.N, t.C, t.S);
+    caat_unpack(x.p, shared.p, x.p, factor, t.streams, t.N, t.C, t.S);
     compare_same(in_place, floats_of(x.get()), rounded(want));
 }
 

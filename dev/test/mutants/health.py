@@ -20,7 +20,7 @@ FAULTS = [
     ("copies: numbers that are not looked at are compared", PURE, REPLICAS,
      "if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride])",
      "if (number[(int64_t)rank * stride + stride - 1] != number[(int64_t)first[color] * stride + stride - 1])"),
-    ("copies: slices that change places are not seen", TENSOR, REPLICAS, "s->state) << 36;", "s->state) * 0;"),
+    ("copies: slices that change places are not seen", TENSOR, REPLICAS, "s->stream) << 36;", "s->stream) * 0;"),
     ("copies: only the first slice of a rank is told", TENSOR, REPLICAS, "sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];",
      "if (i == 0) sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];"),
     ("copies: kinds are mixed", "health 2 --tp 2", REPLICAS, "sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];",

@@ -89,7 +89,7 @@ static inline void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, i
     const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     Error error;
-    mesh.sync = sync;
+    mesh.caat = sync;
     x->schedule = schedule_build(&plan, 0);
     if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, SCOPE_WORLD, native_dtype(), &error)) die("%s", error.text);
     stage_allocate(&x->stage);
@@ -109,7 +109,7 @@ static inline void alone_open(Alone* x, const ModelConfig* m, CaatConfig sync, i
     alone_plan(x, m, sync, B, m->T);
     Activations* a = &x->stage.activations[0];
     activations_bind(a, &x->stage, 0, 0, B, m->T, false);
-    batch_reserve(&x->batch, a->tokens, x->stage.layout.states);
+    batch_reserve(&x->batch, a->tokens, x->stage.layout.streams);
     for (int i = 0; i < 2 * a->tokens; i++)
         x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
     device_from_host(x->batch.device, x->batch.host, 2 * (size_t)a->tokens * sizeof(int32_t));

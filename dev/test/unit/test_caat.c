@@ -104,7 +104,7 @@ static void test_private_channels(SyncScale scale, double expected) {
     check(fabs(ratio / expected - 1) < 0.1,
           "scale %s: what a block adds to private channels is %.3f times as large as to shared "
           "ones, expected %.1f",
-          sync_scale_names[scale], ratio, expected);
+          caat_scale_names[scale], ratio, expected);
     check(alike, "and shared channels are the same bits in all states");
     free(before), free(after);
     alone_close(&alone);
@@ -121,7 +121,7 @@ static void test_large_logits(int state) {
     const int64_t n = s->layout.elements;
     float* params = (float*)checked_calloc((size_t)n, sizeof(float), "test");
     layout_initialize(params, &s->layout, 4);
-    float* row = params + layout_slice_of_state(&s->layout, -1, HEAD_W, state)->offset;
+    float* row = params + layout_slice_of_stream(&s->layout, -1, HEAD_W, state)->offset;
     row[0] = 300, row[m.C] = -300; // of two tokens: one has a large logit, whatever the channel's sign
     const double loss = loss_at(&alone, params, params, 0);
     check(isfinite(loss) && loss > 88, "a large logit of state %d: the loss is %.1f", state, loss);

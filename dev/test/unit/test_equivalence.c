@@ -154,7 +154,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
         const CaatConfig sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
-        c.mesh.sync = sync, c.mesh.sequence_parallel = false;
+        c.mesh.caat = sync, c.mesh.sequence_parallel = false;
         list[n++] = c;
     }
     return n;
@@ -165,9 +165,9 @@ static void case_name(char name[256], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
     const Mesh* mesh = &c->mesh;
     char schedule[32] = "", sync[64] = "";
-    if (mesh->sync.ranks)
-        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->sync.share, mesh->sync.ranks,
-                 sync_scale_names[mesh->sync.scale]);
+    if (mesh->caat.ranks)
+        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->caat.share, mesh->caat.ranks,
+                 caat_scale_names[mesh->caat.scale]);
     if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
@@ -222,7 +222,7 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
     mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
     mesh.last_layers = c->mesh.last_layers, mesh.v = c->mesh.v, mesh.folded = c->mesh.folded;
-    mesh.sync = c->mesh.sync;
+    mesh.caat = c->mesh.caat;
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!sources_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
@@ -308,7 +308,7 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
 static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->share == 1; }
 
 static void reference_path(char path[128], const Case* c) {
-    const CaatConfig* sync = &c->mesh.sync;
+    const CaatConfig* sync = &c->mesh.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
     snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
              c->model.family, c->clip, c->G, states, states ? sync->share : 1, states ? (int)sync->scale : 0);
@@ -317,7 +317,7 @@ static void reference_path(char path[128], const Case* c) {
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
     Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip, ONE_F_ONE_B};
-    if (!is_ordinary(&c->mesh.sync)) one.mesh.sync = c->mesh.sync;
+    if (!is_ordinary(&c->mesh.caat)) one.mesh.caat = c->mesh.caat;
     return one;
 }
 
@@ -514,7 +514,7 @@ static void report(const Case* c, const Difference* d) {
     case_name(name, c);
     // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the
     // order.
-    const bool same_order = c->mesh.sync.ranks <= 1 || (!is_ordinary(&c->mesh.sync) && c->B == reference_case(c).B);
+    const bool same_order = c->mesh.caat.ranks <= 1 || (!is_ordinary(&c->mesh.caat) && c->B == reference_case(c).B);
     const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
     const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
     check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->same_text && d->bytes < 0.5,

@@ -92,7 +92,7 @@ static void test_checksum(void) {
 // Whether a rank holds a tensor, and which share of it, by its layout; -1: it does not.
 static int share_held(const Layout* layout, int index, int state) {
     for (int i = 0; i < layout->n; i++) {
-        if (layout->slices[i].index == index && layout->slices[i].state == state) return layout->slices[i].share;
+        if (layout->slices[i].index == index && layout->slices[i].stream == state) return layout->slices[i].share;
     }
     return -1;
 }
@@ -141,7 +141,7 @@ static void test_holders(void) {
                     Mesh mesh = mesh_of_rank(0, t, p, d);
                     if (p > 1) mesh_set_schedule(&mesh, kinds[i / 8], schedule_usual_chunks(kinds[i / 8]));
                     const CaatConfig sync = {4, 0.5, SYNC_RUNTIME, false}; // of the ordinary ones, too
-                    if (NKV == 4 && i % 3 == 0) mesh.sync = sync;
+                    if (NKV == 4 && i % 3 == 0) mesh.caat = sync;
                     wrong += wrong_colors(&m, mesh, &pairs);
                 }
             }
@@ -536,7 +536,7 @@ static bool flip(Trainer* t, int* told) {
     const Slice* slice = &layout->slices[number % layout->n];
     const int64_t element = slice->offset + place % slice_elements(slice);
     char text[1024], name[128], who[64];
-    int32_t index[2] = {slice->index, slice->state};
+    int32_t index[2] = {slice->index, slice->stream};
     comm_broadcast(&t->world, index, 2, COMM_INT32, rank);
     int64_t holds[2] = {share_held(layout, index[0], index[1]), far ? 0 : mesh_site(mesh)}, all[16];
     comm_all_gather(&t->world, all, holds, 2, COMM_INT64);

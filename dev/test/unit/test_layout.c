@@ -222,7 +222,7 @@ static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
 }
 
 // The number of a state of this rank among the N of all tensor ranks; ranks of other models count as states too.
-static int state_of_all(const Layout* layout, int state) { return layout->mesh.tensor * layout->states + state; }
+static int state_of_all(const Layout* layout, int state) { return layout->mesh.tensor * layout->streams + state; }
 
 // The cut that state number g of N has of a tensor, by its kind: its own heads, the key/value heads that these use, its
 // channels of the mlp, its rows of the vocabulary. Rows of the first part of a fused matrix.
@@ -254,38 +254,38 @@ static bool cut_is_right(const Slice* s, const ModelConfig* m, int g, int N) {
 static bool lies_behind(const Layout* layout, int layer, const Slice* s) {
     const TensorKind kind = s->tensor.kind;
     const Slice* before = NULL;
-    if (kind == K_W) before = layout_slice_of_state(layout, layer, QKV_W, s->state);
-    if (kind == V_W) before = layout_slice_of_state(layout, layer, K_W, s->state);
-    if (kind == UP_W) before = layout_slice_of_state(layout, layer, FC_W, s->state);
-    if ((kind == WTE || kind == HEAD_W) && s->state > 0)
-        before = layout_slice_of_state(layout, layer, kind, s->state - 1);
-    const bool needed = kind == K_W || kind == V_W || kind == UP_W || (s->state > 0 && before);
+    if (kind == K_W) before = layout_slice_of_stream(layout, layer, QKV_W, s->stream);
+    if (kind == V_W) before = layout_slice_of_stream(layout, layer, K_W, s->stream);
+    if (kind == UP_W) before = layout_slice_of_stream(layout, layer, FC_W, s->stream);
+    if ((kind == WTE || kind == HEAD_W) && s->stream > 0)
+        before = layout_slice_of_stream(layout, layer, kind, s->stream - 1);
+    const bool needed = kind == K_W || kind == V_W || kind == UP_W || (s->stream > 0 && before);
     return !needed || (before && s->offset == before->offset + before->rows * before->cols);
 }
 
 // The numbers of a layout are those of its slices, and its table finds each slice: of what every state has a cut of, one
 // for each, and of what is replicated, one for all.
 static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
-    const int N = layout->mesh.t * layout->states;
-    const bool caat = layout->mesh.sync.ranks > 0;
+    const int N = layout->mesh.t * layout->streams;
+    const bool caat = layout->mesh.caat.ranks > 0;
     int found = 0;
-    bool ok = caat ? N == layout->mesh.sync.ranks && layout->shared == (int)floor(layout->mesh.sync.share * m->C)
-                   : layout->states == 1;
+    bool ok = caat ? N == layout->mesh.caat.ranks && layout->shared == (int)floor(layout->mesh.caat.share * m->C)
+                   : layout->streams == 1;
     ok = ok && layout->channels == m->C && layout->vocabulary == m->V;
     ok = ok && layout->NH == m->NH / N && layout->F == m->F / N && layout->V == (m->V + N - 1) / N;
     ok = ok && layout->NKV == (m->NKV > N ? m->NKV / N : 1);
     for (int layer = -1; layer < layout->layers; layer++) {
-        for (int i = 0; i < TENSOR_KINDS * layout->states; i++) {
-            const TensorKind kind = (TensorKind)(i / layout->states);
-            const int state = i % layout->states;
-            const Slice *s = layout_slice_of_state(layout, layer, kind, state),
+        for (int i = 0; i < TENSOR_KINDS * layout->streams; i++) {
+            const TensorKind kind = (TensorKind)(i / layout->streams);
+            const int state = i % layout->streams;
+            const Slice *s = layout_slice_of_stream(layout, layer, kind, state),
                         *first = layout_slice(layout, layer, kind);
             if (state == 0) ok = ok && s == first;
             if (first && state > 0) ok = ok && (s != NULL) == (first->tensor.parallel != REPLICATED);
             if (!s) continue;
             found++;
             const bool block = s->tensor.layer >= 0 && s->tensor.layer < m->L;
-            ok = ok && s->tensor.kind == kind && s->state == state && block == (layer >= 0);
+            ok = ok && s->tensor.kind == kind && s->stream == state && block == (layer >= 0);
             int chunk;
             ok = ok && (!block || s->tensor.layer == count_out(layout, m, layer, &chunk));
             ok = ok && cut_is_right(s, m, state_of_all(layout, state), N) && lies_behind(layout, layer, s);
@@ -352,7 +352,7 @@ static bool elements_add(Elements* e, const Layout* layout) {
 
 // like: sizes, schedule, uneven stages, states.
 static void test_layout(const ModelConfig* m, Mesh like) {
-    const int t = like.t, p = like.p, d = like.d, N = like.sync.ranks;
+    const int t = like.t, p = like.p, d = like.d, N = like.caat.ranks;
     Elements e = elements_new(m);
     bool ok = true;
     for (int rank = 0; rank < t * p * d && ok; rank++) {
@@ -437,14 +437,14 @@ static void test_shared_channels(void) {
                  {10, 0.999, 9}, {7, 0.5, 3},   {1, 0.5, 0},     {100, 0.29, 28},   {100, 0.57, 56}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const CaatConfig sync = {2, cases[i].share, SYNC_RUNTIME, false};
-        const int S = sync_channels(&sync, cases[i].C);
+        const int S = caat_channels(&sync, cases[i].C);
         check(S == cases[i].S, "%g of %d channels: %d are shared", cases[i].share, cases[i].C, S);
     }
     bool ok = true;
     for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
         const CaatConfig sync = {9, 0.5, (SyncScale)scale, false};
-        ok = ok && sync_factor(&sync) == (scale == SYNC_RUNTIME ? 3 : 1);
-        ok = ok && sync_initial_factor(&sync) == (scale == SYNC_INIT ? 3 : 1);
+        ok = ok && caat_factor(&sync) == (scale == SYNC_RUNTIME ? 3 : 1);
+        ok = ok && caat_initial_factor(&sync) == (scale == SYNC_INIT ? 3 : 1);
     }
     check(ok, "9 states: private channels are multiplied by 3 at run time, or in the initial weights, or not at all");
 }
@@ -456,7 +456,7 @@ static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
     static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
     static const TensorKind by_states[] = {NORM1_W,      NORM1_B,      NORM2_W,     NORM2_B,
                                            FINAL_NORM_W, FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B};
-    const bool caat = mesh->sync.ranks > 0 && mesh->t > 1;
+    const bool caat = mesh->caat.ranks > 0 && mesh->t > 1;
     Layout layout;
     Error error;
     if (!layout_build(&layout, m, *mesh, 8, &error)) die("%s", error.text);
@@ -604,8 +604,8 @@ static void test_refused(void) {
         {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 8},
         {8, 1, 8, 2, 32, 64, 16, 0, 0, false, NULL, 8},
         {1, 1, 8, 8, 32, 64, 16, 0, 0, false, NULL, 1},
-        {3, 1, 12, 12, 36, 64, 16, 0, 0, false, "--tp 3 does not divide --caat-ranks 4: a rank holds whole states", 4},
-        {4, 1, 8, 8, 32, 64, 16, 0, 0, false, "--tp 4 does not divide --caat-ranks 2: a rank holds whole states", 2},
+        {3, 1, 12, 12, 36, 64, 16, 0, 0, false, "--tp 3 does not divide --caat-ranks 4: a rank holds whole streams", 4},
+        {4, 1, 8, 8, 32, 64, 16, 0, 0, false, "--tp 4 does not divide --caat-ranks 2: a rank holds whole streams", 2},
         {4, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
         {2, 1, 8, 8, 32, 64, 16, 0, 0, true, "--sequence-parallel keeps one residual stream for all tensor ranks", 4},
         {2, 1, 8, 2, 32, 64, 16, 0, 0, false, "--caat-ranks 4 on --tp 2 needs at least as many --kv-heads, not 2", 4},

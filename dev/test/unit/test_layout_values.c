@@ -45,7 +45,7 @@ static void test_states_by_hand(void) {
     bool ok = layout.n == n;
     for (int i = 0; i < n && ok; i++) {
         const Slice* s = &layout.slices[i];
-        ok = s->tensor.kind == expected[i].kind && s->state == expected[i].state && s->rows == expected[i].rows &&
+        ok = s->tensor.kind == expected[i].kind && s->stream == expected[i].state && s->rows == expected[i].rows &&
              s->cols == expected[i].cols && slice_logical_row(s, 0) == expected[i].row &&
              slice_logical_col(s) == expected[i].col && s->rows_used == expected[i].used;
     }
@@ -97,7 +97,7 @@ static void test_initial_states(const Layout* whole, const ModelConfig* m, const
         bool same = true, zero = true;
         for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
             Mesh mesh = with_states(mesh_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
-            mesh.sync.scale = (SyncScale)scale;
+            mesh.caat.scale = (SyncScale)scale;
             for (int rank = 0; rank < mesh_size(&mesh); rank++) {
                 if (!layout_build(&part, m, mesh_like(&mesh, rank), 16, &error)) die("%s", error.text);
                 const double factor = scale == SYNC_INIT ? sqrt(cases[i].N) : 1;

@@ -47,10 +47,10 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
 static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     const double b = 2, s = 8, h = m->C, k = 3, t = mesh.t, p = mesh.p, d = mesh.d;
     const double part = (t - 1) / t, bsh = element * b * s * h; // bytes
-    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.sync.ranks > 0;
+    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.caat.ranks > 0;
     double data;
     const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, element, &data);
-    const double S = floor(mesh.sync.share * h), back = mesh.sync.narrow ? element : 4; // shared; bytes on the way back
+    const double S = floor(mesh.caat.share * h), back = mesh.caat.narrow ? element : 4; // shared; bytes on the way back
     const double times = sequence ? full ? 13 : 10 : full ? 10 : 8;
     const double caat_block = 2 * b * s * S * ((full ? 3 : 2) * element + 2 * back);
     const double layers = t * d * k * m->L * part * (caat ? caat_block : times * bsh);
@@ -62,7 +62,7 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.folded ? 1 : 0);
     double messages = 2 * away * d * k * bsh;
     if (!sequence && !caat && !mesh.scatter) messages *= t;
-    if (caat) messages *= mesh.sync.ranks;
+    if (caat) messages *= mesh.caat.ranks;
     if (!sequence && !caat && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
     const double norms = (m->norm == NORM_LAYERNORM ? 2 : 1) * (2.0 * m->L + 1) * h, positions = m->position == POSITION_LEARNED ? m->T * h : 0;
@@ -72,7 +72,7 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions);
     if (caat) ends += d * reductions * 4 * 2 * (t - 1) * (norms + biases);
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
-    const double cuts = caat ? mesh.sync.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
+    const double cuts = caat ? mesh.caat.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
     const double bucket = ceil(rows * h / (16 * d)) * 16 * d;
     const double tied = m->tied && p > 1 && !mesh.folded ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
     const double expected[] = {layers, ends, messages, tied, data};
@@ -105,7 +105,7 @@ static bool test_traffic_of_states(const ModelConfig* m, Mesh mesh, int N) {
     for (int way = 0; way < 96;
          way++) { // scatter, full, narrow, zero, bytes; the share and the schedule change with it
         Mesh like = with_states(mesh, N, shares[(way + way / 4) % 4]);
-        like.scatter = way & 1, like.sync.narrow = way >> 2 & 1, like.zero = way / 8 % 3;
+        like.scatter = way & 1, like.caat.narrow = way >> 2 & 1, like.zero = way / 8 % 3;
         like.recompute = way >> 1 & 1 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         like.v = way >= 48 ? 2 : 1, like.folded = way >= 48 && way % 2;
         Error error;
@@ -172,7 +172,7 @@ static void test_traffic_of_states_by_hand(void) {
     check(usual.layers == 12.0 * 37748736, "12 blocks in bf16: four sums of b s h x 2 bytes = 37,748,736 each");
     layout_free(&layout);
     for (int narrow = 0; narrow < 2; narrow++) {
-        mesh = with_states(mesh_of_rank(0, 2, 2, 2), 4, 0.5), mesh.sync.narrow = narrow;
+        mesh = with_states(mesh_of_rank(0, 2, 2, 2), 4, 0.5), mesh.caat.narrow = narrow;
         if (!layout_build(&layout, m, mesh, 2048, &error)) die("%s", error.text);
         const Traffic traffic = traffic_of_step(&layout, m, 1, 2048, 1, 2);
         if (narrow)
