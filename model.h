@@ -252,8 +252,8 @@ typedef enum {
     NO_TENSOR = TENSOR_KINDS
 } TensorKind; // K_W, V_W, UP_W: llama only, each right behind the matrix it is used with
 
-// How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows: the
-// name is Megatron's, who write the weight (in, out). A row-parallel one is cut along its columns.
+// How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows:
+// the name is Megatron's, who write the weight (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
 typedef struct {
@@ -270,10 +270,10 @@ typedef struct {
 
 enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer stand before the blocks and behind them
 
-// Fills list with the tensors of one block, or of what stands before (layer = -1) or behind the blocks (layer = L), in memory
-// order, and returns how many there are; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for
-// the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1,
-// biases 0.
+// Fills list with the tensors of one block, or of what stands before (layer = -1) or behind the blocks (layer = L), in
+// memory order, and returns how many there are; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 /
+// sqrt(2 L) for the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3);
+// norms' weights 1, biases 0.
 static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);

@@ -37,8 +37,8 @@ data rank r owns the r-th part of each bucket: it alone keeps the optimizer's mo
 
 CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
 first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (caat_channels). Each of the N
-is a stream here. With t < N ranks, a rank holds N / t streams, one after the other: then every matrix is cut in N, and a
-rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each stream.
+is a stream here. With t < N ranks, a rank holds N / t streams, one after the other: then every matrix is cut in N, and
+a rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each stream.
 
 Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
 Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical

@@ -1,6 +1,6 @@
 /*
-activations.h: the table of the mlp's activation functions, for the device that this program is built for. A new one is a
-pair of kernels (gelu.h and gelu.cuh are an example) and a row here.
+activations.h: the table of the mlp's activation functions, for the device that this program is built for. A new one is
+a pair of kernels (gelu.h and gelu.cuh are an example) and a row here.
 
     activations[kind].forward(out, fc, N, F)            out (N, F) from fc (N, F), or from (N, 2 F) where it is gated
     activations[kind].backward(dfc, dout, fc, N, F)     dfc, of fc's shape, from dout (N, F)

@@ -1,20 +1,21 @@
 /*
-adamw.cuh: adamw.h on a GPU, elementwise. Where parameters have 16 bits, they are a rounded copy of `master`, which holds them
-in float32: a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would be lost, step after
-step. 30 bytes of memory an element (28 in float32): a group of four elements a thread, in accesses of 16 bytes.
+adamw.cuh: adamw.h on a GPU, elementwise. Where parameters have 16 bits, they are a rounded copy of `master`, which
+holds them in float32: a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would
+be lost, step after step. 30 bytes of memory an element (28 in float32): a group of four elements a thread, in accesses
+of 16 bytes.
 
-Rounding is stochastic: to one of the two neighbours, nearer ones more often, so that the mean is the number itself, and the
-parameters follow the masters without a bias. The random bits of element i are word (first + i) mod 4 of Philox with key
-`key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor
-is cut. That is why groups begin where first + i is a multiple of 4.
+Rounding is stochastic: to one of the two neighbours, nearer ones more often, so that the mean is the number itself, and
+the parameters follow the masters without a bias. The random bits of element i are word (first + i) mod 4 of Philox with
+key `key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how
+the tensor is cut. That is why groups begin where first + i is a multiple of 4.
 */
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 
 #include "cuda_utils.cuh"
 
-// x, rounded to a neighbour: of what T cannot hold, the last bits (bf16: 16, fp16: 13) become 0 after a random number of as
-// many bits was added. Numbers that T holds stay what they are, and finite ones finite.
+// x, rounded to a neighbour: of what T cannot hold, the last bits (bf16: 16, fp16: 13) become 0 after a random number
+// of as many bits was added. Numbers that T holds stay what they are, and finite ones finite.
 template <class T>
 __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
     constexpr bool is_fp16 = std::is_same<T, fp16>::value;
@@ -39,7 +40,8 @@ __device__ __forceinline__ void update_element(float& p, float& m, float& v, flo
     p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
 }
 
-// W: 4, or 1 where the arrays differ in alignment. The rule is that of AdamW or another one (sgd.cuh), which leaves v alone.
+// W: 4, or 1 where the arrays differ in alignment. The rule is that of AdamW or another one (sgd.cuh), which leaves v
+// alone.
 template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
     update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
@@ -85,8 +87,8 @@ static inline void launch_update(floatX* p, float* master, const float* g, float
            aligned ? update_kernel<4, Rule> : update_kernel<1, Rule>, p, master, g, m, v, n, rule, step, key, first);
 }
 
-// p, master, m, v (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is
-// float, master is NULL.
+// p, master, m, v (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX
+// is float, master is NULL.
 static inline void adamw_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n, float lr,
                                 float beta1, float beta2, float eps, float weight_decay, int64_t step, float grad_scale,
                                 uint64_t key, uint64_t first) {

@@ -17,8 +17,8 @@ Every element is on its own, so any slice may be updated alone (ZeRO does), with
 
 #include "../util/base.h"
 
-// p, m, v (n) are updated from g (n). step counts from 1. master, key and first are for parameters of 16 bits (adamw.cuh):
-// here p is float32, master is NULL, and nothing is rounded.
+// p, m, v (n) are updated from g (n). step counts from 1. master, key and first are for parameters of 16 bits
+// (adamw.cuh): here p is float32, master is NULL, and nothing is rounded.
 static inline void adamw_update(float* RESTRICT p, float* master, const float* RESTRICT g, float* RESTRICT m,
                                 float* RESTRICT v, int64_t n, float lr, float beta1, float beta2, float eps,
                                 float weight_decay, int64_t step, float grad_scale, uint64_t key, uint64_t first) {

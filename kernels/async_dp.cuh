@@ -1,7 +1,7 @@
 /*
 async_dp.cuh: async_dp.h on a GPU, with the same bits: all products are rounded on their own, and no sum is taken but in
-delay_squares. Everything is read and written once; a thread has four elements, in accesses of 16 bytes where all arrays are
-aligned to that.
+delay_squares. Everything is read and written once; a thread has four elements, in accesses of 16 bytes where all arrays
+are aligned to that.
 */
 #ifndef KERNELS_ASYNC_DP_CUH
 #define KERNELS_ASYNC_DP_CUH
@@ -19,8 +19,8 @@ __device__ __forceinline__ float rounded_product(float a, float b) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Element by element: each(n, f, arrays...) calls f(an element of each array) for n elements. What f changes is written back
-// to arrays of float, and to those of const float nothing is.
+// Element by element: each(n, f, arrays...) calls f(an element of each array) for n elements. What f changes is written
+// back to arrays of float, and to those of const float nothing is.
 
 template <int W>
 __device__ __forceinline__ void put_back(float* to, const Packed<float, W>& x) {
@@ -109,8 +109,8 @@ __device__ __forceinline__ double delay_square(float g, float to, float from) {
     return d * d;
 }
 
-// partial[block] = the sum over its groups of four (compare squares_kernel). W: 4, or 1 where the arrays are not aligned; in
-// both cases a thread has the same elements, and sums have the same bits.
+// partial[block] = the sum over its groups of four (compare squares_kernel). W: 4, or 1 where the arrays are not
+// aligned; in both cases a thread has the same elements, and sums have the same bits.
 template <int W>
 __global__ static void __launch_bounds__(SQUARES_THREADS)
     delay_squares_kernel(double* __restrict__ partial, const float* __restrict__ g, const float* __restrict__ to,
@@ -177,7 +177,8 @@ static inline void outer_update(float* base, float* velocity, const float* sum, 
     each(n, f, base, velocity, sum);
 }
 
-// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh exactly.
+// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh
+// exactly.
 static inline void eager_update(float* base, float* velocity, const float* sum, const float* old, const float* fresh,
                                 float factor, float lr, float momentum, int64_t n) {
     const Outer f = {factor, lr, momentum};
@@ -185,8 +186,8 @@ static inline void eager_update(float* base, float* velocity, const float* sum, 
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Quantised differences: a thread has four numbers, sixteen threads a block of 64. In packed form four numbers are 4 bytes, or 2,
-// and what is packed begins at a multiple of 4 bytes.
+// Quantised differences: a thread has four numbers, sixteen threads a block of 64. In packed form four numbers are 4
+// bytes, or 2, and what is packed begins at a multiple of 4 bytes.
 
 enum { QUANT_BLOCK = 64 };
 
@@ -260,8 +261,8 @@ __global__ static void __launch_bounds__(256)
     store_some<W>(residue, rest, i, n);
 }
 
-// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue the
-// rest of x, without an error. A block with something that is not finite becomes NaN.
+// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue
+// the rest of x, without an error. A block with something that is not finite becomes NaN.
 static inline void quantize(uint8_t* packed, float* residue, float* value, int64_t n, int bits) {
     const bool wide = (uintptr_t)residue % 16 == 0 && (uintptr_t)value % 16 == 0;
     launch(launch_shape(blocks_for(n, 4 * 256), 256),

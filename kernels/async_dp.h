@@ -1,34 +1,38 @@
 /*
-async_dp.h: what replicas of a model that do not wait for each other do with their weights and gradients; float32, element by
-element. A replica (or a site of several) has own weights; now and then what it has learned goes to the others.
+async_dp.h: what replicas of a model that do not wait for each other do with their weights and gradients; float32,
+element by element. A replica (or a site of several) has own weights; now and then what it has learned goes to the
+others.
 
-Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A gradient that was in flight for a step belongs to the
-weights `from`, and is used at the weights `to`, a distance D = to - from away. A Taylor series says what it would be there:
+Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A gradient that was in flight for a step belongs to
+the weights `from`, and is used at the weights `to`, a distance D = to - from away. A Taylor series says what it would
+be there:
 
     g(from + D) ~ g(from) + H D,      and the Hessian H ~ lambda diag(g g^T):      g += lambda g g D
 
-The square of a gradient stands for the curvature, as in Adam and in Fisher's information, and costs nothing. delay_squares is
-for choosing lambda: it makes the correction a fixed part of the gradient, lambda = lambda0 |g| / |g g D|.
+The square of a gradient stands for the curvature, as in Adam and in Fisher's information, and costs nothing.
+delay_squares is for choosing lambda: it makes the correction a fixed part of the gradient, lambda = lambda0 |g| / |g g
+D|.
 
-Outer steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105). M sites train on their own for H steps; what each has moved,
-common point minus own weights, is taken for a gradient. The mean of them, D = factor sum with factor = 1 / M, makes one step of
-Nesterov's momentum with the common point as parameter:
+Outer steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105). M sites train on their own for H steps; what each has
+moved, common point minus own weights, is taken for a gradient. The mean of them, D = factor sum with factor = 1 / M,
+makes one step of Nesterov's momentum with the common point as parameter:
 
     v = momentum v + D,      base -= lr (D + momentum v)
 
 Own weights then become the common point, or a mix of both, if the sum was late and they have gone on since.
 
-Eager updates (Kale et al. 2025, arXiv 2502.12996) do not wait for the sum: of the others a site takes what they said last time,
-and of itself what it knows now: D = factor ((sum - old) + fresh), where `old` is its own part of the sum of last time.
+Eager updates (Kale et al. 2025, arXiv 2502.12996) do not wait for the sum: of the others a site takes what they said
+last time, and of itself what it knows now: D = factor ((sum - old) + fresh), where `old` is its own part of the sum of
+last time.
 
-Quantised differences. An outer gradient of 8 or 4 bits a number is four or eight times shorter: q = x / scale, rounded, with a
-scale for each block of 64. What rounding loses is no noise but a debt (error feedback, Seide et al. 2014; Karimireddy et al.
-2019, arXiv 1901.09847): it is kept in `residue` and added to the next x. So after any number of rounds, all that was sent plus
-the residue is the sum of all that should have been sent, and errors do not add up.
+Quantised differences. An outer gradient of 8 or 4 bits a number is four or eight times shorter: q = x / scale, rounded,
+with a scale for each block of 64. What rounding loses is no noise but a debt (error feedback, Seide et al. 2014;
+Karimireddy et al. 2019, arXiv 1901.09847): it is kept in `residue` and added to the next x. So after any number of
+rounds, all that was sent plus the residue is the sum of all that should have been sent, and errors do not add up.
 
-All replicas have to get the same bits from the same numbers, on any kind of machine. A compiler may turn a b + c into one fused
-multiply-add, which rounds once instead of twice, or may not; so every product below is rounded on its own (rounded_product),
-but for delay_squares.
+All replicas have to get the same bits from the same numbers, on any kind of machine. A compiler may turn a b + c into
+one fused multiply-add, which rounds once instead of twice, or may not; so every product below is rounded on its own
+(rounded_product), but for delay_squares.
 */
 #ifndef KERNELS_ASYNC_DP_H
 #define KERNELS_ASYNC_DP_H
@@ -41,8 +45,8 @@ static inline uint32_t hidden_zero(void) {
     return zero;
 }
 
-// a b, rounded to float32, and never part of a fused multiply-add: its bits are wanted in between. zero: hidden_zero(), which
-// is to be read before a loop, so that the loop becomes vector code.
+// a b, rounded to float32, and never part of a fused multiply-add: its bits are wanted in between. zero: hidden_zero(),
+// which is to be read before a loop, so that the loop becomes vector code.
 static inline float rounded_product(float a, float b, uint32_t zero) {
     return float_of_bits(bits_of_float(a * b) | zero);
 }
@@ -105,7 +109,8 @@ static inline double delay_squares_block(const float* g, const float* to, const 
     return sum;
 }
 
-// *sum += sum of (g g (to - from))^2 (n each), in float64; by blocks of fixed size, which are added in order (compare global_norm.h).
+// *sum += sum of (g g (to - from))^2 (n each), in float64; by blocks of fixed size, which are added in order (compare
+// global_norm.h).
 static inline void delay_squares(double* sum, const float* g, const float* to, const float* from, int64_t n) {
     enum { BLOCK = 1 << 14, ROUND = 1024 };
     double total = 0;
@@ -151,7 +156,8 @@ static inline void outer_update(float* RESTRICT base, float* RESTRICT velocity, 
     for (int64_t i = 0; i < n; i++) outer_element(base + i, velocity + i, sum[i], factor, lr, momentum, zero);
 }
 
-// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh exactly.
+// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh
+// exactly.
 static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, const float* sum, const float* old,
                                 const float* fresh, float factor, float lr, float momentum, int64_t n) {
     const uint32_t zero = hidden_zero();
@@ -161,9 +167,9 @@ static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, 
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Quantised differences: blocks of 64 numbers, each a scale (float32) and 64 whole numbers of 8 or 4 bits, two's complement; of
-// two in a byte the first is in the low bits. q goes from -127 to 127, or from -7 to 7. A last block that is not full has
-// the room of a full one, and zeros at its end.
+// Quantised differences: blocks of 64 numbers, each a scale (float32) and 64 whole numbers of 8 or 4 bits, two's
+// complement; of two in a byte the first is in the low bits. q goes from -127 to 127, or from -7 to 7. A last block
+// that is not full has the room of a full one, and zeros at its end.
 
 enum { QUANT_BLOCK = 64 };
 
@@ -188,7 +194,8 @@ static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT resi
     const bool usable = scale > 0; // not 0, and no NaN
     const float divisor = usable ? scale : 1;
     for (int i = 0; i < QUANT_BLOCK; i++) {
-        // next to 1.5 2^23, float32 numbers are 1 apart, so that the addition rounds to the nearest whole number, ties to even
+        // next to 1.5 2^23, float32 numbers are 1 apart, so that the addition rounds to the nearest whole number, ties
+        // to even
         const int32_t nearest = (int32_t)(bits_of_float(x[i] / divisor + 0x1.8p23f) - 0x4B400000u);
         const int32_t clamped = nearest < -largest ? -largest : nearest > largest ? largest : nearest;
         q[i] = usable ? clamped : 0;
@@ -206,8 +213,8 @@ static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT resi
     }
 }
 
-// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue the
-// rest of x, without an error. A block with something that is not finite becomes NaN.
+// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue
+// the rest of x, without an error. A block with something that is not finite becomes NaN.
 static inline void quantize(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int64_t n,
                             int bits) {
     const int64_t blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK, room = quant_bytes(1, bits);

@@ -37,10 +37,10 @@ in a fixed order, and nothing is transposed through memory: one kernel owns quer
 other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes
 D, for the second to read.
 
-Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its first
-query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile is in
-flight. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so that
-sequences without documents are computed by the same instructions as if there were no such thing.
+Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its
+first query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile
+is in flight. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so
+that sequences without documents are computed by the same instructions as if there were no such thing.
 
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
@@ -567,8 +567,8 @@ static void plain_forward(floatX* out, float* lse, const floatX* qkv, Attention 
     launch(plain_launch(s, 3), plain_forward_kernel<W>, out, lse, qkv, s);
 }
 
-// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS). positions (B, T): of each token in its document,
-// or NULL.
+// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS). positions (B, T): of each token in its
+// document, or NULL.
 static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B, int T,
                                      int NH, int NKV, int HS) {
     Attention s = attention_of(B, T, NH, NKV, HS, false);

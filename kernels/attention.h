@@ -8,9 +8,9 @@ Query head h reads key/value head h / (NH / NKV): NKV = NH is ordinary attention
 
 No T x T matrix is ever in memory (FlashAttention; Dao et al. 2022, Dao 2023). Queries and keys are cut into blocks of
 64. A block of queries meets the blocks of keys one after the other and keeps, for each query, the largest score m so
-far, l = sum e^(s - m) and O = sum e^(s - m) v; when a larger score comes, l and O are scaled to the new m (online softmax;
-Milakov and Gimelshein 2018). For the backward pass only lse = m + log l is kept, (T) numbers: with it P = e^(S - lse) is
-made again from Q and K, and then, with D_i = sum_d dO_id O_id,
+far, l = sum e^(s - m) and O = sum e^(s - m) v; when a larger score comes, l and O are scaled to the new m (online
+softmax; Milakov and Gimelshein 2018). For the backward pass only lse = m + log l is kept, (T) numbers: with it P = e^(S
+- lse) is made again from Q and K, and then, with D_i = sum_d dO_id O_id,
 
     dV = P^T dO,   dP = dO V^T,   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS).
 
@@ -19,13 +19,13 @@ adds within a vector. And all seven products become one, C += A B, in which rows
 read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
 
-Documents. A sequence may be packed: the ends of one document, all of others, the beginning of the last. With `positions`
-(B, T), the place of every token in its own document, a query sees its own document alone: the keys i - positions[i] <= j
-<= i. Along a sequence positions go on by 1 or begin again at 0, so what a query sees begins no earlier than what the
-query before it sees. Hence pairs of blocks that have no document in common are left out, and the work goes down with the
-length of documents; masks are only for blocks in which one begins. A block of queries may meet keys that some of its
-queries do not see at all: the softmax of these begins with m = -FLT_MAX, not -infinity, so that e^(s - m) is 0 and not
-NaN. positions = NULL: a sequence is one document.
+Documents. A sequence may be packed: the ends of one document, all of others, the beginning of the last. With
+`positions` (B, T), the place of every token in its own document, a query sees its own document alone: the keys i -
+positions[i] <= j <= i. Along a sequence positions go on by 1 or begin again at 0, so what a query sees begins no
+earlier than what the query before it sees. Hence pairs of blocks that have no document in common are left out, and the
+work goes down with the length of documents; masks are only for blocks in which one begins. A block of queries may meet
+keys that some of its queries do not see at all: the softmax of these begins with m = -FLT_MAX, not -infinity, so that
+e^(s - m) is 0 and not NaN. positions = NULL: a sequence is one document.
 
 Generating text. A new token's keys and values do not change any more, since later tokens are not seen by earlier ones.
 So they are kept in a cache, and each new token meets it with one row of queries: O(T) work instead of O(T^2). Each key
@@ -171,8 +171,8 @@ static inline int first_key_block(const AttShape* s, int b, int index) {
     return first_key(s, b, index * ATT_BLOCK) / ATT_BLOCK;
 }
 
-// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS reach no result,
-// but are multiplied along.
+// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS reach no
+// result, but are multiplied along.
 static inline void load_block(float* block, ConstHead head, int index, const AttShape* s, float scale) {
     const int rows = block_rows(s, index);
     const float* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
@@ -237,8 +237,8 @@ static inline void mask_documents(float* scores, const AttShape* s, int b, int i
 // ----------------------------------------------------------------------------------------------------------------
 // Forward
 
-// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) take them in, factor is
-// what sums made with the former max have to be multiplied with.
+// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) take them in, factor
+// is what sums made with the former max have to be multiplied with.
 static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, float* RESTRICT sum,
                                  float* RESTRICT factor, bool diagonal) {
     if (diagonal) mask_scores(scores);
@@ -345,9 +345,9 @@ static inline void attention_forward_task(float* out, float* lse, const float* q
     }
 }
 
-// out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query heads,
-// the key heads, the value heads. positions (B, T): of each token in its document, or NULL: in its sequence.
-// B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
+// out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query
+// heads, the key heads, the value heads. positions (B, T): of each token in its document, or NULL: in its sequence. B,
+// T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
 static inline void attention_forward(float* out, float* lse, const float* qkv, const int32_t* positions, int B, int T,
                                      int NH, int NKV, int HS) {
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);

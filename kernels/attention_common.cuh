@@ -3,9 +3,10 @@ attention_common.cuh: what the kernels of attention share, whether they multiply
 (attention_hopper.cuh): which rows of which head a block has, which keys a document leaves to a query, and what happens
 to scores in registers: masks, the softmax that is never done, rounding.
 
-Both kinds of tensor core instructions leave a matrix in registers in the same way. 16 rows belong to a warp, c[N / 8][4]
-in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1 of row g in c[n][0], c[n][1], and those of
-row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left operand.
+Both kinds of tensor core instructions leave a matrix in registers in the same way. 16 rows belong to a warp, c[N /
+8][4] in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1 of row g in c[n][0], c[n][1], and
+those of row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left
+operand.
 */
 #ifndef ATTENTION_COMMON_CUH
 #define ATTENTION_COMMON_CUH
@@ -129,8 +130,8 @@ __device__ __forceinline__ float quad_max(float v) {
 }
 
 // Scores s of the next KEYS keys become P, not yet divided by the sum of its row. top: the largest score of each row so
-// far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked; sum: of this lane's
-// columns. It is scaled to the new top by `factor`, and so has to be P V.
+// far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked; sum: of this
+// lane's columns. It is scaled to the new top by `factor`, and so has to be P V.
 template <int KEYS>
 __device__ __forceinline__ void softmax_rows(float (&s)[KEYS / 8][4], float (&factor)[2], float (&top)[2],
                                              float (&sum)[2], float scale) {

@@ -1,17 +1,18 @@
 /*
-attention_hopper.cuh: the tensor core kernels of attention.cuh once more, for Hopper GPUs: the same numbers from the same
-arrays by wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit floats.
+attention_hopper.cuh: the tensor core kernels of attention.cuh once more, for Hopper GPUs: the same numbers from the
+same arrays by wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit
+floats.
 
-Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of what its tensor cores can do, and its warps
-spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128 numbers and
-goes on, and tiles are brought by an engine of their own. A block is three warpgroups. One copies, which takes one thread,
-and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. There is a block for
-each multiprocessor, and it does one piece of work after the other, those with the most work first (piece_of): while the
-rows of one piece are finished and written, the tiles of the next are already coming. Between the roles there is nothing
-but a ring of tiles (TileRing).
+Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of what its tensor cores can do, and its
+warps spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128
+numbers and goes on, and tiles are brought by an engine of their own. A block is three warpgroups. One copies, which
+takes one thread, and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows.
+There is a block for each multiprocessor, and it does one piece of work after the other, those with the most work first
+(piece_of): while the rows of one piece are finished and written, the tiles of the next are already coming. Between the
+roles there is nothing but a ring of tiles (TileRing).
 
-Forward. In heads of 64 a tile, 64 queries and 128 keys, takes the tensor cores as long as the exponential units. So both
-have to be busy all the time:
+Forward. In heads of 64 a tile, 64 queries and 128 keys, takes the tensor cores as long as the exponential units. So
+both have to be busy all the time:
 
     within a warpgroup    S of the next keys is started before the softmax of these. A step: start S_j = Q K_j^T and
                           O += P V of the keys before; when S_j is there, its softmax runs beside P V; then scale O, round P
@@ -22,9 +23,9 @@ Keys come from the diagonal on backwards. Only the first tile of a piece is mask
 later tiles have a finite maximum to compare with.
 
 Backward. Two kernels and 7 products, for the reasons of attention.cuh: all sums in registers, no atomics, the same bits
-each time. (FlashAttention-3 and ThunderKittens add up dQ in memory as it comes. In order, from partial sums, that would be
-(T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.8 GB or 0.4 ms for one layer of GPT-2 124M and 64 x 1024
-tokens. The two products more are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
+each time. (FlashAttention-3 and ThunderKittens add up dQ in memory as it comes. In order, from partial sums, that would
+be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.8 GB or 0.4 ms for one layer of GPT-2 124M and 64 x
+1024 tokens. The two products more are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
 
     queries    own Q and dO: S = Q K^T, dP = dO V^T; dS, in registers, is the left operand of dQ += dS K. dP is computed
                during the exponentials, dQ during those of the next keys
@@ -32,12 +33,12 @@ tokens. The two products more are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
                P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two more
                warps of the first warpgroup put them beside the tiles
 
-Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins, or
-ends with the last query that sees any of its keys.
+Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins,
+or ends with the last query that sees any of its keys.
 
-What limits it: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 / 128:
-tensor cores 4096 operations a clock, exponentials 16, shared memory 128 bytes (wgmma reads A and B of each step of 16 from
-there); instructions as counted in the machine code of the loop, one a clock for each of the four schedulers.
+What limits it: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 /
+128: tensor cores 4096 operations a clock, exponentials 16, shared memory 128 bytes (wgmma reads A and B of each step of
+16 from there); instructions as counted in the machine code of the loop, one a clock for each of the four schedulers.
 
                   tensor cores    exponentials    instructions    shared memory
     forward       512 / 1024      528 / 528       431 / 472       320 /  640
@@ -501,8 +502,8 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
     }
 }
 
-// And what belongs to these queries, by a warp each: lse * log2 e, or D. Queries beyond the sequence, whose dO is zero, add
-// nothing to dK and dV as long as p is a number.
+// And what belongs to these queries, by a warp each: lse * log2 e, or D. Queries beyond the sequence, whose dO is zero,
+// add nothing to dK and dV as long as p is a number.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring,
                                            float (&stats)[KeysShared<HS>::SLOTS][PART],
@@ -626,7 +627,8 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 // ----------------------------------------------------------------------------------------------------------------
 // What attention.cuh calls
 
-// Compiled for Hopper's own target this kernel has shared memory: so the host can tell whether the program has such code.
+// Compiled for Hopper's own target this kernel has shared memory: so the host can tell whether the program has such
+// code.
 #ifdef __CUDACC__
 __global__ static void hopper_code_kernel() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

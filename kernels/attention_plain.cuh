@@ -1,6 +1,6 @@
 /*
-attention_plain.cuh: the attention of attention.cuh on ordinary cores: float32, any head up to 256, any alignment. Simpler than
-the tensor cores' family, and many times slower.
+attention_plain.cuh: the attention of attention.cuh on ordinary cores: float32, any head up to 256, any alignment.
+Simpler than the tensor cores' family, and many times slower.
 */
 #ifndef ATTENTION_PLAIN_CUH
 #define ATTENTION_PLAIN_CUH

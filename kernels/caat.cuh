@@ -1,7 +1,7 @@
 /*
-caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float32: sums over streams are taken in float32 and
-rounded once. Pack reads S channels of each stream and writes them once, unpack reads and writes all: one pack of up to 16
-bytes a thread, where C and S allow it.
+caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float32: sums over streams are taken in
+float32 and rounded once. Pack reads S channels of each stream and writes them once, unpack reads and writes all: one
+pack of up to 16 bytes a thread, where C and S allow it.
 */
 #ifndef KERNELS_CAAT_CUH
 #define KERNELS_CAAT_CUH
@@ -64,7 +64,8 @@ __global__ static void __launch_bounds__(256)
     store(z + i, out);
 }
 
-// z (streams, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
+// z (streams, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S =
+// C.
 template <class T>
 static inline void caat_unpack(floatX* z, const T* shared, const floatX* x, float factor, int streams, int N, int C,
                                int S) {

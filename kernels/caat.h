@@ -1,21 +1,22 @@
 /*
-caat.h: the partial sums of CAAT-Net (Lamprecht et al. 2025, arXiv 2506.19645), on one device; float32. x (streams, N, C) are
-the residual streams, or what a row-parallel layer adds to them, of several streams one behind the other. Of the C channels of
-a row the first S are shared by all streams of all ranks, the others are each stream's own:
+caat.h: the partial sums of CAAT-Net (Lamprecht et al. 2025, arXiv 2506.19645), on one device; float32. x (streams, N,
+C) are the residual streams, or what a row-parallel layer adds to them, of several streams one behind the other. Of the
+C channels of a row the first S are shared by all streams of all ranks, the others are each stream's own:
 
     z[c] = the sum of x[c] over all streams      c < S
     z[c] = factor * x[c]                        c >= S
 
-The gradient goes the same way: what comes out of z[c] into a shared channel of any stream comes from that of all. So both
-passes are: caat_pack, an all-reduce of the shared (N, S) over the ranks, caat_unpack. With S = C it is the sum of all streams
-(at the end of the backward pass), and caat_unpack alone makes all streams from one (at the embedding).
+The gradient goes the same way: what comes out of z[c] into a shared channel of any stream comes from that of all. So
+both passes are: caat_pack, an all-reduce of the shared (N, S) over the ranks, caat_unpack. With S = C it is the sum of
+all streams (at the end of the backward pass), and caat_unpack alone makes all streams from one (at the embedding).
 */
 #ifndef KERNELS_CAAT_H
 #define KERNELS_CAAT_H
 
 #include "../util/base.h"
 
-// shared (N, S) = the sum over the streams of the first S channels of x (streams, N, C); streams are added in their order.
+// shared (N, S) = the sum over the streams of the first S channels of x (streams, N, C); streams are added in their
+// order.
 static inline void caat_pack(float* RESTRICT shared, const float* RESTRICT x, int streams, int N, int C, int S) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
@@ -29,7 +30,8 @@ static inline void caat_pack(float* RESTRICT shared, const float* RESTRICT x, in
     }
 }
 
-// z (streams, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S = C.
+// z (streams, N, C): the shared channels from shared (N, S), the others factor * x. z may be x; x is not read where S =
+// C.
 static inline void caat_unpack(float* z, const float* RESTRICT shared, const float* x, float factor, int streams, int N,
                                int C, int S) {
 #pragma omp parallel for schedule(static)

@@ -1,6 +1,6 @@
 /*
-checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by atomics: these are whole numbers, so
-the order does not matter.
+checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by atomics: these are whole
+numbers, so the order does not matter.
 */
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH

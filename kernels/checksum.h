@@ -1,6 +1,6 @@
 /*
-util/checksum.h: the checksum of ../checksum.h of what lies in the device's memory. It is a sum, so threads add up their parts in
-any order.
+util/checksum.h: the checksum of ../checksum.h of what lies in the device's memory. It is a sum, so threads add up their
+parts in any order.
 */
 #ifndef KERNELS_CHECKSUM_H
 #define KERNELS_CHECKSUM_H

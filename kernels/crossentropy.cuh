@@ -1,18 +1,20 @@
 /*
-crossentropy.cuh: crossentropy.h on a GPU: logits (N, stride) are floatX, what goes between ranks and losses float32. One
-block a row.
+crossentropy.cuh: crossentropy.h on a GPU: logits (N, stride) are floatX, what goes between ranks and losses float32.
+One block a row.
 
-crossentropy_fused reads a row of logits from memory once and writes it once. It computes maximum and sum together while the
-row comes in (online softmax, Milakov and Gimelshein 2018: when the maximum grows by d, the sum shrinks by e^-d), and keeps
-the row in shared memory for the second pass: 100 KB for 50304 16-bit logits, of which an H200 holds two per multiprocessor,
-so one row is loaded while another is computed. What does not fit (V > 113 000, or an older GPU) is read again.
+crossentropy_fused reads a row of logits from memory once and writes it once. It computes maximum and sum together while
+the row comes in (online softmax, Milakov and Gimelshein 2018: when the maximum grows by d, the sum shrinks by e^-d),
+and keeps the row in shared memory for the second pass: 100 KB for 50304 16-bit logits, of which an H200 holds two per
+multiprocessor, so one row is loaded while another is computed. What does not fit (V > 113 000, or an older GPU) is read
+again.
 
 The four functions for a vocabulary in slices read it three times and write it once.
 
 e^x is exp_fast: relative error 2^-22 and, from the rounding of its argument, |x| 2^-24; as much as x - max has anyway.
 
-An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before they and not memory set the pace.
-So what concerns few logits is not asked of each: where the row ends, and where its target is, is a branch of a whole pack.
+An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before they and not memory set
+the pace. So what concerns few logits is not asked of each: where the row ends, and where its target is, is a branch of
+a whole pack.
 */
 #ifndef CROSSENTROPY_CUH
 #define CROSSENTROPY_CUH
@@ -207,8 +209,8 @@ __global__ static void __launch_bounds__(1024)
     if (threadIdx.x == 0 && target < 0) losses[n] = 0;
 }
 
-// For a vocabulary of V that is not cut, with targets below V: losses (N) in nats, and logits (N, stride) become scale times
-// their gradient.
+// For a vocabulary of V that is not cut, with targets below V: losses (N) in nats, and logits (N, stride) become scale
+// times their gradient.
 static inline void crossentropy_fused(float* losses, floatX* logits, const int32_t* targets, float scale, int N, int V,
                                       int stride) {
     const bool packed = can_pack(logits, stride);

@@ -5,8 +5,8 @@ ranks (vocabulary parallel; Shoeybi et al. 2019, section 3); float32.
     loss = log(sum) - (x_target - max),     sum = sum_v e^(x_v - max),     max = max_v x_v          for each row x
     d loss / dx_v = e^(x_v - max) / sum - (v = target)
 
-A rank has V_local columns of the logits, those of tokens vocab_offset .. vocab_offset + V_local - 1. Three numbers a row
-go between the ranks, and the logits never do:
+A rank has V_local columns of the logits, those of tokens vocab_offset .. vocab_offset + V_local - 1. Three numbers a
+row go between the ranks, and the logits never do:
 
     crossentropy_max        row_max                            then, between ranks: the maximum
     crossentropy_sum        row_sum, target_logit (- max)      then, between ranks: the sum of both
@@ -106,8 +106,8 @@ static inline void crossentropy_backward(float* RESTRICT logits, const float* RE
     }
 }
 
-// All of the above for a vocabulary of V that is not cut, with the same bits: losses (N) in nats, and logits (N, stride)
-// become scale times their gradient.
+// All of the above for a vocabulary of V that is not cut, with the same bits: losses (N) in nats, and logits (N,
+// stride) become scale times their gradient.
 static inline void crossentropy_fused(float* RESTRICT losses, float* RESTRICT logits, const int32_t* targets,
                                       float scale, int N, int V, int stride) {
 #pragma omp parallel for schedule(static)

@@ -1,6 +1,6 @@
 /*
-cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same text is compiled by nvcc for a GPU, and by
-any C++ compiler for the CPU, where cuda_emulator.h stands in for CUDA.
+cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same text is compiled by nvcc for a
+GPU, and by any C++ compiler for the CPU, where cuda_emulator.h stands in for CUDA.
 
     floatX                  the type of parameters and activations: bf16, fp16 or float (make PRECISION=...)
     launch()                kernel<<<grid, block>>>(...), checked
@@ -10,9 +10,9 @@ any C++ compiler for the CPU, where cuda_emulator.h stands in for CUDA.
     exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project, but for hopper.cuh's
     device_scratch()        memory for partial sums
 
-Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between them
-needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory: they become float to be computed with. Reductions
-have a fixed order, and no float atomics: the same input gives the same bits.
+Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between
+them needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory: they become float to be computed with.
+Reductions have a fixed order, and no float atomics: the same input gives the same bits.
 */
 #ifndef CUDA_UTILS_CUH
 #define CUDA_UTILS_CUH
@@ -57,8 +57,8 @@ static inline Launch launch_shape(dim3 grid, dim3 block, size_t shared = 0) {
     return l;
 }
 
-// launch(launch_shape(blocks, threads), kernel, arguments...) on the compute stream, which is the default stream, or on the
-// shape's. A failure ends the run and names the kernel's function.
+// launch(launch_shape(blocks, threads), kernel, arguments...) on the compute stream, which is the default stream, or on
+// the shape's. A failure ends the run and names the kernel's function.
 template <class... P, class... A>
 void launch(const Launch& l, void (*kernel)(P...), A&&... arguments) {
     if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0) return; // nothing to do
@@ -89,8 +89,8 @@ __device__ __forceinline__ T* dynamic_shared() {
 #endif
 }
 
-// Device memory for partial sums, the same block for all kernels: they run one after the other. Its contents are not kept
-// from one call of a kernel's function to the next. It grows when more is asked for.
+// Device memory for partial sums, the same block for all kernels: they run one after the other. Its contents are not
+// kept from one call of a kernel's function to the next. It grows when more is asked for.
 static inline void* device_scratch(size_t bytes) {
     static void* block = NULL;
     static size_t size = 0;
@@ -126,8 +126,8 @@ __device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
     *reinterpret_cast<Packed<T, W>*>(p) = v;
 }
 
-// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts into
-// accesses of 4 bytes, or 2 (dev/test/system/check_assembly.py sees it).
+// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts
+// into accesses of 4 bytes, or 2 (dev/test/system/check_assembly.py sees it).
 template <class T, int W>
 __device__ __forceinline__ void store_global(T* p, const Packed<T, W>& v) {
 #ifdef __CUDACC__
@@ -175,8 +175,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
-// e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126. For
-// these __expf has three instructions more.
+// e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126.
+// For these __expf has three instructions more.
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
 
 #ifdef __CUDACC__

@@ -1,6 +1,6 @@
 /*
-device.h: the seam between the trainer and the machine it computes on. The trainer never touches parameters or activations
-except through the kernels and these functions, so the same text runs on
+device.h: the seam between the trainer and the machine it computes on. The trainer never touches parameters or
+activations except through the kernels and these functions, so the same text runs on
 
     CPU cores       device memory is host memory and a copy is a memcpy                      (kernels/NAME.h)
     a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
@@ -206,17 +206,17 @@ static inline void device_set_threads(int threads) {
 }
 
 // To be called first in main. gcc's OpenMP lets a thread that waits spin for milliseconds before it sleeps. Where other
-// programs want the cores too, that takes the very core that the awaited thread needs, and a step of a small model takes
-// three times as long; spinning for some 100 microseconds is as fast on a quiet machine. libgomp reads the setting before
-// main begins, so the program starts itself once more. A setting of the user's own is left alone.
+// programs want the cores too, that takes the very core that the awaited thread needs, and a step of a small model
+// takes three times as long; spinning for some 100 microseconds is as fast on a quiet machine. libgomp reads the
+// setting before main begins, so the program starts itself once more. A setting of the user's own is left alone.
 static inline void device_limit_thread_spin(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); // if it fails, the run is only slower
 }
 
-// To be called before memory is taken. MPI takes memory as large as what it adds up, for each sum. Once such a block was
-// freed, glibc would put later ones into its heap, which does not shrink while a small block lies behind them, and whose
-// holes they do not fit. From now on blocks of 2 MB and more go back to the system at once.
+// To be called before memory is taken. MPI takes memory as large as what it adds up, for each sum. Once such a block
+// was freed, glibc would put later ones into its heap, which does not shrink while a small block lies behind them, and
+// whose holes they do not fit. From now on blocks of 2 MB and more go back to the system at once.
 static inline void device_trim_malloc(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 2 << 20);
@@ -224,9 +224,9 @@ static inline void device_trim_malloc(void) {
 #endif
 }
 
-// From here on, in this thread and in all that it starts, the processor takes numbers below 1e-38 for 0. It works on each of
-// them for some hundred cycles else, and a model whose attention is sure of itself has nothing but such numbers in most places:
-// a step then takes ten times as long.
+// From here on, in this thread and in all that it starts, the processor takes numbers below 1e-38 for 0. It works on
+// each of them for some hundred cycles else, and a model whose attention is sure of itself has nothing but such numbers
+// in most places: a step then takes ten times as long.
 static inline void device_flush_denormals(void) {
 #if defined(__SSE__)
     __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() |
@@ -239,8 +239,8 @@ static inline void device_flush_denormals(void) {
 }
 
 #ifdef USE_CUDA
-// To be called before anything else on the device: takes the GPU of this rank, number rank_here of those on this machine.
-// Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with one line.
+// To be called before anything else on the device: takes the GPU of this rank, number rank_here of those on this
+// machine. Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with one line.
 static inline void device_open(int rank_here) {
     int count = 0;
     const cudaError_t e = cudaGetDeviceCount(&count);

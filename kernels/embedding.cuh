@@ -1,9 +1,10 @@
 /*
-embedding.cuh: embedding.h on a GPU. Forward: 2 numbers of memory an element (3 with positions), a pack of 16 bytes a thread.
+embedding.cuh: embedding.h on a GPU. Forward: 2 numbers of memory an element (3 with positions), a pack of 16 bytes a
+thread.
 
-The gradient of the table is a sum over all places n where a token stands: few of some tokens, 5 % of all N of others. Float
-atomics would be short, but add in another order every time. Instead places are sorted by token, and sums taken in the order
-of n, by warps that each own 32 packs of columns:
+The gradient of the table is a sum over all places n where a token stands: few of some tokens, 5 % of all N of others.
+Float atomics would be short, but add in another order every time. Instead places are sorted by token, and sums taken in
+the order of n, by warps that each own 32 packs of columns:
 
     count      how often each token occurs, and for each n a number among its equals, in any order (integer atomics)
     allocate   each token that occurs takes a range of the list of places: where, does not matter either
@@ -15,9 +16,9 @@ of n, by warps that each own 32 packs of columns:
                them to a row of scratch
     add        tokens with such rows add them, in order
 
-So the same n always meet in the same order (up to SEGMENT of them in that of embedding.h, with its bits), and no warp has a
-long way alone. Memory: C numbers of dout for each n, a row of the table read and written for each token that occurs,
-1/SEGMENT more for the rows of scratch, and some 40 N bytes of lists.
+So the same n always meet in the same order (up to SEGMENT of them in that of embedding.h, with its bits), and no warp
+has a long way alone. Memory: C numbers of dout for each n, a row of the table read and written for each token that
+occurs, 1/SEGMENT more for the rows of scratch, and some 40 N bytes of lists.
 */
 #ifndef EMBEDDING_CUH
 #define EMBEDDING_CUH
@@ -60,8 +61,8 @@ __global__ static void __launch_bounds__(256)
     store(out + i, v);
 }
 
-// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or, where
-// that is not NULL, at positions[n] < T.
+// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or,
+// where that is not NULL, at positions[n] < T.
 static inline void position_forward(floatX* out, const floatX* wpe, const int32_t* positions, int64_t first_row, int N,
                                     int T, int C) {
     const bool packed = can_pack(out, C) && can_pack(wpe, C);
@@ -211,7 +212,8 @@ __global__ static void __launch_bounds__(256)
 }
 
 // dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T: rows first,
-// first + T, ... of dout have the same one. Or it is at positions[n]: then positions are tokens, and dwpe is their table.
+// first + T, ... of dout have the same one. Or it is at positions[n]: then positions are tokens, and dwpe is their
+// table.
 static inline void position_backward(float* dwpe, const floatX* dout, const int32_t* positions, int64_t first_row,
                                      int N, int T, int C) {
     if (positions) {

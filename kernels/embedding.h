@@ -17,8 +17,8 @@ and end inside a sequence; the whole is first_row = 0, N = B T. Each rank's dwpe
 sum over the ranks is the gradient.
 
 Where sequences are packed from documents (attention.h) `positions` (B T) has the position of every token in its own
-document. Then any row may be at any position: forward looks it up, and the gradient is that of an embedding whose tokens
-are positions.
+document. Then any row may be at any position: forward looks it up, and the gradient is that of an embedding whose
+tokens are positions.
 
 The backward sums are taken in the order of n, onto what is already there, and every element of a table is added to by
 one thread. So they do not depend on the number of threads, nor on how a batch is cut into micro-batches.
@@ -43,8 +43,8 @@ static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens,
     }
 }
 
-// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or, where
-// that is not NULL, at positions[n] < T.
+// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or,
+// where that is not NULL, at positions[n] < T.
 static inline void position_forward(float* RESTRICT out, const float* RESTRICT wpe, const int32_t* positions,
                                     int64_t first_row, int N, int T, int C) {
 #pragma omp parallel for schedule(static)
@@ -74,8 +74,8 @@ static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRIC
     }
 }
 
-// dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T or positions[n].
-// Threads own positions: rows first, first + T, ... of dout have the same one.
+// dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T or
+// positions[n]. Threads own positions: rows first, first + T, ... of dout have the same one.
 static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, const int32_t* positions,
                                      int64_t first_row, int N, int T, int C) {
     if (positions) {

@@ -1,12 +1,13 @@
 /*
-fast_math.h: exp and tanh that vectorise. expf() and tanhf() of the C library are calls, and a loop with a call in it runs one
-element at a time; these are a dozen multiply-adds and no branch, so a loop over them, plain or under `omp simd`, runs a
-whole vector at a time with gcc and clang, without -ffast-math.
+fast_math.h: exp and tanh that vectorise. expf() and tanhf() of the C library are calls, and a loop with a call in it
+runs one element at a time; these are a dozen multiply-adds and no branch, so a loop over them, plain or under `omp
+simd`, runs a whole vector at a time with gcc and clang, without -ffast-math.
 
 Both write x = n ln 2 + r with a whole n and |r| <= ln 2 / 2, take q = e^r - 1 from a polynomial (minimax of degree 6,
 relative error 3e-9), and put e^x = 2^n (1 + q) together from the bits of 2^n (Cody and Waite 1980, chapters 6 and 7).
 
-Largest error over all 2^32 floats (dev/test/unit/test_fast_math.c): fast_exp 1.03, fast_tanh 2.62 units in the last place.
+Largest error over all 2^32 floats (dev/test/unit/test_fast_math.c): fast_exp 1.03, fast_tanh 2.62 units in the last
+place.
 */
 #ifndef FAST_MATH_H
 #define FAST_MATH_H

@@ -1,6 +1,7 @@
 /*
-global_norm.cuh: global_norm.h on a GPU: the sum of squares of a gradient, in float64. Every number is read once, 4 bytes each. The array is
-cut into blocks of fixed size, and the sums of the blocks are added in order: the bits do not depend on the GPU.
+global_norm.cuh: global_norm.h on a GPU: the sum of squares of a gradient, in float64. Every number is read once, 4
+bytes each. The array is cut into blocks of fixed size, and the sums of the blocks are added in order: the bits do not
+depend on the GPU.
 */
 #ifndef GLOBAL_NORM_CUH
 #define GLOBAL_NORM_CUH
@@ -9,8 +10,8 @@ cut into blocks of fixed size, and the sums of the blocks are added in order: th
 
 enum { SQUARES_THREADS = 256, SQUARES_GROUPS = 16 }; // groups of four floats that a thread takes
 
-// partial[block] = the sum of squares of its groups. Group j begins at g[4 j - head], which is aligned to 16 bytes; groups
-// at the ends of g may be cut.
+// partial[block] = the sum of squares of its groups. Group j begins at g[4 j - head], which is aligned to 16 bytes;
+// groups at the ends of g may be cut.
 __global__ static void __launch_bounds__(SQUARES_THREADS)
     squares_kernel(double* __restrict__ partial, const float* __restrict__ g, int64_t n, int head) {
     constexpr int STEP = 4 * SQUARES_THREADS, BLOCK = SQUARES_GROUPS * STEP;

@@ -1,7 +1,7 @@
 /*
-hopper.cuh: what a Hopper GPU (compute capability 9.0) adds, as functions with names: matrix products of four warps whose
-operands lie in shared memory (wgmma), copies of whole tiles by an engine of their own (TMA), and barriers that count bytes
-(mbarrier). On the emulator the same names mean the same: hopper_emulator.h, which is stricter than the GPU.
+hopper.cuh: what a Hopper GPU (compute capability 9.0) adds, as functions with names: matrix products of four warps
+whose operands lie in shared memory (wgmma), copies of whole tiles by an engine of their own (TMA), and barriers that
+count bytes (mbarrier). On the emulator the same names mean the same: hopper_emulator.h, which is stricter than the GPU.
 
     Barrier                          .init .arrive .arrive_expect .wait; barriers_fence()
     TensorMap, tensor_map()          what TMA has to know of a matrix in global memory: made by the host
@@ -14,18 +14,21 @@ operands lie in shared memory (wgmma), copies of whole tiles by an engine of the
     store_matrix_x4[_trans]          ldmatrix the other way round (stmatrix); pack_pair() makes its registers, and A's
     is_hopper()                      does the device know any of this?
 
-Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x 16)
-B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of the 128
-threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, and of these a thread has what it has of mma.m16n8k16:
+Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x
+16) B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of
+the 128 threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, and of these a thread has what it has of
+mma.m16n8k16:
 
     d[i] of a thread:  row 16 w + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2
     a[i], 2 values:    row 16 w + lane / 4 + 8 (i % 2),     k      8 (i / 2) + 2 (lane % 4) and the next
 
-so that d[8 j] to d[8 j + 7], rounded to 16 bits in pairs, are the A of the columns 16 j to 16 j + 15: a product's result is
-the next one's operand without leaving its thread. (PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions")
+so that d[8 j] to d[8 j + 7], rounded to 16 bits in pairs, are the A of the columns 16 j to 16 j + 15: a product's
+result is the next one's operand without leaving its thread. (PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix
+Instructions")
 
-A tile in shared memory. Rows of 64 columns of 16 bits, 128 bytes each: all 32 banks. So that eight rows of one column do not
-meet in the same banks, the eight 16-byte chunks of a row change places: chunk c of row r lies where chunk c ^ (r % 8) would.
+A tile in shared memory. Rows of 64 columns of 16 bits, 128 bytes each: all 32 banks. So that eight rows of one column
+do not meet in the same banks, the eight 16-byte chunks of a row change places: chunk c of row r lies where chunk c ^ (r
+% 8) would.
 
     bytes      0    16   32   48   64   80   96  112
     row 0      0    1    2    3    4    5    6    7
@@ -35,15 +38,15 @@ meet in the same banks, the eight 16-byte chunks of a row change places: chunk c
     row 7      7    6    5    4    3    2    1    0       and again from row 8 on: every 1024 bytes
 
 TMA writes tiles in this order and reads them so, wgmma reads them so, and tile_place() says it to everybody else. What
-hardware does is an exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024 bytes. A
-matrix of more columns is several tiles.
+hardware does is an exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024
+bytes. A matrix of more columns is several tiles.
 
-Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of matrices
-stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed operand. A 64-bit
-descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are, how chunks are exchanged.
-Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so one may begin within a row),
-and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format", "Canonical Layouts"; and CUTLASS,
-mma_sm90_desc.hpp)
+Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of
+matrices stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed
+operand. A 64-bit descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are,
+how chunks are exchanged. Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so
+one may begin within a row), and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format",
+"Canonical Layouts"; and CUTLASS, mma_sm90_desc.hpp)
 
 Asynchronous. wgmma goes on while its threads do; so registers and shared memory have rules:
 
@@ -53,30 +56,32 @@ Asynchronous. wgmma goes on while its threads do; so registers and shared memory
     warpgroup_wait<n>(d...)       all groups but the last n are done. Before it no thread may read d, change d or a (which
                                   have to live so long), or overwrite the tiles
 
-Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are done: else
-the compiler, which knows nothing of later, moves their other uses across. Groups are the warpgroup's, not the thread's ("creates
-a new wgmma-group per warpgroup"): when one of its threads has waited, nothing of the tiles is read any more, and this thread can
-tell the others so.
+Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are
+done: else the compiler, which knows nothing of later, moves their other uses across. Groups are the warpgroup's, not
+the thread's ("creates a new wgmma-group per warpgroup"): when one of its threads has waited, nothing of the tiles is
+read any more, and this thread can tell the others so.
 
-Two proxies. Ordinary loads and stores are one way to shared memory; TMA and wgmma are another one, the asynchronous proxy.
-What a thread has stored the ordinary way is certain to be there for the other one after its shared_fence(); and then, as
-always, a barrier between those who wrote and the one who starts the copy or product. What TMA loaded needs no fence: its
-barrier orders it, for both.
+Two proxies. Ordinary loads and stores are one way to shared memory; TMA and wgmma are another one, the asynchronous
+proxy. What a thread has stored the ordinary way is certain to be there for the other one after its shared_fence(); and
+then, as always, a barrier between those who wrote and the one who starts the copy or product. What TMA loaded needs no
+fence: its barrier orders it, for both.
 
-Barrier. Eight bytes of shared memory, with phases 0, 1, 2... A phase is over when `count` threads have arrived and all the
-bytes that arrive_expect() announced are there. wait(parity) returns when the phase of this parity is over: the first use
-waits for 0, the second one for 1, the third for 0. A barrier is at most one phase ahead of anybody who waits; and
-wait(1) on a fresh one returns at once, as if the phase before the first were over, which is how a producer finds a ring of
-buffers empty. After init(), barriers_fence() and __syncthreads().
+Barrier. Eight bytes of shared memory, with phases 0, 1, 2... A phase is over when `count` threads have arrived and all
+the bytes that arrive_expect() announced are there. wait(parity) returns when the phase of this parity is over: the
+first use waits for 0, the second one for 1, the third for 0. A barrier is at most one phase ahead of anybody who waits;
+and wait(1) on a fresh one returns at once, as if the phase before the first were over, which is how a producer finds a
+ring of buffers empty. After init(), barriers_fence() and __syncthreads().
 
-This is code for compute capability 9.0 and no other (the target is sm_90a: nothing later runs it). A program for several
-GPUs compiles this file for all of them; a kernel that is started on another one stops with a trap. Ask is_hopper() first,
-and have a plain kernel beside it.
+This is code for compute capability 9.0 and no other (the target is sm_90a: nothing later runs it). A program for
+several GPUs compiles this file for all of them; a kernel that is started on another one stops with a trap. Ask
+is_hopper() first, and have a plain kernel beside it.
 
-Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented order.
+Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented
+order.
 
-Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda/cuda_hopper.cu have one HGMMA for each wgmma(), of which only a group's
-last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas had to serialise.
+Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda/cuda_hopper.cu have one HGMMA for each wgmma(), of which
+only a group's last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas
+had to serialise.
 */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH
@@ -104,14 +109,15 @@ __host__ __device__ constexpr int accumulator_row(int thread, int i) {
 }
 __host__ __device__ constexpr int accumulator_column(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
-// PTX ISA 9.0, "Matrix Descriptor Format": bits 0-13 the address, 16-29 the leading and 32-45 the stride dimension's offset,
-// all of them in units of 16 bytes, 62-63 the exchange of chunks: 1 for 128 bytes.
+// PTX ISA 9.0, "Matrix Descriptor Format": bits 0-13 the address, 16-29 the leading and 32-45 the stride dimension's
+// offset, all of them in units of 16 bytes, 62-63 the exchange of chunks: 1 for 128 bytes.
 __host__ __device__ constexpr uint64_t tile_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
     return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
            (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
 }
 
-// Two floats as 16-bit numbers in one register, the first one in its lower half: as fragments of A and store_matrix_x4 want.
+// Two floats as 16-bit numbers in one register, the first one in its lower half: as fragments of A and store_matrix_x4
+// want.
 template <class T>
 __device__ __forceinline__ unsigned pack_pair(float low, float high) {
     const T pair[2] = {(T)low, (T)high};
@@ -140,10 +146,10 @@ struct Tile {
 #define HOPPER_ASM(...) __trap()
 #endif
 
-// A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride +
-// column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps (cuda.h,
-// cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. What of a tile is outside of the
-// matrix is loaded as 0, and not stored. Kernels take it as `const __grid_constant__ TensorMap`.
+// A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
+// + column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps
+// (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. What of a tile is
+// outside of the matrix is loaded as 0, and not stored. Kernels take it as `const __grid_constant__ TensorMap`.
 typedef CUtensorMap TensorMap;
 template <class T>
 static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
@@ -226,8 +232,9 @@ __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, 
                "l"(&map), "r"(column), "r"(row), "r"(batch), "r"(shared_address(&barrier))
                : "memory");
 }
-// And back. tensor_store_commit(): what this thread stored since the last one is a group. tensor_store_wait_read<n>(): all of
-// its groups but the last n have been read, so that their shared memory can be written again; tensor_store_wait<n>(): written.
+// And back. tensor_store_commit(): what this thread stored since the last one is a group. tensor_store_wait_read<n>():
+// all of its groups but the last n have been read, so that their shared memory can be written again;
+// tensor_store_wait<n>(): written.
 __device__ __forceinline__ void tensor_store(const TensorMap& map, const void* shared, int column, int row, int batch) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                "r"(column), "r"(row), "r"(batch), "r"(shared_address(shared))
@@ -281,8 +288,8 @@ __device__ __forceinline__ void store_matrix_x4_trans(void* row, const unsigned 
                : "memory");
 }
 
-// Registers, or arrays of them, whose reads and writes the compiler must not move across this point: it does not know that
-// a product writes them later.
+// Registers, or arrays of them, whose reads and writes the compiler must not move across this point: it does not know
+// that a product writes them later.
 __device__ __forceinline__ void keep_in_place(float& r) { asm volatile("" : "+f"(r)::"memory"); }
 __device__ __forceinline__ void keep_in_place(unsigned& r) { asm volatile("" : "+r"(r)::"memory"); }
 template <class T, int n>
@@ -345,7 +352,8 @@ struct WgmmaType<fp16> {
 #define HOPPER_D64(i) HOPPER_D32(i), HOPPER_D32(i + 32)
 #define HOPPER_D128(i) HOPPER_D64(i), HOPPER_D64(i + 64)
 
-// d (+)= A B, of bf16 or fp16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared memory.
+// d (+)= A B, of bf16 or fp16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared
+// memory.
 template <class T, int half_n, Major a_major, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");

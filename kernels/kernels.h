@@ -1,6 +1,6 @@
 /*
-kernels.h: all kernels, for the device that this program is built for. Every operation has two files with the same function
-names and arguments: NAME.h for CPU cores, in C, which is also the reference, and NAME.cuh for GPUs.
+kernels.h: all kernels, for the device that this program is built for. Every operation has two files with the same
+function names and arguments: NAME.h for CPU cores, in C, which is also the reference, and NAME.cuh for GPUs.
 */
 #ifndef KERNELS_H
 #define KERNELS_H

@@ -48,9 +48,9 @@ choose differently where times are close; results then differ in the last bit. T
     MATMUL_LIST=1        rank 0 prints its choices to stderr
 
 Float32 builds are there to be compared with the reference: they multiply in float32, not in TF32, and use no epilogue
-but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU (cuda_emulator.h)
-there is no cuBLASLt: the reference's products stand in. With -DFAKE_CUBLASLT, for tests, the calls of cuBLASLt run
-against a model.
+but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU
+(cuda_emulator.h) there is no cuBLASLt: the reference's products stand in. With -DFAKE_CUBLASLT, for tests, the calls of
+cuBLASLt run against a model.
 
 Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA 13.0.
 */

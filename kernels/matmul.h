@@ -285,16 +285,17 @@ static inline float* matmul_reserve(size_t count) {
 
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of A
-// and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
-// work, but then each thread reads what another core has just written, and writes what another has just read, and
-// waits for it at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
+// C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of
+// A and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
+// work, but then each thread reads what another core has just written, and writes what another has just read, and waits
+// for it at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
 typedef struct {
     int rows, columns;     // of the grid; rows * columns <= threads
     int64_t height, width; // of a rectangle, multiples of mr and nr; those at the end are shorter, or empty
 } MatmulGrid;
 
-// The grid whose rectangle takes least: its multiply-adds, and packing, where moving a float takes as long as PACK of them.
+// The grid whose rectangle takes least: its multiply-adds, and packing, where moving a float takes as long as PACK of
+// them.
 static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads) {
     const double PACK = 16;
     MatmulGrid best = {0, 0, 0, 0};
@@ -336,8 +337,8 @@ typedef struct {
     int64_t M, N, K;
 } MatmulProduct;
 
-// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the panels
-// of B, each packed as it is needed.
+// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the
+// panels of B, each packed as it is needed.
 static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, const float* packed_a,
                                 float* packed_b, int64_t m0, int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
     static const float zeros[MATMUL_MAX_NR] = {0};
@@ -351,8 +352,8 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
     }
 }
 
-// How a rectangle of `height` rows is cut: blocks of A of mc rows (a multiple of mr) and kc steps of k. Equal blocks, none
-// of them a thin rest.
+// How a rectangle of `height` rows is cut: blocks of A of mc rows (a multiple of mr) and kc steps of k. Equal blocks,
+// none of them a thin rest.
 typedef struct {
     int64_t mc, kc;
 } MatmulBlocks;

@@ -4,8 +4,8 @@ optimizers.h: the table of optimizers, for the device that this program is built
 
     optimizers[kind].update(params, master, grad, m, v, n, &step)    n parameters, by the rule of the kernel
 
-m and v are the moments, n floats each; those that the optimizer does not have (moments) are NULL, and take neither memory
-nor room in a checkpoint.
+m and v are the moments, n floats each; those that the optimizer does not have (moments) are NULL, and take neither
+memory nor room in a checkpoint.
 */
 #ifndef OPTIMIZERS_H
 #define OPTIMIZERS_H

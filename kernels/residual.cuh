@@ -1,6 +1,7 @@
 /*
-residual.cuh: residual.h on a GPU: adds a branch and its bias to the residual stream, and sums of gradients. 3 numbers of
-memory an element, one pack of 16 bytes a thread. (In front of a norm, layernorm.cuh and rmsnorm.cuh do the addition.)
+residual.cuh: residual.h on a GPU: adds a branch and its bias to the residual stream, and sums of gradients. 3 numbers
+of memory an element, one pack of 16 bytes a thread. (In front of a norm, layernorm.cuh and rmsnorm.cuh do the
+addition.)
 */
 #ifndef RESIDUAL_CUH
 #define RESIDUAL_CUH

@@ -1,7 +1,8 @@
 /*
-rmsnorm.cuh: rmsnorm.h on a GPU; parameters and activations are floatX, statistics and sums float32. Rows and columns go to
-threads as in layernorm.cuh: forward, a row is read once and kept in shared memory (2 reads and writes of C numbers a row,
-4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1 write).
+rmsnorm.cuh: rmsnorm.h on a GPU; parameters and activations are floatX, statistics and sums float32. Rows and columns go
+to threads as in layernorm.cuh: forward, a row is read once and kept in shared memory (2 reads and writes of C numbers a
+row, 4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1
+write).
 */
 #ifndef RMSNORM_CUH
 #define RMSNORM_CUH

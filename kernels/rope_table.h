@@ -26,8 +26,8 @@ static inline double rope_scaled(double frequency, const RopeScaling* r) {
     return keep * frequency + (1 - keep) * frequency / r->factor;
 }
 
-// table (T, HS): for each position t, HS/2 cosines of t theta^(-2i/HS), scaled (NULL: not), and then HS/2 sines; in float64,
-// rounded once.
+// table (T, HS): for each position t, HS/2 cosines of t theta^(-2i/HS), scaled (NULL: not), and then HS/2 sines; in
+// float64, rounded once.
 static inline void rope_table_fill(float* table, int T, int HS, double theta, const RopeScaling* scaling) {
     const int half = HS / 2;
     for (int i = 0; i < half; i++) {

@@ -1,13 +1,14 @@
 /*
-row_sum.cuh: sums over the threads of a row, and sums of columns, in an order that is written down: the same input gives the
-same bits (compare row_sum.h).
+row_sum.cuh: sums over the threads of a row, and sums of columns, in an order that is written down: the same input gives
+the same bits (compare row_sum.h).
 
-A row of a matrix belongs to a warp of a block (threadIdx.y says which), or, if it is wide, to all warps. Each thread adds its
-own elements; lanes meet in a butterfly of shuffles (lane l and l ^ 16, then l ^ 8 ...: all get the same bits), warps in shared
-memory. An element that passes k additions in its thread passes k + 5 in all, or k + 10 with several warps.
+A row of a matrix belongs to a warp of a block (threadIdx.y says which), or, if it is wide, to all warps. Each thread
+adds its own elements; lanes meet in a butterfly of shuffles (lane l and l ^ 16, then l ^ 8 ...: all get the same bits),
+warps in shared memory. An element that passes k additions in its thread passes k + 5 in all, or k + 10 with several
+warps.
 
-Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the rows
-of its block, and column_partials() and add_columns() bring the blocks together, in their order.
+Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the
+rows of its block, and column_partials() and add_columns() bring the blocks together, in their order.
 */
 #ifndef ROW_SUM_CUH
 #define ROW_SUM_CUH
@@ -61,8 +62,8 @@ __device__ __forceinline__ float block_max(float v) {
     return v;
 }
 
-// Four packs of a row of n elements, `step` elements apart, so that all loads are under way before the first is used. What
-// would be behind the row is the first of them once more: no other thread writes that.
+// Four packs of a row of n elements, `step` elements apart, so that all loads are under way before the first is used.
+// What would be behind the row is the first of them once more: no other thread writes that.
 template <int W, class T>
 __device__ __forceinline__ void load_four(Packed<T, W> (&v)[4], const T* row, int begin, int step, int n) {
 #pragma unroll

@@ -1,7 +1,7 @@
 /*
-sgd.cuh: sgd.h on a GPU, elementwise: what adamw.cuh does, with another rule and without v. Parameters of 16 bits are a copy of
-`master` that is rounded stochastically by (key, step, place); adamw_round makes the same copy again. 22 bytes of memory an
-element, 20 in float32.
+sgd.cuh: sgd.h on a GPU, elementwise: what adamw.cuh does, with another rule and without v. Parameters of 16 bits are a
+copy of `master` that is rounded stochastically by (key, step, place); adamw_round makes the same copy again. 22 bytes
+of memory an element, 20 in float32.
 */
 #ifndef SGD_CUH
 #define SGD_CUH
@@ -18,8 +18,8 @@ __device__ __forceinline__ void update_element(float& p, float& m, float&, float
     p -= s.lr * m;
 }
 
-// p, master, m (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is float,
-// master is NULL.
+// p, master, m (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is
+// float, master is NULL.
 static inline void sgd_update(floatX* p, float* master, const float* g, float* m, int64_t n, float lr, float momentum,
                               float weight_decay, int64_t step, float grad_scale, uint64_t key, uint64_t first) {
     const SGD s = {lr, momentum, weight_decay, grad_scale};

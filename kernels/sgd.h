@@ -1,12 +1,12 @@
 /*
-sgd.h: stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013) and weight decay, as PyTorch's SGD;
-float32.
+sgd.h: stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013) and weight decay, as PyTorch's
+SGD; float32.
 
     m = momentum m + (grad_scale g + weight_decay p)      the velocity: a sum of gradients that fade away
     p = p - lr m
 
-A gradient that stays the same adds up to g / (1 - momentum), so with momentum 0.9 a step is ten times lr g. Weight decay is
-part of the gradient here, and so of m (in adamw.h it is apart). One array of state; Adam's second one stays 0.
+A gradient that stays the same adds up to g / (1 - momentum), so with momentum 0.9 a step is ten times lr g. Weight
+decay is part of the gradient here, and so of m (in adamw.h it is apart). One array of state; Adam's second one stays 0.
 
 Every element is on its own, so any slice may be updated alone (ZeRO does), with the same bits.
 */
@@ -15,8 +15,8 @@ Every element is on its own, so any slice may be updated alone (ZeRO does), with
 
 #include "../util/base.h"
 
-// p, m (n) are updated from g (n). master, step, key and first are for parameters of 16 bits (sgd.cuh): here p is float32,
-// master is NULL, and nothing is rounded.
+// p, m (n) are updated from g (n). master, step, key and first are for parameters of 16 bits (sgd.cuh): here p is
+// float32, master is NULL, and nothing is rounded.
 static inline void sgd_update(float* RESTRICT p, float* master, const float* RESTRICT g, float* RESTRICT m, int64_t n,
                               float lr, float momentum, float weight_decay, int64_t step, float grad_scale,
                               uint64_t key, uint64_t first) {

@@ -1,7 +1,7 @@
 /*
-methods/async_dp.h: asynchronous data parallelism, behind hooks of the step. methods/async_schedule.h says when sites exchange
-what; here is what each keeps, what it sends to the others, and how it merges what arrives. stage->async is NULL where
-training is synchronous.
+methods/async_dp.h: asynchronous data parallelism, behind hooks of the step. methods/async_schedule.h says when sites
+exchange what; here is what each keeps, what it sends to the others, and how it merges what arrives. stage->async is
+NULL where training is synchronous.
 
     async_dp_plan, async_dp_allocate, async_dp_free     memory, as stage_plan, stage_allocate and stage_free
     async_dp_init                                       the initial weights are common
@@ -30,8 +30,8 @@ dc-s3gd, in each step, with the gradient g of its own sequences at its own weigh
     own = update(base, g)                the optimizer's step, from the common point
     sum = own - base                     is sent
 
-so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites of D
-is 0, and a single site has D = 0: the plain optimizer. Since base is added up from sums, which are the same bits
+so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites
+of D is 0, and a single site has D = 0: the plain optimizer. Since base is added up from sums, which are the same bits
 everywhere, sites do not drift apart by rounding.
 
 diloco, for a fragment, H steps after the last time:
@@ -42,12 +42,13 @@ diloco, for a fragment, H steps after the last time:
     own = mix own + (1 - mix) base
 
 A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and
-differ a little: see eager_update in kernels/async_dp.h. The common point is their mean, which is formed where it is needed.
+differ a little: see eager_update in kernels/async_dp.h. The common point is their mean, which is formed where it is
+needed.
 
 In a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
-others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32. Numbers
-share a scale with others of their slice only: norms and biases, of which tensor ranks hold copies, lie between slices of
-matrices, which they do not, and would be rounded differently on each.
+others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32.
+Numbers share a scale with others of their slice only: norms and biases, of which tensor ranks hold copies, lie between
+slices of matrices, which they do not, and would be rounded differently on each.
 */
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H
@@ -328,8 +329,8 @@ static inline void async_dp_keep_sent(const Stage* stage, int b) {
     async_dp_gather_parts(stage, async->old, b);
 }
 
-// Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and the
-// own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
+// Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and
+// the own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
 static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const AsyncConfig* config = &async->config;
@@ -386,8 +387,8 @@ static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grad
     for (int b = 0; b < stage->layout.buckets; b++) grads->of_bucket[b] = grads->all + stage->layout.bucket[b].offset;
 }
 
-// With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update uses the
-// shards that the sums go to: they start at the end of the step.
+// With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update uses
+// the shards that the sums go to: they start at the end of the step.
 static inline bool async_dp_sums_after_update(const Stage* stage) {
     return stage->async->config.mode == DP_DELAYED && stage->layout.mesh.zero > 0;
 }
@@ -395,8 +396,9 @@ static inline bool async_dp_sums_after_update(const Stage* stage) {
 // ----------------------------------------------------------------------------------------------------------------
 // The delay compensation
 
-// D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: there is none. dc-s3gd:
-// from a site's own weights to the common point. delayed: from the weights before the last update to those after it.
+// D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: there is none.
+// dc-s3gd: from a site's own weights to the common point. delayed: from the weights before the last update to those
+// after it.
 typedef struct {
     const float *from, *to;
 } WeightDelta;
@@ -431,8 +433,8 @@ static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
     }
 }
 
-// The factor of each tensor's compensation, from the squares of its gradient, summed over all ranks, and of its correction,
-// such that the norm of the correction is `compensation` times that of the gradient.
+// The factor of each tensor's compensation, from the squares of its gradient, summed over all ranks, and of its
+// correction, such that the norm of the correction is `compensation` times that of the gradient.
 static inline void async_dp_set_compensation(Stage* stage, const double* squares) {
     AsyncDp* async = stage->async;
     const int tensors = stage->layout.tensors;
@@ -490,8 +492,8 @@ static inline void async_dp_progress(const Stage* stage) {
     comm_progress(stage->async->last_far, stage->layout.buckets);
 }
 
-// After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts those between sites, and finishes
-// those of the step before. dc-s3gd: finishes the sums of the changes.
+// After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts those between sites, and
+// finishes those of the step before. dc-s3gd: finishes the sums of the changes.
 static inline void async_dp_finish_grad_sync(Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     GradientBuckets* grads = &stage->grads;
@@ -535,8 +537,8 @@ static inline void async_dp_after_update(const Stage* stage, int chunk) {
     }
 }
 
-// Merges and sends what is due after the updates of a step (from 1). seed: of the rounding of 16-bit parameters. Returns the
-// step in which what is sent now will have been merged by all sites; 0: nothing is sent.
+// Merges and sends what is due after the updates of a step (from 1). seed: of the rounding of 16-bit parameters.
+// Returns the step in which what is sent now will have been merged by all sites; 0: nothing is sent.
 static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step) {
     const Layout* layout = &stage->layout;
     const AsyncConfig* config = &stage->async->config;
@@ -561,7 +563,8 @@ static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step
 // ----------------------------------------------------------------------------------------------------------------
 // The common point
 
-// Waits for all messages between sites. What is merged in a later step, is; only dc-s3gd's common point is complete now.
+// Waits for all messages between sites. What is merged in a later step, is; only dc-s3gd's common point is complete
+// now.
 static inline void async_dp_drain(Stage* stage) {
     if (stage->async->config.mode == DP_DELAYED) {
         for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
@@ -589,8 +592,8 @@ static inline void async_dp_common(const Stage* stage, float* point) {
     scale_by(point, 1.0f / (float)async->config.sites, n);
 }
 
-// From here to async_dp_restore_local the parameters are those of the common point, for validation and samples. Own weights are
-// kept where gradients are computed at other times.
+// From here to async_dp_restore_local the parameters are those of the common point, for validation and samples. Own
+// weights are kept where gradients are computed at other times.
 static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step) {
     float* all = stage->grads.all;
     if (!async_dp_is_local(stage)) return;
@@ -607,8 +610,8 @@ static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t st
     cast_to_floatx(stage, stage->master, seed, step, NULL);
 }
 
-// Brings together what a checkpoint holds, when no message is in flight: the mean of eager sites' common points is formed, and
-// every member of a site gets the rounding errors of all.
+// Brings together what a checkpoint holds, when no message is in flight: the mean of eager sites' common points is
+// formed, and every member of a site gets the rounding errors of all.
 static inline void async_dp_gather_values(Stage* stage) {
     async_dp_list_values(stage);
     if (stage->async->config.eager) async_dp_common(stage, stage->grads.all);

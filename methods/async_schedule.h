@@ -1,7 +1,7 @@
 /*
-methods/async_schedule.h: the schedule of asynchronous data parallelism, as a table: when sites exchange what. The d replicas
-are divided into S sites (--sites), between which messages are slow: machines, rooms, coasts. Gradients are summed inside
-each site in every step. What the mode (--dp-mode) sends between sites arrives later than it was sent:
+methods/async_schedule.h: the schedule of asynchronous data parallelism, as a table: when sites exchange what. The d
+replicas are divided into S sites (--sites), between which messages are slow: machines, rooms, coasts. Gradients are
+summed inside each site in every step. What the mode (--dp-mode) sends between sites arrives later than it was sent:
 
     sync       the gradient; every step waits for it
     delayed    the gradient, used one step late: w(t+1) = w(t) - update(gradient at w(t-1)). All weights stay equal
@@ -12,16 +12,16 @@ each site in every step. What the mode (--dp-mode) sends between sites arrives l
 
 The table has a row for every fragment: in which steps it is sent, and in which step it is merged. It is built
 (settings_async), checked (async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and run
-(methods/async_dp.h) from the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a fragment is
-in flight.
+(methods/async_dp.h) from the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a
+fragment is in flight.
 
     fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
     fragment 1   . . . . . . . s - - - m . . . s
 
-Theory: delayed is Pipe-SGD (Li et al. 2018) and the delayed parameter update of ZeRO-Offload (Ren et al. 2021). dc-s3gd is
-Rigazzi 2019, arXiv 1911.02516; its structure here follows the abstract and texts of others. diloco is Douillard et al. 2023,
-arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512); eager is
-Kale et al. 2025, arXiv 2502.12996.
+Theory: delayed is Pipe-SGD (Li et al. 2018) and the delayed parameter update of ZeRO-Offload (Ren et al. 2021). dc-s3gd
+is Rigazzi 2019, arXiv 1911.02516; its structure here follows the abstract and texts of others. diloco is Douillard et
+al. 2023, arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming DiLoCo (Douillard et al. 2025, arXiv
+2501.18512); eager is Kale et al. 2025, arXiv 2502.12996.
 */
 #ifndef ASYNC_SCHEDULE_H
 #define ASYNC_SCHEDULE_H
@@ -98,8 +98,8 @@ static inline int64_t async_schedule_learned(const AsyncConfig* r, int64_t last)
     return learned;
 }
 
-// The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands before
-// the blocks goes with the first, what stands behind with the last.
+// The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands
+// before the blocks goes with the first, what stands behind with the last.
 static inline int async_schedule_fragment(const AsyncConfig* r, const Tensor* tensor, int L) {
     if (tensor->layer < 0) return 0;
     return tensor->layer >= L ? r->fragments - 1 : tensor->layer % r->fragments;
@@ -112,8 +112,8 @@ static inline bool async_schedule_fit(const AsyncConfig* r, int L, Error* error)
                 L == 1 ? "" : "s");
 }
 
-// The proof, by walking through the steps: every sending is merged once, before the next one of its fragment; every fragment
-// is sent once in H steps.
+// The proof, by walking through the steps: every sending is merged once, before the next one of its fragment; every
+// fragment is sent once in H steps.
 static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
     if (r->period < 1 || r->fragments < 1 || r->fragments > r->period || r->delay < 0 || r->delay > r->period)
         return fail(error, "%d fragments every %lld steps, merged after %lld, is no plan", r->fragments,
@@ -136,11 +136,13 @@ static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Bytes that this rank sends in the steps first + 1 to last, by formula, as parallel.h counts: k replicas in each of S sites.
+// Bytes that this rank sends in the steps first + 1 to last, by formula, as parallel.h counts: k replicas in each of S
+// sites.
 
 enum { QUANT_NUMBERS = 64 }; // that share a scale, of 4 bytes (kernels/async_dp.h)
 
-// Of this rank's part of a bucket, sent with few bits. Every slice begins a scale of its own (methods/async_dp.h says why).
+// Of this rank's part of a bucket, sent with few bits. Every slice begins a scale of its own (methods/async_dp.h says
+// why).
 static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout, int bucket) {
     const int64_t end = bucket_part_offset(layout, bucket) + bucket_site_shard_size(layout, bucket);
     int64_t blocks = 0;
@@ -151,8 +153,9 @@ static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout,
     return (double)blocks * (QUANT_NUMBERS * r->bits / 8.0 + (double)sizeof(float));
 }
 
-// Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in float32 by
-// an all-reduce or with few bits to every other site; then its sum goes to all members of the site. L: blocks of the model.
+// Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in
+// float32 by an all-reduce or with few bits to every other site; then its sum goes to all members of the site. L:
+// blocks of the model.
 static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Layout* layout, int L, size_t element,
                                                  int64_t first, int64_t last) {
     const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
@@ -190,8 +193,8 @@ static inline void async_schedule_text(char* text, size_t size, const AsyncConfi
              r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
-// The table as text: s sends, m merges, x sends and merges at once, - in flight. Up to 64 steps of it; where two rounds are
-// longer, from the end of the first on.
+// The table as text: s sends, m merges, x sends and merges at once, - in flight. Up to 64 steps of it; where two rounds
+// are longer, from the end of the first on.
 static inline void async_schedule_draw(const AsyncConfig* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
     const int64_t before = 2 * r->period > 64 ? max_i64(0, r->period - 32) : 0;

@@ -1,5 +1,6 @@
 /*
-parallel/data.h: data parallelism. Every replica computes gradients of its own micro-batches; the update needs their sum.
+parallel/data.h: data parallelism. Every replica computes gradients of its own micro-batches; the update needs their
+sum.
 
 Gradients lie in buckets (parallel.h), in the order in which the backward pass completes them. A bucket's sum starts as
 soon as its last gradient is known, while the backward pass works on the block before:
@@ -9,9 +10,9 @@ soon as its last gradient is known, while the backward pass works on the block b
     finish_grad_sync      waits; then this rank has the sum, or its shard of it
     all_gather_params     ZeRO, after the update: every rank gets the parameters that the others have updated
 
-ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients are
-sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in one of two
-buffers and only this rank's shard of its sum is kept.
+ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients
+are sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in one
+of two buffers and only this rank's shard of its sum is kept.
 
 Where the replicas are divided into sites (--sites), between which messages are slow, the all-reduce is hierarchical: a
 reduce-scatter in the site, an all-reduce of this rank's part between sites, and an all-gather in the site.
@@ -28,8 +29,9 @@ enum {
     MAX_INFLIGHT_REDUCTIONS = 2
 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
-// The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2: a bucket is
-// computed in one of two buffers, summed over the data group, and only this rank's part is added up, in shares.
+// The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2:
+// a bucket is computed in one of two buffers, summed over the data group, and only this rank's part is added up, in
+// shares.
 //
 // A hierarchical all-reduce sums between sites from `all` or, with several replicas in a site, from parts.
 typedef struct {
@@ -100,9 +102,10 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
                         : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
-// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Where replicas are apart, all
-// buckets of one would else be on their way to another, and MPI would hold as much memory as all gradients have. Nobody
-// waits in a circle: a sum needs of others only what they do before this rank's place in the schedule.
+// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Where replicas
+// are apart, all buckets of one would else be on their way to another, and MPI would hold as much memory as all
+// gradients have. Nobody waits in a circle: a sum needs of others only what they do before this rank's place in the
+// schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
     if (!DEVICE_IS_HOST) return;
     const int before = grads->recent[grads->next];
@@ -145,7 +148,8 @@ static inline void buckets_progress(GradientBuckets* grads, const Layout* layout
     if (grads->hierarchical) comm_progress(grads->far, layout->buckets);
 }
 
-// Waits for the sums of a chunk's gradients; -1: of those that all_reduce_tied_embedding_grad sums further. (ZeRO 2: of all on their way.)
+// Waits for the sums of a chunk's gradients; -1: of those that all_reduce_tied_embedding_grad sums further. (ZeRO 2: of
+// all on their way.)
 static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout, int chunk) {
     if (layout->mesh.zero == 2) {
         for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);

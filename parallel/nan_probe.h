@@ -5,11 +5,11 @@ parallel/nan_probe.h: where does a NaN or an infinity come from?
     probe_*             look at numbers at one place of the step, and remember the first place with one that is not finite
     nan_origin_text     all ranks: the first place over all of them, in words
 
-Theory: a gradient that is not finite is found in its sum over all ranks (run_grad_norm), which does not say whose it was. As
-long as nothing was updated, the step can be computed again, to the same bits, with a probe: at weights, at what each rank has
-computed itself before it is added to the parts of other ranks, and at the rank's own gradients. A NaN spreads only to later
-places of the computation, so the first place of each replica is its origin. If no place is found, the numbers were right the
-second time: then the hardware is suspect, and not the mathematics.
+Theory: a gradient that is not finite is found in its sum over all ranks (run_grad_norm), which does not say whose it
+was. As long as nothing was updated, the step can be computed again, to the same bits, with a probe: at weights, at what
+each rank has computed itself before it is added to the parts of other ranks, and at the rank's own gradients. A NaN
+spreads only to later places of the computation, so the first place of each replica is its origin. If no place is found,
+the numbers were right the second time: then the hardware is suspect, and not the mathematics.
 */
 #ifndef NAN_PROBE_H
 #define NAN_PROBE_H
@@ -35,8 +35,8 @@ static inline NanProbe nan_probe_init(const ModelConfig* m) {
     return probe;
 }
 
-// The places of a forward or backward pass: the embedding; of each block attention, the mlp and the residual stream after them; the
-// logits; the losses.
+// The places of a forward or backward pass: the embedding; of each block attention, the mlp and the residual stream
+// after them; the logits; the losses.
 static inline int64_t places_of_pass(int L) { return 3 * (int64_t)L + 3; }
 
 static inline int64_t place_of_weight(int tensor) { return tensor; }
@@ -116,8 +116,8 @@ static inline void place_text(char* text, size_t size, int64_t place, const Mode
     snprintf(text, size, "%s, micro-batch %lld", what, (long long)microbatch);
 }
 
-// The first place of all, from seen (ranks), each rank's first place. Marks the ranks of the first replica that has it; *replicas is
-// the number of replicas with a place.
+// The first place of all, from seen (ranks), each rank's first place. Marks the ranks of the first replica that has it;
+// *replicas is the number of replicas with a place.
 static inline int64_t first_place(bool* from, int* replicas, const int64_t* seen, const Mesh* mesh) {
     int64_t first = NO_PLACE;
     int replica = -1;

@@ -3,15 +3,17 @@ parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov an
 clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, whose gradients, moments and master
 weights it has, and then all ranks gather the parameters (parallel/data.h).
 
-Everything is float32 but the parameters on a GPU, which are rounded from the master weights, at random, by a counter-based
-generator keyed by the tensor's name, the place in the slice and the step: copies of a tensor on other ranks get the same bits.
+Everything is float32 but the parameters on a GPU, which are rounded from the master weights, at random, by a
+counter-based generator keyed by the tensor's name, the place in the slice and the step: copies of a tensor on other
+ranks get the same bits.
 */
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
 
 #include "stage.h"
 
-// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO what lies in its share of the bucket.
+// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO what lies in its share of the
+// bucket.
 static inline void owned_range(const Stage* stage, const Slice* slice, int64_t* from, int64_t* to) {
     const Layout* layout = &stage->layout;
     *from = slice->offset, *to = slice->offset + slice_elements(slice);
@@ -35,8 +37,8 @@ static inline float* fp32_weights(const Stage* stage, int64_t from, int64_t at) 
     return HAS_MASTER_WEIGHTS ? stage->master + at : (float*)stage->params + from;
 }
 
-// Whether this rank counts a slice where a number is summed over all ranks of a site (with ZeRO: over all ranks), such that
-// every parameter counts once.
+// Whether this rank counts a slice where a number is summed over all ranks of a site (with ZeRO: over all ranks), such
+// that every parameter counts once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     const Mesh* mesh = &stage->layout.mesh;
     return slice_is_owned(slice, &stage->layout) && (mesh->zero || mesh_rank_in_site(mesh) == 0);
@@ -54,8 +56,8 @@ static inline void gradient_squares(const Stage* stage, int bucket) {
     }
 }
 
-// Euclidean norm of the whole gradient from the squares summed over all ranks, added in the model's order, so that it does
-// not depend on p. *not_finite: the number of a tensor whose gradient is not finite, -1 if all are.
+// Euclidean norm of the whole gradient from the squares summed over all ranks, added in the model's order, so that it
+// does not depend on p. *not_finite: the number of a tensor whose gradient is not finite, -1 if all are.
 static inline double gradient_norm(const double* squares, int tensors, int* not_finite) {
     double total = 0;
     *not_finite = -1;
@@ -66,8 +68,8 @@ static inline double gradient_norm(const double* squares, int tensors, int* not_
     return sqrt(total);
 }
 
-// 16-bit parameters are rounded at random. Copies of a tensor on other ranks are rounded alike: by the tensor's name, the
-// place in the slice, and the step.
+// 16-bit parameters are rounded at random. Copies of a tensor on other ranks are rounded alike: by the tensor's name,
+// the place in the slice, and the step.
 static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
     return (uint64_t)seed ^ hash_string(slice->tensor.name);
 }
@@ -87,7 +89,8 @@ static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_
     optimizers[config->kind].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
 }
 
-// The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
+// The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the
+// gradient.
 static inline void chunk_optimizer_step(Stage* stage, int chunk, const OptimizerConfig* config, int64_t step, double lr,
                                         double grad_scale) {
     const Layout* layout = &stage->layout;
@@ -102,8 +105,8 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
 }
 
 // The rounded parameters that the update of this step left, again from their float32 values: so a run that is taken up
-// again goes on with the same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values that lie
-// as stage->master does.
+// again goes on with the same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values
+// that lie as stage->master does.
 static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step,
                                   const bool* changed) {
     for (int i = 0; i < stage->layout.n && HAS_MASTER_WEIGHTS; i++) {

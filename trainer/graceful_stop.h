@@ -1,12 +1,13 @@
 /*
-trainer/graceful_stop.h: a run that is asked to stop finishes its step, saves, and ends in a way that says: run me again. And a run that has not
-saved for a while does so without being asked.
+trainer/graceful_stop.h: a run that is asked to stop finishes its step, saves, and ends in a way that says: run me
+again. And a run that has not saved for a while does so without being asked.
 
-SIGUSR1, SIGTERM, SIGINT and SIGHUP ask. Slurm sends a signal before the time limit (sbatch --signal), a cloud sends SIGTERM before
-it takes a machine, people press Ctrl-C or close the terminal. The handler notes it, no more; what comes while a run already stops
-changes nothing, but for a second SIGINT, which ends the process at once. SIGINT and SIGHUP that are ignored when a run begins (a
-shell's background, nohup) stay so. Then the run ends after a step with a checkpoint in --out and with exit status 75, EX_TEMPFAIL of
-sysexits.h: a failure that another attempt mends, here one with --resume.
+SIGUSR1, SIGTERM, SIGINT and SIGHUP ask. Slurm sends a signal before the time limit (sbatch --signal), a cloud sends
+SIGTERM before it takes a machine, people press Ctrl-C or close the terminal. The handler notes it, no more; what comes
+while a run already stops changes nothing, but for a second SIGINT, which ends the process at once. SIGINT and SIGHUP
+that are ignored when a run begins (a shell's background, nohup) stay so. Then the run ends after a step with a
+checkpoint in --out and with exit status 75, EX_TEMPFAIL of sysexits.h: a failure that another attempt mends, here one
+with --resume.
 
     scripts/mpirun.sh    turns Ctrl-C, SIGHUP and SIGTERM into SIGUSR1 where it has a terminal; a second one ends the job
     mpirun of Open MPI   forwards SIGUSR1 to all ranks. SIGTERM and SIGINT it takes as "end the job": the ranks get SIGTERM, and one
@@ -15,14 +16,15 @@ sysexits.h: a failure that another attempt mends, here one with --resume.
     srun                 forwards all to all ranks (SIGINT: a second Ctrl-C within a second); sbatch --signal and scancel --signal
                          reach the ranks without it
 
-The ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So each
-adds whether it was asked to a sum that all make at the end of every step anyway (train_step), and all see the same. In the same way
-the main rank, whose clock alone counts, says that a save is due (--save-minutes).
+The ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So
+each adds whether it was asked to a sum that all make at the end of every step anyway (train_step), and all see the
+same. In the same way the main rank, whose clock alone counts, says that a save is due (--save-minutes).
 
-Sites that do not wait for each other (methods/async_schedule.h) do not make such a sum together in every step. There the sum of a site is
-told to the others by a non-blocking sum of its own, which is started in a step in which the site sends something, behind it,
-and looked at in the step in which that is merged: the others have come as far then, since what they sent is waited for. So nobody
-waits for this, and all stop after the same step: one with such a merging, at most a round and its delay after the signal.
+Sites that do not wait for each other (methods/async_schedule.h) do not make such a sum together in every step. There
+the sum of a site is told to the others by a non-blocking sum of its own, which is started in a step in which the site
+sends something, behind it, and looked at in the step in which that is merged: the others have come as far then, since
+what they sent is waited for. So nobody waits for this, and all stop after the same step: one with such a merging, at
+most a round and its delay after the signal.
 */
 #ifndef GRACEFUL_STOP_H
 #define GRACEFUL_STOP_H
@@ -68,8 +70,8 @@ static inline void stop_listen(void) {
     }
 }
 
-// The exit status of the one rank that says it for all; the others end with 0. Launchers kill what is still there when a rank
-// ends with another status than 0, and would report that: so it comes last.
+// The exit status of the one rank that says it for all; the others end with 0. Launchers kill what is still there when
+// a rank ends with another status than 0, and would report that: so it comes last.
 static inline int stop_status(void) {
     fflush(stdout);
     usleep(500000);
@@ -108,9 +110,9 @@ static inline void stop_tell(Stop* s, Comm* far, bool stop, bool save, int64_t d
     far->size_bytes = counted;
 }
 
-// At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of the scope was asked, the same
-// on all of them. far: the ranks at this one's place in the sites. merged: the step in which what sites send in this one will
-// have been merged; 0: they send nothing.
+// At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of the scope was asked,
+// the same on all of them. far: the ranks at this one's place in the sites. merged: the step in which what sites send
+// in this one will have been merged; 0: they send nothing.
 static inline Asked stop_agreed(Stop* s, Comm* far, Scope scope, int64_t step, int64_t merged, Asked asked) {
     Asked all = {false, false};
     if (scope == SCOPE_WORLD || far->size == 1) return asked;

@@ -47,9 +47,9 @@ static inline double to_digits(double x, int digits) {
     return strtod(text, NULL);
 }
 
-// The default peak learning rate of AdamW for N parameters: table 2.1 of Brown et al. 2020 (GPT-3), with log lr linear in log N
-// between its rows. Below its first row the rate falls as 1 / width (Yang et al. 2022, Tensor Programs V), N being about
-// width^3, up to 3e-3, which suits the model tiny.
+// The default peak learning rate of AdamW for N parameters: table 2.1 of Brown et al. 2020 (GPT-3), with log lr linear
+// in log N between its rows. Below its first row the rate falls as 1 / width (Yang et al. 2022, Tensor Programs V), N
+// being about width^3, up to 3e-3, which suits the model tiny.
 static inline double usual_rate(double parameters) {
     static const struct {
         double parameters, lr;

@@ -4,9 +4,10 @@ trainer/outlier_detector.h: is a step's loss or gradient norm unusual?
     outlier_add, outlier_score    remember a value; by how many deviations a value is above what is expected
     health_step, health_logged    the scores of a step, from its numbers or from its line in log.jsonl
 
-Theory: a value is compared with what the last 100 lead to expect. The usual z = (x - mean) / deviation fails twice: one outlier
-makes the deviation so large that the next one passes; and while a run learns fast, most of the deviation is the descent itself.
-So a line is fitted to the last 100 values y_0 .. y_99 with medians, which up to a quarter of bad values do not affect:
+Theory: a value is compared with what the last 100 lead to expect. The usual z = (x - mean) / deviation fails twice: one
+outlier makes the deviation so large that the next one passes; and while a run learns fast, most of the deviation is the
+descent itself. So a line is fitted to the last 100 values y_0 .. y_99 with medians, which up to a quarter of bad values
+do not affect:
 
     slope     = median of (y_(i + 50) - y_i) / 50, i < 50                 pairs, so that a value is in one of them
     level     = median of (y_i - slope i)
@@ -14,8 +15,9 @@ So a line is fitted to the last 100 values y_0 .. y_99 with medians, which up to
     z         = (x - level - 100 slope) / deviation
 
 (Siegel 1982 and Theil 1950 take all pairs; pairs half the window apart say most.) Of a gradient norm the logarithm is
-compared, since it varies by factors. Normal numbers give |z| > 6 twice in 3,000,000 steps (counted), more often than a known
-deviation would, as 100 values estimate it to 12 %. Before there are 100 values, the score is 0. Skipped steps do not count.
+compared, since it varies by factors. Normal numbers give |z| > 6 twice in 3,000,000 steps (counted), more often than a
+known deviation would, as 100 values estimate it to 12 %. Before there are 100 values, the score is 0. Skipped steps do
+not count.
 */
 #ifndef OUTLIER_DETECTOR_H
 #define OUTLIER_DETECTOR_H
@@ -47,8 +49,8 @@ static inline double median_of(double* x, int n) {
     return 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
-// By how many deviations x is above *expected; 0 until there are 100 values. The deviation is at least a millionth of the level,
-// which is what rounding makes of a loss.
+// By how many deviations x is above *expected; 0 until there are 100 values. The deviation is at least a millionth of
+// the level, which is what rounding makes of a loss.
 static inline double outlier_score(const OutlierDetector* detector, double x, double* expected) {
     enum { HALF = OUTLIER_WINDOW / 2 };
     double y[OUTLIER_WINDOW], work[OUTLIER_WINDOW];

@@ -3,19 +3,21 @@ trainer/replica_check.h: do ranks that hold the same parameters still hold the s
 
     replicas_differ    compares the parameters of a site's ranks, or of all; names the tensors and ranks that differ
 
-Theory: ranks hold replicas of parameters, which stay identical without ever being compared: every all-reduce gives each rank
-the same bits, and each rank makes the same update of them. Bits that differ are wrong somewhere: silent data corruption
-(Dixit et al. 2021, "Silent data corruptions at scale"). Every --check-replicas-every steps, and before a checkpoint, each rank
-takes a checksum of each of its slices (util/checksum.h) in the device's memory, and sends the others four sums, one a group:
+Theory: ranks hold replicas of parameters, which stay identical without ever being compared: every all-reduce gives each
+rank the same bits, and each rank makes the same update of them. Bits that differ are wrong somewhere: silent data
+corruption (Dixit et al. 2021, "Silent data corruptions at scale"). Every --check-replicas-every steps, and before a
+checkpoint, each rank takes a checksum of each of its slices (util/checksum.h) in the device's memory, and sends the
+others four sums, one a group:
 
     REPLICATED_OVER_DP      a cut of a matrix: the data ranks of the same (t, p)
     REPLICATED_OVER_HEADS   a key/value head: also the tensor ranks that share it
     REPLICATED_OVER_TP      norms, positions, biases after sums: all data and tensor ranks of a stage
     REPLICATED_OVER_ENDS    a tied embedding: the first and the last stage
 
-If the sums of a group differ, the tensors are compared one by one. A rank is named if it differs from the majority; without a
-majority all are. With d = 1 only the other three groups are covered. The optimizer's moments are not compared: a wrong moment
-makes a wrong update, which is seen; but with ZeRO one rank updates a weight for all, and the others take over its error.
+If the sums of a group differ, the tensors are compared one by one. A rank is named if it differs from the majority;
+without a majority all are. With d = 1 only the other three groups are covered. The optimizer's moments are not
+compared: a wrong moment makes a wrong update, which is seen; but with ZeRO one rank updates a weight for all, and the
+others take over its error.
 */
 #ifndef REPLICA_CHECK_H
 #define REPLICA_CHECK_H
@@ -49,8 +51,8 @@ static inline int replica_group_color(ReplicaGroup group, const Mesh* at, int NK
     return tensor + at->t * stage;
 }
 
-// Marks, of n ranks that should have the same number (number[rank stride]), the ranks whose number is not the most frequent one;
-// all of them, where two numbers are equally frequent.
+// Marks, of n ranks that should have the same number (number[rank stride]), the ranks whose number is not the most
+// frequent one; all of them, where two numbers are equally frequent.
 static inline void differ_from_majority(bool* wrong, const int64_t* number, int stride, const int* rank, int n) {
     int64_t most = 0;
     int votes = 0;
@@ -69,8 +71,9 @@ static inline void differ_from_majority(bool* wrong, const int64_t* number, int 
     for (int i = 0; i < n; i++) wrong[rank[i]] = !majority || number[(int64_t)rank[i] * stride] != most;
 }
 
-// Whether the numbers of a group differ between ranks that should have the same; number[rank stride] is the rank's. If so, wrong
-// (ranks) marks the ranks that differ, of the first replicas where that is so, and *copies is how many replicas these are.
+// Whether the numbers of a group differ between ranks that should have the same; number[rank stride] is the rank's. If
+// so, wrong (ranks) marks the ranks that differ, of the first replicas where that is so, and *copies is how many
+// replicas these are.
 static inline bool group_differs(bool* wrong, int* copies, const int64_t* number, int stride, ReplicaGroup group,
                                  const Mesh* mesh, int NKV) {
     const int ranks = mesh_size(mesh), colors = mesh->t * mesh->p;
@@ -95,8 +98,8 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
     return found >= 0;
 }
 
-// The checksums of this rank's slices (layout.n). No two slices have a word's number in common, so that the sums of checksums
-// differ where two slices are swapped. device: as many numbers in device memory.
+// The checksums of this rank's slices (layout.n). No two slices have a word's number in common, so that the sums of
+// checksums differ where two slices are swapped. device: as many numbers in device memory.
 static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layout* layout, const floatX* params) {
     const size_t bytes = (size_t)layout->n * sizeof *sums;
     device_zero(device, bytes);
@@ -142,8 +145,8 @@ static inline void replica_error_text(char* text, size_t size, const Tensor* ten
         append_text(text, size, "; %d more tensor%s differ%s", others, others == 1 ? "" : "s", others == 1 ? "s" : "");
 }
 
-// Whether the ranks of this rank's site, or of all sites, hold different bits of the same parameters; text names the tensors and
-// ranks. All these ranks call it and get the same text. Without a difference each sends four numbers.
+// Whether the ranks of this rank's site, or of all sites, hold different bits of the same parameters; text names the
+// tensors and ranks. All these ranks call it and get the same text. Without a difference each sends four numbers.
 static inline bool replicas_differ(char* text, size_t size, ProcessGroups* groups, const Layout* layout,
                                    const ModelConfig* m, const floatX* params, uint64_t* device, bool all_sites) {
     const Mesh site = mesh_of_site(&layout->mesh);

@@ -11,14 +11,15 @@ With V logits z, a temperature D, top-k K and top-p P, in this order, as Hugging
     5. A number u in [0, 1) draws: the first token, in the order of their numbers, at which the sum of the weights up to it is more
        than u times the sum of all that stay.
 
-Of equal logits the lower number counts as the more likely. So 3 and 4 keep what stands at the head of one order, however many are
-equal (the library keeps all that equal the K-th). It is a pure function of logits and u: every rank that has the same logits
-draws the same. Weights and sums are float64.
+Of equal logits the lower number counts as the more likely. So 3 and 4 keep what stands at the head of one order,
+however many are equal (the library keeps all that equal the K-th). It is a pure function of logits and u: every rank
+that has the same logits draws the same. Weights and sums are float64.
 
--inf is a token that cannot come. If one is +inf nothing else can. A NaN, or nothing but -inf, is no distribution: the answer is -1.
+-inf is a token that cannot come. If one is +inf nothing else can. A NaN, or nothing but -inf, is no distribution: the
+answer is -1.
 
-Time. Only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for each token
-that is taken off it, as many as stay. Without 3 and 4 there is none. What is left is one exp a token.
+Time. Only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for
+each token that is taken off it, as many as stay. Without 3 and 4 there is none. What is left is one exp a token.
 */
 #ifndef SAMPLER_H
 #define SAMPLER_H

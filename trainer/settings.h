@@ -1,6 +1,6 @@
 /*
-trainer/settings.h: the command line as one table, and what follows from it: the model, the mesh, the batch, the learning rate,
-and the text to train on where none is given.
+trainer/settings.h: the command line as one table, and what follows from it: the model, the mesh, the batch, the
+learning rate, and the text to train on where none is given.
 
 Every rank reads the same command line and derives the same values, so all ranks refuse a wrong one (die_usage).
 */
@@ -352,7 +352,8 @@ static inline void settings_model_names(char text[1024]) {
     for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
 }
 
-// The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's tokens.
+// The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's
+// tokens.
 static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
     const ModelConfig* preset = model_find_preset(s->model);
     if (!preset) {
@@ -385,8 +386,8 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
     return m;
 }
 
-// The same where the weights to start from, in path, say what model they are: what is given beside has to say so too. Only of
-// positions may be fewer, and, where they have no table, more.
+// The same where the weights to start from, in path, say what model they are: what is given beside has to say so too.
+// Only of positions may be fewer, and, where they have no table, more.
 static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
                                             const char* path) {
     const bool learned = stored->position == POSITION_LEARNED, named = option_given(table, n, "model"),
@@ -421,8 +422,9 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
     return m;
 }
 
-// The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are trained on
-// with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
+// The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are
+// trained on with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is
+// close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
     const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
@@ -444,7 +446,8 @@ static inline bool settings_saves(const Settings* o) {
     return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
 }
 
-// Writes what a resumed run may change about its updates, as options: the learning rate's curve, and what the optimizer reads.
+// Writes what a resumed run may change about its updates, as options: the learning rate's curve, and what the optimizer
+// reads.
 static inline void settings_tuning(char* text, size_t size, const Settings* s) {
     static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
                                         "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
@@ -471,11 +474,12 @@ static inline void settings_tuning_changes(char* text, size_t size, const char* 
     }
 }
 
-// Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or checkpoints.
+// Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or
+// checkpoints.
 static inline bool settings_is_training(const Settings* o) { return o->steps > 0; }
 
-// Whether only other work than training is asked for. To be called before a file of options is read, which is that of a run that
-// has trained: what counts is what was typed.
+// Whether only other work than training is asked for. To be called before a file of options is read, which is that of a
+// run that has trained: what counts is what was typed.
 static inline bool settings_only_use(const Settings* o, Option* table, int n) {
     const bool asks = o->generate || option_given(table, n, "evaluate") || option_given(table, n, "export");
     return option_given(table, n, "steps") ? o->steps == 0 : asks;
@@ -632,7 +636,8 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
               schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vpp");
 }
 
-// The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not there.
+// The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not
+// there.
 static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
     const bool imagined = o->dry_run && there == 1;
@@ -724,8 +729,8 @@ static inline int64_t add_files(PathList* list, const char* folder, const char* 
     return bytes;
 }
 
-// The text that is always there: as many of the system's C headers as make two megabytes. Where there are none, the text
-// is that of this project, found beside the executable: it is the second choice because every edit changes it.
+// The text that is always there: as many of the system's C headers as make two megabytes. Where there are none, the
+// text is that of this project, found beside the executable: it is the second choice because every edit changes it.
 static inline PathList default_data(void) {
     static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
     static const char* sources[] = {"*.h", "*.cu", "*/*.h", "*/*/*.h", NULL};

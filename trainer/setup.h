@@ -1,6 +1,6 @@
 /*
-trainer/setup.h: all that a run decides before it begins: nothing is computed here, and no memory of a stage is taken. In the order in which
-main asks for it:
+trainer/setup.h: all that a run decides before it begins: nothing is computed here, and no memory of a stage is taken.
+In the order in which main asks for it:
 
     the command line    is the same on all ranks; --config, --help
     texts               data, vocabulary, model, what is to be evaluated or gone on with: opened, checked, the same on all ranks
@@ -35,7 +35,8 @@ static inline void check_same_launch(Trainer* t, int argc, char** argv) {
     comm_check_same(&t->world, "executable", build, "copy one build to all machines");
 }
 
-// A file of options: the main rank reads it and tells all. The text stays: it holds the values of strings. option: for messages.
+// A file of options: the main rank reads it and tells all. The text stays: it holds the values of strings. option: for
+// messages.
 static inline void read_config(Trainer* t, Option* table, int n, const char* path, const char* option) {
     MappedFile file = {NULL, 0};
     Error error, why;
@@ -53,7 +54,8 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
 }
 
-// A resumed run whose options name an --export that is there already has written it when it ended before: it does not write it again.
+// A resumed run whose options name an --export that is there already has written it when it ended before: it does not
+// write it again.
 static inline void drop_done_export(Trainer* t, Option* table, int n) {
     Settings* o = &t->settings;
     struct stat st;
@@ -67,9 +69,9 @@ static inline void drop_done_export(Trainer* t, Option* table, int n) {
     option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
 }
 
-// The options that a run has left in --out are those of its resumption, as far as the command line does not say otherwise. A mesh on the
-// command line takes the place of the run's as a whole: the others of its group are as usual then. The main rank looks whether there are
-// any.
+// The options that a run has left in --out are those of its resumption, as far as the command line does not say
+// otherwise. A mesh on the command line takes the place of the run's as a whole: the others of its group are as usual
+// then. The main rank looks whether there are any.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
     Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];
@@ -204,8 +206,8 @@ static inline bool is_bytes_file(const char* path) {
     return is;
 }
 
-// The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has written beside the
-// first shard, or what lies beside the weights to start from; none is no error.
+// The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has
+// written beside the first shard, or what lies beside the weights to start from; none is no error.
 static inline void open_tokenizer(Trainer* t) {
     char path[4096] = "";
     const Settings* o = &t->settings;
@@ -227,7 +229,8 @@ static inline void open_tokenizer(Trainer* t) {
     if (lines) encode_lines(t);
 }
 
-// Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or what --data says.
+// Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or
+// what --data says.
 static inline void open_vocabulary(Trainer* t) {
     char path[4096];
     const Settings* o = &t->settings;
@@ -264,7 +267,8 @@ static inline void fallback_to_bytes(Trainer* t, int V) {
     tokenizer_bytes(&t->tokenizer);
 }
 
-// --init of a folder of a run means one of its checkpoints: the main rank looks, and says which. A run that is resumed needs none.
+// --init of a folder of a run means one of its checkpoints: the main rank looks, and says which. A run that is resumed
+// needs none.
 static inline void find_init(Trainer* t) {
     Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH];
@@ -298,8 +302,8 @@ static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
     return found;
 }
 
-// The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or llm.c's
-// weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
+// The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or
+// llm.c's weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
 static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH] = "";
@@ -331,8 +335,8 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
         process.name, V);
 }
 
-// The folder of the weights to start from: the newest checkpoint, or that of --init. False: there is none, or it is not one of
-// Hugging Face's.
+// The folder of the weights to start from: the newest checkpoint, or that of --init. False: there is none, or it is not
+// one of Hugging Face's.
 static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     struct stat st;
     if (o->resume && newest_model(folder, o->out)) return true;
@@ -344,7 +348,8 @@ static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     return true;
 }
 
-// Which tokens begin and end a text: by the weights to start from, else the one that stands before a document of the data.
+// Which tokens begin and end a text: by the weights to start from, else the one that stands before a document of the
+// data.
 static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
                                 Error* error) {
     const Settings* o = &t->settings;
@@ -402,7 +407,8 @@ static inline void find_documents(Trainer* t) {
 // How many blocks of every source a new run holds out to validate on: none where --val has the text for that.
 static inline int held_out_blocks(const Settings* o) { return o->val || !o->eval_every ? 0 : HELD_OUT_BLOCKS; }
 
-// Loaders of what is trained on, without the blocks that are held out, and of what is validated on: these blocks, or --val.
+// Loaders of what is trained on, without the blocks that are held out, and of what is validated on: these blocks, or
+// --val.
 static inline void open_loaders(Trainer* t, int blocks) {
     const Settings* o = &t->settings;
     const int T = t->stage.T, V = t->stage.model.V;
@@ -489,8 +495,8 @@ static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
     return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
 }
 
-// An evaluation goes through its rows in windows of so many micro-batches a replica: enough that filling the pipeline costs
-// little, few enough that their tokens take little memory.
+// An evaluation goes through its rows in windows of so many micro-batches a replica: enough that filling the pipeline
+// costs little, few enough that their tokens take little memory.
 static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
 
 static inline void check_schedule_or_die(const Schedule* stages, int p) {
@@ -506,8 +512,8 @@ static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* con
     return stages;
 }
 
-// The schedule of this rank (norm_first: the update needs the norm of the whole gradient), proved together with those of the other stages. Returns false if there is none for so many
-// micro-batches.
+// The schedule of this rank (norm_first: the update needs the norm of the whole gradient), proved together with those
+// of the other stages. Returns false if there is none for so many micro-batches.
 static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, bool norm_first,
                                  Error* error) {
     const Settings* o = &t->settings;
@@ -608,8 +614,9 @@ static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far,
 }
 
 // --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
-// (comm/collectives/collectives.h). Sites that do not wait for each other have a plan in any case, a ring where none is named: what a thread
-// carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four times as much.
+// (comm/collectives/collectives.h). Sites that do not wait for each other have a plan in any case, a ring where none is
+// named: what a thread carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four
+// times as much.
 static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
@@ -656,8 +663,8 @@ static inline void free_this_rank(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Memory and folder
 
-// Refuses a run that the machine's memory cannot hold, before any of it is taken. Where only that of a snapshot is missing, training
-// waits for saves instead.
+// Refuses a run that the machine's memory cannot hold, before any of it is taken. Where only that of a snapshot is
+// missing, training waits for saves instead.
 static inline void check_memory(Trainer* t) {
     double sizes[2] = {stage_bytes(&t->stage), snapshot_bytes(t)}; // of a rank
     comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);

@@ -1,12 +1,12 @@
 /*
-trainer/watchdog.h: a run that hangs ends, and says which rank is to blame. A rank that is stopped, that computes for ever, or that was
-killed where the launcher does not see it, leaves the others waiting: MPI has no time limit, and a hang of a thousand
-ranks looks the same on all of them but one. This is about finding that one.
+trainer/watchdog.h: a run that hangs ends, and says which rank is to blame. A rank that is stopped, that computes for
+ever, or that was killed where the launcher does not see it, leaves the others waiting: MPI has no time limit, and a
+hang of a thousand ranks looks the same on all of them but one. This is about finding that one.
 
-Each rank says where it stands (util/heartbeat.h), and has a thread that looks once a second, or more often, at the rows of all
-ranks of its machine. Its own clock is enough: a row is silent since its counter was last seen moving. A second of
-silence is only counted where the looking thread itself was running: after a whole job was stopped and let go on, or a
-laptop has slept, nobody is to blame.
+Each rank says where it stands (util/heartbeat.h), and has a thread that looks once a second, or more often, at the rows
+of all ranks of its machine. Its own clock is enough: a row is silent since its counter was last seen moving. A second
+of silence is only counted where the looking thread itself was running: after a whole job was stopped and let go on, or
+a laptop has slept, nobody is to blame.
 
     judge       gone      the process has ended without saying so: killed, or out of memory. The job ends after GRACE seconds, in
                           which a launcher that sees it may end the job itself
@@ -21,16 +21,17 @@ laptop has slept, nobody is to blame.
 
     blame       in the order above; of the same kind, the one that is silent longest. Then all others: who waits for whom.
 
-Several threads see the same at about the same time; the first one that writes itself into the table speaks, the others are
-silent for OTHERS seconds and then end their ranks, if they are still there. The end is that of die(): exit status 1,
-process.stop, which ends the job. If MPI itself hangs _exit comes LAST_WORDS seconds later.
+Several threads see the same at about the same time; the first one that writes itself into the table speaks, the others
+are silent for OTHERS seconds and then end their ranks, if they are still there. The end is that of die(): exit status
+1, process.stop, which ends the job. If MPI itself hangs _exit comes LAST_WORDS seconds later.
 
-The limit has to be longer than the longest single action or operation; before the first step, where machines are measured and files
-read, it is START seconds at least. Messages of a plan (comm_planned.h) are counted one by
-one, buckets of a checkpoint too.
+The limit has to be longer than the longest single action or operation; before the first step, where machines are
+measured and files read, it is START seconds at least. Messages of a plan (comm_planned.h) are counted one by one,
+buckets of a checkpoint too.
 
-What it does not see: other machines, except through who waits for them; the time before watchdog_open. On a GPU with NCCL the host waits
-only where it needs a result: there a rank is known to wait for "the device", and the blame is with who does not.
+What it does not see: other machines, except through who waits for them; the time before watchdog_open. On a GPU with
+NCCL the host waits only where it needs a result: there a rank is known to wait for "the device", and the blame is with
+who does not.
 */
 #ifndef WATCHDOG_H
 #define WATCHDOG_H
@@ -80,7 +81,8 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // Judging: functions of the table and of what was seen
 
-// Some rank of this machine, among those that row i waits for, moves. *far: some of them are not on this machine, or unknown.
+// Some rank of this machine, among those that row i waits for, moves. *far: some of them are not on this machine, or
+// unknown.
 static inline bool watchdog_only_late(const Watchdog* w, int i, bool* far) {
     const int32_t* ranks = NULL;
     const int n = heartbeat_awaited(w->table, i, w->view[i].wait, &ranks);

@@ -1,14 +1,14 @@
 /*
-util/append_log.h: lines that are appended to a file whose disk may be full, or away for a while. A line is in the file as a whole or it
-is not there, no line is lost, and nobody has to stop for it:
+util/append_log.h: lines that are appended to a file whose disk may be full, or away for a while. A line is in the file
+as a whole or it is not there, no line is lost, and nobody has to stop for it:
 
     a line         goes to memory first, then, with all that wait there, to the file, in one write at the place where they belong
     that fails     what a part of the write has left is cut off, the lines go on waiting, and are tried again with the next one
     away           the file is not the one under its name any more: its folder was moved, or the disk unmounted. A write to it
                    would succeed, and nobody would ever see it; so lines wait until the file is back, or one that is as long
 
-A process that is killed in a write that fails may leave a part of a line at the end. Who opens the file says how much of it
-is to be kept.
+A process that is killed in a write that fails may leave a part of a line at the end. Who opens the file says how much
+of it is to be kept.
 */
 #ifndef APPEND_LOG_H
 #define APPEND_LOG_H
@@ -50,8 +50,8 @@ static inline void append_log_add(AppendLog* l, const char* line, size_t size) {
     l->used += size, l->lines++;
 }
 
-// Whether the file under the name is the open one; or one that holds what was written, which is opened then: a network's disk
-// that was mounted again.
+// Whether the file under the name is the open one; or one that holds what was written, which is opened then: a
+// network's disk that was mounted again.
 static inline bool append_log_find(AppendLog* l, Error* error) {
     struct stat named, mine;
     if (stat(l->path, &named) != 0)

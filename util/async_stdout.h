@@ -1,14 +1,15 @@
 /*
-util/async_stdout.h: what a run prints goes on as fast as somebody reads it, and training does not wait for that. A pager that waits for a key, or a
-terminal that Ctrl-S has stopped, takes no more after some kilobytes: print() would stand still there, and with it all ranks.
+util/async_stdout.h: what a run prints goes on as fast as somebody reads it, and training does not wait for that. A
+pager that waits for a key, or a terminal that Ctrl-S has stopped, takes no more after some kilobytes: print() would
+stand still there, and with it all ranks.
 
     printing_begin    stdout goes through memory. What its reader does not take at once waits there, up to PRINTING_MOST bytes; what comes
                       beyond that is lost, which is said. Checkpoints and log.jsonl are not concerned
     printing_end      waits until all was read, or nobody reads any more, or a signal comes: when the run is over
 
-A file never waits, so that nothing is changed there. The descriptor is opened anew, since O_NONBLOCK on the one that was inherited would be
-everybody's who has it. Where that cannot be (a socket, another user's terminal) writing waits as usual, and the row of the watchdog (trainer/watchdog.h)
-says what for.
+A file never waits, so that nothing is changed there. The descriptor is opened anew, since O_NONBLOCK on the one that
+was inherited would be everybody's who has it. Where that cannot be (a socket, another user's terminal) writing waits as
+usual, and the row of the watchdog (trainer/watchdog.h) says what for.
 */
 #ifndef ASYNC_STDOUT_H
 #define ASYNC_STDOUT_H

@@ -56,8 +56,8 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
 // What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
-// ranks that work together end together, see comm.h); how long the line is in which stdout stands and that is still to be
-// ended; of which version the program is, where it was built to know that.
+// ranks that work together end together, see comm.h); how long the line is in which stdout stands and that is still to
+// be ended; of which version the program is, where it was built to know that.
 typedef struct {
     const char* name;
     int rank;
@@ -74,8 +74,8 @@ static inline void end_line(void) {
     fflush(stdout);
 }
 
-// A message quotes files, which anybody may have written: what a terminal would obey, control characters of one byte and of
-// two (U+0080 to U+009F), becomes '?'.
+// A message quotes files, which anybody may have written: what a terminal would obey, control characters of one byte
+// and of two (U+0080 to U+009F), becomes '?'.
 static inline void hide_controls(char* text) {
     for (unsigned char* c = (unsigned char*)text; *c; c++) {
         if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
@@ -255,7 +255,8 @@ static inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t inde
     return (float)(philox(seed, stream, index >> 2).word[index & 3] >> 8) * 0x1p-24f;
 }
 
-// ln u for 0 < u <= 1: u = 2^k m with m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below 1e-6.
+// ln u for 0 < u <= 1: u = 2^k m with m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below
+// 1e-6.
 static inline float log_of_uniform(float u) {
     const uint32_t root_half = 0x3f3504f3u, shifted = bits_of_float(u) - root_half;
     const int32_t k = (int32_t)shifted >> 23;
@@ -339,8 +340,8 @@ static inline void file_unmap(MappedFile* file) {
     memset(file, 0, sizeof *file);
 }
 
-// Standard input, output and error are there from now on. Else a file that is opened later would get the number of one that was closed,
-// and what is printed would go there.
+// Standard input, output and error are there from now on. Else a file that is opened later would get the number of one
+// that was closed, and what is printed would go there.
 static inline void open_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDWR);

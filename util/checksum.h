@@ -1,11 +1,11 @@
 /*
-util/checksum.h: a checksum that adds up. Bytes are words of 32 bits (the last one filled with zeros), and each word gives a
-number that depends on its place:
+util/checksum.h: a checksum that adds up. Bytes are words of 32 bits (the last one filled with zeros), and each word
+gives a number that depends on its place:
 
     checksum = sum over i of mix(i golden + word[i])      modulo 2^64
 
-mix is a bijection of 64-bit numbers that scatters them (splitmix64: Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
+mix is a bijection of 64-bit numbers that scatters them (splitmix64: Steele, Lea, Flood 2014, "Fast splittable
+pseudorandom number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
 
     one word that is wrong    always changes the checksum: mix is a bijection
     anything else             goes unseen with probability 2^-64, if nobody means it: it is no signature

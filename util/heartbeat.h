@@ -1,6 +1,6 @@
 /*
-util/heartbeat.h: where every rank stands, in a table that all ranks of a machine can read: what trainer/watchdog.h looks at to say
-which rank a run waits for.
+util/heartbeat.h: where every rank stands, in a table that all ranks of a machine can read: what trainer/watchdog.h
+looks at to say which rank a run waits for.
 
 Each rank has a row. Its main thread writes there
 
@@ -11,16 +11,16 @@ Each rank has a row. Its main thread writes there
 
 and nobody else writes. A call is a few relaxed atomic stores into a cache line of the rank's own, no lock and no system
 call; with row = NULL it does nothing. `carried` is the counter of the threads that carry the rank's messages
-(comm/comm_progress_thread.h). A row has numbers only, since addresses mean nothing to another process: what operations are called is
-said by the functions in WhereNames.
+(comm/comm_progress_thread.h). A row has numbers only, since addresses mean nothing to another process: what operations
+are called is said by the functions in WhereNames.
 
-Shared. The table is memory without a name: memfd_create. The first rank of the machine makes it, and tells the others its process
-and file number; they open it as /proc/PROCESS/fd/NUMBER. So there is nothing to find in /dev/shm, and nothing that is
-left there by a job that is killed: the memory goes with the last process that has it. A rank that cannot open it (ranks
-in containers of their own, a system that is not Linux) has a table for itself alone.
+Shared. The table is memory without a name: memfd_create. The first rank of the machine makes it, and tells the others
+its process and file number; they open it as /proc/PROCESS/fd/NUMBER. So there is nothing to find in /dev/shm, and
+nothing that is left there by a job that is killed: the memory goes with the last process that has it. A rank that
+cannot open it (ranks in containers of their own, a system that is not Linux) has a table for itself alone.
 
-Processes. A number of a process may be given to another one after its end. So a row has also when the process began, field
-22 of /proc/PROCESS/stat (proc(5)), whose field 3 says whether it runs (R, S, D), is stopped (T, t) or is dead and
+Processes. A number of a process may be given to another one after its end. So a row has also when the process began,
+field 22 of /proc/PROCESS/stat (proc(5)), whose field 3 says whether it runs (R, S, D), is stopped (T, t) or is dead and
 only not yet buried (Z, X).
 */
 #ifndef HEARTBEAT_H
@@ -121,8 +121,8 @@ static inline void heartbeat_action(HeartbeatRow* row, int action, int chunk, in
     heartbeat_move(row);
 }
 
-// A wait is 8 bits of 1 + the operation, 8 of 1 + the group (0: none that the row has), 32 of 1 + the rank in the group that
-// it waits for (0: for all).
+// A wait is 8 bits of 1 + the operation, 8 of 1 + the group (0: none that the row has), 32 of 1 + the rank in the group
+// that it waits for (0: for all).
 static inline void heartbeat_wait(HeartbeatRow* row, int operation, int group, int peer) {
     if (!row) return;
     const uint64_t wait = (uint64_t)(uint8_t)(operation + 1) << 56 | (uint64_t)(uint8_t)(group + 1) << 48 |
@@ -176,8 +176,8 @@ static inline int heartbeat_find(const HeartbeatTable* table, int rank) {
     return -1;
 }
 
-// The ranks of the world that a wait is for: of a message the other end, of the group all but the rank itself. Returns how many,
-// *first: the first of them in the row's list (which has the rank itself, too); 0: nobody knows.
+// The ranks of the world that a wait is for: of a message the other end, of the group all but the rank itself. Returns
+// how many, *first: the first of them in the row's list (which has the rank itself, too); 0: nobody knows.
 static inline int heartbeat_awaited(const HeartbeatTable* table, int i, uint64_t wait, const int32_t** first) {
     const HeartbeatRow* row = heartbeat_row(table, i);
     const int group = (int)(wait >> 48 & 0xff) - 1, peer = (int)((int64_t)(wait & 0xffffffff) - 1);
@@ -203,7 +203,8 @@ static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatR
     if (chunk >= 0) append_text(text, size, " of chunk %d", chunk);
 }
 
-// Appends "receive in group "pipeline" with rank 3", or "all-reduce in group "data" of ranks 0, 2, 4 and 5 more": ranks of the world.
+// Appends "receive in group "pipeline" with rank 3", or "all-reduce in group "data" of ranks 0, 2, 4 and 5 more": ranks
+// of the world.
 static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTable* table, int i, uint64_t wait,
                                       WhereNames names) {
     enum { SHOWN = 8 };
@@ -273,8 +274,9 @@ static inline void heartbeat_unmap(HeartbeatTable* table) {
     if (table) munmap(table, heartbeat_bytes(table->rows, table->members));
 }
 
-// Makes a table, zeroed, for so many ranks on this machine, each with room for `members` of its groups. Where shared is wanted and
-// can be had, *place says where it is (its file is open until the caller closes it); else it is this process's own. NULL: there is no memory.
+// Makes a table, zeroed, for so many ranks on this machine, each with room for `members` of its groups. Where shared is
+// wanted and can be had, *place says where it is (its file is open until the caller closes it); else it is this
+// process's own. NULL: there is no memory.
 static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int members, bool shared) {
     const size_t bytes = heartbeat_bytes(rows, members);
     WherePlace made = {(int32_t)getpid(), -1, 0, rows, members};
@@ -328,7 +330,8 @@ static inline HeartbeatRow* heartbeat_sit(HeartbeatTable* table, int i, int rank
     return row;
 }
 
-// A further group of row i, of these ranks of the world (size). Returns its number for heartbeat_wait; -1: there is no room.
+// A further group of row i, of these ranks of the world (size). Returns its number for heartbeat_wait; -1: there is no
+// room.
 static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* name, const int32_t* ranks, int size) {
     HeartbeatRow* row = heartbeat_row(table, i);
     const int n = row->groups, first = n > 0 ? row->group[n - 1].first + row->group[n - 1].size : 0;

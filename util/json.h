@@ -64,8 +64,8 @@ static inline void json_free(Json* json) {
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
-// A foreign string, made fit for an error's one line: in quotes, at most 200 bytes of it, control characters as '?', those
-// too that are two bytes (U+0080 to U+009F), which terminals obey as well.
+// A foreign string, made fit for an error's one line: in quotes, at most 200 bytes of it, control characters as '?',
+// those too that are two bytes (U+0080 to U+009F), which terminals obey as well.
 typedef struct {
     char text[208];
 } JsonQuoted;

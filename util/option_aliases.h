@@ -1,7 +1,7 @@
 /*
-util/option_aliases.h: other names of the options, for the message about an unknown one: those that nanoGPT, Hugging Face
-(transformers' TrainingArguments and config.json) and Megatron-LM use, and those that options here had before. Underscores
-count as hyphens. An option that the program at hand does not have is not suggested.
+util/option_aliases.h: other names of the options, for the message about an unknown one: those that nanoGPT, Hugging
+Face (transformers' TrainingArguments and config.json) and Megatron-LM use, and those that options here had before.
+Underscores count as hyphens. An option that the program at hand does not have is not suggested.
 
     alias_find(name)        the row of `aliases` with this name
     option_renamed(name)    the option's name today: old files of options (options.txt of a run) may have the old one

@@ -1,6 +1,6 @@
 /*
-util/options.h: the command line as one table. A program lists its options once (name, type, where the value goes, range,
-help) and gets parsing, range checks, suggestions for misspelt names, --help, files of options and the shells'
+util/options.h: the command line as one table. A program lists its options once (name, type, where the value goes,
+range, help) and gets parsing, range checks, suggestions for misspelt names, --help, files of options and the shells'
 completion from the same rows.
 
     --name value   --name=value   --flag   --flag=no            given twice, the last one wins
@@ -8,8 +8,8 @@ completion from the same rows.
 A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
 
 A file of options has one in each line, written as above, empty lines, and lines that begin with # for people. The value
-is all that follows on the line, without blanks at its ends. The command line wins over the file. A file may also have the
-names that options had before, so that an older run can be resumed.
+is all that follows on the line, without blanks at its ends. The command line wins over the file. A file may also have
+the names that options had before, so that an older run can be resumed.
 */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -219,8 +219,8 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
     }
 }
 
-// The option that "--name" or "--name=value" names; *value is the text after the "=", or NULL. old_names: names that options
-// had before are accepted too.
+// The option that "--name" or "--name=value" names; *value is the text after the "=", or NULL. old_names: names that
+// options had before are accepted too.
 static inline Option* option_named(Option* table, int n, const char* word, bool old_names, const char** value,
                                    Error* error) {
     char name[64];
@@ -309,7 +309,8 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     return option_take(&read, value ? value : rest, error);
 }
 
-// The name of a usual format of settings that this text is in, by its first line that is no comment; NULL: none of them.
+// The name of a usual format of settings that this text is in, by its first line that is no comment; NULL: none of
+// them.
 static inline const char* format_of_settings(const char* text) {
     while (*text == '#' || (*text && strchr(" \t\r\n", *text))) text += *text == '#' ? strcspn(text, "\n") : 1;
     const size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.\"'");
@@ -336,8 +337,9 @@ static inline bool options_read(Option* table, int n, char* text, const char* pa
     return true;
 }
 
-// The value of an option as options_read takes it; "" for a flag that is on, and where it is not set: a string that is NULL, a number
-// below its range, which stands for "what follows from others". false: it has no place in a file (see above).
+// The value of an option as options_read takes it; "" for a flag that is on, and where it is not set: a string that is
+// NULL, a number below its range, which stands for "what follows from others". false: it has no place in a file (see
+// above).
 static inline bool option_text(char* text, size_t size, const Option* o) {
     const char* string;
     text[0] = 0;

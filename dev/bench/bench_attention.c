@@ -1,8 +1,8 @@
 /*
 bench_attention.c: kernels/attention.h, forward and backward, at the shapes of GPT-2 124M and some with other heads.
 
-The last rows are sequences packed from documents of about so many tokens, whose attention ends with them. All percentages
-are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
+The last rows are sequences packed from documents of about so many tokens, whose attention ends with them. All
+percentages are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
 query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/mfu.h), the

@@ -1,7 +1,7 @@
 /*
-bench_collective.c: all-reduces by plan (comm/collectives/collectives.h, comm/comm_planned.h) beside the one of the MPI library, on the ranks
-that mpirun starts. Algorithms take turns; a time is the longest of all ranks', and the median over the rounds. Every result
-is compared with the sum that it has to be, and its bits with rank 0's.
+bench_collective.c: all-reduces by plan (comm/collectives/collectives.h, comm/comm_planned.h) beside the one of the MPI
+library, on the ranks that mpirun starts. Algorithms take turns; a time is the longest of all ranks', and the median
+over the rounds. Every result is compared with the sum that it has to be, and its bits with rank 0's.
 
     scripts/mpirun.sh -np 4 build/bench_collective --algorithms native,ring,multitree --topology full:4 --kib 64,1024,16384
 
@@ -62,8 +62,8 @@ static void check_sum(const Rival* rival, const void* x, int64_t n, bool bf16) {
     }
 }
 
-// All ranks return at about the same time. Behind a barrier they do not: its last messages may stand in a queue. On one machine
-// there is one clock.
+// All ranks return at about the same time. Behind a barrier they do not: its last messages may stand in a queue. On one
+// machine there is one clock.
 static void begin_together(Comm* world, bool one_clock) {
     double at = seconds_now() + 0.05;
     if (!one_clock) {

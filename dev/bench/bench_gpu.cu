@@ -4,9 +4,9 @@ bench_gpu.cu: how fast the CUDA kernels are on this GPU, beside what it can do a
     build/cuda/bf16/bench_gpu [--only attention,products,memory] [--model NAME] [--json FILE] [--tiny]
 
 First the two ceilings, measured: a large copy (bytes read and written a second) and a large matrix product. Then every
-operation of a training step of the six models of roofline.h, in their shapes, and attention at 1024, 2048 and 4096 tokens
-with heads of 64 and 128; which operations there are, with how many FLOP and bytes, roofline.h says, so nothing is listed
-here. A line has
+operation of a training step of the six models of roofline.h, in their shapes, and attention at 1024, 2048 and 4096
+tokens with heads of 64 and 128; which operations there are, with how many FLOP and bytes, roofline.h says, so nothing
+is listed here. A line has
 
     the time, its floor (by the two ceilings of this very run) and the share of it;
     TFLOP/s and the share of the product, or GB/s and the share of the copy; how much of our goal that is
@@ -14,15 +14,16 @@ here. A line has
 --json: the same, a line each, numbers in full. --only: what is measured behind the ceilings. --tiny: two small models,
 each operation twice, to see that all of it works; the emulator runs that too (its times mean nothing).
 
-How, says measure_gpu.h. Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal attention count the lower
-half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes. ATTENTION=mma or wgmma chooses
-the family of its kernels; a run measures one of them.
+How, says measure_gpu.h. Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal
+attention count the lower half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes.
+ATTENTION=mma or wgmma chooses the family of its kernels; a run measures one of them.
 
-How long it takes on an H200, by arithmetic: the floors of one of each operation (build/roofline --model) add up to 28, 21,
-30, 40, 40 and 21 ms for the six models; of that 128 ms are products and attention, which at 80 % of the product and 23 runs
-take 4 s, and while algorithms are chosen (8 of them, 4 rounds of 2 runs; with an epilogue twice that, and 16 runs of it
-against two steps) up to 144 more runs, 23 s; 52 ms move memory: 23 runs, 2 s. Attention of several lengths: 13 ms x 2 x 23 /
-0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s. Together some 50 s; --only attention some 5.
+How long it takes on an H200, by arithmetic: the floors of one of each operation (build/roofline --model) add up to 28,
+21, 30, 40, 40 and 21 ms for the six models; of that 128 ms are products and attention, which at 80 % of the product and
+23 runs take 4 s, and while algorithms are chosen (8 of them, 4 rounds of 2 runs; with an epilogue twice that, and 16
+runs of it against two steps) up to 144 more runs, 23 s; 52 ms move memory: 23 runs, 2 s. Attention of several lengths:
+13 ms x 2 x 23 / 0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s. Together some 50 s;
+--only attention some 5.
 */
 #include "measure_gpu.h"
 #include "roofline.h"
@@ -120,8 +121,8 @@ static void product_weight_bias(const Arrays* a) {
     linear_backward_weight_and_bias(a->g, a->f, a->out, a->x, a->N, a->IN, a->OUT);
 }
 
-// As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by the
-// norm behind them.
+// As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by
+// the norm behind them.
 static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
     const bool biases = r->model.biases && strncmp(row->op.name, "head", 4) != 0;
     if (row->op.transposed == 0)

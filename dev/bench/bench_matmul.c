@@ -6,8 +6,8 @@ block, and the unembedding; forward, gradient of the input, gradient of the weig
 
 Beside it run the machine's own FMA peak (kernels/mfu.h), and OpenBLAS and oneDNN where their shared libraries are found
 when the program starts. In every round each takes its turn, in rotating order; a row shows medians over the rounds.
-Between turns all sleep, until the threads of the last one have stopped spinning: each library has its own. One thread is
-timed by its CPU time, so that other programs disturb little; several by the clock on the wall.
+Between turns all sleep, until the threads of the last one have stopped spinning: each library has its own. One thread
+is timed by its CPU time, so that other programs disturb little; several by the clock on the wall.
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"

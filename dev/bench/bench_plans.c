@@ -1,11 +1,12 @@
 /*
-bench_plans.c: how long plans of collectives take to build, on one core, and how good they are: steps times the size of a
-chunk, which is the time of a large all-reduce (of D bytes, over links of B bytes/s, in D / B); and the same beside the
-least that any algorithm of these links can need, max(1 / slowest corner, 2 (N - 1) / links).
+bench_plans.c: how long plans of collectives take to build, on one core, and how good they are: steps times the size of
+a chunk, which is the time of a large all-reduce (of D bytes, over links of B bytes/s, in D / B); and the same beside
+the least that any algorithm of these links can need, max(1 / slowest corner, 2 (N - 1) / links).
 */
 #include "../../comm/collectives/collectives.h"
 
-// No rank can send or receive its vector faster than over all its links; and every vector has to be sent 2 (N - 1) / N times.
+// No rank can send or receive its vector faster than over all its links; and every vector has to be sent 2 (N - 1) / N
+// times.
 static double least(const Network* net) {
     int fewest = net->links;
     for (int r = 0; r < net->ranks; r++) {

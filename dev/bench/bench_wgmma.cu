@@ -1,5 +1,6 @@
 /*
-bench_wgmma.cu: how fast the matrix product of wgmma_product.cuh is on this GPU (compute capability 9.0), beside cuBLASLt's.
+bench_wgmma.cu: how fast the matrix product of wgmma_product.cuh is on this GPU (compute capability 9.0), beside
+cuBLASLt's.
 
     build/cuda/bf16/bench_wgmma [--tiny]      --tiny: a small product, to see that it works (the emulator runs that too)
 

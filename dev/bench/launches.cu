@@ -1,13 +1,13 @@
 /*
-launches.cu: how every kernel is launched in a training step, without launching it: the functions of kernels are called on
-the emulator, with arrays that nobody looks at, and launch() writes down what it was asked for. So blocks, threads and dynamic
-shared memory in the tables of assembly.py are those of the launch code itself, for an H200 and two models:
+launches.cu: how every kernel is launched in a training step, without launching it: the functions of kernels are called
+on the emulator, with arrays that nobody looks at, and launch() writes down what it was asked for. So blocks, threads
+and dynamic shared memory in the tables of assembly.py are those of the launch code itself, for an H200 and two models:
 
     GPT-2 124M       64 sequences of 1024 tokens, 12 heads of 64
     Llama 1.1B       16 sequences of 2048 tokens, 32 query and 4 key/value heads of 64; attention besides with heads of 128
 
-A line is: where the kernel is in this program, counted from main; blocks; threads of a block; its bytes of dynamic shared
-memory. nm(1) knows which kernel that is.
+A line is: where the kernel is in this program, counted from main; blocks; threads of a block; its bytes of dynamic
+shared memory. nm(1) knows which kernel that is.
 */
 #define launch launch_on_emulator
 #include "../../kernels/cuda_utils.cuh"

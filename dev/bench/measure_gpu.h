@@ -1,9 +1,10 @@
 /*
 measure_gpu.h: what the benchmarks on a GPU share: random arrays, and how long something takes there.
 
-Times are medians of 20 runs between events on the device, after 3 that do not count; nothing is waited for between them.
-Before each run 256 MB are set to zero, outside of the events: no input is left in the cache (L2: 50 to 60 MB), as in a
-training step it mostly is not. Inputs are random: a GPU that multiplies zeros uses less power and looks 10 % faster.
+Times are medians of 20 runs between events on the device, after 3 that do not count; nothing is waited for between
+them. Before each run 256 MB are set to zero, outside of the events: no input is left in the cache (L2: 50 to 60 MB), as
+in a training step it mostly is not. Inputs are random: a GPU that multiplies zeros uses less power and looks 10 %
+faster.
 */
 #ifndef MEASURE_GPU_H
 #define MEASURE_GPU_H

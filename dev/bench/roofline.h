@@ -4,9 +4,9 @@ each, the time that we aim at, and what follows for the whole step.
 
     floor = the largest of  FLOP / product,  bytes / copy,  exponentials / exponentials a second
 
-product, copy: what this GPU was measured to reach with a large matrix product and a large copy (bytes read and written);
-bench_gpu measures both. The exponentials are the third limit of attention: 16 a clock and multiprocessor. Operations run
-one after the other, so a step's floor is the sum. (Williams, Waterman and Patterson 2009: "Roofline".)
+product, copy: what this GPU was measured to reach with a large matrix product and a large copy (bytes read and
+written); bench_gpu measures both. The exponentials are the third limit of attention: 16 a clock and multiprocessor.
+Operations run one after the other, so a step's floor is the sum. (Williams, Waterman and Patterson 2009: "Roofline".)
 
 Which operations there are is not written here: ops.h has the trainer's, block by block, for the planner. Here they get
 what a bound needs to the byte:
@@ -88,8 +88,8 @@ static inline double roofline_tokens(const Roofline* r) { return (double)r->micr
 // ----------------------------------------------------------------------------------------------------------------
 // Goals
 
-// Of products by the number of channels: with sums of 768 the end of one tile is not hidden behind the next, and 1600 are
-// 12.5 tiles. TFLOP/s of an H200's 790.
+// Of products by the number of channels: with sums of 768 the end of one tile is not hidden behind the next, and 1600
+// are 12.5 tiles. TFLOP/s of an H200's 790.
 static inline void goal_of_product(RooflineRow* row, int C) {
     const double goal = C < 1024 ? 660 : C < 2048 ? 690 : 720, stretch = C < 1024 ? 700 : C < 2048 ? 720 : 750;
     row->goal = goal / 790, row->stretch = stretch / 790;
@@ -210,8 +210,8 @@ static inline void roofline_join(Roofline* r) {
     r->n = n;
 }
 
-// The steps of a model with B sequences of T tokens in each of micro_batches. vocabulary: as it is computed with, 0: the
-// model's, rounded up to a multiple of 128. separate: no epilogue but the bias (MATMUL_EPILOGUE=0).
+// The steps of a model with B sequences of T tokens in each of micro_batches. vocabulary: as it is computed with, 0:
+// the model's, rounded up to a multiple of 128. separate: no epilogue but the bias (MATMUL_EPILOGUE=0).
 static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, int T, int micro_batches,
                                   int vocabulary, Recompute recompute, bool separate) {
     memset(r, 0, sizeof *r);
@@ -295,8 +295,8 @@ static inline double roofline_mfu(const Roofline* r, const RooflineTotals* t, co
 // ----------------------------------------------------------------------------------------------------------------
 // Memory
 
-// What the trainer's plan takes; on top of it come the driver's context, kernels' code, cuBLASLt's workspace and scratch
-// memory of kernels.
+// What the trainer's plan takes; on top of it come the driver's context, kernels' code, cuBLASLt's workspace and
+// scratch memory of kernels.
 static inline bool roofline_memory(StageMemory* memory, const Roofline* r, Error* error) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.recompute = r->recompute;

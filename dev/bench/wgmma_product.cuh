@@ -1,6 +1,6 @@
 /*
-wgmma_product.cuh: a matrix product with Hopper's instructions (kernels/hopper.cuh), to read, to test them, and to see what
-they give: D = A B^T, of 16-bit numbers with float sums. A is M x K, B is N x K, D is M x N, all of them by rows.
+wgmma_product.cuh: a matrix product with Hopper's instructions (kernels/hopper.cuh), to read, to test them, and to see
+what they give: D = A B^T, of 16-bit numbers with float sums. A is M x K, B is N x K, D is M x N, all of them by rows.
 
     block         384 threads: a warpgroup that copies, two that multiply. As many blocks as there are multiprocessors; each
                   takes tile after tile of D, 128 x 256
@@ -15,7 +15,8 @@ they give: D = A B^T, of 16-bit numbers with float sums. A is M x K, B is N x K,
     order         Tiles that run at the same time share rows of A and of B in the L2 cache: bands of eight tiles in height.
 
 Nothing has to be a multiple of the tile: TMA reads zeros outside of a matrix, and writes nothing there. Rows have to be
-multiples of 16 bytes: K and N of 8. In the sm_90a code, 13.0's ptxas shows no spills and no products that wait for each other.
+multiples of 16 bytes: K and N of 8. In the sm_90a code, 13.0's ptxas shows no spills and no products that wait for each
+other.
 */
 #ifndef WGMMA_PRODUCT_CUH
 #define WGMMA_PRODUCT_CUH

@@ -32,8 +32,8 @@ What is found, beside wrong results. A message has the line of the kernel, or it
 
 CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
 
-What only Hopper GPUs have, copies of tiles, products of four warps, barriers that count bytes, is in hopper_emulator.h, with
-what is found there.
+What only Hopper GPUs have, copies of tiles, products of four warps, barriers that count bytes, is in hopper_emulator.h,
+with what is found there.
 
 Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
 coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.

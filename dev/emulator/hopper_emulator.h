@@ -1,9 +1,9 @@
 /*
-hopper_emulator.h: the functions of hopper.cuh on the emulator. See there what they are; here, what is made of them where
-there is no such GPU, and what is found beside wrong results.
+hopper_emulator.h: the functions of hopper.cuh on the emulator. See there what they are; here, what is made of them
+where there is no such GPU, and what is found beside wrong results.
 
-A GPU may do an asynchronous thing at once, or as late as it is waited for. A kernel that relies on either works until it
-does not. Here all of it happens as late as it can:
+A GPU may do an asynchronous thing at once, or as late as it is waited for. A kernel that relies on either works until
+it does not. Here all of it happens as late as it can:
 
     tensor_load     The tile becomes NaN at once. It arrives when no thread of the block can go on without it (with
                     CUDA_ON_CPU_ORDER from 2 on, at any time before that).
@@ -15,18 +15,18 @@ does not. Here all of it happens as late as it can:
                     and the barrier after it (or the copy or product that the same thread starts). TMA and wgmma compare.
                     With CUDA_ON_CPU_FENCES=1, which is slow, a thread's fence is for what this thread has stored, only.
 
-Told, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of less than four
-warps, or with different arguments in some of them; sums that are changed, and fragments of A, before the wait, or are still
-under way after it; tiles that TMA overwrites while a product or a store reads them, or that are read while TMA brings them;
-missing shared_fence(), barriers_fence(); addresses and strides that are not multiples of what they have to be; barriers that
-nobody has set up, one arrival too many, more bytes than were announced; in a deadlock, what each barrier waits for; what
-nobody has waited for when the block ends.
+Told, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of less than
+four warps, or with different arguments in some of them; sums that are changed, and fragments of A, before the wait, or
+are still under way after it; tiles that TMA overwrites while a product or a store reads them, or that are read while
+TMA brings them; missing shared_fence(), barriers_fence(); addresses and strides that are not multiples of what they
+have to be; barriers that nobody has set up, one arrival too many, more bytes than were announced; in a deadlock, what
+each barrier waits for; what nobody has waited for when the block ends.
 
-It asks for more than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until the
-wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these functions. Not
-found: a store behind the fence and before the barrier, and a fence that not all of the writing threads have made (both: with
-CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the product; registers that are
-claimed before others release them.
+It asks for more than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until
+the wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these
+functions. Not found: a store behind the fence and before the barrier, and a fence that not all of the writing threads
+have made (both: with CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the
+product; registers that are claimed before others release them.
 */
 #ifndef HOPPER_EMULATOR_H
 #define HOPPER_EMULATOR_H
@@ -198,8 +198,8 @@ void each_difference(const std::vector<char>& copy, F f) {
     }
 }
 
-// With CUDA_ON_CPU_FENCES=1. What differs from what the last thread left has been written by the one that leaves now; and its
-// fence holds for that, and for nothing that others have written.
+// With CUDA_ON_CPU_FENCES=1. What differs from what the last thread left has been written by the one that leaves now;
+// and its fence holds for that, and for nothing that others have written.
 inline void Hopper::leave() {
     if (!exact) return;
     each_difference(last, [this](size_t i) {
@@ -233,8 +233,8 @@ inline void check_readable(const char* p, size_t bytes, const char* what, Site a
              what, p - block->shared);
 }
 
-// A descriptor as the hardware reads it. Calls f(address of 16 bytes, first row of A or column of B, first k) for all of the
-// operand: eight k of one row, or eight rows of one k.
+// A descriptor as the hardware reads it. Calls f(address of 16 bytes, first row of A or column of B, first k) for all
+// of the operand: eight k of one row, or eight rows of one k.
 template <class F>
 void each_chunk(const Operand& o, Site at, F f) {
     const uint64_t d = o.descriptor;

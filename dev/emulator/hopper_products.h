@@ -205,7 +205,8 @@ inline void set_registers(int n, bool claim, Site at) {
         if (!w.registers) return;
         all += w.registers;
     }
-    // The block begins with as many for each thread as fit, in steps of 8, and what one warpgroup claims another one releases.
+    // The block begins with as many for each thread as fit, in steps of 8, and what one warpgroup claims another one
+    // releases.
     const int threads = (int)block->threads, has = std::min(256, 65536 / threads / 8 * 8) * threads / 128;
     if (all > has)
         fail(at, "registers_claim: a thread of each warpgroup, together, want %d registers, of %d", all, has);

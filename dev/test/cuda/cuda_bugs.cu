@@ -1,8 +1,8 @@
 /*
 cuda_bugs.cu: kernels with one bug each. Does dev/emulator/cuda_emulator.h see them, and nothing where there is none?
 
-Every kernel here has an argument `right`: with it, it is correct; without it, it has the bug that it is named after. How
-each is run and judged: cuda_bugs.h. The table at the end says what each build has to say.
+Every kernel here has an argument `right`: with it, it is correct; without it, it has the bug that it is named after.
+How each is run and judged: cuda_bugs.h. The table at the end says what each build has to say.
 
 For emulated GPUs only: on a real one, most of these would go unnoticed, and the others end all work on the GPU.
 */

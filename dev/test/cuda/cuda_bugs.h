@@ -1,12 +1,12 @@
 /*
 cuda_bugs.h: what runs and judges kernels with one bug each: cuda_bugs.cu, cuda_hopper_bugs.cu.
 
-Every kernel has an argument `right`: with it, it is correct; without it, it has the bug that it is named after. The test
-starts itself once for each of them, as a process of its own that runs the kernel and compares what it computes. A bug is
-noticed if that process ends with a message, or with wrong results. A table says what each build has to say: plain, with
--fsanitize=address,undefined, and with -fsanitize=thread. If a message names a line of the source, the first one has to be
-marked with "<-- here" in the kernel; otherwise it has to name the kernel. The correct kernels have to pass in every build, in
-all orders.
+Every kernel has an argument `right`: with it, it is correct; without it, it has the bug that it is named after. The
+test starts itself once for each of them, as a process of its own that runs the kernel and compares what it computes. A
+bug is noticed if that process ends with a message, or with wrong results. A table says what each build has to say:
+plain, with -fsanitize=address,undefined, and with -fsanitize=thread. If a message names a line of the source, the first
+one has to be marked with "<-- here" in the kernel; otherwise it has to name the kernel. The correct kernels have to
+pass in every build, in all orders.
 */
 #ifndef CUDA_BUGS_H
 #define CUDA_BUGS_H

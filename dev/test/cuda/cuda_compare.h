@@ -1,9 +1,9 @@
 /*
-cuda_compare.h: errors over many cases of a function. Each case is compared element by element, and a line is printed for
-each function: the largest error of all cases, in units of its bound, and the largest relative norm of an error.
+cuda_compare.h: errors over many cases of a function. Each case is compared element by element, and a line is printed
+for each function: the largest error of all cases, in units of its bound, and the largest relative norm of an error.
 
-Bounds, for each element on its own: where the result becomes floatX, U |wanted|; what else happens is float32, k roundings
-of terms of a size S: k U32 S, or sqrt(k) U32 S where k is large and signs are random.
+Bounds, for each element on its own: where the result becomes floatX, U |wanted|; what else happens is float32, k
+roundings of terms of a size S: k U32 S, or sqrt(k) U32 S where k is large and signs are random.
 */
 #ifndef CUDA_COMPARE_H
 #define CUDA_COMPARE_H

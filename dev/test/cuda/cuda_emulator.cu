@@ -1,7 +1,8 @@
 /*
-cuda_emulator.cu: does dev/emulator/cuda_emulator.h do what CUDA does? Each test computes by itself, in plain C, what a feature
-of CUDA has to give. So the same tests hold on a GPU, where they test the wrappers of cuda_utils.cuh and themselves; what only
-an emulator can show (streams that are as late as may be, launches that are refused) is left out there.
+cuda_emulator.cu: does dev/emulator/cuda_emulator.h do what CUDA does? Each test computes by itself, in plain C, what a
+feature of CUDA has to give. So the same tests hold on a GPU, where they test the wrappers of cuda_utils.cuh and
+themselves; what only an emulator can show (streams that are as late as may be, launches that are refused) is left out
+there.
 
 Everything here is exact: integers, or floats that are small integers. The whole test then runs again in other orders of
 threads and blocks, and with kernels that are as late as may be.
@@ -593,8 +594,8 @@ static void test_16(const char* name, int E, int M) {
     check(wrong == 0, "float to %s: %zu floats, to nearest even: %d wrong", name, x.size(), wrong);
 }
 
-// The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_denormals): no number of 16 bits may become one on its way
-// that is not one itself.
+// The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_denormals): no number of 16 bits may become
+// one on its way that is not one itself.
 [[maybe_unused]] static void test_flushed() {
 #ifdef __SSE__
     const unsigned control = __builtin_ia32_stmxcsr();

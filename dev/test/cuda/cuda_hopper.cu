@@ -1,15 +1,15 @@
 /*
-cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops, and a matrix product made of them against one in
-float64.
+cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops, and a matrix product made of them against one
+in float64.
 
 The references know nothing of tiles: they take matrices by row and column, and a tile's bytes by the rule that TMA's
-documentation has for 128-byte swizzling: bits 4-6 of an address by exclusive or with bits 7-9. Products are compared with
-sums in float64. A float sum of n products, in whatever order, is off by at most about n 2^-24 of the sum of their sizes; tensor
-cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room. What is rounded to 16 bits at the
-end adds half of a unit, U.
+documentation has for 128-byte swizzling: bits 4-6 of an address by exclusive or with bits 7-9. Products are compared
+with sums in float64. A float sum of n products, in whatever order, is off by at most about n 2^-24 of the sum of their
+sizes; tensor cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room. What is
+rounded to 16 bits at the end adds half of a unit, U.
 
-Runs with 16-bit types of both kinds in any build. On a GPU of another compute capability than 9.0 there is nothing to run: it
-says so. --short: fewer sizes, for the sanitizers.
+Runs with 16-bit types of both kinds in any build. On a GPU of another compute capability than 9.0 there is nothing to
+run: it says so. --short: fewer sizes, for the sanitizers.
 */
 #include "../../bench/wgmma_product.cuh"
 #include "cuda_test.h"
@@ -143,8 +143,8 @@ static void test_tma(int rounds) {
     check(stores, "tensor_store: %d random tiles, and nothing else is written", rounds);
 }
 
-// A ring of three tiles between a warp that loads and two that read, and send on what they read by TMA: more rounds than phases
-// have parities, and more than a ring has places.
+// A ring of three tiles between a warp that loads and two that read, and send on what they read by TMA: more rounds
+// than phases have parities, and more than a ring has places.
 enum { RING = 3 };
 __global__ void ring_kernel(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to, int tiles) {
     __shared__ Barrier full[RING], empty[RING];
@@ -197,8 +197,8 @@ static void test_ring(int tiles) {
 // ----------------------------------------------------------------------------------------------------------------
 // Named barriers, and stores of fragments
 
-// Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it. Warp 0
-// arrives at two barriers, at which warp 1 waits in the other order.
+// Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it.
+// Warp 0 arrives at two barriers, at which warp 1 waits in the other order.
 __global__ void hand_over(int* out, int rounds) {
     __shared__ int given[32], back[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -436,7 +436,8 @@ int main(int argc, char** argv) {
     test_operands<bf16, 64>("bf16");
     test_operands<bf16, 128>("bf16");
     test_operands<fp16, 64>("fp16");
-    // Shapes: below a tile, and most stages twice; one tile; several, of which blocks have different numbers; small K; one row.
+    // Shapes: below a tile, and most stages twice; one tile; several, of which blocks have different numbers; small K;
+    // one row.
     test_product<bf16>("bf16", 0x1p-8, 50, 40, 392, 2);
     if (is_short) return test_end();
     test_product<bf16>("bf16", 0x1p-8, 128, 256, 64, 1);

@@ -1,10 +1,11 @@
 /*
-cuda_hopper_bugs.cu: what dev/emulator/hopper_emulator.h says of mistakes with wgmma, TMA and barriers, and that it says nothing where
-there is none.
+cuda_hopper_bugs.cu: what dev/emulator/hopper_emulator.h says of mistakes with wgmma, TMA and barriers, and that it says
+nothing where there is none.
 
-One small kernel uses all of hopper.cuh: 64 x 64 sums of A B^T, 128 columns in two steps through one stage of shared memory, then
-a product of registers and a tile that was stored the ordinary way; the result goes to D through a tile, by TMA. Each bug is one
-line of it that is left out or wrong. How they are run and judged: cuda_bugs.h. For emulated GPUs only.
+One small kernel uses all of hopper.cuh: 64 x 64 sums of A B^T, 128 columns in two steps through one stage of shared
+memory, then a product of registers and a tile that was stored the ordinary way; the result goes to D through a tile, by
+TMA. Each bug is one line of it that is left out or wrong. How they are run and judged: cuda_bugs.h. For emulated GPUs
+only.
 */
 #include "../../../kernels/hopper.cuh"
 #include "../unit/test.h"

@@ -1,6 +1,6 @@
 /*
-cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over states, GELU, SwiGLU, embedding,
-RoPE) against their references in C.
+cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over states, GELU, SwiGLU,
+embedding, RoPE) against their references in C.
 
 Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, results are compared as they are.
 */
@@ -58,9 +58,9 @@ static ShardedBuffer norm_input(const Norm& t) {
     return x;
 }
 
-// Sums: in a thread at most 32 additions (rows to 16384), in a warp 5, in a block 5; in the reference C / 64 + 6. To the
-// mean a division, to the variance a difference and a square, to the output a difference, 2 products and a sum: 8. x - mean
-// is off by the mean's error: of the size of |x|, which is `spread` times that of x - mean.
+// Sums: in a thread at most 32 additions (rows to 16384), in a warp 5, in a block 5; in the reference C / 64 + 6. To
+// the mean a division, to the variance a difference and a square, to the output a difference, 2 products and a sum: 8.
+// x - mean is off by the mean's error: of the size of |x|, which is `spread` times that of x - mean.
 static double norm_error_bound(const Norm& t) {
     const double spread = t.layer ? 1 + fabs(t.offset) / (4 / sqrt(12)) : 1, thread = fmin(t.C, fmax(32, t.C / 512.0));
     return sqrt(thread + 10 + t.C / 64.0 + 6 + 8) * spread * U32;
@@ -106,9 +106,9 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
     if (t.layer) compare("layernorm_forward: mean", mean.get(), want_mean, false, error);
 }
 
-// Backward. dx: a mean of products (3 roundings each) as above, times xhat and rstd, 3 differences; of the size of 1 and of
-// rstd times g, its mean, and xhat. dw: N additions in a thread at most, some among blocks, and 4 roundings in a term, in
-// both of those that are compared.
+// Backward. dx: a mean of products (3 roundings each) as above, times xhat and rstd, 3 differences; of the size of 1
+// and of rstd times g, its mean, and xhat. dw: N additions in a thread at most, some among blocks, and 4 roundings in a
+// term, in both of those that are compared.
 static void test_norm_backward(const Norm& t) {
     const int N = t.N, C = t.C, m = t.moved;
     const int64_t n = (int64_t)N * C;
@@ -150,8 +150,8 @@ static void test_norm_backward(const Norm& t) {
     compare_same("layernorm_backward: db again", db.get(), first_db);
 }
 
-// The last step of dw and db, with more partial sums than the emulator's few blocks leave: count / 32 additions in a thread,
-// 5 among threads, 1 to what is there; the reference adds all in float64.
+// The last step of dw and db, with more partial sums than the emulator's few blocks leave: count / 32 additions in a
+// thread, 5 among threads, 1 to what is there; the reference adds all in float64.
 static void test_add_columns(int count, int columns, bool two) {
     const int all = two ? 2 * columns : columns;
     const Floats hpartial = random_of<float>((int64_t)count * all, 1), ha = random_of<float>(columns, 1);
@@ -268,8 +268,8 @@ static void test_accumulate(int n, int moved) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// CAAT-Net's sums over states. In float32, in the order of the states, and rounded once, to T; copies and one product, rounded
-// once too: so nothing but that rounding differs from the reference.
+// CAAT-Net's sums over states. In float32, in the order of the states, and rounded once, to T; copies and one product,
+// rounded once too: so nothing but that rounding differs from the reference.
 
 typedef struct {
     int states, N, C, S, moved;
@@ -317,9 +317,9 @@ static void test_syncs() {
 
 // ----------------------------------------------------------------------------------------------------------------
 // GELU and SwiGLU. With v = 2u for GELU, v = x for SwiGLU, the gate is s = 1 / (1 + e^-v). Roundings of v change e^-v
-// |v|-fold, and changes of e^-v change s by its 1 - s. In s: e^-v (4 roundings, and 1 |v|), 1 + e (1), the division (4); v
-// (6, |v|-fold). So the size of s is s (1 + |v| (1 - s)), with 10 roundings, and as many in the reference. Slopes have s
-// twice, e once, and 5 more: 30.
+// |v|-fold, and changes of e^-v change s by its 1 - s. In s: e^-v (4 roundings, and 1 |v|), 1 + e (1), the division
+// (4); v (6, |v|-fold). So the size of s is s (1 + |v| (1 - s)), with 10 roundings, and as many in the reference.
+// Slopes have s twice, e once, and 5 more: 30.
 
 static const double GATE = 20 * U32, SLOPE = 60 * U32, TINY = 0x1p-100;
 
@@ -456,7 +456,8 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
     }
     reference::embedding_backward(want_dwte.data(), fdout.data(), htokens.data(), N, C, first, slice);
     compare_same("embedding_backward, again", dwte.get(), again);
-    // Up to 64 of a token are added in the same order; of k, a partial sum of 64 goes to the rest: a walk of sqrt(k) U32.
+    // Up to 64 of a token are added in the same order; of k, a partial sum of 64 goes to the rest: a walk of sqrt(k)
+    // U32.
     std::vector<int> count((size_t)slice, 0);
     for (int32_t t : htokens) {
         if (t >= first && t < first + slice) count[(size_t)(t - first)]++;

@@ -1,6 +1,7 @@
 /*
-cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices), of the update (norm of the gradient, AdamW and SGD
-with stochastic rounding), the checksum of parameters, and of replicas that do not wait, against their references in C. Bounds: see cuda_compare.h.
+cuda_update.cu: the kernels of the loss (cross-entropy, whole and in slices), of the update (norm of the gradient, AdamW
+and SGD with stochastic rounding), the checksum of parameters, and of replicas that do not wait, against their
+references in C. Bounds: see cuda_compare.h.
 */
 #include "cuda_compare.h"
 
@@ -24,9 +25,9 @@ typedef float floatX;
 typedef std::vector<int32_t> Integers;
 
 // ----------------------------------------------------------------------------------------------------------------
-// Cross-entropy. e^(x - max) has 4 roundings and, |x - max|-fold, 2: of the argument, and of its product with log2 e. A sum
-// of V: in a thread V / 512 additions, 10 between threads; in the reference 2048 / 64 + 6. `distance` is the mean of
-// |x - max|, weighted with the terms of the sum.
+// Cross-entropy. e^(x - max) has 4 roundings and, |x - max|-fold, 2: of the argument, and of its product with log2 e. A
+// sum of V: in a thread V / 512 additions, 10 between threads; in the reference 2048 / 64 + 6. `distance` is the mean
+// of |x - max|, weighted with the terms of the sum.
 
 typedef struct {
     int N, V, stride, moved;
@@ -593,8 +594,8 @@ static void test_delay_squares(int64_t n, int moved) {
     add_result("delay_squares: every element once, added", sum.get()[0] == (double)whole ? 0 : INFINITY, 0, 1);
 }
 
-// Three rounds, the same bytes and bits as the reference. Block 1 is zeros, block 3 has a NaN, 5 an infinity; 7 is so small
-// that its scale is off, and numbers are cut at the ends.
+// Three rounds, the same bytes and bits as the reference. Block 1 is zeros, block 3 has a NaN, 5 an infinity; 7 is so
+// small that its scale is off, and numbers are cut at the ends.
 static void test_quantize(int n, int bits, int moved) {
     const size_t bytes = (size_t)quant_bytes(n, bits);
     Floats want(n), want_residue((size_t)n, 0.0f), want_out = random_of<float>(n, 1);

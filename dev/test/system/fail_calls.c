@@ -1,5 +1,6 @@
 /*
-fail_calls.c: a library for LD_PRELOAD under which one system call of a run fails: for torture.py, which tries them one after another.
+fail_calls.c: a library for LD_PRELOAD under which one system call of a run fails: for torture.py, which tries them one
+after another.
 
     FAIL_UNDER=TEXT     counted are calls that concern a file with TEXT in its path: open, fopen, mkdir, rename, renameat2, fallocate,
                         ftruncate, pwrite, fsync, opendir

@@ -1,6 +1,6 @@
 /*
-collective_fixture.h: what the tests of collectives share. Networks built a second time, as graphs, link by link in the order of
-ports; shortest routes; the networks and algorithms that are tried; a machine that executes a plan on numbers.
+collective_fixture.h: what the tests of collectives share. Networks built a second time, as graphs, link by link in the
+order of ports; shortest routes; the networks and algorithms that are tried; a machine that executes a plan on numbers.
 */
 #ifndef COLLECTIVE_FIXTURE_H
 #define COLLECTIVE_FIXTURE_H

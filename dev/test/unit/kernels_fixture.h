@@ -2,10 +2,10 @@
 kernels_fixture.h: arrays and comparisons of the kernels' tests (test_kernels.c, test_kernels_update.c,
 test_kernels_bits.c).
 
-Theory: errors are counted in roundings. A result that is a sum of rounded terms may be off by k u S to first order, where
-u = 2^-24, S is the sum of the absolute values of the terms, and k is the number of roundings that a term passes through.
-Each test computes S beside the wanted value and derives k; printed is the largest |got - wanted| / (u S), and k as the
-bound.
+Theory: errors are counted in roundings. A result that is a sum of rounded terms may be off by k u S to first order,
+where u = 2^-24, S is the sum of the absolute values of the terms, and k is the number of roundings that a term passes
+through. Each test computes S beside the wanted value and derives k; printed is the largest |got - wanted| / (u S), and
+k as the bound.
 */
 #ifndef KERNELS_FIXTURE_H
 #define KERNELS_FIXTURE_H

@@ -1,7 +1,7 @@
 /*
-schedule_machine.h: what the tests of schedules share. A machine that executes the tables of all stages: stages, buffers and wires
-as they are, every message with its content, in random order, delivered as late or as early as possible, or with sends that
-wait for their receivers.
+schedule_machine.h: what the tests of schedules share. A machine that executes the tables of all stages: stages, buffers
+and wires as they are, every message with its content, in random order, delivered as late or as early as possible, or
+with sends that wait for their receivers.
 */
 #ifndef SCHEDULE_MACHINE_H
 #define SCHEDULE_MACHINE_H

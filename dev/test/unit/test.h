@@ -45,12 +45,12 @@ static inline double relative_error(const float* a, const double* b, int64_t n) 
     return scale > 0 ? worst / scale : worst;
 }
 
-// Seconds that this process has computed. Where work that grows too fast has to be told from work that does not, they are
-// counted, not those of the clock on the wall: other processes do not matter.
+// Seconds that this process has computed. Where work that grows too fast has to be told from work that does not, they
+// are counted, not those of the clock on the wall: other processes do not matter.
 static inline double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-// while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy machine lets
-// a process run. With several ranks all of them have to count the same checks.
+// while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy
+// machine lets a process run. With several ranks all of them have to count the same checks.
 static inline bool attempt(void) {
     static TestCount before;
     static int made = 0;

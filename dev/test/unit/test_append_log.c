@@ -1,6 +1,6 @@
 /*
-Tests of util/append_log.h. A limit on the size of files stands for the full disk: a write takes what still fits, as a disk does. After
-every call the file has to hold whole lines only, and in the end all of them, in order.
+Tests of util/append_log.h. A limit on the size of files stands for the full disk: a write takes what still fits, as a
+disk does. After every call the file has to hold whole lines only, and in the end all of them, in order.
 */
 #include "test.h"
 #include "../../../util/append_log.h"

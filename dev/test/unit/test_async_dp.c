@@ -1,6 +1,6 @@
 /*
-test_async_dp.c: does data parallelism that does not wait keep its promises? Runs the trainer's own step (this file includes
-train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after every step looks at what sites have:
+test_async_dp.c: does data parallelism that does not wait keep its promises? Runs the trainer's own step (this file
+includes train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after every step looks at what sites have:
 
     members     of a site have the same bits of everything, and so have ranks that hold the same slice
     common      the common point has the same bits on all sites; eager: it is the mean of theirs
@@ -14,14 +14,14 @@ train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after every step 
     resumed     from its checkpoint after any of the steps, in a new trainer, a run ends with the bits of the whole one
     bytes       as many as async_schedule_traffic says, to the byte, in the whole run and in a resumed one
 
-and modes that have to be the same are: one site and the plain optimizer; without delay and with SGD, synchronous training;
-eager with one site and not eager; delayed without a delay and synchronous, ... A checkpoint is refused by a run with another
-plan, and taken up by another mesh with the same sites.
+and modes that have to be the same are: one site and the plain optimizer; without delay and with SGD, synchronous
+training; eager with one site and not eager; delayed without a delay and synchronous, ... A checkpoint is refused by a
+run with another plan, and taken up by another mesh with the same sites.
 
 Bounds. u = 2^-24. A sum of M numbers in float32 is off by (M - 1) u times the sum of their sizes; D is made of two
 differences, such a sum, a product and an addition to c. AdamW: |m| <= 1.165 sqrt(v) with beta1 = 0.9, beta2 = 0.95, by
-Cauchy and Schwarz, and the corrections of the first steps add a factor of 2.24 at most: an update is below 2.61 lr, and lr
-times the weight decay. "error / bound" is told, and has to be below 1.
+Cauchy and Schwarz, and the corrections of the first steps add a factor of 2.24 at most: an update is below 2.61 lr, and
+lr times the weight decay. "error / bound" is told, and has to be below 1.
 
 With --short, or without LONG=1 in the environment, every few of the cases; --only TEXT: those whose line has it.
 
@@ -272,8 +272,8 @@ static void check_drift(Trainer* t, const Memory* memory, Found* found) {
     free(D), free(size), free(sum), free(moved);
 }
 
-// diloco with a delay, after a step and before anything is waited for: what each site sends, of the buckets that it sends now.
-// Returns it (layout.elements), to be freed; the rest is NaN.
+// diloco with a delay, after a step and before anything is waited for: what each site sends, of the buckets that it
+// sends now. Returns it (layout.elements), to be freed; the rest is NaN.
 static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
     const Stage* s = &t->stage;
     const AsyncDp* sites = async_of(s);
@@ -642,7 +642,8 @@ static void run_pair(const Comm* world, const char* a, const char* b, bool bits)
 static jmp_buf back;
 static void jump_back(int status) { longjmp(back, status); }
 
-// Tries to take up the checkpoint after step `from`. Returns the exit status, 0 if it was taken up; text: what was said.
+// Tries to take up the checkpoint after step `from`. Returns the exit status, 0 if it was taken up; text: what was
+// said.
 static int try_resume(const Comm* world, const char* line, int64_t from, char text[2048]) {
     static Trainer t;
     static FILE* said = NULL;

@@ -1,5 +1,6 @@
 /*
-test_async_schedule.c: is the plan right by which sites speak to each other, and is every command line without a meaning refused?
+test_async_schedule.c: is the plan right by which sites speak to each other, and is every command line without a meaning
+refused?
 
     async_schedule_sends, async_schedule_merges, async_schedule_flies    against another form of the rule, for all H and P up to 16, all delays
     async_schedule_check     accepts a plan if and only if a walk through four rounds, with a list of what is on its way, finds every
@@ -39,9 +40,9 @@ static AsyncConfig plan_of(int64_t H, int P, int64_t delay) {
     return r;
 }
 
-// Walks through four rounds with what is on its way: in each step first what was sent `delay` steps before is merged, then
-// something is sent. True if each sending is merged once, at most one of a fragment is on its way, and no two fragments share
-// a step.
+// Walks through four rounds with what is on its way: in each step first what was sent `delay` steps before is merged,
+// then something is sent. True if each sending is merged once, at most one of a fragment is on its way, and no two
+// fragments share a step.
 static bool walk_is_right(int64_t H, int P, int64_t delay) {
     if (H < 1 || P < 1 || delay < 0) return false;
     int64_t on_its_way[64] = {0}; // the step of the sending, 0: nothing
@@ -60,8 +61,8 @@ static bool walk_is_right(int64_t H, int P, int64_t delay) {
     return true;
 }
 
-// The last step whose work has been merged by the end of step `last`, for the fragment that is behind most: by walking. Eager
-// merging has a site's own part at once.
+// The last step whose work has been merged by the end of step `last`, for the fragment that is behind most: by walking.
+// Eager merging has a site's own part at once.
 static int64_t walk_learned(const AsyncConfig* r, int64_t last) {
     int64_t learned = last;
     for (int f = 0; f < r->fragments; f++) {

@@ -4,9 +4,9 @@ Tests of kernels/attention.h against brute force in float64, which itself is tes
 Bound of an error. The reference gives beside every number its magnitude M, the same sum with the absolute values of all
 its terms. Rounding errs by u = 2^-24 of every partial sum, in a random direction. A sum of n terms of one sign has
 partial sums up to M and errs by about sqrt(n) u M; one of random signs has partial sums of M / sqrt(n) and errs by u M.
-A score has random signs and magnitude at most s_max = max sum_d |q_d k_d| / sqrt(HS), and its absolute error is a relative
-error of p, which has it twice, in the score and in lse; l is a sum of one sign over up to T keys; O, dP, D and the
-gradients are sums of random signs. With a few single roundings,
+A score has random signs and magnitude at most s_max = max sum_d |q_d k_d| / sqrt(HS), and its absolute error is a
+relative error of p, which has it twice, in the score and in lse; l is a sum of one sign over up to T keys; O, dP, D and
+the gradients are sums of random signs. With a few single roundings,
 
     |error| <= 4 u M (2 s_max + sqrt(T) + 8)
 
@@ -150,8 +150,8 @@ static double reference_loss(const double* qkv, const double* dout, const int32_
     return loss;
 }
 
-// Central differences of loss = sum out * dout. With step h the error is h^2 / 6 times a third derivative (about 1 here,
-// so 2e-11) and 2^-53 * |loss| / h (about 1e-11 * 20).
+// Central differences of loss = sum out * dout. With step h the error is h^2 / 6 times a third derivative (about 1
+// here, so 2e-11) and 2^-53 * |loss| / h (about 1e-11 * 20).
 static void test_reference(Documents documents) {
     const Shape s = {2, 7, 6, 2, 3};
     int32_t* positions = positions_of(documents, &s);

@@ -1,6 +1,7 @@
 /*
-test_collective.c: every algorithm on every network, in many lengths: the machine sums whole numbers exactly, and in float32 all
-ranks get the same bits. plan_check, on plans with one thing changed, against a second proof that counts, and that machine. Costs.
+test_collective.c: every algorithm on every network, in many lengths: the machine sums whole numbers exactly, and in
+float32 all ranks get the same bits. plan_check, on plans with one thing changed, against a second proof that counts,
+and that machine. Costs.
 
     build/test_collective [--short | --full]
 */

@@ -1,6 +1,6 @@
 /*
-test_comm_planned.c: comm/comm_planned.h: operations that follow a plan give, bit for bit, what the plan says when one process
-carries it out for all ranks, step by step; whatever the order in which messages come.
+test_comm_planned.c: comm/comm_planned.h: operations that follow a plan give, bit for bit, what the plan says when one
+process carries it out for all ranks, step by step; whatever the order in which messages come.
 
     ranks: 1 2 3 4 6 8
     ranks sanitized: 4

@@ -1,7 +1,7 @@
 /*
-test_comm_progress_thread.c: comm/comm_progress_thread.h: a group with a thread gives, bit for bit, what one without gives: every operation,
-with plans and without, many at once, while its rank talks in other groups. And its operations go on while all ranks
-compute and call nothing, at little cost.
+test_comm_progress_thread.c: comm/comm_progress_thread.h: a group with a thread gives, bit for bit, what one without
+gives: every operation, with plans and without, many at once, while its rank talks in other groups. And its operations
+go on while all ranks compute and call nothing, at little cost.
 
     ranks: 1 4
     ranks sanitized: 2
@@ -194,8 +194,8 @@ static Job job_number(int i, bool blocking) {
 // ----------------------------------------------------------------------------------------------------------------
 // Tests
 
-// One after the other. What was summed by blocking calls comes from another algorithm of MPI's without the thread: those
-// are compared with a started one.
+// One after the other. What was summed by blocking calls comes from another algorithm of MPI's without the thread:
+// those are compared with a started one.
 static void test_each(const char* algorithm, bool plan_first, int64_t piece, int n) {
     Comm with = group_open("with", algorithm, true, plan_first),
          without = group_open("without", algorithm, false, true);
@@ -278,8 +278,8 @@ static void compute(double seconds) {
     }
 }
 
-// A long all-reduce, while all ranks compute and call nothing; rank 0 for `seconds`, the others longer. Then rank 0 looks
-// whether the sum is there, while nobody else can have helped it.
+// A long all-reduce, while all ranks compute and call nothing; rank 0 for `seconds`, the others longer. Then rank 0
+// looks whether the sum is there, while nobody else can have helped it.
 static void test_alone(const char* algorithm, bool thread, double seconds) {
     const int64_t n = 4 << 20; // 16 MB
     Trace trace;

@@ -1,13 +1,14 @@
 /*
-Tests of kernels/fast_math.h against the C library's exp and tanh in double, whose own error (below 2^-51) does not show in
-units in the last place (ulp) of a float. By default every 97th of the 2^32 floats (97 is odd, so every exponent and every
-low bit is met) and all floats around the points where something changes; with the argument "all", every float.
+Tests of kernels/fast_math.h against the C library's exp and tanh in double, whose own error (below 2^-51) does not show
+in units in the last place (ulp) of a float. By default every 97th of the 2^32 floats (97 is odd, so every exponent and
+every low bit is met) and all floats around the points where something changes; with the argument "all", every float.
 */
 #include "test.h"
 #include "../../../kernels/fast_math.h"
 
 // Measured over all floats, rounded up. What explains them: exp rounds 1 + q (1/2), r and q (1/4 each, twice that where
-// 1 + q < 1, of the smaller unit); tanh rounds m about three times, m + 2 and the quotient, near the bottom of a binade.
+// 1 + q < 1, of the smaller unit); tanh rounds m about three times, m + 2 and the quotient, near the bottom of a
+// binade.
 #define ULP_EXP 1.04
 #define ULP_TANH 2.7
 

@@ -1,8 +1,10 @@
 /*
-test_health.c: do replica_check.h, nan_probe.h and outlier_detector.h see what is wrong, and nothing else? This file includes train_gpt.cu.
+test_health.c: do replica_check.h, nan_probe.h and outlier_detector.h see what is wrong, and nothing else? This file
+includes train_gpt.cu.
 
-On one rank, against brute force: which ranks hold the same (from the layouts of all ranks of many meshes), who differs from most,
-the order of places, the first of them, scores of losses (normal noise, trends, outliers among the last 100), checksums, texts.
+On one rank, against brute force: which ranks hold the same (from the layouts of all ranks of many meshes), who differs
+from most, the order of places, the first of them, scores of losses (normal noise, trends, outliers among the last 100),
+checksums, texts.
 
 On several, in the trainer's own step, on a tiny model:
 
@@ -14,8 +16,8 @@ On several, in the trainer's own step, on a tiny model:
     skipped     a step with a NaN, and --on-nan skip: parameters and moments keep their bits, and a run that is taken up from
                 there ends with the bits of the one that went on
 
-NaNs are planted by functions that stand in for the kernels' here. --die FOLDER: a bit is flipped before a checkpoint, for
-test_mesh.sh to look at the end of the run.
+NaNs are planted by functions that stand in for the kernels' here. --die FOLDER: a bit is flipped before a checkpoint,
+for test_mesh.sh to look at the end of the run.
 
 ranks: 1 2 4 8
 ranks sanitized: 1 2
@@ -371,7 +373,8 @@ static void test_scores(bool few) {
     check(outlier_score(&h, 2.5, &expected) == 0 && expected == 2.5 && outlier_score(&h, 2.6, &expected) > 100,
           "equal values: the next has score 0, another one a large score");
 
-    // A falling loss: an outlier of 10 deviations is seen, one of 100 is seen, and so is the one behind it, and the noise is not.
+    // A falling loss: an outlier of 10 deviations is seen, one of 100 is seen, and so is the one behind it, and the
+    // noise is not.
     int seen = 0, false_alarms = 0;
     memset(&h, 0, sizeof h);
     for (int i = 0; i < 400; i++) {
@@ -383,8 +386,8 @@ static void test_scores(bool few) {
     }
     check(seen == 4 && false_alarms == 0, "a falling loss: %d of 4 outliers seen, %d false alarms", seen, false_alarms);
 
-    // Normal noise. The deviation is known to 12 %, and the prediction is off by 0.3 deviations: of 3,000,000 steps 1344 were beyond
-    // 4, 2 beyond 6, and the variance of the score was 1.15.
+    // Normal noise. The deviation is known to 12 %, and the prediction is off by 0.3 deviations: of 3,000,000 steps
+    // 1344 were beyond 4, 2 beyond 6, and the variance of the score was 1.15.
     const int n = few ? 4000 : 20000;
     int beyond4 = 0, beyond6 = 0;
     double squares = 0;
@@ -568,8 +571,8 @@ static bool flip(Trainer* t, int* told) {
     return on_all(t, !right || !quiet) == 0;
 }
 
-// Two tensors: the first one is told, and that there is another one. Two that have changed places: likewise, although nothing else
-// has changed.
+// Two tensors: the first one is told, and that there is another one. Two that have changed places: likewise, although
+// nothing else has changed.
 static bool flip_two(Trainer* t) {
     const Layout* layout = &t->stage.layout;
     char text[1024];

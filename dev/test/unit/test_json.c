@@ -1,6 +1,7 @@
 /*
-test_json.c: util/json.h against hand-written trees, against an independent reading of RFC 8259 and of UTF-8, and against
-its own writer. Texts are given to it in blocks of exactly their size, so that the sanitizers see one byte too many.
+test_json.c: util/json.h against hand-written trees, against an independent reading of RFC 8259 and of UTF-8, and
+against its own writer. Texts are given to it in blocks of exactly their size, so that the sanitizers see one byte too
+many.
 
     ./test_json            ./test_json --short    with smaller sizes, for the sanitizers
 */

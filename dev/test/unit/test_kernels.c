@@ -46,8 +46,8 @@ static void test_embedding(int N, int C, int V) {
     release(&memory);
 }
 
-// The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`. packed:
-// rows are at positions of their own, as if documents began anywhere; origin is 0.
+// The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`.
+// packed: rows are at positions of their own, as if documents began anywhere; origin is 0.
 static void test_position(int B, int T, int C, int parts, int64_t origin, bool packed) {
     const int N = B * T;
     const int64_t table = (int64_t)T * C, n = (int64_t)N * C;
@@ -364,8 +364,8 @@ static void test_residual(int N, int C) {
     release(&memory);
 }
 
-// CAAT-Net's sums over states: float32 additions in the order of the states, copies and one product, to the bit, in place or
-// not. Memory behind what is written stays.
+// CAAT-Net's sums over states: float32 additions in the order of the states, copies and one product, to the bit, in
+// place or not. Memory behind what is written stays.
 static void test_sync(int states, int N, int C, int S) {
     const float factor = 1.7f;
     const int64_t n_all = (int64_t)states * N * C, n_shared = (int64_t)N * S;

@@ -72,8 +72,8 @@ static void test_sum_of_squares(int64_t n) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// SGD, and the kernels of replicas that do not wait. Here S is the error itself in units of u, to first order, carried from step
-// to step; so k is 1.
+// SGD, and the kernels of replicas that do not wait. Here S is the error itself in units of u, to first order, carried
+// from step to step; so k is 1.
 
 static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
     enum { STEPS = 10 };

@@ -185,8 +185,8 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
            layout->buckets == layout->layers + outside;
 }
 
-// The block of the model that is this rank's block number `local`, and the chunk that it is in, counted out: chunk after
-// chunk, each of which is part c p + r of the model, or, on the way back in a V, c p + p - 1 - r.
+// The block of the model that is this rank's block number `local`, and the chunk that it is in, counted out: chunk
+// after chunk, each of which is part c p + r of the model, or, on the way back in a V, c p + p - 1 - r.
 static int count_out(const Layout* layout, const ModelConfig* m, int local, int* chunk) {
     const Mesh* mesh = &layout->mesh;
     for (*chunk = 0; *chunk < mesh->v; (*chunk)++) {
@@ -200,8 +200,8 @@ static int count_out(const Layout* layout, const ModelConfig* m, int local, int*
 }
 
 // Every bucket is of the chunk that its gradients come from: a block's, the first one with the embedding, the last one
-// with the head; an embedding that is the head too, of the one that ends later, the first, or of none where two ranks have
-// one use of it each.
+// with the head; an embedding that is the head too, of the one that ends later, the first, or of none where two ranks
+// have one use of it each.
 static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     bool ok = true;
     for (int local = 0; local < layout->layers; local++) {
@@ -263,8 +263,8 @@ static bool lies_behind(const Layout* layout, int layer, const Slice* s) {
     return !needed || (before && s->offset == before->offset + before->rows * before->cols);
 }
 
-// The numbers of a layout are those of its slices, and its table finds each slice: of what every state has a cut of, one
-// for each, and of what is replicated, one for all.
+// The numbers of a layout are those of its slices, and its table finds each slice: of what every state has a cut of,
+// one for each, and of what is replicated, one for all.
 static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
     const int N = layout->mesh.t * layout->streams;
     const bool caat = layout->mesh.caat.ranks > 0;
@@ -403,8 +403,8 @@ static void test_layouts(const ModelConfig* m) {
     }
 }
 
-// CAAT-Nets of N states on all t that divide N, in all meshes of up to 8 ranks and in chunks. Returns how many fitted with
-// several states on a rank.
+// CAAT-Nets of N states on all t that divide N, in all meshes of up to 8 ranks and in chunks. Returns how many fitted
+// with several states on a rank.
 static int test_layouts_of_states(const ModelConfig* m, int N) {
     static const double shares[] = {0.5, 0, 0.3, 1};
     Error error;
@@ -449,9 +449,9 @@ static void test_shared_channels(void) {
     check(ok, "9 states: private channels are multiplied by 3 at run time, or in the initial weights, or not at all");
 }
 
-// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those of
-// norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only one rank
-// holds.
+// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those
+// of norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only
+// one rank holds.
 static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
     static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
     static const TensorKind by_states[] = {NORM1_W,      NORM1_B,      NORM2_W,     NORM2_B,
@@ -552,8 +552,8 @@ static void test_tensor_parallel(void) {
     check(ok, "sequence parallelism: %d pairs of t and sequence length", sequences);
 }
 
-// N states fit on t ranks if each rank gets equally many, if N ranks would fit, and if states of one rank do not share a
-// key/value head.
+// N states fit on t ranks if each rank gets equally many, if N ranks would fit, and if states of one rank do not share
+// a key/value head.
 static void test_states_fit(void) {
     int accepted = 0, refused = 0, wrong = 0;
     for (int i = 0; i < 12 * 12 * 12 * 8 * 8; i++) {

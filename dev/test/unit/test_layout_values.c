@@ -1,6 +1,6 @@
 /*
-test_layout_values.c: what a rank's slices hold: rows of fused matrices, the states of a CAAT-Net, initial values; and the command
-line of such a mesh.
+test_layout_values.c: what a rank's slices hold: rows of fused matrices, the states of a CAAT-Net, initial values; and
+the command line of such a mesh.
 */
 #include "../../../util/options.h"
 #include "layout_models.h"
@@ -56,9 +56,9 @@ static void test_states_by_hand(void) {
     layout_free(&layout);
 }
 
-// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero. Rows from
-// private_rows on of the two matrices that write into the residual stream are `factor` times those: 4 roundings, of the factor,
-// of the deviation and of both values.
+// True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero. Rows
+// from private_rows on of the two matrices that write into the residual stream are `factor` times those: 4 roundings,
+// of the factor, of the deviation and of both values.
 static bool is_part_of(const Layout* part, const Layout* whole, const float* a, int private_rows, double factor,
                        bool* zero) {
     float* b = (float*)checked_calloc((size_t)part->elements, sizeof(float), "test");
@@ -82,8 +82,8 @@ static bool is_part_of(const Layout* part, const Layout* whole, const float* a, 
     return same;
 }
 
-// The states of a CAAT-Net begin with slices of what any other mesh has; or, where it is asked for, with the rows that make
-// private channels larger by sqrt(N).
+// The states of a CAAT-Net begin with slices of what any other mesh has; or, where it is asked for, with the rows that
+// make private channels larger by sqrt(N).
 static void test_initial_states(const Layout* whole, const ModelConfig* m, const float* a) {
     static const struct {
         int N, t, p;

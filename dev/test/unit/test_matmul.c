@@ -271,8 +271,8 @@ static void test_empty(const MatmulKernel* kernel) {
     check(same && zero, "%s: empty products", kernel->name);
 }
 
-// What matmul_grid() promises to matmul_with(), at sizes that no test could compute: rectangles that cover C, no more of
-// them than threads, and for a large square as much work for each as for any other.
+// What matmul_grid() promises to matmul_with(), at sizes that no test could compute: rectangles that cover C, no more
+// of them than threads, and for a large square as much work for each as for any other.
 static void test_grid(const MatmulKernel* kernel) {
     static const int sizes[] = {1, 2, 7, 48, 49, 768, 769, 4097, 50304, 1 << 20, INT32_MAX - 1, INT32_MAX};
     enum { SIZES = sizeof sizes / sizeof *sizes };

@@ -1,7 +1,7 @@
 /*
-test_multitree.c: published steps and trees, edge by edge; MultiTree against a slow builder written from the paper's pseudo-code, on
-random graphs with switches, parallel links, links of several speeds and one-way links; what ring.h, multitree.h and forest.h
-promise: bytes, steps, trees, links.
+test_multitree.c: published steps and trees, edge by edge; MultiTree against a slow builder written from the paper's
+pseudo-code, on random graphs with switches, parallel links, links of several speeds and one-way links; what ring.h,
+multitree.h and forest.h promise: bytes, steps, trees, links.
 
     build/test_multitree [--short | --full]
 */

@@ -1,7 +1,7 @@
 /*
-util/options.h: files of options, help and completion. Whatever a table holds is written to a file and read back the same;
-files that are wrong are refused with their line; the command line wins; every row is in the help and in the completion of
-every shell. (What is wrong on a command line: test_layout.c and test_cli.sh.)
+util/options.h: files of options, help and completion. Whatever a table holds is written to a file and read back the
+same; files that are wrong are refused with their line; the command line wins; every row is in the help and in the
+completion of every shell. (What is wrong on a command line: test_layout.c and test_cli.sh.)
 */
 #include "../../../kernels/kernels.h"
 #include "../../../util/options.h"

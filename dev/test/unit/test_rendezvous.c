@@ -1,8 +1,8 @@
 /*
 test_rendezvous.c: comm/rendezvous.h with processes of its own on 127.0.0.0/8: ranks that find each other, with and
-without a secret; strangers who connect and say nothing, say something else, claim to be a rank or rank 0, or sit between
-two ranks and change bytes; ranks that do not fit, or die while they start; where rank 0 listens. And util/sha256.h beside
-published digests.
+without a secret; strangers who connect and say nothing, say something else, claim to be a rank or rank 0, or sit
+between two ranks and change bytes; ranks that do not fit, or die while they start; where rank 0 listens. And
+util/sha256.h beside published digests.
 */
 static int rendezvous_limit = 60; // seconds: against hangs only, but where a test waits for it
 #define RENDEZVOUS_SECONDS rendezvous_limit
@@ -361,7 +361,8 @@ static void check_false_zero(void) {
     }
 }
 
-// One conversation as rank 1 of two or more, by hand, up to the proof: that of `proof` if it is not NULL. The connection.
+// One conversation as rank 1 of two or more, by hand, up to the proof: that of `proof` if it is not NULL. The
+// connection.
 static int talk_by_hand(int size, const unsigned char* proof, RendezvousChallenge* challenge,
                         unsigned char made[SHA256_BYTES]) {
     const Rendezvous self = rank_of(1, size, secret);

@@ -140,8 +140,8 @@ static bool reduce_flags_right(const Schedule* s) {
     return true;
 }
 
-// What a stage's table ends with. The matrix of two stages is updated when both have summed it; if gradients are clipped,
-// sums are waited for at the end, and the matrix and the chunks are updated when all stages have met.
+// What a stage's table ends with. The matrix of two stages is updated when both have summed it; if gradients are
+// clipped, sums are waited for at the end, and the matrix and the chunks are updated when all stages have met.
 static int ending_by_hand(const Schedule* s, Action* ending) {
     const PipelineConfig* x = &s->config;
     const bool twin = stage_has_twin(x, s->stage);

@@ -1,8 +1,8 @@
 /*
-test_schedule_check.c: the proof of schedules against the machine of schedule_machine.h. Every table that differs from a built one
-in one action (dropped, doubled, moved, exchanged, any field changed to any other value), and tables with several changes: the
-proof refuses it if and only if the machine fails on it. And tables that no builder made: orders that the machine itself found
-by chance; other orders of the endings, which are right.
+test_schedule_check.c: the proof of schedules against the machine of schedule_machine.h. Every table that differs from a
+built one in one action (dropped, doubled, moved, exchanged, any field changed to any other value), and tables with
+several changes: the proof refuses it if and only if the machine fails on it. And tables that no builder made: orders
+that the machine itself found by chance; other orders of the endings, which are right.
 */
 #include "schedule_machine.h"
 

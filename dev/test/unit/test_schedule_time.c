@@ -1,5 +1,6 @@
 /*
-test_schedule_time.c: timelines against times by hand, and, at random costs, against the equations that they have to solve.
+test_schedule_time.c: timelines against times by hand, and, at random costs, against the equations that they have to
+solve.
 */
 #include "schedule_machine.h"
 

@@ -161,7 +161,8 @@ static void write_packed(Packed* p, const char* stem, TokenFormat format, int64_
     p->files++;
 }
 
-// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the beginning.
+// Sequences of a loader whose positions are not those that the marks say: how far back the last mark is, or the
+// beginning.
 static int wrong_positions(const DataLoader* loader, const Packed* p, int* inside) {
     int wrong = 0;
     for (int64_t n = 0; n < 2 * loader->count; n++) {

@@ -1,6 +1,6 @@
 /*
-test_topology.c: networks and names. Names against graphs built a second time; files; routes; what malformed names, files and
-algorithms are refused for; random and damaged files.
+test_topology.c: networks and names. Names against graphs built a second time; files; routes; what malformed names,
+files and algorithms are refused for; random and damaged files.
 
     build/test_topology [--short | --full]
 */

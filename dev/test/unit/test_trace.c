@@ -1,7 +1,7 @@
 /*
-Tests of util/trace.h. Files are written to memory and read back with util/json.h. What has to hold of every file is checked by
-brute force over all pairs of its events, beside the spans that were recorded: every span is there once, at its time,
-on the first thread of its track where it crosses no earlier one.
+Tests of util/trace.h. Files are written to memory and read back with util/json.h. What has to hold of every file is
+checked by brute force over all pairs of its events, beside the spans that were recorded: every span is there once, at
+its time, on the first thread of its track where it crosses no earlier one.
 */
 #include "test.h"
 #include "../../../util/trace.h"

@@ -1,5 +1,6 @@
 /*
-test_traffic.c: the bytes of parallel/traffic.h against the papers' formulas, summed over all ranks of many meshes, and by hand.
+test_traffic.c: the bytes of parallel/traffic.h against the papers' formulas, summed over all ranks of many meshes, and
+by hand.
 */
 #include "../../../parallel/traffic.h"
 #include "layout_models.h"
@@ -18,8 +19,8 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
         const Traffic one = traffic_of_step(&layout, m, B, T, k, (size_t)element);
         sum.layers += one.layers, sum.ends += one.ends, sum.pipeline += one.pipeline, sum.tied += one.tied;
         sum.data += one.data;
-        // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves. The second
-        // half is gradients, or, with ZeRO, parameters.
+        // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves. The
+        // second half is gradients, or, with ZeRO, parameters.
         const double halves = like.zero == 2 ? 4 * k + element : like.zero ? 4 + element : 4 + 4;
         const double share = (like.d - 1.0) / like.d;
         *data_expected += halves * share * (double)layout.elements;
@@ -57,8 +58,8 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     // Embedding: 2 halves of a sum. Head: 2, with sequence parallelism 3. Cross-entropy: three numbers a token, summed.
     const double whole = caat ? 2 * b * s * h * (element + back) : (2 + (sequence ? 3 : 2)) * bsh;
     double ends = t * d * k * part * (whole + 3 * 2 * 4 * b * s);
-    // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts in
-    // the middle lie on one rank.
+    // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts
+    // in the middle lie on one rank.
     const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.folded ? 1 : 0);
     double messages = 2 * away * d * k * bsh;
     if (!sequence && !caat && !mesh.scatter) messages *= t;

@@ -1,8 +1,8 @@
 /*
-test_watchdog.c: util/heartbeat.h and trainer/watchdog.h. What a row says, against a text made here; the judgement on random tables, against a
-second one that is written down as trainer/watchdog.h's comment has it; processes that run, are stopped, killed, or have another's
-number; and whole jobs of processes without MPI, of which one is stopped, computes for ever, is killed, or is only slow. With
-several ranks: the table that they share, and their groups in it.
+test_watchdog.c: util/heartbeat.h and trainer/watchdog.h. What a row says, against a text made here; the judgement on
+random tables, against a second one that is written down as trainer/watchdog.h's comment has it; processes that run, are
+stopped, killed, or have another's number; and whole jobs of processes without MPI, of which one is stopped, computes
+for ever, is killed, or is only slow. With several ranks: the table that they share, and their groups in it.
 
     ranks: 1 3
 
@@ -517,8 +517,8 @@ static void check_jobs(void) {
         failed[i] = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     for (int i = 0; i < N; i++) {
-        // Limits are seconds of the clock on the wall, and a busy machine can hold a process up for longer than that: what was
-        // not as expected is done again, twice at most, alone.
+        // Limits are seconds of the clock on the wall, and a busy machine can hold a process up for longer than that:
+        // what was not as expected is done again, twice at most, alone.
         for (int again = 0; failed[i] && again < 2; again++) failed[i] = check_job(&jobs[i]);
         check(!failed[i], "%s: %s", jobs[i].what, *jobs[i].who ? "an alarm" : "no alarm");
     }

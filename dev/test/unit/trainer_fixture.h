@@ -1,6 +1,6 @@
 /*
-trainer_fixture.h: what the tests share that make trainers as main does, on ranks that are there already. Included behind train_gpt.cu,
-by a test that has
+trainer_fixture.h: what the tests share that make trainers as main does, on ranks that are there already. Included
+behind train_gpt.cu, by a test that has
 
     tokens_path     where it puts a text of its own
     usual_line      options that a trainer has unless its command line says otherwise, --data tokens_path among them
@@ -20,8 +20,8 @@ static void write_tokens(void) {
     if (fclose(f) != 0) die("%s: cannot write", tokens_path);
 }
 
-// A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder, or
-// NULL; resume: takes up its newest checkpoint.
+// A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder,
+// or NULL; resume: takes up its newest checkpoint.
 static void trainer_open(Trainer* t, const Comm* world, const char* line, const char* out, bool resume) {
     char words[2048], usual[2048];
     char* argv[96] = {(char*)"train_gpt"};
