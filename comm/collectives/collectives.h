@@ -166,7 +166,7 @@ static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Er
     const size_t length = colon ? (size_t)(colon - text) : strlen(text);
     memset(choice, 0, sizeof *choice);
     for (int a = 0; a < ALGORITHMS; a++) {
-        if (strlen(algorithms[a].name) != length || strncmp(algorithms[a].name, text, length) != 0) continue;
+        if (strlen(algorithms[a].name) != length || memcmp(algorithms[a].name, text, length) != 0) continue;
         choice->algorithm = (Algorithm)a;
         return algorithm_parse_numbers(text, colon, choice, error);
     }

@@ -1,5 +1,5 @@
 /*
-cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over states, GELU, SwiGLU,
+cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over streams, GELU, SwiGLU,
 embedding, RoPE) against their references in C.
 
 Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, results are compared as they are.
@@ -268,15 +268,15 @@ static void test_accumulate(int n, int moved) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// CAAT-Net's sums over states. In float32, in the order of the states, and rounded once, to T; copies and one product,
+// CAAT-Net's sums over streams. In float32, in the order of the streams, and rounded once, to T; copies and one product,
 // rounded once too: so nothing but that rounding differs from the reference.
 
 typedef struct {
-    int states, N, C, S, moved;
-} SyncCase;
+    int streams, N, C, S, moved;
+} CaatCase;
 
 template <class T>
-static void test_sync(const SyncCase& t, const char* pack, const char* unpack, const char* in_place) {
+static void test_sync(const CaatCase& t, const char* pack, const char* unpack, const char* in_place) {
     const float factor = 1.7f;
     const int64_t n = (int64_t)t.streams * t.N * t.C, n_shared = (int64_t)t.N * t.S;
     const ShardedBuffer hx = random_of<floatX>(n, 1);
@@ -300,18 +300,18 @@ static void test_sync(const SyncCase& t, const char* pack, const char* unpack, c
 }
 
 // What is shared as it is in memory, and in float32.
-static void test_sync_types(const SyncCase& t) {
+static void test_sync_types(const CaatCase& t) {
     test_sync<floatX>(t, "caat_pack", "caat_unpack", "caat_unpack, in place");
     test_sync<float>(t, "caat_pack to float32", "caat_unpack from float32", "caat_unpack from float32, in place");
 }
 
 static void test_syncs() {
-    for (int states = 1; states <= 4; states++) {
+    for (int streams = 1; streams <= 4; streams++) {
         // packs; several blocks of them; packs of fp32 alone; odd ones; nothing and everything shared
         const int sizes[][3] = {{5, 72, 24}, {67, 136, 64}, {7, 60, 20}, {7, 333, 101}, {6, 64, 63},
                                 {3, 64, 0},  {3, 33, 0},    {3, 64, 64}, {3, 33, 33},   {1, 1, 1}};
-        for (int i = 0; i < 10; i++) test_sync_types({states, sizes[i][0], sizes[i][1], sizes[i][2], 0});
-        for (int i = 0; i < 3; i++) test_sync_types({states, 5, 72, 24, 1 << i});
+        for (int i = 0; i < 10; i++) test_sync_types({streams, sizes[i][0], sizes[i][1], sizes[i][2], 0});
+        for (int i = 0; i < 3; i++) test_sync_types({streams, 5, 72, 24, 1 << i});
     }
 }
 

@@ -388,7 +388,7 @@ static const char* const variants[] = {"double-tree:1", "multitree:2", "multitre
                                        "forest:2,5",    "forest:1,1",  "forest:3"};
 enum { PLANS = ALGORITHMS + sizeof variants / sizeof variants[0] };
 
-static const char* tried(size_t a) { return a < ALGORITHMS ? algorithms[a].name : variants[a - ALGORITHMS]; }
+static inline const char* tried(size_t a) { return a < ALGORITHMS ? algorithms[a].name : variants[a - ALGORITHMS]; }
 
 // Whether comm/collectives/collectives.h's table says that this is possible.
 static inline bool is_served(const char* name, PlanKind kind, const Network* net) {
