@@ -37,7 +37,7 @@ static inline void open_process(Trainer* t, int argc, char** argv) {
 }
 
 // The command line, on top of --config or of the options of the run that is resumed. False: --help was printed.
-static inline bool read_options(Trainer* t, int argc, char** argv) {
+static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
     Settings* o = &t->settings;
     Error error;
     *o = settings_default();
@@ -89,7 +89,7 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
 }
 
 // Which slices this rank has, in which order it works, how much memory that takes.
-static inline void plan_stage(Trainer* t, const ModelConfig* model) {
+static inline void plan_run(Trainer* t, const ModelConfig* model) {
     Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
     const int T = o->seq ? (int)o->seq : model->T;
@@ -122,13 +122,13 @@ static inline void open_loaders_and_exports(Trainer* t) {
 
 static inline bool trainer_init(Trainer* t, int argc, char** argv) {
     open_process(t, argc, argv);
-    if (!read_options(t, argc, argv)) {
+    if (!parse_command_line(t, argc, argv)) {
         comm_close(&t->world);
         return false;
     }
     open_device(t);
     const ModelConfig model = open_data_and_model(t);
-    plan_stage(t, &model);
+    plan_run(t, &model);
     open_loaders_and_exports(t);
     if (!t->settings.dry_run && settings_is_training(&t->settings)) {
         comm_barrier(&t->world);

@@ -193,7 +193,7 @@ static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind 
     int number[2];
     for (int i = 0; i < 2; i++) number[i] = choice.numbers[i] ? choice.numbers[i] : row->usual[i];
     row->build(plan, kind, net, number);
-    snprintf(plan->name, sizeof plan->name, "%s", algorithm);
+    snprintf(plan->name, sizeof plan->name, "%.*s", (int)sizeof plan->name - 1, algorithm);
     return true;
 }
 

@@ -43,7 +43,7 @@ static inline bool call_fails(void) {
 static inline void calls_log(const char* what) {
     const char* name = strrchr(what, '/') ? strrchr(what, '/') + 1 : what;
     const size_t n = strlen(calls.log);
-    snprintf(calls.log + n, sizeof calls.log - n, "%s%s", n ? " " : "", name);
+    snprintf(calls.log + n, sizeof calls.log - n, "%s%.200s", n ? " " : "", name);
 }
 
 int fsync(int fd) { // nothing here outlives the machine: not flushed, only logged
