@@ -1,11 +1,11 @@
 /*
 gpt.h: the model. chunk_forward and chunk_backward are the forward and backward pass of one chunk, the blocks that a
-rank holds of one micro-batch, on CPU cores or a GPU: the kernels are in kernels/, what goes between tensor ranks in
-parallel/tensor.h, the buffers in parallel/stage.h.
+rank holds, on one micro-batch, on CPU cores or a GPU. The kernels are in kernels/, the communication between tensor
+ranks in parallel/tensor.h, the buffers in parallel/stage.h.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F of the mlp, NH and NKV heads of HS
-channels, V the vocabulary. NH, NKV, F and V of a layout are this rank's. R rows of the residual stream: N, or N / t
-with --sequence-parallel.
+Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F of the mlp, NH query and NKV key/value
+heads of HS channels, V the vocabulary size. NH, NKV, F and V of a layout are this rank's. R rows of the residual
+stream: N, or N / t with --sequence-parallel.
 */
 #ifndef GPT_H
 #define GPT_H
@@ -18,7 +18,7 @@ with --sequence-parallel.
 // ----------------------------------------------------------------------------------------------------------------
 // Forward
 
-// One of the model's norms, LayerNorm or RMSNorm: where its results go, and its weights. out = NULL: none.
+// One of the model's norms, LayerNorm or RMSNorm: its outputs and its weights. out = NULL: there is no norm.
 typedef struct {
     floatX* out;
     float *mean, *rstd;
@@ -37,8 +37,8 @@ static Norm norm2_of(const Stage* stage, const Activations* acts, int layer) {
     return n;
 }
 
-// The norm that reads the residual stream behind a block: the next block's first one, the final one, or none where the
-// stream goes on to another chunk.
+// The norm that reads the residual stream after a block: the next block's first one, the final one, or none where the
+// stream continues in another chunk.
 static Norm next_norm(const Stage* stage, const Activations* acts, int layer) {
     const Norm none = {NULL, NULL, NULL, NULL, NULL};
     if (layer + 1 < acts->chunk->begin + acts->chunk->layers) return norm1_of(stage, acts, layer + 1);
@@ -107,8 +107,8 @@ static void mlp_proj_forward(const Stage* stage, const Activations* acts, int la
                           stage->branch, weight(stage, layer, MLP_PROJ_B), acts->R);
 }
 
-// One transformer block, norm1 being there. This rank computes its heads and its mlp channels; the two row-parallel
-// products (proj) end in the only collectives of the block.
+// One transformer block; norm1 is already computed. This rank computes its heads and its mlp channels; the two
+// row-parallel products (proj) end in the only collectives of the block.
 //
 //     middle     = x[layer] + Wo attention(rope(Wqkv norm1(x[layer]) + b)) + b
 //     x[layer+1] = middle + Wproj activation(Wfc norm2(middle) + b) + b
@@ -131,8 +131,8 @@ static void head_forward(const Stage* stage, const Activations* acts) {
                             stage->layout.V);
 }
 
-// The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]; after the last
-// one the head's losses are -log p(target) of every token, on each of its tensor ranks.
+// The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]. After the last
+// one the head's losses, -log p(target) of every token, are on each of its tensor ranks.
 static void chunk_forward(const Stage* stage, Activations* acts) {
     if (acts->chunk->first) vocab_parallel_embedding_forward(stage, acts, 0, acts->T);
     layers_forward(stage, acts);
@@ -142,8 +142,8 @@ static void chunk_forward(const Stage* stage, Activations* acts) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Backward. A pass has two parts, DGRAD and WGRAD (parallel/stage.h). Done together, the second works while the first
-// one's all-reduce over the tensor ranks is in flight.
+// Backward. A pass has two parts, DGRAD and WGRAD (parallel/stage.h). Done together, WGRAD computes while the
+// all-reduce of DGRAD over the tensor ranks is in flight.
 
 static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
                           const float* rstd, int layer, TensorKind w, TensorKind b, int R) {
@@ -204,7 +204,8 @@ static void attention_block_backward(const BackwardPass* pass, int layer) {
     }
 }
 
-// What the forward pass did not keep: the same operations on the same numbers, so the same bits.
+// Recomputes the activations that the forward pass did not keep: the same operations on the same numbers give the same
+// bits.
 static void block_recompute(const BackwardPass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
@@ -217,7 +218,7 @@ static void block_recompute(const BackwardPass* pass, int layer) {
         attention_proj_forward(stage, acts, layer);
         fc_forward(stage, acts, layer);
     }
-    if (recompute == RECOMPUTE_SELECTIVE && (pass->parts & WGRAD)) { // inputs of matrices, which their gradients need
+    if (recompute == RECOMPUTE_SELECTIVE && (pass->parts & WGRAD)) { // the matrices' inputs, which wgrad needs
         norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
         norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);
         activation_forward(stage, acts, y);
@@ -259,15 +260,15 @@ static void head_backward(const BackwardPass* pass) {
     if (pass->parts & WGRAD) grad_bucket_ready(pass, -1, FINAL_NORM_W);
 }
 
-// The gradients of the embeddings. One matrix that is embedding and head has two gradients, which add up over the
-// micro-batches in buffers of their own and are added when both are complete: here, or, where the two uses are on two
-// stages, between them (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
+// The gradients of the embeddings. A tied embedding has two gradients, which are accumulated over the micro-batches in
+// separate buffers and added when both are complete: here, or, where the two uses are on two stages, between them
+// (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
 static void embedding_block_backward(const BackwardPass* pass) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
     const Layout* layout = &stage->layout;
     const int C = stage->model.C, V = layout_embedding_rows(layout);
-    const int rows = acts->split ? acts->tokens / layout->mesh.t : acts->tokens; // of one residual stream
+    const int rows = acts->split ? acts->tokens / layout->mesh.t : acts->tokens; // rows of one residual stream
     const floatX* dx = vocab_parallel_embedding_grad(pass);
     if (stage->model.position == POSITION_LEARNED) {
         const int64_t first = acts->split ? (int64_t)layout->mesh.tensor * rows : 0;
@@ -284,7 +285,7 @@ static void embedding_block_backward(const BackwardPass* pass) {
 }
 
 // The backward pass of one chunk: both parts or one of them. The last chunk of the model starts from the losses, any
-// other one from g->dx, the gradient of its output; afterwards g->dx is the gradient of its input.
+// other one from g->dx, the gradient of its output; at the end g->dx is the gradient of its input.
 static void chunk_backward(const BackwardPass* pass) {
     const Chunk* chunk = pass->acts->chunk;
     if (chunk->last) head_backward(pass);

@@ -1,5 +1,5 @@
 /*
-model.h: what a GPT is, as data. Its shapes, its published sizes, its list of tensors. Nothing is computed here.
+model.h: a GPT as data: its shapes, its published sizes, its list of tensors. Nothing is computed here.
 
 Two architectures, exactly as Hugging Face's transformers has them, so that weights can be exchanged:
 
@@ -13,8 +13,8 @@ Two architectures, exactly as Hugging Face's transformers has them, so that weig
 Names: V vocabulary, T positions, L layers, C channels, NH query heads, NKV key/value heads, HS = C / NH head size,
 F channels inside the mlp. A linear layer's weight is (out, in), row-major, and computes x W^T.
 
-The tensors come in the order in which they lie in memory. q, k, v follow each other, and so do gate and up: together
-they are the one matrix that a single matrix product uses, while a file sees each under its own name.
+The tensors are listed in memory order. q, k, v follow each other, and so do gate and up: together they are the one
+matrix that a single matrix product uses, while a file holds each under its own name.
 */
 #ifndef MODEL_H
 #define MODEL_H
@@ -29,13 +29,13 @@ typedef enum { HUB_GPT2, HUB_LLAMA } HubFormat; // Hugging Face's names of tenso
 
 // An architecture is a set of features. Code asks for the feature.
 typedef struct {
-    const char* name; // of --arch
+    const char* name; // the value of --arch
     HubFormat hub;
     NormKind norm;
     PositionKind position;
     ActivationKind activation;
-    bool biases; // of the linear layers
-    bool tied;   // the head is the token embedding, where nothing says otherwise
+    bool biases; // linear layers have biases
+    bool tied;   // the head is the token embedding by default
 } Architecture;
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCHS } Arch;
@@ -58,15 +58,15 @@ typedef struct {
     RopeScaling rope_scaling;
 } ModelConfig;
 
-// gate and up are two products.
+// Whether gate and up are two products.
 static inline bool model_is_gated(const ModelConfig* m) { return activations[m->activation].gated; }
 
-// Channels inside the mlp where nothing says otherwise: as many weights as 4 C without a gate.
+// Channels inside the mlp unless they are given: as many weights as 4 C without a gate.
 static inline int model_usual_ffn(const ModelConfig* m) {
     return model_is_gated(m) ? (int)round_up((size_t)m->C * 8 / 3, 64) : 4 * m->C;
 }
 
-// Gives m the features of an architecture.
+// Sets the features of an architecture in m.
 static inline void model_set_arch(ModelConfig* m, Arch arch) {
     const Architecture* from = &architectures[arch];
     m->arch = arch;
@@ -113,9 +113,9 @@ static inline ModelConfig model_llama(int L, int C, int NH, int NKV, int F, int 
     return model_of(ARCH_LLAMA, L, C, NH, NKV, F, T, V);
 }
 
-// The fields of a model that decide what is computed, but for its architecture.
+// The fields of a model, except its architecture, that decide what is computed.
 typedef struct {
-    const char *name, *option; // option: NULL where none sets it
+    const char *name, *option; // option: NULL if none sets the field
     double value;
 } ModelField;
 enum { MODEL_FIELDS = 18 };
@@ -142,7 +142,7 @@ static inline void model_fields(ModelField list[MODEL_FIELDS], const ModelConfig
     memcpy(list, fields, sizeof fields);
 }
 
-// Whether two models compute the same, with weights of the same shapes.
+// Whether two models compute the same function, with weights of the same shapes.
 static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
     ModelField x[MODEL_FIELDS], y[MODEL_FIELDS];
     bool same = a->arch == b->arch;
@@ -152,9 +152,9 @@ static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
     return same;
 }
 
-// Every published size we know by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et
-// al. 2021 (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama
-// (Zhang et al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: ours, bytes, learns in a minute.
+// The published sizes, by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et al. 2021
+// (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama (Zhang et
+// al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: our own, on bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
     static const struct {
         const char* name;
@@ -193,7 +193,7 @@ static inline const ModelConfig* model_presets(int* count) {
     return presets;
 }
 
-// NULL where no preset has that name.
+// Returns NULL if no preset has that name.
 static inline const ModelConfig* model_find_preset(const char* name) {
     int n;
     const ModelConfig* presets = model_presets(&n);
@@ -203,7 +203,7 @@ static inline const ModelConfig* model_find_preset(const char* name) {
     return NULL;
 }
 
-// Refuses, by name, sizes that do not make a model.
+// Refuses invalid sizes; the error names them.
 static inline bool model_check(const ModelConfig* m, Error* error) {
     if (m->C % m->NH != 0) return fail(error, "--hidden %d cannot be divided into --heads %d equal heads", m->C, m->NH);
     if (m->NH % m->NKV != 0)
@@ -221,7 +221,7 @@ static inline int model_head_size(const ModelConfig* m) { return m->C / m->NH; }
 // Channels of one token's q, k and v together.
 static inline int model_qkv_size(const ModelConfig* m) { return (m->NH + 2 * m->NKV) * model_head_size(m); }
 
-// Channels of the first matrix of the mlp: gate and up lie side by side in llama.
+// Output channels of the first matrix of the mlp: gate and up are side by side in llama.
 static inline int model_fc_size(const ModelConfig* m) { return model_is_gated(m) ? 2 * m->F : m->F; }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -250,17 +250,17 @@ typedef enum {
     HEAD_W,
     TENSOR_KINDS,
     NO_TENSOR = TENSOR_KINDS
-} TensorKind; // K_W, V_W, UP_W: llama only, each right behind the matrix it is used with
+} TensorKind; // K_W, V_W, UP_W: llama only, each right after the matrix it is used with
 
 // How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows:
-// the name is Megatron's, who write the weight (in, out). A row-parallel one is cut along its columns.
+// the name is Megatron's, which writes the weight as (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
 typedef struct {
     TensorKind kind;
     int layer;          // 0 .. L-1; -1 before the first block, L after the last
     char name[64];      // Hugging Face's
-    int64_t rows, cols; // as computed with: (out, in); a vector has cols = 1
+    int64_t rows, cols; // in memory: (out, in); a vector has cols = 1
     bool vector;        // one dimension in files; no weight decay
     bool transposed;    // files hold (in, out): GPT-2's Conv1D
     Parallel parallel;
@@ -268,10 +268,10 @@ typedef struct {
     double init_mean, init_std;
 } Tensor;
 
-enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer stand before the blocks and behind them
+enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer are before and after the blocks
 
-// Fills list with the tensors of one block, or of what stands before (layer = -1) or behind the blocks (layer = L), in
-// memory order, and returns how many there are; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 /
+// Fills list with the tensors of one block, or of the layers before (layer = -1) or after the blocks (layer = L), in
+// memory order, and returns their number; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 /
 // sqrt(2 L) for the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3);
 // norms' weights 1, biases 0.
 static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
@@ -350,7 +350,7 @@ static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int la
     return n;
 }
 
-// The same of the whole model.
+// The same for the whole model.
 static inline int model_tensors(Tensor* list, const ModelConfig* m) {
     int n = 0;
     for (int layer = -1; layer <= m->L; layer++) n += model_layer_tensors(list ? list + n : NULL, m, layer);
@@ -367,9 +367,9 @@ static inline int64_t model_parameters(const ModelConfig* m) {
     return total;
 }
 
-// Floating-point operations to train on one token: a multiplication and an addition per parameter in the forward pass
-// and twice as many in the backward pass, 6 N; and the two products of causal attention, half of 12 L C T, over
-// sequences of T tokens. N counts all parameters, as llm.c does, so MFU figures can be laid side by side.
+// Floating-point operations to train on one token of a sequence of T tokens: a multiplication and an addition per
+// parameter in the forward pass and twice as many in the backward pass, 6 N; and the two products of causal attention,
+// half of 12 L C T. N counts all parameters, as llm.c does, so MFU figures are comparable.
 static inline double model_flops_per_token(const ModelConfig* m, int T) {
     return 6.0 * (double)model_parameters(m) + 6.0 * m->L * (double)m->C * T;
 }

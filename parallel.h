@@ -1,12 +1,12 @@
 /*
-parallel.h: which rank holds what. Pure data without MPI and CUDA: the layout of any rank can be made and checked
-anywhere.
+parallel.h: the slices of the model that each rank holds. Pure data without MPI and CUDA: the layout of any rank can be
+built and checked anywhere.
 
-    Mesh            sizes (t, p, d), this rank's coordinates, and the options that decide what a rank holds; mesh_of_rank
+    Mesh            sizes (t, p, d), this rank's coordinates, the options that decide what a rank holds; mesh_of_rank
     mesh_check      refuses a mesh that does not fit a model
     Layout, Slice   for every tensor of the model the slice that this rank holds, and its place in the parameter buffer;
                     layout_build, layout_slice, layout_initialize
-    Bucket          what the data group sums at once
+    Bucket          the unit in which the data group sums gradients
     boundary_*      the part of the residual stream that a rank sends to the next stage
     traffic.h       the bytes that a step moves between ranks
 
@@ -17,8 +17,8 @@ numbered as in Megatron-LM (Narayanan et al. 2021): tensor fastest, then data, t
 
     rank = tensor + t (data + d pipeline)
 
-so that the t ranks that exchange the most are neighbours in one machine. Ranks that differ in one coordinate only are a
-group: the tensor group sums activations, the data group sums gradients, the pipeline group passes activations on.
+so that the t ranks that exchange the most are neighbours in one machine. Ranks that differ in one coordinate only form
+a group: the tensor group sums activations, the data group sums gradients, the pipeline group passes activations on.
 
 Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first of each pair is cut by output channels
 (column parallel), the second by input channels (row parallel):
@@ -26,19 +26,19 @@ Tensor parallelism (Shoeybi et al. 2019). Of a block's four matrices the first o
     attention    qkv: a rank computes whole heads;       projection: a rank's heads give a partial sum of all channels
     mlp          fc: a rank computes F / t channels;     projection: likewise
 
-so the pair needs no exchange in between, and one all-reduce of the partial sums (B T, C) after it; backward, one
-all-reduce of the gradient of its input. All ranks hold the biases of row-parallel layers and the norms. The embedding
-and the head are cut along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where
-there are fewer key/value heads than ranks, t / NKV consecutive ranks hold the same head.
+so the pair needs one all-reduce of the partial sums (B T, C) at its end, and in the backward pass one all-reduce of the
+gradient of its input. All ranks hold the biases of row-parallel layers and the norms. The embedding and the head are
+cut along the vocabulary, which is padded to a multiple of t; padding is zero and stays zero. Where there are fewer
+key/value heads than ranks, t / NKV consecutive ranks hold the same head.
 
 Buckets. Gradients are summed over the data group in buckets: one for each block, and one each for the embeddings, the
 final norm and the head, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020)
 data rank r owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
 CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
-first S = floor(p C) channels of a row-parallel layer's sums are added up over the ranks (caat_channels). Each of the N
-is a stream here. With t < N ranks, a rank holds N / t streams, one after the other: then every matrix is cut in N, and
-a rank has N / t cuts of it, a slice each. The work that each of N ranks would do alone is done once for each stream.
+first S = floor(p C) channels of a row-parallel layer's output are summed over the ranks (caat_channels). On t < N
+ranks, a rank holds N / t streams, one after the other: every matrix is still cut in N, and a rank has N / t cuts of
+it, a slice each. The work that each of N ranks would do alone is done once for each stream.
 
 Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
 Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical
@@ -56,11 +56,11 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 typedef enum { SYNC_RUNTIME, SYNC_INIT, SYNC_NONE } SyncScale;
 
 typedef struct {
-    int ranks;    // N, the streams of the model; 0: it is an ordinary one
+    int ranks;    // N, the streams of the model; 0: not a CAAT-Net
     double share; // p: the part of the channels that is shared
     SyncScale
-        scale;   // what makes private channels, of which nothing is added up, as large as shared ones: a factor sqrt(N)
-                 // on them, the same on their rows of the initial weights, or nothing
+        scale;   // scales private channels, which are not summed, to the size of shared ones: a factor sqrt(N) on them,
+                 // the same factor on their rows of the initial weights, or none
     bool narrow; // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
 
@@ -71,33 +71,33 @@ typedef struct {
     int tensor, pipeline, data;    // this rank's coordinates
     int first_layers, last_layers; // blocks of the first and of the last virtual stage; 0: their even share
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
-    bool scatter;                  // send 1/t of what tensor ranks hold alike to the next stage, and gather it there
+    bool scatter;                  // each tensor rank sends 1/t of the stage's output; the next stage gathers
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
-    int sites;                     // into which the d replicas are divided, in order (methods/async_schedule.h)
+    int sites;                     // that the d replicas are divided into, in order (methods/async_schedule.h)
     Recompute recompute;
     CaatConfig caat;
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
 
-// The ranks that a number is summed over or compared between: all, or those of this rank's site.
+// The ranks over which a number is summed or compared: all, or those of this rank's site.
 typedef enum { SCOPE_WORLD, SCOPE_SITE } Scope;
 
-// Replicas of a site; this rank's site; its place among the replicas there.
+// Replicas of a site; this rank's site; this rank's index among the replicas of the site.
 static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
 static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
 static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
-// States of a CAAT-Net on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
+// CAAT-Net's streams on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
 static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->caat.ranks ? mesh->caat.ranks / mesh->t : 1; }
 static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams_per_rank(mesh); }
 
 static const char* const caat_scale_names[] = {"runtime", "init", "none"};
 
-// S, of C channels; rounded down, as in the authors' code.
+// S of C channels, rounded down as in the authors' code.
 static inline int caat_channels(const CaatConfig* sync, int C) { return (int)((double)C * sync->share); }
 
-// The factor on private channels, on the way in and on the way back; and that on the initial weights that make them.
+// The factor on private channels, forward and backward; the factor on the initial weights that produce them.
 static inline double caat_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
 static inline double caat_initial_factor(const CaatConfig* sync) {
     return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1;
@@ -167,8 +167,7 @@ static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool al
     if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
 }
 
-// The virtual stage that a chunk of a pipeline rank is: in a loop, or (folded) up and down, so that two chunks make a
-// V.
+// The virtual stage that is a chunk of a pipeline rank: a loop, or (folded) up and down: two chunks make a V.
 static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
     return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);
 }
@@ -178,14 +177,14 @@ static inline int virtual_stage_holder(int p, bool folded, int number) {
     return folded && number / p % 2 ? p - 1 - number % p : number % p;
 }
 
-// Virtual stages into which the pipeline cuts the model, and the number of the one that is a chunk of this rank.
+// Virtual stages into which the pipeline cuts the model; the number of the one that is a chunk of this rank.
 static inline int mesh_virtual_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
 
 static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
     return virtual_stage(mesh->p, mesh->folded, mesh->pipeline, chunk);
 }
 
-// The first block of a virtual stage. Those without a wish of their own share the rest evenly, earlier ones get the
+// The first block of a virtual stage. Stages without a size of their own share the rest evenly; earlier ones get the
 // remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
     const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_virtual_stages(mesh);
@@ -193,7 +192,7 @@ static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
     if (stage == stages) return L;
     if (stage == stages - 1 && last) return L - last;
     const int sharing = stages - (first ? 1 : 0) - (last ? 1 : 0), layers = L - first - last;
-    const int before = first ? stage - 1 : stage; // sharing stages before this one
+    const int before = first ? stage - 1 : stage; // earlier stages that share
     return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
 }
 
@@ -208,7 +207,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
         snprintf(what, sizeof what, "--pp %d x --vpp %d stages", mesh->p, mesh->v);
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
-    const bool shorter = mesh->v > 1 && !mesh->folded && model->L / mesh->p > 1; // fewer chunks would do
+    const bool shorter = mesh->v > 1 && !mesh->folded && model->L / mesh->p > 1; // fewer chunks suffice
     if (sharing ? left < sharing : left != 0) {
         return wishes ? fail(error,
                              "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
@@ -220,7 +219,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
     return true;
 }
 
-// A CAAT-Net of N streams on t ranks.
+// Refuses a mesh on which a CAAT-Net of N streams cannot run.
 static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     const int N = mesh->caat.ranks, t = mesh->t;
     if (N == 0) return true;
@@ -234,7 +233,7 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     return true;
 }
 
-// Refuses, by the option's name, a mesh that does not fit the model (sequences of T tokens).
+// Refuses a mesh that does not fit the model (sequences of T tokens); the error names the option.
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T, Error* error) {
     if (!mesh_check_sync(mesh, error)) return false;
     const int t = mesh_tp_cuts(mesh);
@@ -246,9 +245,9 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T,
     }
     if (t > mesh->t && t > model->NKV) {
         return fail(error,
-                    "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
-                    "key/value head",
-                    t, mesh->t, model->NKV);
+                  "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
+                  "key/value head",
+                  t, mesh->t, model->NKV);
     }
     if (model->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, model->F);
     if (model->V < t)
@@ -268,7 +267,7 @@ typedef struct {
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
     int share, copies;  // which cut of the tensor, and how many tensor ranks in a row hold the same one
-    int stream;          // of this rank, that it belongs to; 0 where all have the same
+    int stream;         // of this rank, that it belongs to; 0 where all share it
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
 } Slice;
@@ -276,7 +275,7 @@ typedef struct {
 typedef struct {
     int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
     int first, slices;
-    int chunk; // that its gradients come from; -1: they are a part, and another rank has the other (embedding_is_split)
+    int chunk; // that its gradients come from; -1: another rank has a part of them too (embedding_is_split)
 } Bucket;
 
 // One of the virtual stages (parallel/schedule.h) that a rank holds: consecutive blocks.
@@ -298,25 +297,25 @@ typedef struct {
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int streams, channels;         // residual streams, and their channels C
+    int streams, channels;        // residual streams, and their channels C
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
-    int vocab_offset;             // of this rank's vocabulary, the streams' rows one behind the other
+    int vocab_offset;             // of this rank's vocabulary, the streams' rows one after the other
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
     int*
-        slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1 where there is none; the last
-                  // row has the tensors outside the blocks
+        slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
+                  // tensors outside the blocks
 } Layout;
 
 static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
 
-// A matrix that is computed with together with the one before it in the list, as one.
+// Whether a matrix and the one before it in the list are computed with as one.
 static inline bool is_joined(const Tensor* tensor) {
     return tensor->kind == K_W || tensor->kind == V_W || tensor->kind == UP_W;
 }
 
 static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
 
-// The number among this rank's blocks of a block of the model, -1 if it is not here.
+// The local number of a block of the model, -1 if this rank does not hold it.
 static inline int layout_local_layer(const Layout* layout, int layer) {
     for (int c = 0; c < layout->mesh.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
@@ -333,14 +332,14 @@ static inline bool layout_holds(const Layout* layout, const ModelConfig* model, 
     return layout_local_layer(layout, tensor->layer) >= 0;
 }
 
-// Whether another rank holds the other use of a matrix that is both embedding and head, and so another part of its
-// gradient. Where both uses lie on one rank they share one slice.
+// Whether another rank holds the other use of a tied embedding, and so another part of its gradient. Where one rank has
+// both uses they share one slice.
 static inline bool embedding_is_split(const Layout* layout, const ModelConfig* model) {
     return model->tied && layout->first_stage != layout->last_stage;
 }
 
-// The chunk of this rank that a tensor belongs to. An embedding that is the head too, and lies here only once, belongs
-// to the first one, which has its last gradients.
+// The chunk of this rank that a tensor belongs to. A tied embedding with both uses on this rank belongs to the first
+// one, which has its last gradients.
 static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
     const int local = tensor->layer < 0 || tensor->layer == model->L ? -1 : layout_local_layer(layout, tensor->layer);
     for (int c = 0; c < layout->mesh.v; c++) {
@@ -350,7 +349,7 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, c
     return layout->mesh.v - 1; // the head, and the norm before it
 }
 
-// This rank's cut of a tensor, for one of its streams; mesh_check has seen to it that all divisions are exact.
+// This rank's cut of a tensor, for one of its streams; mesh_check ensures that all divisions are exact.
 static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* model) {
     const Tensor* tensor = &slice->tensor;
     const int cuts = mesh_tp_cuts(mesh);
@@ -370,7 +369,7 @@ static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* 
         slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->share * slice->rows));
 }
 
-// Begins a bucket at the end of the buffer, or ends the one before.
+// Starts a bucket at the end of the buffer, or ends the one before.
 static inline void layout_close_bucket(Layout* layout) {
     layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->mesh.d);
     if (layout->buckets == 0) return;
@@ -379,14 +378,15 @@ static inline void layout_close_bucket(Layout* layout) {
     last->slices = layout->n - last->first;
 }
 
-// Tensors of one block share a bucket; of the others, WTE, WPE and HEAD_W have one each and the final norm's two share.
+// Tensors of one block share a bucket; WTE, WPE and HEAD_W have one each, and the two of the final norm share one.
 static inline bool same_bucket(const Tensor* a, const Tensor* b, const ModelConfig* model) {
     const bool block = a->layer >= 0 && a->layer < model->L;
     const bool same = a->kind == b->kind; // cuts of two streams
     return a->layer == b->layer && (block || same || (a->kind == FINAL_NORM_W && b->kind == FINAL_NORM_B));
 }
 
-static inline void layout_append(Layout* layout, const ModelConfig* model, const Tensor* tensor, int index, int stream) {
+static inline void layout_append(Layout* layout, const ModelConfig* model, const Tensor* tensor, int index,
+                                 int stream) {
     const Slice* before = layout->n ? &layout->slices[layout->n - 1] : NULL;
     if (!before || !same_bucket(&before->tensor, tensor, model)) {
         layout_close_bucket(layout);
@@ -407,8 +407,8 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     layout->elements += slice->rows * slice->cols;
 }
 
-// The slices of tensors [first, end) of a list, of which only the first is not joined to the one before: stream by
-// stream, so that what is computed with as one matrix lies together. index: of list[0] in the model's list.
+// Appends the slices of tensors [first, end) of a list, of which only the first is not joined to the one before: stream
+// by stream, so that matrices that are computed with as one are contiguous. index: of list[0] in the model's list.
 static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
                                         int first, int end) {
     const int streams = list[first].parallel == REPLICATED ? 1 : layout->streams;
@@ -418,8 +418,8 @@ static inline void layout_append_joined(Layout* layout, const ModelConfig* model
     }
 }
 
-// The slices of a block, or of what stands before or behind the blocks. Of blocks that are not here tensors are only
-// counted: a rank of a large model holds few of them.
+// Appends the slices of a block, or of the layers before or after the blocks. Tensors of blocks on other ranks are only
+// counted: a rank of a large model holds few blocks.
 static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
     const bool elsewhere = layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0;
     Tensor list[MODEL_LAYER_TENSORS];
@@ -448,12 +448,12 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     }
 }
 
-// Makes the plan of the rank at mesh's coordinates, for sequences of T tokens; refuses, by name, what does not fit.
+// Builds the layout of the rank at mesh's coordinates, for sequences of T tokens; refuses a mesh that does not fit.
 static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh mesh, int T, Error* error) {
     memset(layout, 0, sizeof *layout);
     if (!mesh_check(&mesh, model, T, error)) return false;
     layout->mesh = mesh;
-    if (mesh.caat.ranks) layout->mesh.scatter = false; // tensor ranks hold nothing alike that could be gathered
+    if (mesh.caat.ranks) layout->mesh.scatter = false; // tensor ranks hold different streams
     layout_chunks(layout, model);
     const int cuts = mesh_tp_cuts(&mesh), streams = layout->streams = mesh_streams_per_rank(&mesh);
     layout->NH = model->NH / cuts;
@@ -467,7 +467,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * streams;
     const size_t most =
-        (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of this rank's blocks, before and behind them
+        (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of, before and after this rank's blocks
     layout->slices = (Slice*)checked_calloc(most * (size_t)streams, sizeof(Slice), "the layout");
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
@@ -486,7 +486,7 @@ static inline void layout_free(Layout* layout) {
 }
 
 // Logical row of a slice's row: the q, k and v parts of a fused matrix are cut one by one, so a rank's rows are
-// [its share of q | its share of k | its share of v].
+// [its part of q | its part of k | its part of v].
 static inline int64_t slice_logical_row(const Slice* slice, int64_t row) {
     if (slice->tensor.parallel != COLUMN_PARALLEL) return row;
     const int64_t share = slice->rows / slice->tensor.parts, part = row / share;
@@ -500,16 +500,15 @@ static inline int64_t slice_logical_col(const Slice* slice) {
 
 static inline int64_t slice_elements(const Slice* slice) { return slice->rows * slice->cols; }
 
-// One rank of those that hold the same slice speaks for it, in norms and in checkpoints: the first of its copies over
-// the tensor group and, for a tied embedding, the first stage.
+// One of the ranks that hold the same slice counts it in norms and writes it to checkpoints: the first of its copies
+// over the tensor group and, for a tied embedding, the first stage.
 static inline bool slice_is_owned(const Slice* slice, const Layout* layout) {
     return layout->mesh.tensor % slice->copies == 0 && (slice->tensor.kind != WTE || layout->first_stage);
 }
 
-// True where tensor ranks hold the same slice and each of them sees only a part of the gradient, which then has to be
-// summed over them: of norms and positions, where each rank sees its own rows; of a key/value head that several ranks
-// share, where each sees its own queries; of what acts on the residual stream of a CAAT-Net, where each sees its own
-// streams.
+// Whether tensor ranks hold the same slice and each sees only a part of its gradient, which has to be summed over them:
+// norms and positions, where each rank sees its own rows; a key/value head that several ranks share, where each sees
+// its own queries; tensors that act on the residual stream of a CAAT-Net, where each sees its own streams.
 static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     if (slice->copies == 1) return false;
     switch (slice->tensor.kind) {
@@ -522,23 +521,23 @@ static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     }
 }
 
-// The slice of one tensor of a block (local layer number), or outside the blocks (layer = -1), for one of the streams;
-// NULL if it is not held.
+// The slice of a tensor of a block (local layer number) or outside the blocks (layer = -1), for one of the streams;
+// NULL if this rank does not hold it.
 static inline const Slice* layout_slice_of_stream(const Layout* layout, int layer, TensorKind kind, int stream) {
     const int row = layer < 0 ? layout->layers : layer;
     const int i = layout->slice_of[(row * TENSOR_KINDS + kind) * layout->streams + stream];
     return i < 0 ? NULL : &layout->slices[i];
 }
 
-// The same of the first stream, or of all where they have the same.
+// The same for the first stream, or for all where they share the slice.
 static inline const Slice* layout_slice(const Layout* layout, int layer, TensorKind kind) {
     return layout_slice_of_stream(layout, layer, kind, 0);
 }
 
-// The first token of a stream's rows of the vocabulary, and how many of the rows are not padding.
-// Rows of the embedding on this rank: those of all its streams.
+// Rows of the embedding on this rank, of all its streams.
 static inline int layout_embedding_rows(const Layout* layout) { return layout->streams * layout->V; }
 
+// The first token of a stream's rows of the vocabulary; the number of the rows that are not padding.
 static inline int layout_vocab_offset(const Layout* layout, int stream) {
     return layout->vocab_offset + stream * layout->V;
 }
@@ -546,17 +545,17 @@ static inline int layout_tokens(const Layout* layout, int stream) {
     return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
 }
 
-// The part of a bucket that a data rank owns with ZeRO, in elements from the bucket's start.
+// Elements of a bucket's shard, which one data rank owns with ZeRO.
 static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / layout->mesh.d;
 }
 
-// Where that part begins in a buffer that holds this rank's parts of all buckets, one behind the other.
+// Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset / layout->mesh.d;
 }
 
-// The part of a bucket that this member of a site speaks for towards other sites, in elements, and where it begins.
+// Elements of a bucket's site shard, which this member of a site exchanges with other sites, and where it begins.
 static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / mesh_site_size(&layout->mesh);
 }
@@ -564,7 +563,7 @@ static inline int64_t bucket_part_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset + mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);
 }
 
-// Where the slice that element `at` of a bucket belongs to ends, padding behind it included, but not behind `end`.
+// The end of the slice that element `at` of a bucket belongs to, including the padding after it, but at most `end`.
 static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_t at, int64_t end) {
     const Bucket* b = &layout->bucket[bucket];
     for (int i = b->first + 1; i < b->first + b->slices; i++) {
@@ -594,14 +593,14 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What goes to the next stage
+// Stage boundaries
 
-// What one rank sends of a boundary: n elements are alike on all tensor ranks, or (split) this rank has n / t of them.
+// Elements that one rank sends across a boundary of n elements: all n, identical on all tensor ranks, or (split) n / t.
 static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
     return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
 }
 
-// Where in x, which holds what this rank has of the boundary, its message begins.
+// Where this rank's message begins in x, which holds this rank's part of the boundary.
 static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
     return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
 }

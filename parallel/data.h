@@ -2,20 +2,20 @@
 parallel/data.h: data parallelism. Every replica computes gradients of its own micro-batches; the update needs their
 sum.
 
-Gradients lie in buckets (parallel.h), in the order in which the backward pass completes them. A bucket's sum starts as
-soon as its last gradient is known, while the backward pass works on the block before:
+Gradients are stored in buckets (parallel.h), in the order in which the backward pass completes them. A bucket's sum
+starts as soon as its last gradient is known, while the backward pass works on the block before:
 
     grad_bucket_reset     before anything is added to a bucket
     start_grad_sync       its gradients are complete: all-reduce, or with ZeRO reduce-scatter (Rajbhandari et al. 2020)
     finish_grad_sync      waits; then this rank has the sum, or its shard of it
-    all_gather_params     ZeRO, after the update: every rank gets the parameters that the others have updated
+    all_gather_params     ZeRO, after the update: every rank gets the parameters that the other ranks have updated
 
 ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients
 are sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in one
 of two buffers and only this rank's shard of its sum is kept.
 
-Where the replicas are divided into sites (--sites), between which messages are slow, the all-reduce is hierarchical: a
-reduce-scatter in the site, an all-reduce of this rank's part between sites, and an all-gather in the site.
+Where the replicas are divided into sites (--sites) with slow messages between them, the all-reduce is hierarchical: a
+reduce-scatter in the site, an all-reduce of this rank's site shard between sites, and an all-gather in the site.
 */
 #ifndef DATA_H
 #define DATA_H
@@ -29,21 +29,21 @@ enum {
     MAX_INFLIGHT_REDUCTIONS = 2
 }; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
 
-// The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) adds up over micro-batches. ZeRO 2:
-// a bucket is computed in one of two buffers, summed over the data group, and only this rank's part is added up, in
-// shares.
+// The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) accumulates over micro-batches.
+// ZeRO 2: a bucket is computed in one of two buffers, summed over the data group, and only this rank's shard is
+// accumulated, in shares.
 //
 // A hierarchical all-reduce sums between sites from `all` or, with several replicas in a site, from parts.
 typedef struct {
     Scope scope;      // the replicas whose gradients are summed
     float* all;       // (layout.elements), or NULL with ZeRO 2
-    float* shares;    // (layout.elements / d): this rank's parts of the sums, with ZeRO
+    float* shares;    // (layout.elements / d): this rank's shards of the sums, with ZeRO
     float* update;    // the gradients that the update reads: shares with ZeRO, else all; NULL: there are none yet
-    float* parts;     // (layout.elements / replicas of a site): this rank's part of the site's sum of each bucket
+    float* parts;     // (layout.elements / replicas of a site): this rank's site shard of each bucket's sum
     CommRequest* far; // of each bucket, between sites
-    bool hierarchical, defers; // sums go on between sites; not as soon as a bucket is complete
-    float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its share)
-    int bucket_in[ZERO2_BUFFERS];                           // whose gradient is on its way from there, or -1
+    bool hierarchical, defers; // sums continue between sites; only after the backward pass
+    float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its shard)
+    int bucket_in[ZERO2_BUFFERS];                           // whose gradient is in flight from there, or -1
     int next;                                               // buffer, or place in recent
     int recent[MAX_INFLIGHT_REDUCTIONS];                    // ZeRO 0, 1: buckets whose sums were started last, or -1
     float** of_bucket;                                      // where each bucket's gradients are computed now
@@ -56,7 +56,7 @@ static inline int64_t largest_bucket(const Layout* layout) {
     return largest;
 }
 
-// ZeRO 2: waits for the sum that is on its way from buffer i and adds this rank's part to what is there.
+// ZeRO 2: waits for the sum that is in flight from buffer i and accumulates this rank's shard.
 static inline void buckets_collect(GradientBuckets* grads, const Layout* layout, int i) {
     const int b = grads->bucket_in[i];
     if (b < 0) return;
@@ -65,7 +65,7 @@ static inline void buckets_collect(GradientBuckets* grads, const Layout* layout,
     grads->bucket_in[i] = -1;
 }
 
-// The part of a bucket's sum that this rank carries between sites: in parts, or in `all` itself.
+// The site shard of a bucket's sum, which this rank exchanges between sites: in parts, or in `all` itself.
 static inline float* inter_site_shard(const GradientBuckets* grads, const Layout* layout, int b) {
     return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
                         : grads->all + layout->bucket[b].offset;
@@ -80,7 +80,7 @@ static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layou
     grads->of_bucket[b] = grads->buffer[i];
 }
 
-// Gradients that several tensor ranks hold in part: their sum.
+// Sums the gradients of which several tensor ranks hold a part each.
 static inline void bucket_sum_partial(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
@@ -102,10 +102,9 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
                         : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
-// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Where replicas
-// are apart, all buckets of one would else be on their way to another, and MPI would hold as much memory as all
-// gradients have. Nobody waits in a circle: a sum needs of others only what they do before this rank's place in the
-// schedule.
+// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Otherwise a
+// replica that is ahead would have all buckets in flight, and MPI would hold as much memory as all gradients. The waits
+// cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
     if (!DEVICE_IS_HOST) return;
     const int before = grads->recent[grads->next];
@@ -123,7 +122,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
             grads->request[b] =
                 comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b), grads->of_bucket[b],
                                           bucket_site_shard_size(layout, b), COMM_FLOAT);
-        else if (!grads->defers && bucket->chunk >= 0) // of a tied matrix there is more to add up first
+        else if (!grads->defers && bucket->chunk >= 0) // a tied embedding has more to add first
             start_inter_site_sync(grads, g, layout, b);
     } else if (layout->mesh.zero == 0) {
         limit_inflight_reductions(grads, b);
@@ -142,14 +141,14 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
     }
 }
 
-// Lets the sums that are on their way go on.
+// Lets the sums in flight make progress.
 static inline void buckets_progress(GradientBuckets* grads, const Layout* layout) {
     comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
     if (grads->hierarchical) comm_progress(grads->far, layout->buckets);
 }
 
-// Waits for the sums of a chunk's gradients; -1: of those that all_reduce_tied_embedding_grad sums further. (ZeRO 2: of
-// all on their way.)
+// Waits for the sums of a chunk's gradients; -1: of the tied embedding's, which all_reduce_tied_embedding_grad sums
+// further. (ZeRO 2: of all in flight.)
 static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout, int chunk) {
     if (layout->mesh.zero == 2) {
         for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);
@@ -160,7 +159,7 @@ static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout
     }
 }
 
-// Where one matrix is embedding and head and lies on two ranks: sums its two gradients.
+// Sums the two gradients of a tied embedding that is on two ranks.
 static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, ProcessGroups* g, const Layout* layout) {
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
@@ -184,7 +183,7 @@ static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups*
     }
 }
 
-// Waits for those that were started, and gives them to all replicas of the site.
+// Waits for the sums that start_inter_site_sync started, and distributes them to all replicas of the site.
 static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         if (layout->bucket[b].chunk != chunk || !grads->far[b].comm) continue;
@@ -196,10 +195,10 @@ static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups
     }
 }
 
-// The group over which ZeRO divides: all replicas, which are one site, or each one.
+// The group over which ZeRO shards: all replicas, which are one site, or one site each.
 static inline Comm* zero_group(ProcessGroups* g) { return g->far.size > 1 ? &g->far : &g->data; }
 
-// ZeRO: every data rank has updated its part of each bucket of a chunk (-1: see Bucket); now all get all.
+// ZeRO: every data rank has updated its shard of each bucket of a chunk (-1: see Bucket); now all ranks gather all.
 static inline void all_gather_params(floatX* params, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
         floatX* bucket = params + layout->bucket[b].offset;

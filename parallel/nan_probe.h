@@ -1,15 +1,15 @@
 /*
-parallel/nan_probe.h: where does a NaN or an infinity come from?
+parallel/nan_probe.h: finds where a NaN or an infinity comes from.
 
     nan_probe_init      an empty probe
-    probe_*             look at numbers at one place of the step, and remember the first place with one that is not finite
+    probe_*             check numbers at one place of the step, and remember the first place with one that is not finite
     nan_origin_text     all ranks: the first place over all of them, in words
 
-Theory: a gradient that is not finite is found in its sum over all ranks (run_grad_norm), which does not say whose it
-was. As long as nothing was updated, the step can be computed again, to the same bits, with a probe: at weights, at what
-each rank has computed itself before it is added to the parts of other ranks, and at the rank's own gradients. A NaN
-spreads only to later places of the computation, so the first place of each replica is its origin. If no place is found,
-the numbers were right the second time: then the hardware is suspect, and not the mathematics.
+Theory: a gradient that is not finite is found in its sum over all ranks (run_grad_norm), which does not identify the
+rank. As long as nothing was updated, the step can be computed again, to the same bits, with a probe: of the weights, of
+each rank's own results before they are added to those of other ranks, and of the rank's own gradients. A NaN spreads
+only to later places of the computation, so the first place of each replica is its origin. If no place is found, the
+numbers were finite the second time: then the hardware is suspect, not the mathematics.
 */
 #ifndef NAN_PROBE_H
 #define NAN_PROBE_H
@@ -23,7 +23,7 @@ typedef enum { PROBE_EMBEDDING, PROBE_ATTENTION, PROBE_MLP, PROBE_STREAM, PROBE_
 
 typedef struct {
     int L, tensors; // of the model
-    int microbatch; // of the pass that runs now
+    int microbatch; // of the current pass
     bool backward;  // whether it is a backward pass
     int64_t first;  // the first place with a number that is not finite; NO_PLACE: none
 } NanProbe;
@@ -56,7 +56,7 @@ static inline void probe_floats(NanProbe* probe, int64_t place, const float* x, 
     if (!finite) probe->first = min_i64(probe->first, place);
 }
 
-// probe_floats of n numbers in device memory, of either type.
+// Probes n numbers in device memory, of either type.
 static inline void probe_device_floats(NanProbe* probe, int64_t place, const float* x, int64_t n) {
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "a copy for the NaN probe");
     device_to_host(host, x, (size_t)n * sizeof(float));
@@ -78,7 +78,7 @@ static inline void probe_weights(NanProbe* probe, const Layout* layout, const fl
     }
 }
 
-// The gradients of a bucket, which lie at `at`: this rank's own, before they are added to those of other ranks.
+// The gradients of a bucket, stored at `at`: this rank's own, before they are added to those of other ranks.
 static inline void probe_bucket(NanProbe* probe, const Layout* layout, int bucket, const float* at) {
     const Bucket* range = &layout->bucket[bucket];
     for (int i = range->first; i < range->first + range->slices; i++) {
@@ -116,8 +116,8 @@ static inline void place_text(char* text, size_t size, int64_t place, const Mode
     snprintf(text, size, "%s, micro-batch %lld", what, (long long)microbatch);
 }
 
-// The first place of all, from seen (ranks), each rank's first place. Marks the ranks of the first replica that has it;
-// *replicas is the number of replicas with a place.
+// The first place over all ranks, from seen (ranks), each rank's first place. Marks the ranks of the first replica that
+// has it; *replicas is the number of replicas with a place.
 static inline int64_t first_place(bool* from, int* replicas, const int64_t* seen, const Mesh* mesh) {
     int64_t first = NO_PLACE;
     int replica = -1;
@@ -138,7 +138,7 @@ static inline int64_t first_place(bool* from, int* replicas, const int64_t* seen
     return first;
 }
 
-// The origin in words. All ranks of this rank's site, or of all sites, call it with their probes and get the same text.
+// Writes the origin as text. All ranks of this rank's site, or of all sites, call it with their probes; same text.
 static inline void nan_origin_text(char* text, size_t size, const NanProbe* probe, ProcessGroups* groups,
                                    const Mesh* whole, const ModelConfig* m, bool all_sites) {
     const Mesh site = mesh_of_site(whole);

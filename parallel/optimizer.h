@@ -1,10 +1,10 @@
 /*
 parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum), with
-clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, whose gradients, moments and master
-weights it has, and then all ranks gather the parameters (parallel/data.h).
+clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds gradients,
+moments and master weights, and then all ranks gather the parameters (parallel/data.h).
 
-Everything is float32 but the parameters on a GPU, which are rounded from the master weights, at random, by a
-counter-based generator keyed by the tensor's name, the place in the slice and the step: copies of a tensor on other
+Everything is float32 except the parameters on a GPU, which are rounded stochastically from the master weights, by a
+counter-based generator keyed by the tensor's name, the position in the slice and the step: copies of a tensor on other
 ranks get the same bits.
 */
 #ifndef OPTIMIZER_H
@@ -12,8 +12,7 @@ ranks get the same bits.
 
 #include "stage.h"
 
-// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO what lies in its share of the
-// bucket.
+// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard.
 static inline void owned_range(const Stage* stage, const Slice* slice, int64_t* from, int64_t* to) {
     const Layout* layout = &stage->layout;
     *from = slice->offset, *to = slice->offset + slice_elements(slice);
@@ -23,7 +22,7 @@ static inline void owned_range(const Stage* stage, const Slice* slice, int64_t* 
     *from = max_i64(*from, begin), *to = min_i64(*to, begin + n);
 }
 
-// Where element `at` of the parameters is found in gradients and moments: at the same place, or in a share.
+// The index of parameter number `at` in gradients and moments: the same index, or an index in shards.
 static inline int64_t shard_offset(const Stage* stage, const Slice* slice, int64_t at) {
     const Layout* layout = &stage->layout;
     if (!layout->mesh.zero) return at;
@@ -32,12 +31,12 @@ static inline int64_t shard_offset(const Stage* stage, const Slice* slice, int64
            (layout->bucket[b].offset + layout->mesh.data * bucket_shard_size(layout, b));
 }
 
-// The weights that an update changes, in float32: parameter number `from`, which lies at `at` where shares do.
+// The float32 weights that an update changes, from parameter number `from` on, whose index in shards is `at`.
 static inline float* fp32_weights(const Stage* stage, int64_t from, int64_t at) {
     return HAS_MASTER_WEIGHTS ? stage->master + at : (float*)stage->params + from;
 }
 
-// Whether this rank counts a slice where a number is summed over all ranks of a site (with ZeRO: over all ranks), such
+// Whether this rank counts a slice when a number is summed over all ranks of a site (with ZeRO: over all ranks), such
 // that every parameter counts once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     const Mesh* mesh = &stage->layout.mesh;
@@ -68,14 +67,14 @@ static inline double gradient_norm(const double* squares, int tensors, int* not_
     return sqrt(total);
 }
 
-// 16-bit parameters are rounded at random. Copies of a tensor on other ranks are rounded alike: by the tensor's name,
-// the place in the slice, and the step.
+// The key of the stochastic rounding of 16-bit parameters. Copies of a tensor on other ranks have the same key: the
+// tensor's name, the position in the slice, and the step.
 static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
     return (uint64_t)seed ^ hash_string(slice->tensor.name);
 }
 
-// One step of the optimizer (kernels/optimizers.h) on n parameters of a slice, number `from` on, whose gradients and
-// moments lie at `at`.
+// One step of the optimizer (kernels/optimizers.h) on n parameters of a slice, from number `from` on, whose gradients
+// and moments are at `at`.
 static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_t from, int64_t at, int64_t n,
                                   const OptimizerConfig* config, int64_t step, double lr, double grad_scale) {
     const float decay = slice->tensor.vector ? 0 : (float)config->weight_decay;
@@ -89,8 +88,7 @@ static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_
     optimizers[config->kind].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
 }
 
-// The update of what this rank updates of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the
-// gradient.
+// Updates this rank's part of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
 static inline void chunk_optimizer_step(Stage* stage, int chunk, const OptimizerConfig* config, int64_t step, double lr,
                                         double grad_scale) {
     const Layout* layout = &stage->layout;
@@ -104,9 +102,9 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
     if (layout->mesh.zero) all_gather_params(stage->params, stage->groups, layout, chunk);
 }
 
-// The rounded parameters that the update of this step left, again from their float32 values: so a run that is taken up
-// again goes on with the same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values
-// that lie as stage->master does.
+// Rounds the parameters of this step's update again from their float32 values, so that a resumed run continues with the
+// same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values in the layout of
+// stage->master.
 static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step,
                                   const bool* changed) {
     for (int i = 0; i < stage->layout.n && HAS_MASTER_WEIGHTS; i++) {
@@ -120,7 +118,7 @@ static inline void cast_to_floatx(const Stage* stage, const float* values, int64
 }
 
 static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t step) {
-    if (step == 0) return; // no update has been yet
+    if (step == 0) return; // no update yet
     cast_to_floatx(stage, stage->master, seed, step, NULL);
     for (int chunk = -1; chunk < stage->layout.mesh.v && HAS_MASTER_WEIGHTS && stage->layout.mesh.zero; chunk++)
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);

@@ -1,7 +1,7 @@
 /*
-parallel/pipeline.h: the messages between pipeline stages (Narayanan et al. 2021). What goes to the next stage is the
-residual stream (N, C) of a micro-batch, what comes back its gradient. Which message is sent when is in the schedule's
-table (parallel/schedule.h); a buffer is in flight until the action that needs it waits.
+parallel/pipeline.h: the messages between pipeline stages (Narayanan et al. 2021). A stage sends the residual stream (N,
+C) of a micro-batch to the next one, which sends its gradient back. The schedule's table (parallel/schedule.h) orders
+the messages; a buffer is in flight until the action that needs it waits.
 
 The tensor ranks of a stage hold the same numbers. So each sends 1/t of them and the receivers gather: the
 scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all of them).
@@ -13,22 +13,22 @@ scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all 
 #include "stage.h"
 #include "tensor.h"
 
-// x: what this rank needs of the boundary, from the message it received.
+// Fills x, this rank's part of the boundary, from the message it received.
 static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
     gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
                                 mesh->sequence_parallel ? n / mesh->t : n);
 }
 
-// Messages of the pipeline. A message about micro-batch k has a tag that tells apart the boundaries between parts of
-// the model, the directions, and enough micro-batches; MPI promises tags up to 32767.
+// Messages of the pipeline. The tag of a message about micro-batch k identifies the boundary between virtual stages,
+// the direction, and enough micro-batches; MPI promises tags up to 32767.
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 
 static inline int message_tag(const Schedule* schedule, int chunk, int k, int direction) {
     return (k * schedule->config.v + chunk) % 8192 * 2 + direction;
 }
 
-// Starts to receive n elements, for the action's chunk. The two ends of a boundary number its messages by the chunk
-// that receives them.
+// Starts to receive n elements for the action's chunk. Both ends of a boundary number its messages by the chunk that
+// receives them.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
     const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == RECEIVE_FORWARD;
@@ -56,8 +56,8 @@ static inline void start_send(Stage* stage, const Schedule* schedule, Action act
                                message_tag(schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 
-// Outside a schedule (generation): sends n elements to the next part of the model, or receives them from the one
-// before. A chunk of the same rank finds them where the other one left them.
+// Outside a schedule (generation): sends n elements to the next virtual stage, or receives them from the one before. A
+// chunk of the same rank finds them where the other one left them.
 static inline void pipeline_hand_over(Stage* stage, const Schedule* schedule, floatX* x, int64_t n, ActionKind kind,
                                       int chunk) {
     Comm* pipeline = &stage->groups->pipeline;

@@ -4,12 +4,12 @@ to
 
     tensor      the t ranks that hold slices of the same layers
     data        the replicas of its site: all d of them where there is one site
-    far         the replicas at the same place of all sites
+    far         the replicas at the same position of all sites
     pipeline    the p stages of one replica
     heads       tensor ranks that hold the same key/value heads
-    embedding   the ranks of the embedding and of the head, where these are one matrix on two of them
+    embedding   the two ranks of a tied embedding: the embedding's and the head's
 
-Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages: they are not
+Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages, which are not
 counted as traffic of the step.
 */
 #ifndef PROCESS_GROUPS_H
@@ -52,14 +52,14 @@ static inline void groups_close(ProcessGroups* g) {
     for (int i = 0; i < GROUPS; i++) comm_free(list[i]);
 }
 
-// Control messages, which are not counted as the step's traffic: x (n) = the sum over a group.
+// x (n) = the sum over a group.
 static inline void sum_over(Comm* c, double* x, int64_t n) {
     const int64_t counted = c->size_bytes;
     comm_all_reduce(c, x, n, COMM_DOUBLE, COMM_SUM);
     c->size_bytes = counted;
 }
 
-// Over all ranks of this one's site, in an order that does not depend on p: the tensor group, the data group, the
+// Sums over all ranks of this rank's site, in an order that does not depend on p: the tensor group, the data group, the
 // pipeline.
 static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->tensor, x, n);
@@ -67,13 +67,13 @@ static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->pipeline, x, n);
 }
 
-// Over all ranks.
+// Sums over all ranks.
 static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over_site(g, x, n);
     sum_over(&g->far, x, n);
 }
 
-// Over the ranks of a scope.
+// Sums over the ranks of a scope.
 static inline void sum_over_scope(ProcessGroups* g, Scope scope, double* x, int64_t n) {
     if (scope == SCOPE_WORLD)
         sum_over_mesh(g, x, n);
@@ -81,8 +81,7 @@ static inline void sum_over_scope(ProcessGroups* g, Scope scope, double* x, int6
         sum_over_site(g, x, n);
 }
 
-// Control messages too: all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all
-// has room for them.
+// all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room for them.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
     Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
     memmove(all, mine, (size_t)n * sizeof *all);
@@ -97,7 +96,7 @@ static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_
     }
 }
 
-// What is waited for where nothing was started.
+// A request that is already complete.
 static inline CommRequest no_request(void) {
     CommRequest none;
     memset(&none, 0, sizeof none);
