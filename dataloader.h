@@ -3,7 +3,7 @@ dataloader.h: from streams of tokens (dataloader/token_files.h) to the sequences
 
     DataLoader  a part of a stream, cut into sequences of T tokens, in an order that is a formula (dataloader_sequence)
     Sources     several streams, each with a weight: "0.7:a*.bin,0.3:b*.bin" (sources_open)
-    DataMix     a DataLoader for each source, and the formula that chooses the source of a sequence (mix_sequence)
+    DataMix     a DataLoader for each source, and the formula for the source of a sequence (mix_sequence)
 
 Theory. The position is one number: n, the sequences consumed since the run began. There is no other state to save or to
 exchange: any rank computes sequence n without the ones before it. With count sequences in the range,
@@ -11,7 +11,7 @@ exchange: any rank computes sequence n without the ones before it. With count se
     epoch = n / count        k = permutation(seed, epoch)(n mod count)        tokens [k T, k T + T] of the range:
                                                                              T inputs, and the T targets one later
 
-The held-out part, for validation, has to resemble the rest, and the end of a text does not: files are in the order of
+The held-out part, for validation, has to resemble the rest. The end of a text does not: files are in the order of
 their names, books have an index. So a stream is cut into up to 64 stretches of the same length, and the last twentieth
 of each is held out: no sequence of either part reaches into the other. A text too short for 8 sequences in each of
 these blocks has fewer of them, down to one at its end. Sequence k is number k / blocks in block 39 k mod blocks (39 is
@@ -24,10 +24,10 @@ The permutation must not cost memory (FineWeb has 10^8 sequences) nor time to se
                       undone by (L, R) <- (R xor F(L), L), whatever F is, so rounds permute the 2^2h numbers. Four
                       rounds of a random F look random to any observer who asks for fewer than about 2^(h/2) images
                       (Luby and Rackoff 1988). That says little when h is small; by counting over 100,000 epochs,
-                      8 rounds spread pairs of neighbours unevenly for 5 and 6 sequences, 10 or more do not. Here are
-                      twelve. F is Philox, keyed by seed and epoch.
+                      8 rounds spread pairs of neighbours unevenly for 5 and 6 sequences, 10 or more do not. This
+                      one has twelve. F is Philox, keyed by seed and epoch.
     cycle walking     2^2h is the first such power that is not below count. A result outside [0, count) is encrypted
-                      again until it falls inside (Black and Rogaway 2002). It must, since the cycle it walks on leads
+                      again until it is inside (Black and Rogaway 2002). It must be once, since the cycle it walks leads
                       back to the start, which is inside; and two starts cannot meet, since a permutation's cycles are
                       disjoint. As 2^2h < 4 count, fewer than 4 encryptions are expected.
 
@@ -163,7 +163,7 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
 
 enum { MAX_SOURCES = 256 };
 
-// The tree of the file's comment. Nodes 0 .. sources - 1 are the sources, the last node is the root.
+// The tree of Theory. Nodes 0 .. sources - 1 are the sources, the last node is the root.
 typedef struct {
     int sources;
     int64_t weight[2 * MAX_SOURCES]; // of a group: the sum of its two; the root's is below 2^31
@@ -196,9 +196,8 @@ static inline void blend_build(Blend* blend, const int64_t* weight, int sources)
     }
 }
 
-// The number of the first n sequences of a group that are its first half's: n a / w, rounded to nearest, ties up.
-// *taken: whether sequence n is its, too. The order repeats every w sequences, so that only the remainder has to be
-// multiplied.
+// How many of the first n sequences of a group belong to its first half: n a / w, rounded to nearest, ties up. *taken:
+// whether sequence n does, too. The order repeats every w sequences, so that only the remainder has to be multiplied.
 static inline uint64_t blend_share(const Blend* blend, int node, uint64_t n, bool* taken) {
     const uint64_t w = (uint64_t)blend->weight[node], a = (uint64_t)blend->weight[blend->half[node][0]];
     const uint64_t twice = 2 * (n % w) * a + w;
@@ -219,7 +218,7 @@ static inline int blend_source(const Blend* blend, uint64_t n, uint64_t* number)
     return node;
 }
 
-// The number of the first n sequences that are a source's (or a group's).
+// How many of the first n sequences belong to a source (or a group).
 static inline uint64_t blend_count(const Blend* blend, int node, uint64_t n) {
     const int parent = blend->parent[node];
     bool taken;
@@ -363,7 +362,7 @@ static inline bool sources_open_weighted(Sources* sources, const PathList* names
     return sources_agree(sources, sources, error);
 }
 
-// Opens the files of a comma-separated list: as one source, or each element as one where each has a weight,
+// Opens the files of a comma-separated list: as one source, or, where each has a weight, as one source each,
 // "0.7:a*.bin,0.3:b*.bin" (a file of such a name is "./0.7:a"). False, *error filled, *sources closed, if something
 // cannot be read, or the vocabularies differ.
 static inline bool sources_open(Sources* sources, const char* list, Error* error) {
@@ -387,7 +386,7 @@ static inline bool sources_open(Sources* sources, const char* list, Error* error
     return ok;
 }
 
-// Sets the token that documents begin with, where the format has no documents: `chosen` (-1: not given), or the
+// Sets the token that documents begin with, where the format marks no documents: `chosen` (-1: not given), or the
 // vocabulary's token for that (-1: none or not known), or the format's default. False, *error filled, if there is no
 // such token or it is not in the data.
 static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabulary, Error* error) {
@@ -404,7 +403,7 @@ static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabu
                 files->file[0].path, token);
 }
 
-// The same for all sources.
+// documents_settle for all sources.
 static inline bool sources_documents(Sources* sources, int chosen, int of_vocabulary, Error* error) {
     for (int i = 0; i < sources->count; i++) {
         if (!documents_settle(&sources->source[i].files, chosen, of_vocabulary, error)) return false;
@@ -412,7 +411,7 @@ static inline bool sources_documents(Sources* sources, int chosen, int of_vocabu
     return true;
 }
 
-// Whether the formats of all sources have documents; also if there are no sources.
+// Whether the formats of all sources mark documents; true if there are no sources.
 static inline bool sources_have_documents(const Sources* sources) {
     bool have = true;
     for (int i = 0; i < sources->count; i++) have = have && format_has_documents(sources->source[i].files.format);
@@ -461,7 +460,7 @@ typedef struct {
     int64_t count; // sequences until a source begins again
 } DataMix;
 
-typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see the file's comment
+typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see Theory
 
 enum { HELD_OUT_BLOCKS = 64, HELD_OUT_SEQUENCES = 8, HELD_OUT_OF = 20 };
 
@@ -482,8 +481,8 @@ static inline bool part_init(DataLoader* loader, const TokenFiles* files, Part p
     return true;
 }
 
-// Makes loaders of the same part of every source; the sources stay open as long as they are used. Otherwise as
-// dataloader_init(). The first source has the order of seed, each other source an order of its own.
+// Makes loaders of the same part of every source, as dataloader_init(); the sources stay open as long as the loaders
+// are used. The first source has the order of seed, each other source an order of its own.
 static inline bool mix_init(DataMix* mix, const Sources* sources, Part part, int blocks, int T, int vocab,
                             uint64_t seed, bool shuffle, Error* error) {
     int64_t weight[MAX_SOURCES];
@@ -515,7 +514,7 @@ static inline void mix_positions(int32_t* positions, const int32_t* inputs, cons
     dataloader_positions(positions, inputs, &mix->loader[source], number);
 }
 
-// The epochs of a source that the first n sequences make.
+// How many epochs of a source the first n sequences are.
 static inline double mix_epochs(const DataMix* mix, int source, uint64_t n) {
     return (double)blend_count(&mix->blend, source, n) / (double)mix->loader[source].count;
 }

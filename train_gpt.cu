@@ -3,17 +3,16 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
 
     1. the step      the actions of a schedule, executed: forward, backward, all-reduce of gradients, update
     2. around it     validation, evaluation
-    3. main          what is opened, the training loop, what is closed
+    3. main          warm-up, the training loop, the end of a run; inference
 
 A process is one rank of a mesh of t tensor, d data and p pipeline ranks; a process started alone is the mesh 1 x 1 x 1.
 parallel.h says which slices of which tensors a rank holds, parallel/schedule.h in which order it works. gpt.h is the
 model, parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds of parallelism,
 parallel/optimizer.h is the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
 
-The same text runs on CPU cores and on GPUs. kernels/kernels.h brings the kernels, kernels/device.h memory. Parameters
-and activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, the optimizer's
-memory, statistics of rows and losses are float32 everywhere. What a kernel makes is read by the host only after
-device_to_host.
+The same code runs on CPU cores and on GPUs: kernels/kernels.h has the kernels, kernels/device.h the memory. Parameters
+and activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, optimizer state,
+row statistics and losses are float32 everywhere. The host reads a kernel's output only after device_to_host.
 */
 #include "gpt.h"
 #include "checkpoint/export.h"
@@ -32,24 +31,24 @@ device_to_host.
 // ================================================================================================================
 // 1. The step
 
-// A run through a schedule. What it adds up is in stage.sums.
+// The clock of one pass through a schedule; the sums of that pass are in stage.sums.
 typedef struct {
     double started, waited; // when it began; seconds spent waiting for other stages
-    double grad_scale;      // of the update: clipping
+    double grad_scale;      // factor on the gradient in the update: clipping
 } StepClock;
 
-// Whether times that the host measures say something about the work. A GPU works while the host goes on, so it is
-// waited for where a trace is wanted; elsewhere that would only cost time.
+// Whether the host's clock measures the work. A GPU runs asynchronously; the host waits for it only where a trace is
+// wanted, as that costs time.
 static bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->tracing; }
 
-// The time, once all that was started is done.
+// The time at which all work that was started is done.
 static double time_of_work(const Trainer* t) {
     if (measures_time(t)) device_synchronize();
     return seconds_now();
 }
 
-// Records an action, from when its message was there. What it waits for inside (tensor and data group, other stages at
-// TIE and NORM) is part of it.
+// Records an action, from the arrival of its message on. Waiting inside the action (for the tensor and data groups, for
+// other stages at TIE and NORM) is part of it.
 static void trace_action(Trainer* t, Action action, double started) {
     char name[TRACE_NAME_BYTES];
     if (!t->tracing) return;
@@ -61,7 +60,7 @@ static void trace_action(Trainer* t, Action action, double started) {
     trace_span(t->tracing, "compute", name, action.microbatch, started, seconds_now());
 }
 
-// A chunk's share of one pass over a micro-batch, once its input is there.
+// The forward pass of one chunk over a micro-batch, once its input has arrived.
 static void run_forward(Trainer* t, const StepInput* pass, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
@@ -106,8 +105,8 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Completes the sums of a chunk's gradients over the data ranks (TIE: of the matrix that two stages hold, over these
-// too) and squares them.
+// Completes the all-reduce of a chunk's gradients over the data ranks (TIE: of the tied embedding also over its two
+// stages) and adds up their squares.
 static void run_reduce(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -128,8 +127,8 @@ static void run_reduce(Trainer* t, Action action) {
 
 static void run_schedule(Trainer* t, const StepInput* pass);
 
-// Where a number that is not finite came from: the step is computed again, summed over no replicas, and looked at. That
-// can be where it changed no weights yet, and where its gradient is the one that is not finite.
+// Finds where a number that is not finite came from: computes the step again with a probe, without a sum over replicas.
+// This needs weights that the step has not changed yet, and a gradient that is not delayed.
 static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, size_t size) {
     Stage* stage = &t->stage;
     NanProbe probe = nan_probe_init(&stage->model);
@@ -143,7 +142,7 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
         return;
     }
     groups_list(&t->groups, list);
-    for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // what follows is no part of training
+    for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // the rerun is no part of training
     stage->probe = &probe;
     probe_weights(&probe, &stage->layout, stage->params);
     zero_gradients(stage);
@@ -155,7 +154,7 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
                 t->stats_scope == SCOPE_WORLD);
 }
 
-// A loss or a gradient is not a number: ends the run, or leaves the update out, which all ranks decide alike.
+// A loss or a gradient is not finite: ends the run, or skips the update. All ranks decide the same.
 static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_finite) {
     const int tensors = t->stage.layout.tensors;
     const bool skips = t->settings.on_nan == ON_NAN_SKIP;
@@ -181,8 +180,8 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_fin
     die_as_site(t, text);
 }
 
-// Adds up the statistics of a step, squares (tensors), loss, seconds: over a site, whose ranks have all squares but
-// where ZeRO divides them over sites; the loss over the scope of statistics.
+// Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then over the sites the squares, where
+// ZeRO divides them over sites, and the loss, where stats_scope is all ranks.
 static void reduce_step_stats(Trainer* t, double* sums) {
     const int tensors = t->stage.layout.tensors;
     sum_over_site(&t->groups, sums, tensors + 2);
@@ -190,8 +189,8 @@ static void reduce_step_stats(Trainer* t, double* sums) {
     if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.far, sums + tensors, 1);
 }
 
-// All ranks of a site meet: the loss, the norm of the gradient, that both are numbers, how to scale the gradient; and
-// the time that they have worked.
+// Meeting point of a site's ranks: they agree on the loss, the gradient norm, whether both are finite, the clipping
+// factor, and the bubble.
 static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
@@ -260,8 +259,8 @@ static void run_action(Trainer* t, const StepInput* pass, Action action, StepClo
     }
 }
 
-// Executes a schedule; where a step is looked at, its forward and backward passes. The sum of the losses that this rank
-// has seen is the last of stage.sums.
+// Executes a schedule; with a NaN probe only its forward and backward passes. The last of stage.sums is the sum of this
+// rank's losses.
 static void run_schedule(Trainer* t, const StepInput* pass) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
@@ -293,9 +292,8 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// The bytes that all ranks have sent since `before`; of the scope of a site they are estimated as this site's bytes
-// times the sites, which is exact where the plan between them is the same for all. too is summed over the scope as
-// well.
+// The bytes that all ranks have sent since `before`; in the scope of a site an estimate, this site's bytes times the
+// sites, which is exact where all sites have the same plan. too is summed over the scope as well.
 static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2]) {
     const Bytes now = bytes_sent(t);
     const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
@@ -335,7 +333,7 @@ static void train_step(Trainer* t) {
     if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
     health_step(&t->health, t->loss, t->grad_norm);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
-    double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // that are asked to stop, to save
+    double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // ranks asked to stop, to save
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, ranks);
     const Asked asked = {ranks[0] > 0, ranks[1] > 0};
     t->asked = stop_agreed(&t->stop, &t->groups.far, t->stats_scope, t->step, merged, asked);
@@ -362,7 +360,7 @@ static double validate(Trainer* t) {
     return sum / ((double)count * stage->T);
 }
 
-// The losses of a window's rows, added up, to the evaluation's sums.
+// Adds the losses of a window's rows to the evaluation's sums.
 static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, double* sums) {
     const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
     device_to_host(losses, pass->losses, (size_t)(pass->schedule->config.m * group) * sizeof(float));
@@ -374,8 +372,8 @@ static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, 
     }
 }
 
-// Fills the sums of an evaluation, on all ranks. Each row is one rank's, and zero is added to it: the sums do not
-// depend on d.
+// Fills the sums of an evaluation, on all ranks. One rank computes a row and the others add zero to it, so that the
+// sums do not depend on d.
 static void evaluate(Trainer* t, Evaluation* e) {
     const Stage* stage = &t->stage;
     const Mesh* mesh = &stage->layout.mesh;
@@ -403,7 +401,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     free(host);
 }
 
-// Most memory that a rank of the scope of statistics ever held, in bytes.
+// The largest peak memory of a rank in stats_scope, in bytes.
 static int64_t peak_bytes(Trainer* t) {
     int64_t bytes = device_peak_bytes();
     Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.far};
@@ -415,7 +413,7 @@ static int64_t peak_bytes(Trainer* t) {
     return bytes;
 }
 
-// All of --evaluate, at the common point.
+// All of --evaluate, with the global parameters.
 static void evaluate_all(Trainer* t) {
     for (int i = 0; i < t->evaluations.count; i++) evaluate(t, &t->evaluations.item[i]);
 }
@@ -423,9 +421,9 @@ static void evaluate_all(Trainer* t) {
 // ================================================================================================================
 // 3. main
 
-// A GPU's first step would take memory, load kernels and try out products: all of that waits for messages that are
-// expected, while their sender may wait for this rank. So each chunk passes over a micro-batch before there are any
-// messages, and before there are weights: of the gradients that this leaves nothing may be taken for one of the run.
+// A GPU's first step takes memory, loads kernels and tunes matrix products. All of this blocks until receives in flight
+// complete, whose sender may wait for this rank: a deadlock. So each chunk runs on a micro-batch before there are any
+// messages, and before there are weights; the gradients of this run are zeroed.
 static void warm_up(Trainer* t) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
@@ -532,8 +530,8 @@ static void print_end(const Trainer* t) {
            o->out ? saved : "without --out nothing is saved");
 }
 
-// What a run leaves: traffic, trace, exported weights, a last sample. Returns the exit status: not 0 if the last
-// checkpoint could not be saved, of which the reason was reported, or if a signal has ended the run before its end.
+// Ends a run: traffic, trace, exported weights, a last sample. Returns the exit status: not 0 if the last checkpoint or
+// a log could not be written (which was reported), or if a signal has ended the run before its last step.
 static int end_training(Trainer* t) {
     const Settings* o = &t->settings;
     const bool whole = t->step >= o->steps;
@@ -572,7 +570,7 @@ static int train(Trainer* t) {
     return end_training(t);
 }
 
-// Where nothing is trained: the weights are there, and are used. Returns the exit status.
+// Evaluates, generates and exports without training. Returns the exit status.
 static int run_inference(Trainer* t) {
     enter_phase(t, PHASE_LOADING);
     warm_up(t);

@@ -1,22 +1,22 @@
 /*
-trainer/batch.h: the tokens of a step. A run through a schedule works on micro-batches; here is which sequences each
-has, and how they reach the device.
+trainer/batch.h: the tokens of a step: which sequences each micro-batch of a pass through a schedule has, and how they
+reach the device.
 */
 #ifndef BATCH_H
 #define BATCH_H
 
 #include "trainer.h"
 
-// The sequences that a run through a schedule works on: micro-batch k of data rank r has the sequences from
-// first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on. They are those of
-// loader, or the rows of an evaluation.
+// The sequences of a pass through a schedule, from loader or the rows of an evaluation: micro-batch k of data rank r
+// has the B sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from
+// `end` on.
 typedef struct {
     const Schedule* schedule;
     const DataMix* loader;
     int64_t first, end;
     bool trains;
     const Evaluation* evaluation; // NULL: none
-    float* losses;                // (m, B, T), on the device: of an evaluation's tokens, where the head is
+    float* losses;                // (m, B, T), on the device of the rank with the head: of an evaluation's tokens
 } StepInput;
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* pass, int k) {
@@ -40,7 +40,7 @@ static inline void batch_free(TokenBatch* batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// Room for `tokens` tokens, on host and device. What was there is lost.
+// Makes room for `tokens` tokens, on host and device. The old content is lost.
 static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
     if (batch->tokens >= tokens && batch->streams >= streams) return;
     batch_free(batch);
@@ -62,7 +62,7 @@ static inline int32_t* batch_positions(const Trainer* t, int32_t* memory, int k)
     return memory + 2 * t->batch.tokens + (int64_t)k * t->stage.layout.streams * t->stage.B * t->stage.T;
 }
 
-// Loads one micro-batch: of training, validation, or an evaluation.
+// Loads one micro-batch of training, validation, or an evaluation.
 static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
     const int T = t->stage.T, n = microbatch_sequences(t, pass, k);
     const Evaluation* e = pass->evaluation;
@@ -86,8 +86,8 @@ static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
         memcpy(positions + i * n * T, positions, (size_t)(n * T) * sizeof(int32_t));
 }
 
-// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; and where documents
-// begin, which all stages have to know.
+// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; with --document-mask
+// on all stages, which need the positions.
 static inline void load_batch(Trainer* t, const StepInput* pass) {
     const Stage* stage = &t->stage;
     const int m = pass->schedule->config.m;
@@ -104,8 +104,8 @@ static inline double step_tokens(const Trainer* t, Scope scope) {
     return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
-// A gradient in fp16 would vanish if it were that of the mean loss: there it is that of the sum, and the update
-// divides.
+// In fp16 the gradient of the mean loss would vanish: backward passes use the summed loss there, and the update divides
+// by this factor.
 static inline double gradient_factor(const Trainer* t) {
     return NEEDS_LOSS_SCALE ? step_tokens(t, t->stage.grads.scope) : 1;
 }

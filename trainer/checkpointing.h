@@ -3,7 +3,7 @@ trainer/checkpointing.h: saves and loads the run (Megatron: checkpointing.py). E
 logical model. Data ranks hold the same slices and take buckets in turn; with ZeRO they first gather their shards of the
 moments.
 
-    save_checkpoint     in the background, or at the end of the run to the end
+    save_checkpoint     in the background; at the end of the run, waits until it is written
     init_weights        from the newest valid checkpoint of --out (--resume), from --init, or random
     export_weights      the weights alone, as transformers loads them (--export)
 */
@@ -15,8 +15,8 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// An error that the ranks of a site find alike, and other sites not at all: its first rank says it, before any of them
-// ends the job.
+// Ends the job for an error that all ranks of one site find, and other sites do not. The site's first rank prints it
+// before any of them ends the job.
 static inline void die_as_site(Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
     double meet = 0;
@@ -28,7 +28,7 @@ static inline void die_as_site(Trainer* t, const char* text) {
     exit(EXIT_RUN);
 }
 
-// Ends the run where ranks of the scope hold different bits of what ought to be the same (trainer/replica_check.h).
+// Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).
 static inline void check_replicas(Trainer* t, Scope scope) {
     Stage* stage = &t->stage;
     const bool far = scope == SCOPE_WORLD;
@@ -44,7 +44,7 @@ static inline void check_replicas(Trainer* t, Scope scope) {
     die_as_site(t, text);
 }
 
-// Updates that have been made by the end of a step.
+// The updates made by the end of a step.
 static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
     return t->stage.async ? async_dp_updates(&t->stage, step) : step;
 }
@@ -52,7 +52,7 @@ static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
 // ----------------------------------------------------------------------------------------------------------------
 // Save
 
-// Between these two the parameters are those that validation and samples use: the same on all sites.
+// Between these two the parameters are the global ones, the same on all sites: validation and samples use them.
 static inline void load_global_weights(Trainer* t) {
     if (t->stage.async) async_dp_load_global(&t->stage, t->settings.seed, t->step);
 }
@@ -60,7 +60,7 @@ static inline void restore_local_weights(Trainer* t) {
     if (t->stage.async) async_dp_restore_local(&t->stage, t->settings.seed, t->step);
 }
 
-// Where the run stands, and what a resumed run has to have in common with it.
+// The position of the run, and the settings that a resumed run must share.
 static inline CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
     CheckpointState state = {t->step,
@@ -89,8 +89,8 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// A gradient that the next step uses is in the checkpoint, which has to be one that a run can go on from. False: it is
-// not finite, and the save, which nobody has asked for at this very step (timed), is put off.
+// Whether the delayed gradient, which is in the checkpoint for the next step, is finite. If not: a timed save is put
+// off (false), any other ends the run, since no run could resume from it.
 static inline bool check_late_gradient(Trainer* t, bool timed) {
     const bool finite = async_dp_last_grad_is_finite(&t->stage);
     char text[256];
@@ -104,7 +104,7 @@ static inline bool check_late_gradient(Trainer* t, bool timed) {
     return false;
 }
 
-// Reports, once, that a save is on the disk.
+// Reports once that a save is on the disk.
 static inline void log_save(Trainer* t, SaveEnd end) {
     Saver* x = &t->saver;
     if (!is_main(t) || x->reported || end != SAVE_DONE) return;
@@ -121,7 +121,7 @@ static inline void finish_save(Trainer* t) {
     log_save(t, end);
 }
 
-// Saves in the background, or (last) to the end; timed: as --save-minutes says. That a save failed is not the end of
+// Saves in the background, or (last) waits until it is written; timed: for --save-minutes. A failed save does not end
 // the run.
 static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     const double started = seconds_now();
@@ -134,7 +134,7 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     if (stage->async && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
     Comm *data = &t->groups.data, *far = &t->groups.far;
-    const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // what follows is no part of training
+    const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // the gather is no part of training
     if (stage->async) async_dp_gather_values(stage);
     Error error;
     t->saver.timed = timed;
@@ -148,7 +148,7 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     if (last || t->saves_wait) finish_save(t);
 }
 
-// Writes the weights alone, --export.
+// --export: writes the weights alone.
 static inline void export_weights(Trainer* t) {
     Export* x = &t->export_to;
     const Stage* stage = &t->stage;
@@ -172,8 +172,8 @@ static inline void export_weights(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Load
 
-// Whether the files of a list are what was written: each rank reads a part of them. ok: whether this rank has the list.
-// The reason is that of the first rank that has one.
+// Whether the files of a list have their checksums; each rank reads a part of them. ok: whether this rank has the list.
+// *error: the reason of the first rank that has one.
 static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, const char* folder, Error* error) {
     enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
     uint64_t sums[FILES] = {0};
@@ -187,7 +187,7 @@ static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* li
     return first_failing_rank(t, ok ? 0 : EXIT_RUN, error) < 0;
 }
 
-// Whether a checkpoint is what was written, or (weights) what --init needs of it.
+// Whether the files of a checkpoint, or (weights) the ones that --init needs, have their checksums.
 static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights,
                                               Error* error) {
     CheckpointList list;
@@ -197,7 +197,7 @@ static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, in
     return files_are_sound(t, ok, &list, folder, error);
 }
 
-// --init: weights of a checkpoint have to be what was written, and weights of any kind the same on all ranks.
+// --init: weights of a checkpoint must have their checksums, and weights of any kind must be the same on all ranks.
 static inline void check_initial_weights(Trainer* t, const char* path) {
     CheckpointList list;
     char folder[CHECKPOINT_PATH], text[128];
@@ -212,7 +212,7 @@ static inline void check_initial_weights(Trainer* t, const char* path) {
     comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
 }
 
-// Of n checkpoints, whose steps the main rank has, the first that is sound, or of which (weights) the weights are.
+// Finds the first of n checkpoints, whose steps rank 0 has, that is valid, or (weights) whose weights are.
 static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n, bool weights) {
     for (int i = 0; i < n; i++) {
         Error error;
@@ -226,8 +226,8 @@ static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int
     return false;
 }
 
-// The newest valid checkpoint of --out; others are reported. False: there is none at all. If there are only invalid
-// ones the run ends: a new run would replace them.
+// Finds the newest valid checkpoint of --out and reports invalid ones. False: there is no checkpoint. If all are
+// invalid the run ends, as a new run would replace them.
 static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     const char* out = t->settings.out;
     int64_t* steps = NULL;
@@ -248,8 +248,8 @@ static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH
     return found;
 }
 
-// The data of a resumed run: what was held out stays held out, also where this run validates on something else.
-// Checkpoints that do not say it are of runs that held out the end of the text, which is one block.
+// The data of a resumed run: held-out sequences stay held out, also where this run validates on other text. Checkpoints
+// without that field are of runs that held out the end of the text, which is one block.
 static inline void resume_data(Trainer* t, const CheckpointState* state, const char* path) {
     const Settings* o = &t->settings;
     const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
@@ -267,8 +267,8 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
     if (o->eval_every) prove_validation(t);
 }
 
-// Refuses to continue a run as another model. Its model was read from a checkpoint (resolve_model), so this differs
-// only where that was not the one that the run resumes from.
+// Refuses to continue a run as another model. resolve_model read the model from a checkpoint; it can differ only if the
+// run resumes from another one.
 static inline void check_same_model(Trainer* t, const char* folder) {
     ModelConfig then;
     bool told;
@@ -278,7 +278,7 @@ static inline void check_same_model(Trainer* t, const char* folder) {
                            &error);
 }
 
-// What a resumed run changes about its updates is reported: it may be what is wanted.
+// Reports the options of the update that a resumed run changes, which is allowed.
 static inline void tell_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
     char changes[2 * CHECKPOINT_OPTIONS_TEXT];
     settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
@@ -331,7 +331,7 @@ static inline bool resume_checkpoint(Trainer* t) {
         }
     }
     resume_data(t, &state, path);
-    // No run has any other position; one far away would be other data, or beyond what a number can count.
+    // Any other position is damage: other data, or a number that overflows.
     if (state.sequences / state.global_batch != state.step || state.sequences % state.global_batch != 0)
         die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
                   "folder away, and an older checkpoint is taken",
@@ -341,19 +341,19 @@ static inline bool resume_checkpoint(Trainer* t) {
     if (t->stage.async) async_dp_resume(&t->stage);
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
     tell_tuning(t, &now, &state);
-    // The run may have been killed when it was about to do this, after its last save.
+    // The run may have been killed between its last save and the removal of old checkpoints.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);
     return true;
 }
 
-// Host memory for the weights of the stage in float32, zeroed: the parameters themselves where they are that.
+// Zeroed float32 host memory for the weights of the stage: the parameters themselves where these are on the host.
 static inline float* weights_begin(const Stage* stage) {
     if (DEVICE_IS_HOST) return (float*)stage->params;
     return (float*)checked_calloc((size_t)stage->layout.elements, sizeof(float), "the initial weights");
 }
 
-// Gives them to the device.
+// Copies the weights to the device.
 static inline void weights_end(const Stage* stage, float* weights) {
     if (DEVICE_IS_HOST) return;
     for (int b = 0; b < stage->layout.buckets; b++)
@@ -367,7 +367,7 @@ static inline void random_init_weights(const Stage* stage, int64_t seed) {
     weights_end(stage, weights);
 }
 
-// Weights from a file or folder, as --init has it.
+// Loads the weights of a file or folder, as --init names it.
 static inline void load_weights(Trainer* t, const char* path) {
     const Stage* stage = &t->stage;
     Error error;
@@ -377,8 +377,8 @@ static inline void load_weights(Trainer* t, const char* path) {
     weights_end(stage, weights);
 }
 
-// Initial weights: from the newest checkpoint, from --init, or drawn. Returns true if a run is resumed. Where nothing
-// is trained the weights are all that is read of a checkpoint.
+// Initial weights: from the newest checkpoint, from --init, or random. Returns true if a run is resumed. Without
+// training only the weights of a checkpoint are read.
 static inline bool init_weights(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];

@@ -1,6 +1,6 @@
 /*
 trainer/generate.h: the model writes text. The prompt is fed as the beginning of a sequence (prefill), then one token at
-a time is sampled from the logits of the last one and fed itself; keys and values of earlier tokens are in a cache. All
+a time is sampled from the logits of the last one and fed in turn; keys and values of earlier tokens are in a cache. All
 ranks of a replica take part: tensor ranks hold slices of the logits, pipeline ranks pass the residual stream on.
 */
 #ifndef GENERATE_H
@@ -13,7 +13,7 @@ ranks of a replica take part: tensor ranks hold slices of the logits, pipeline r
 #include "sampler.h"
 #include "trainer.h"
 
-// What is needed to find the next token of a text.
+// The state of drawing the next token of a text.
 typedef struct {
     Sampling how;
     SamplingMemory memory;
@@ -22,14 +22,14 @@ typedef struct {
     double deadline;
 } Sampler;
 
-// A text: what it began with, and what the model has written behind it.
+// A text: the prompt, then the tokens that the model has written.
 typedef struct {
     int32_t* tokens;
     int given, written, most; // tokens: of the prompt, written, room for those to be written
     double reading, writing;  // seconds
 } Generation;
 
-// A block, of the one token at a position: attention reads earlier keys and values from the cache.
+// A block for the one token at a position: attention reads earlier keys and values from the cache.
 static inline void decode_block(const Stage* stage, const Activations* acts, int layer, int position) {
     const int HS = model_head_size(&stage->model), heads = stage->layout.NH + stage->layout.NKV;
     const LayerActivations* y = layer_acts(acts, layer);
@@ -41,7 +41,7 @@ static inline void decode_block(const Stage* stage, const Activations* acts, int
     mlp_proj_forward(stage, acts, layer);
 }
 
-// Passes tokens through the whole model, chunk by chunk: the n with which a sequence begins (position < 0), or one.
+// Passes tokens through the whole model, chunk by chunk: the n first of a sequence (position < 0), or one.
 static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int position) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
@@ -71,15 +71,15 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
     }
 }
 
-// Feeds the n tokens with which a sequence begins, all at once: keys and values go into the cache. Where rows are split
-// over tensor ranks, tokens 0 are added until all ranks have the same number: nothing before them sees them, and their
-// places in the cache are written again before they are read.
+// Feeds the first n tokens of a sequence at once: keys and values go into the cache. Where rows are split over tensor
+// ranks, padding with token 0 gives all ranks the same number: no earlier token sees the padding, and its places in the
+// cache are written again before they are read.
 static inline void prefill(Trainer* t, const int32_t* tokens, int n) {
     const size_t multiple = splits_rows(&t->stage) ? (size_t)t->stage.layout.mesh.t : 1;
     feed(t, tokens, n, (int)round_up((size_t)n, multiple), -1);
 }
 
-// Feeds the token at a position. Afterwards the logits of the next one are with the head, on the last stage.
+// Feeds the token at a position. Afterwards the last stage has the logits of the next one.
 static inline void decode_token(Trainer* t, int32_t token, int position) { feed(t, &token, 1, 1, position); }
 
 // The pipeline rank that has the head.
@@ -87,7 +87,7 @@ static inline int lm_head_rank(const Trainer* t) {
     return pipeline_holder(&t->schedule.config, pipeline_last(&t->schedule.config));
 }
 
-// Logits of the token after the one that was fed last, (t V) of the whole vocabulary, on the ranks of the last stage.
+// Gathers the logits of the next token, (t V) of the whole vocabulary, on the ranks of the last stage.
 static inline void gather_logits(Trainer* t, float* logits) {
     const Stage* stage = &t->stage;
     const int64_t n = (int64_t)stage->layout.streams * stage->layout.V;
@@ -96,9 +96,9 @@ static inline void gather_logits(Trainer* t, float* logits) {
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
 
-enum { TOKEN_LATE = -2 }; // in place of a token: the time is over. -1: the logits are no distribution
+enum { TOKEN_LATE = -2 }; // in place of a token: the deadline has passed. -1: the logits are no distribution
 
-// Draws token number i on the last stage and tells it to all.
+// Draws token number i on the last stage and broadcasts it.
 static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
     Stage* stage = &t->stage;
     int32_t next = 0;
@@ -118,8 +118,8 @@ static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
     return next;
 }
 
-// What a text begins with where none is given: the token that stands before a document, a new line, or, where the
-// vocabulary is not known, what is most likely GPT-2's end of text.
+// The first token of a text without a prompt: the token before documents, else a new line, or, where the vocabulary is
+// not known, probably GPT-2's end of text.
 static inline int32_t default_bos_token(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     const int V = t->stage.model.V;
@@ -128,15 +128,15 @@ static inline int32_t default_bos_token(const Trainer* t) {
     return token < V ? token : 0;
 }
 
-// Continues a text until there is no more room, or to its end. out (rank 0; NULL on others) gets each character as soon
-// as it is complete, or numbers where the vocabulary is not known. Of a text of more than T tokens, the context of the
-// model, the last T / 2 + 1 are fed again as the beginning of a new sequence. Returns false if the logits were no
+// Continues a text until there is no more room, or an end token. out (rank 0; NULL on others) gets each character as
+// soon as it is complete, or token numbers where the vocabulary is not known. When a text outgrows the T tokens of the
+// model's context, its last T / 2 + 1 tokens are fed as a new sequence. Returns false if the logits were no
 // distribution.
 static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sampler, FILE* out) {
     const Stage* stage = &t->stage;
     const Tokenizer* tokenizer = &t->tokenizer;
     TextWriter writer = {out, "", 0, 0};
-    int begin = 0, fed = 0; // the token at position 0; those that are in the cache end here
+    int begin = 0, fed = 0; // the token at position 0; the end of the tokens in the cache
     int32_t next = 0;
     const double started = seconds_now();
     for (x->written = 0; x->written < x->most; x->written++) {
@@ -160,8 +160,8 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     return next != -1;
 }
 
-// The tokens of the prompt. The token that begins texts stands before it, if the vocabulary has one for that alone
-// (Llama 3's, not GPT-2's). Without a prompt: the token that begins a text.
+// The tokens of the prompt, after the token that begins a text if the vocabulary has one for that alone (Llama 3's, not
+// GPT-2's). Without a prompt: the default token.
 static inline TokenList encode_prompt(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     TokenList list = {NULL, 0, 0};
@@ -184,8 +184,8 @@ static inline TokenList encode_prompt(const Trainer* t) {
     return list;
 }
 
-// Continues these tokens by `most` more, into out (NULL on ranks that do not write); the new ones become part of the
-// text.
+// Continues the given tokens by up to `most` more, printed to out (NULL on ranks that do not write). The caller frees
+// text->tokens.
 static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline,
                                         FILE* out) {
     const Settings* o = &t->settings;
@@ -207,8 +207,8 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
     return ok;
 }
 
-// A sample of `most` tokens in a training run. The first data replica writes, the others go on to where they wait for
-// it. A large model is stopped after twenty seconds.
+// Writes a sample of `most` tokens in a training run. The first data replica does, the others return and wait for it at
+// the next collective. A large model is stopped after twenty seconds.
 static inline void sample(Trainer* t, int most) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);
@@ -226,7 +226,7 @@ static inline void sample(Trainer* t, int most) {
     free(text.tokens);
 }
 
-// --generate where nothing is trained: the text and what the model makes of it go to stdout, everything else to stderr.
+// --generate without training: the text and its continuation go to stdout, everything else to stderr.
 static inline void generate(Trainer* t) {
     const Stage* stage = &t->stage;
     const int64_t tokens = t->settings.max_new_tokens ? t->settings.max_new_tokens : 256;

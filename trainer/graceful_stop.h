@@ -1,30 +1,28 @@
 /*
-trainer/graceful_stop.h: a run that is asked to stop finishes its step, saves, and ends in a way that says: run me
-again. And a run that has not saved for a while does so without being asked.
+trainer/graceful_stop.h: a run that a signal asks to stop finishes its step, saves, and exits with a status that asks
+for a requeue. A run that has not saved for --save-minutes saves too.
 
-SIGUSR1, SIGTERM, SIGINT and SIGHUP ask. Slurm sends a signal before the time limit (sbatch --signal), a cloud sends
-SIGTERM before it takes a machine, people press Ctrl-C or close the terminal. The handler notes it, no more; what comes
-while a run already stops changes nothing, but for a second SIGINT, which ends the process at once. SIGINT and SIGHUP
-that are ignored when a run begins (a shell's background, nohup) stay so. Then the run ends after a step with a
-checkpoint in --out and with exit status 75, EX_TEMPFAIL of sysexits.h: a failure that another attempt mends, here one
-with --resume.
+SIGUSR1, SIGTERM, SIGINT and SIGHUP ask: Slurm sends a signal before the time limit (sbatch --signal), a cloud SIGTERM
+before it takes a machine, people press Ctrl-C or close the terminal. The handler only sets a flag; further signals
+change nothing, but a second SIGINT ends the process at once. SIGINT and SIGHUP that are ignored when a run begins (a
+shell's background, nohup) stay ignored. The run ends after a step with a checkpoint in --out and with exit status 75,
+EX_TEMPFAIL of sysexits.h: a failure that another attempt mends, here one with --resume.
 
-    scripts/mpirun.sh    turns Ctrl-C, SIGHUP and SIGTERM into SIGUSR1 where it has a terminal; a second one ends the job
-    mpirun of Open MPI   forwards SIGUSR1 to all ranks. SIGTERM and SIGINT it takes as "end the job": the ranks get SIGTERM, and one
+    scripts/mpirun.sh    turns Ctrl-C, SIGHUP and SIGTERM into SIGUSR1 with a terminal; a second one ends the job
+    mpirun of Open MPI   forwards SIGUSR1 to all ranks. SIGTERM and SIGINT end the job: the ranks get SIGTERM, and one
                          second later SIGKILL (odls_base_sigkill_timeout). So send SIGUSR1 to mpirun, or any to a rank
     mpirun of MPICH      forwards SIGUSR1 too; SIGTERM and SIGINT end the job
-    srun                 forwards all to all ranks (SIGINT: a second Ctrl-C within a second); sbatch --signal and scancel --signal
-                         reach the ranks without it
+    srun                 forwards all to all ranks (SIGINT: a second Ctrl-C within a second); sbatch --signal and
+                         scancel --signal reach the ranks without it
 
-The ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So
-each adds whether it was asked to a sum that all make at the end of every step anyway (train_step), and all see the
-same. In the same way the main rank, whose clock alone counts, says that a save is due (--save-minutes).
+All ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So
+each adds its flag to the sum that all ranks make at the end of every step anyway (train_step). In the same way rank 0,
+whose clock alone counts, announces that a save is due (--save-minutes).
 
-Sites that do not wait for each other (methods/async_schedule.h) do not make such a sum together in every step. There
-the sum of a site is told to the others by a non-blocking sum of its own, which is started in a step in which the site
-sends something, behind it, and looked at in the step in which that is merged: the others have come as far then, since
-what they sent is waited for. So nobody waits for this, and all stop after the same step: one with such a merging, at
-most a round and its delay after the signal.
+Asynchronous sites (methods/async_schedule.h) have no common sum in every step. There a site's flags go to the others in
+a non-blocking all-reduce, which starts after the messages of an outer step and is read in the step that merges these:
+all sites have come that far then, since the merge waits for their messages. So no site waits for the flags, and all
+stop after the same merging step, at most one outer step and its delay after the signal.
 */
 #ifndef GRACEFUL_STOP_H
 #define GRACEFUL_STOP_H
@@ -48,14 +46,14 @@ static inline void stop_note(int number) {
     if (interrupted) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
-    } else if (process.rank <= 0 && poll(&ready, 1, 0) == 1) { // else nobody reads
+    } else if (process.rank <= 0 && poll(&ready, 1, 0) == 1) { // else the terminal takes no text
         const ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
         (void)n;
     }
     interrupted = 1;
 }
 
-// From now on these signals ask.
+// Installs the handler.
 static inline void stop_listen(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -70,8 +68,8 @@ static inline void stop_listen(void) {
     }
 }
 
-// The exit status of the one rank that says it for all; the others end with 0. Launchers kill what is still there when
-// a rank ends with another status than 0, and would report that: so it comes last.
+// The exit status of the one rank that requests a requeue; the others end with 0. Launchers kill the remaining ranks
+// when one ends with a status other than 0, and report that: so this rank ends last.
 static inline int stop_status(void) {
     fflush(stdout);
     usleep(500000);
@@ -83,14 +81,14 @@ typedef struct {
     bool stop, save;
 } Asked;
 
-// What sites have on its way about it.
+// The flags in flight between sites.
 typedef struct {
-    double* sum; // stop, save; in device memory, like all that sites send without waiting
+    double* sum; // stop, save; in device memory, like every non-blocking message between sites
     CommRequest request;
-    int64_t due; // the step in which it is looked at; 0: there is none
+    int64_t due; // the step that reads it; 0: none is in flight
 } Stop;
 
-// Waits for the sum. Returns what some site was asked.
+// Waits for the sum. Returns which flags some site has set.
 static inline Asked stop_take(Stop* s) {
     double sums[2] = {0, 0};
     comm_wait(&s->request);
@@ -110,9 +108,9 @@ static inline void stop_tell(Stop* s, Comm* far, bool stop, bool save, int64_t d
     far->size_bytes = counted;
 }
 
-// At the end of a step, on all ranks: whether the run ends or is saved here. asked: what a rank of the scope was asked,
-// the same on all of them. far: the ranks at this one's place in the sites. merged: the step in which what sites send
-// in this one will have been merged; 0: they send nothing.
+// At the end of a step, on all ranks: whether the run ends or is saved here. asked: the flags of the scope, the same on
+// all its ranks. far: the ranks at this one's place in the sites. merged: the step that merges what the sites send in
+// this one; 0: they send nothing.
 static inline Asked stop_agreed(Stop* s, Comm* far, Scope scope, int64_t step, int64_t merged, Asked asked) {
     Asked all = {false, false};
     if (scope == SCOPE_WORLD || far->size == 1) return asked;
@@ -122,7 +120,7 @@ static inline Asked stop_agreed(Stop* s, Comm* far, Scope scope, int64_t step, i
     return s->due && step >= s->due ? stop_take(s) : all;
 }
 
-// At the end of a run: nothing is left on its way.
+// At the end of a run: waits for a sum in flight.
 static inline void stop_settle(Stop* s) {
     if (s->due) stop_take(s);
     device_free(s->sum, 2 * sizeof *s->sum);

@@ -1,8 +1,9 @@
 /*
 trainer/logger.h: the reports of a run while it trains.
 
-    to people       print_step: a line a step; print_outliers; print_evaluations
-    to programs     log_step: OUT/log.jsonl, an object a step; log_sample: OUT/samples.jsonl; write_options: OUT/options.txt
+    for people      print_step: a line a step; print_outliers; print_evaluations
+    for programs    log_step: OUT/log.jsonl, an object a step; log_sample: OUT/samples.jsonl;
+                    write_options: OUT/options.txt
 
 Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing here changes the run.
 */
@@ -18,7 +19,7 @@ Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing h
 // A line a step, for people
 
 // Whether the output goes to a terminal. mpirun gives its ranks a terminal as stdout even where its own stdout is a
-// file, but none as stdin.
+// file, but never as stdin.
 static bool is_watched(void) {
     const char* terminal = getenv("TERM");
     return isatty(STDOUT_FILENO) && isatty(STDIN_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
@@ -37,7 +38,7 @@ static void write_duration(char* text, size_t size, double seconds) {
 
 static bool is_outlier(const Settings* o, double score) { return o->outlier_z > 0 && fabs(score) > o->outlier_z; }
 
-// Columns of the terminal that stdout is; a large number where it is none, or does not say.
+// The columns of the terminal on stdout; INT32_MAX where it is none, or has no known width.
 static int terminal_columns(void) {
     struct winsize window;
     const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
@@ -50,8 +51,7 @@ typedef struct {
     char text[48];
 } LinePart;
 
-// Joins the parts up to a rank by " | "; tight: without the blanks that keep numbers of successive lines below each
-// other.
+// Joins the parts up to a rank by " | "; tight: without the blanks that align the numbers of successive lines.
 static void join_parts(char* line, size_t size, const LinePart* parts, int n, int rank, bool tight) {
     line[0] = 0;
     for (int i = 0; i < n; i++) {
@@ -120,8 +120,8 @@ static void print_outliers(const Trainer* t) {
     }
 }
 
-// The progress of an evaluation, `done` of its rows, every ten seconds. last: the time of the last report. Returns that
-// of this one.
+// Prints the progress of an evaluation, `done` of its rows, every ten seconds. last: the time of the last report.
+// Returns the time of the latest one.
 static double print_progress(const Evaluation* evaluation, int64_t done, double started, double last) {
     enum { EVERY = 10 }; // seconds
     const double now = seconds_now(), rows = (double)evaluation->rows;
@@ -134,14 +134,14 @@ static double print_progress(const Evaluation* evaluation, int64_t done, double 
     return now;
 }
 
-// A column of the table; a score that does not apply is a dash.
+// Prints a column of the table; a score that does not apply is a dash.
 static void print_score(const char* format, int width, double x) {
     char text[32] = "-";
     if (!isnan(x)) snprintf(text, sizeof text, format, x);
     printf(" %*s", width, text);
 }
 
-// The table of the scores of --evaluate.
+// Prints the table of the scores of --evaluate.
 static void print_evaluations(const Trainer* t) {
     char heading[48];
     int width = snprintf(heading, sizeof heading, t->stage.trains ? "evaluated after step %lld" : "evaluated",
@@ -178,7 +178,7 @@ static FILE* line_begin(JsonLine* line) {
     return line->out;
 }
 
-// A line that the disk refuses waits in memory; messages say when that begins and ends.
+// A line that cannot be written waits in memory; messages report when that begins and ends.
 static void line_end(JsonLine* line, AppendLog* log) {
     const int64_t waited = log->lines;
     Error error;
@@ -222,8 +222,7 @@ static void log_number(FILE* log, double x) {
         fprintf(log, "null");
 }
 
-// The scores of --evaluate as a member of the step's object. The loss of a text is "mean_loss", as "loss" is the
-// step's.
+// Writes the scores of --evaluate as a member of the step's object, whose "loss" is the step's: here it is "mean_loss".
 static void log_evaluations(FILE* log, const Trainer* t) {
     fprintf(log, ",\"evaluations\":[");
     for (int i = 0; i < t->evaluations.count; i++) {
@@ -300,12 +299,12 @@ static bool log_line_step(const char* line, size_t size, int64_t* step) {
 
 // The content of the log of an earlier run. Its whole lines up to a step are kept.
 typedef struct {
-    int64_t lines, damaged, first_damaged; // the last two do not count an end without a line's end, which a kill leaves
-    int64_t kept;                          // bytes of the lines that stay
-    bool gaps;                             // between them are others
+    int64_t lines, damaged, first_damaged; // without the incomplete last line that a kill leaves
+    int64_t kept;                          // bytes of the kept lines
+    bool gaps;                             // other lines are between them
 } LoggedLines;
 
-// Reads a log from its beginning; health (or NULL) remembers the kept lines, and copy (or NULL) gets them.
+// Reads a log from its beginning; the kept lines go to health (or NULL) and to copy (or NULL).
 static bool log_read(LoggedLines* found, FILE* from, int64_t step, StepHealth* health, FILE* copy) {
     char* line = NULL;
     size_t room = 0;
@@ -342,7 +341,7 @@ static void log_close_gaps(const char* path, FILE* old, int64_t step) {
 }
 
 // Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
-// checkpoint's step, which will be written again, and remembers the others (health, or NULL). Unreadable lines are
+// checkpoint's step, which will be written again, and passes the others to health (or NULL). Unreadable lines are
 // dropped and reported.
 static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step,
                      StepHealth* health) {
@@ -361,7 +360,7 @@ static void log_open(AppendLog* log, const char* out, const char* name, bool res
     if (!append_log_open(log, path, found.kept, &error)) die("%s", error.text);
 }
 
-// false, after a message, if not all lines could be written. A log that was never opened is no error.
+// Closes a log. False, after a message, if not all lines could be written. A log that was never opened is no error.
 static bool log_close(AppendLog* log) {
     Error error;
     if (!log->path[0]) return true;

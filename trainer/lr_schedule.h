@@ -40,7 +40,7 @@ static inline double lr_at(const LrCurve* curve, double lr, double min_lr, int64
     return min_lr + (lr - min_lr) * curve->left(progress);
 }
 
-// x rounded to `digits` decimal digits: short to type, and the same whatever a machine's pow() makes of the last bit.
+// x rounded to `digits` decimal digits: short to type, and independent of a machine's rounding in pow().
 static inline double to_digits(double x, int digits) {
     char text[32];
     snprintf(text, sizeof text, "%.*e", digits - 1, x);

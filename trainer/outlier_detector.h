@@ -1,23 +1,23 @@
 /*
 trainer/outlier_detector.h: is a step's loss or gradient norm unusual?
 
-    outlier_add, outlier_score    remember a value; by how many deviations a value is above what is expected
+    outlier_add, outlier_score    remember a value; by how many deviations a value is above the expected one
     health_step, health_logged    the scores of a step, from its numbers or from its line in log.jsonl
 
-Theory: a value is compared with what the last 100 lead to expect. The usual z = (x - mean) / deviation fails twice: one
+Theory: the last 100 values predict the next one. The usual z = (x - mean) / deviation fails twice: one
 outlier makes the deviation so large that the next one passes; and while a run learns fast, most of the deviation is the
-descent itself. So a line is fitted to the last 100 values y_0 .. y_99 with medians, which up to a quarter of bad values
-do not affect:
+descent itself. So a line is fitted to the last 100 values y_0 .. y_99 with medians, which tolerate up to a quarter of
+bad values:
 
     slope     = median of (y_(i + 50) - y_i) / 50, i < 50                 pairs, so that a value is in one of them
     level     = median of (y_i - slope i)
     deviation = 1.4826 median of |y_i - slope i - level|                  that of a normal distribution
     z         = (x - level - 100 slope) / deviation
 
-(Siegel 1982 and Theil 1950 take all pairs; pairs half the window apart say most.) Of a gradient norm the logarithm is
-compared, since it varies by factors. Normal numbers give |z| > 6 twice in 3,000,000 steps (counted), more often than a
-known deviation would, as 100 values estimate it to 12 %. Before there are 100 values, the score is 0. Skipped steps do
-not count.
+(Siegel 1982 and Theil 1950 take all pairs; pairs half the window apart carry most information.) A gradient norm is
+compared by its logarithm, since it varies by factors. Normal numbers give |z| > 6 twice in 3,000,000 steps (counted),
+more often than a known deviation would, as 100 values estimate it to 12 %. Before there are 100 values, the score is 0.
+Skipped steps do not count.
 */
 #ifndef OUTLIER_DETECTOR_H
 #define OUTLIER_DETECTOR_H
@@ -28,7 +28,7 @@ enum { OUTLIER_WINDOW = 100 };
 
 typedef struct {
     double value[OUTLIER_WINDOW];
-    int n, next; // values there are; index of the next one
+    int n, next; // number of values; index of the next one
 } OutlierDetector;
 
 static inline void outlier_add(OutlierDetector* detector, double x) {
@@ -43,14 +43,14 @@ static inline int order_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// The median of n values, an even number, which are sorted.
+// The median of n values, n even; sorts them.
 static inline double median_of(double* x, int n) {
     qsort(x, (size_t)n, sizeof *x, order_doubles);
     return 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
 // By how many deviations x is above *expected; 0 until there are 100 values. The deviation is at least a millionth of
-// the level, which is what rounding makes of a loss.
+// the level, the size of rounding errors of a loss.
 static inline double outlier_score(const OutlierDetector* detector, double x, double* expected) {
     enum { HALF = OUTLIER_WINDOW / 2 };
     double y[OUTLIER_WINDOW], work[OUTLIER_WINDOW];
@@ -67,18 +67,18 @@ static inline double outlier_score(const OutlierDetector* detector, double x, do
     return (x - *expected) / deviation;
 }
 
-enum { MAX_SKIPPED_IN_ROW = 10 }; // steps; the run ends with the last one
+enum { MAX_SKIPPED_IN_ROW = 10 }; // skipped steps; the last of them ends the run
 
 typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
 
 typedef struct {
-    OutlierDetector loss, norm; // of the losses, and of the logarithms of the gradient's norm
+    OutlierDetector loss, norm; // of the losses, and of the logarithms of the gradient norms
     int32_t skipped_in_row;     // steps
     bool skipped;               // the last step
     double loss_score, norm_score, loss_expected, norm_expected; // of the last step
 } StepHealth;
 
-// The scores of a step; then its values are remembered.
+// Sets the scores of a step, then remembers its values.
 static inline void health_step(StepHealth* health, double loss, double norm) {
     const double log_norm = norm > 0 ? log(norm) : (double)NAN;
     health->loss_score = 0;
@@ -100,7 +100,7 @@ static inline double logged_number(const char* line, const char* name) {
     return end == at + strlen(name) ? (double)NAN : x;
 }
 
-// health_step of a step in the log of the run that is resumed.
+// health_step of a line of the resumed run's log.
 static inline void health_logged(StepHealth* health, const char* line) {
     health->skipped = strstr(line, "\"skipped\":true") != NULL;
     health->skipped_in_row = health->skipped ? health->skipped_in_row + 1 : 0;
